@@ -1,0 +1,133 @@
+"""Where each parameter lies in the flat vectors θ, m and local: one canonical table.
+
+All peers must agree on it to the element, whatever their number of ranks, so nothing in it is a
+choice: entries are sorted by name, each starts at the next multiple of 16 elements, and the total
+is padded likewise.  Sixteen fp32 elements are one cache line (64 bytes): two ranks that write
+neighbouring parameters never share a line, and SIMD loads start aligned.
+
+The offsets follow from names and shapes.  They travel all the same, and are compared on arrival,
+so that a peer whose rule for placing parameters differs is refused instead of silently mixed up.
+
+This module knows neither torch nor memory: it is a table and its checks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from blake3 import blake3
+
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest
+
+ALIGN_ELEMENTS = 16
+
+# A 1,000-layer model with nine matrices a layer stays below 10,000 entries.
+ENTRIES_MAX = 65_536
+NAME_CHARACTERS_MAX = 256
+DIMENSIONS_MAX = 8
+# 2⁴⁰ parameters are 4 TiB a vector: beyond any machine that this decade lends to a run, and far
+# below 2⁶³, so that no sum or product of offsets and sizes can overflow in native code.
+NUMEL_MAX = 2**40
+# Names and shapes of ENTRIES_MAX entries at their usual 60–100 bytes each, with room to spare.
+WIRE_BYTES_MAX = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutEntry:
+    """One parameter: `numel` elements of `shape`, row-major, from element `offset` on."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name) <= NAME_CHARACTERS_MAX or not self.name.isprintable():
+            raise ValueError(f"a parameter's name has 1 to {NAME_CHARACTERS_MAX} characters")
+        if len(self.shape) > DIMENSIONS_MAX:
+            raise ValueError(f"{self.name} has {len(self.shape)} dimensions, over {DIMENSIONS_MAX}")
+        if not all(0 < extent <= NUMEL_MAX for extent in self.shape) or self.numel > NUMEL_MAX:
+            raise ValueError(f"{self.name} has the impossible shape {self.shape}")
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def end(self) -> int:
+        """The first element after this parameter, padding not included."""
+        return self.offset + self.numel
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The table of all parameters.  Make one with `Layout.of`; the constructor only checks.
+
+    `numel` is the length of every flat vector, padding included.  Padding is part of the state:
+    it starts at zero and stays zero, since its pseudo-gradient is zero.
+    """
+
+    entries: tuple[LayoutEntry, ...]
+    numel: int = field(init=False)
+    digest: Digest = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.entries) <= ENTRIES_MAX:
+            raise ValueError(f"a layout has 1 to {ENTRIES_MAX} entries, not {len(self.entries)}")
+        expected_offset, previous = 0, ""
+        for entry in self.entries:
+            if entry.name <= previous:
+                raise ValueError(f"{entry.name} is listed twice or out of order")
+            if entry.offset != expected_offset:
+                raise ValueError(f"{entry.name} is at {entry.offset}, not at {expected_offset}")
+            expected_offset, previous = aligned(entry.end), entry.name
+        if expected_offset > NUMEL_MAX:
+            raise ValueError(f"{expected_offset} parameters are more than {NUMEL_MAX}")
+        object.__setattr__(self, "numel", expected_offset)
+        object.__setattr__(self, "digest", Digest(blake3(self.to_wire()).hexdigest()))
+
+    @classmethod
+    def of(cls, parameters: Iterable[tuple[str, Sequence[int]]]) -> Layout:
+        """The layout of a model's (name, global shape) pairs, given in any order.
+
+        Raises ValueError for a repeated name, an empty tensor or an absurd size.
+        """
+        entries, offset = [], 0
+        for name, shape in sorted((name, tuple(map(int, shape))) for name, shape in parameters):
+            entries.append(LayoutEntry(name, shape, offset))
+            offset = aligned(entries[-1].end)
+        return cls(tuple(entries))
+
+    def to_wire(self) -> bytes:
+        return pack([[entry.name, list(entry.shape), entry.offset] for entry in self.entries])
+
+    @classmethod
+    def from_wire(cls, data: bytes) -> Layout:
+        """Read a layout that a peer sent.  Raises RemoteProtocolError for anything but a layout."""
+        rows = unpack(data, bytes_max=WIRE_BYTES_MAX)
+        if not isinstance(rows, list) or not 0 < len(rows) <= ENTRIES_MAX:
+            raise RemoteProtocolError("the layout is not a list of a possible length")
+        try:
+            return cls(tuple(_entry(row) for row in rows))
+        except ValueError as exc:
+            raise RemoteProtocolError(f"the layout is invalid: {exc}") from exc
+
+
+def aligned(elements: int) -> int:
+    """The next multiple of ALIGN_ELEMENTS, `elements` itself if it is one."""
+    return -(-elements // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
+
+
+def _entry(row: object) -> LayoutEntry:
+    match row:
+        case [str(name), list(shape), offset] if _are_integers([*shape, offset]):
+            return LayoutEntry(name, tuple(shape), offset)
+    raise ValueError("an entry is not [name, shape, offset]")
+
+
+def _are_integers(values: list[object]) -> bool:
+    # Not isinstance: False is an int that equals 0 and would give the same table a second digest.
+    return all(type(value) is int for value in values)
