@@ -1,0 +1,87 @@
+"""Canonical bytes for everything that is signed, hashed or sent by the control plane.
+
+A value has exactly one encoding: msgpack with map keys that are strings in sorted order and numbers
+in their shortest form. So a digest names a value and not just one of its spellings, and `unpack`
+refuses every other spelling. It knows nothing of what the values mean: each message checks its own
+fields.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgpack
+
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
+
+DEPTH_MAX = 12
+"""Our deepest message (a page of certified entries) nests seven levels."""
+
+
+def _ordered(value: object, depth: int) -> object:
+    if depth > DEPTH_MAX:
+        raise LocalProtocolError(f"a value nests deeper than {DEPTH_MAX} levels")
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise LocalProtocolError("a map has a key that is not a string")
+        return {key: _ordered(value[key], depth + 1) for key in sorted(value)}
+    if isinstance(value, (list, tuple)):
+        return [_ordered(item, depth + 1) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise LocalProtocolError(f"{value} has no canonical encoding")
+    return value
+
+
+def pack(value: object) -> bytes:
+    """The canonical encoding of a tree of dicts, lists, str, bytes, int, finite float, bool, None.
+
+    Raises:
+        LocalProtocolError: the tree holds anything else, or nests too deep.
+    """
+    try:
+        packed = msgpack.packb(_ordered(value, 0), use_bin_type=True)
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise LocalProtocolError(f"a value cannot be encoded: {exc}") from exc
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def unpack(data: bytes | memoryview, *, bytes_max: int) -> object:
+    """The value that `data` is the canonical encoding of.
+
+    Raises:
+        RemoteProtocolError: longer than `bytes_max`, not msgpack, not canonical, or too deep.
+    """
+    if len(data) > bytes_max:
+        raise RemoteProtocolError(f"a message has {len(data)} bytes; at most {bytes_max} are taken")
+    try:
+        value = msgpack.unpackb(data, raw=False, strict_map_key=True, use_list=True)
+        canonical = pack(value)
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as exc:
+        raise RemoteProtocolError(f"a message is not msgpack: {exc}") from exc
+    except LocalProtocolError as exc:
+        raise RemoteProtocolError(f"a message holds what we never send: {exc.what}") from exc
+    if canonical != bytes(data):
+        raise RemoteProtocolError("a message is not in canonical form")
+    return value
+
+
+def fields(value: object, **types: type | tuple[type, ...]) -> dict[str, object]:
+    """`value` as a map that has exactly the fields `types`, each of its type.
+
+    A bool is not taken for an int.
+
+    Raises:
+        RemoteProtocolError: not a map, a field missing or unknown, or of a wrong type.
+    """
+    if not isinstance(value, dict):
+        raise RemoteProtocolError(f"a map was expected, not {type(value).__name__}")
+    if set(value) != set(types):
+        odd = sorted(set(value) ^ set(types))
+        raise RemoteProtocolError(f"fields missing or unknown: {', '.join(map(str, odd[:6]))}")
+    for name, kind in types.items():
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        given = value[name]
+        if not isinstance(given, kinds) or (isinstance(given, bool) and bool not in kinds):
+            raise RemoteProtocolError(f"field {name} has type {type(given).__name__}")
+    return value

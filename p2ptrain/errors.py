@@ -1,0 +1,200 @@
+"""Everything that p2ptrain raises on purpose, and whose fault it is.
+
+    P2PTrainError (exit_code)
+    ├─ ConfigError            2   a field, its value, the fix
+    ├─ RunMismatch            3   the peer serves another run
+    ├─ MachineUnfit           4   this machine cannot take part
+    ├─ NetworkUnreachable     5   nobody could be reached
+    ├─ NotAuthorised          6   not on the allowlist
+    ├─ VersionMismatch        7   the run needs another protocol version
+    ├─ IdentityInUse          8   a second node with this identity
+    ├─ TryLater              75   nothing is wrong, but not now
+    ├─ ProtocolError              abstract
+    │  ├─ LocalProtocolError      we asked the core for something illegal: our bug
+    │  └─ RemoteProtocolError     a peer broke the protocol: drop the peer, never crash
+    ├─ PeerError                  expected and handled: PeerUnreachable, PeerLost, PeerTooSlow
+    ├─ ReduceAborted              step, attempt, suspects
+    ├─ StoreError                 ChunkMissing, ChunkCorrupt, ManifestInvalid, StoreFull
+    └─ TrainerError               TrainerExited, TrainerStalled, TrainerDiverged
+
+An error carries what a worried volunteer needs: a stable `code`, what happened, the evidence, whose
+fault it likely is, and what to do next. The CLI renders these fields; nothing here prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from p2ptrain.ids import PeerId
+
+
+class P2PTrainError(Exception):
+    """The root of all errors that p2ptrain raises on purpose.
+
+    `what` is one sentence; `evidence` holds lines such as "tried /ip4/… refused after 31 ms".
+    """
+
+    exit_code = 1
+    default_code = "BUG"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        code: str = "",
+        evidence: Iterable[str] = (),
+        likely: str = "",
+        do: str = "",
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.code = code or self.default_code
+        self.evidence = tuple(evidence)
+        self.likely = likely
+        self.do = do
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.what}"
+
+
+class ConfigError(P2PTrainError):
+    exit_code = 2
+    default_code = "CONFIG"
+
+
+class RunMismatch(P2PTrainError):
+    exit_code = 3
+    default_code = "RUN-MISMATCH"
+
+
+class MachineUnfit(P2PTrainError):
+    exit_code = 4
+    default_code = "MACHINE-UNFIT"
+
+
+class NetworkUnreachable(P2PTrainError):
+    exit_code = 5
+    default_code = "NET-UNREACHABLE"
+
+
+class NotAuthorised(P2PTrainError):
+    exit_code = 6
+    default_code = "AUTH-DENIED"
+
+
+class VersionMismatch(P2PTrainError):
+    exit_code = 7
+    default_code = "RUN-VERSION"
+
+
+class IdentityInUse(P2PTrainError):
+    exit_code = 8
+    default_code = "ID-IN-USE"
+
+
+class TryLater(P2PTrainError):
+    exit_code = 75
+    default_code = "TRY-LATER"
+
+
+class ProtocolError(P2PTrainError):
+    """Abstract: somebody broke the protocol. The two subclasses say who."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We asked a protocol core for something illegal. It is our bug."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """A peer sent what the protocol does not allow. Drop the peer; never crash."""
+
+    default_code = "PEER-PROTOCOL"
+
+    def __init__(self, what: str, *, peer: str = "", code: str = "") -> None:
+        super().__init__(what, code=code)
+        self.peer = peer
+
+
+class PeerError(P2PTrainError):
+    """An expected fault of a peer or of the path to it: handled, counted, never fatal."""
+
+    exit_code = 5
+    default_code = "PEER"
+
+    def __init__(self, what: str, *, peer: str = "", code: str = "") -> None:
+        super().__init__(what, code=code)
+        self.peer = peer
+
+
+class PeerUnreachable(PeerError):
+    default_code = "PEER-UNREACHABLE"
+
+
+class PeerLost(PeerError):
+    default_code = "PEER-LOST"
+
+
+class PeerTooSlow(PeerError):
+    default_code = "PEER-TOO-SLOW"
+
+
+class ReduceAborted(P2PTrainError):
+    """An attempt to average did not complete. The inputs are untouched; the ledger decides on."""
+
+    exit_code = 75
+    default_code = "REDUCE-ABORTED"
+
+    def __init__(
+        self, step: int, attempt: int, suspects: Iterable[PeerId] = (), reason: str = ""
+    ) -> None:
+        super().__init__(f"the reduce of outer step {step}, attempt {attempt}, stopped: {reason}")
+        self.step = step
+        self.attempt = attempt
+        self.suspects = tuple(suspects)
+        self.reason = reason
+
+
+class StoreError(P2PTrainError):
+    exit_code = 4
+    default_code = "STORE"
+
+
+class ChunkMissing(StoreError):
+    default_code = "CKPT-MISSING"
+
+
+class ChunkCorrupt(StoreError):
+    default_code = "CKPT-HASH"
+
+
+class ManifestInvalid(StoreError):
+    default_code = "CKPT-MANIFEST"
+
+
+class StoreFull(StoreError):
+    default_code = "DISK-LOW"
+
+
+class TrainerError(P2PTrainError):
+    exit_code = 4
+    default_code = "TRAINER"
+
+
+class TrainerExited(TrainerError):
+    default_code = "TRAINER-EXITED"
+
+    def __init__(self, returncode: int, stderr_tail: str) -> None:
+        super().__init__(
+            f"a trainer process ended with exit status {returncode}",
+            evidence=tuple(stderr_tail.splitlines()[-12:]),
+        )
+        self.returncode = returncode
+        self.stderr_tail = stderr_tail
+
+
+class TrainerStalled(TrainerError):
+    default_code = "TRAINER-STALLED"
+
+
+class TrainerDiverged(TrainerError):
+    default_code = "NAN"

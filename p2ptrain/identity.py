@@ -1,0 +1,120 @@
+"""Who a peer is: one Ed25519 key, from which its libp2p peer id follows.
+
+The peer id of an Ed25519 key *contains* the public key, so a signature can be checked with nothing
+but the id of whoever is said to have made it: no directory, no certificate authority. This module
+does not know libp2p; the twelve bytes of format that it needs are written out below.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import base58
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from p2ptrain.errors import ConfigError, RemoteProtocolError
+from p2ptrain.ids import PeerId
+
+SEED_BYTES = 32
+
+_PREFIX = bytes.fromhex("002408011220")
+"""multihash `identity` (00) of 36 bytes (24): protobuf {1: Ed25519 (0801), 2: 32 bytes (1220)}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A peer that can sign. `seed` is the secret; it is kept out of `repr`."""
+
+    peer: PeerId
+    seed: bytes = field(repr=False)
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> Identity:
+        """The identity of the 32 secret bytes `seed`."""
+        assert len(seed) == SEED_BYTES
+        public = Ed25519PrivateKey.from_private_bytes(seed).public_key()
+        raw = public.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+        return cls(PeerId(base58.b58encode(_PREFIX + raw).decode()), seed)
+
+    def sign(self, message: bytes) -> bytes:
+        """64 bytes that only this identity can make. Give each kind of message its own prefix."""
+        return Ed25519PrivateKey.from_private_bytes(self.seed).sign(message)
+
+
+def load_or_create(path: Path) -> Identity:
+    """The identity kept at `path`; where there is none, a new one, in a file that only we can read.
+
+    Raises:
+        ConfigError: the file is not a key, or others can read it.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return _load(path)
+    seed = os.urandom(SEED_BYTES)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(seed)
+        file.flush()
+        os.fsync(file.fileno())
+    return Identity.from_seed(seed)
+
+
+def _load(path: Path) -> Identity:
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise ConfigError(
+            f"the identity key {path} can be read by others (mode {mode:o})",
+            code="ID-MODE",
+            likely="the file was copied or restored with the wrong mode",
+            do=f"chmod 600 {path}",
+        )
+    seed = path.read_bytes()
+    if len(seed) != SEED_BYTES:
+        raise ConfigError(
+            f"the identity key {path} has {len(seed)} bytes instead of {SEED_BYTES}",
+            code="ID-BROKEN",
+            likely="the file is damaged or is not an identity key",
+            do="restore it from a backup, or move it away to start as a new peer",
+        )
+    return Identity.from_seed(seed)
+
+
+@lru_cache(maxsize=4096)
+def public_key_of(peer: PeerId) -> bytes:
+    """The 32 bytes of the Ed25519 public key that `peer` contains.
+
+    Raises:
+        RemoteProtocolError: `peer` is not the id of an Ed25519 key.
+    """
+    try:
+        decoded = base58.b58decode(peer) if len(peer) <= 64 else b""
+    except ValueError:
+        decoded = b""
+    if len(decoded) != len(_PREFIX) + 32 or not decoded.startswith(_PREFIX):
+        raise RemoteProtocolError(f"{peer[:64]!r} is not the id of an Ed25519 key")
+    return decoded[len(_PREFIX) :]
+
+
+def is_peer_id(text: object) -> bool:
+    """Whether `text`, which may come from anywhere, is the id of an Ed25519 key."""
+    if not isinstance(text, str):
+        return False
+    try:
+        public_key_of(PeerId(text))
+    except RemoteProtocolError:
+        return False
+    return True
+
+
+def verify(peer: PeerId, message: bytes, signature: bytes) -> bool:
+    """Whether `peer` signed `message`. False, never an exception, for whatever is malformed."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key_of(peer)).verify(signature, message)
+    except (InvalidSignature, RemoteProtocolError, ValueError):
+        return False
+    return True

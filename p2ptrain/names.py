@@ -1,0 +1,40 @@
+"""Names that a person can say for peers that only have numbers.
+
+A name follows from the peer id alone, so everybody calls a peer the same; it proves nothing, and is
+therefore always shown beside the end of the id. 64 × 64 names: in a run of 20 peers, two share one
+with a chance of 5 %.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from p2ptrain.ids import PeerId
+
+_ADJECTIVES = """
+amber ample ashen azure bold brave breezy bright brisk calm candid clever cobalt coral cosmic
+crisp daring deft dusky eager early earnest fabled fair fleet fond frosty gentle gilded glad
+golden grand hardy hazel honest humble ivory jade jolly keen kind lively loyal lucid lunar mellow
+merry mighty misty noble nimble olive patient placid plucky proud quick quiet rapid rustic sable
+silver sunny swift
+""".split()
+_ANIMALS = """
+adder badger bear beaver bison bittern boar bream buzzard condor cougar crane cricket curlew deer
+dingo dolphin dove eagle egret eland falcon ferret finch fox gecko gibbon goose grouse gull hare
+hawk heron hornet ibex ibis impala jackal jay kestrel kite koala lark lemur lizard lynx magpie
+marten mole moose newt ocelot orca oriole osprey otter owl panda puffin raven robin seal stork
+wren
+""".split()
+
+assert len(_ADJECTIVES) == len(_ANIMALS) == 64
+
+
+def peer_name(peer: PeerId) -> str:
+    """Such as "brave-otter"."""
+    digest = hashlib.sha256(peer.encode()).digest()
+    return f"{_ADJECTIVES[digest[0] % 64]}-{_ANIMALS[digest[1] % 64]}"
+
+
+def label(peer: PeerId) -> str:
+    """Such as "brave-otter (…Xk3f9Q)": the name and what tells it apart from a namesake."""
+    return f"{peer_name(peer)} (…{peer[-6:]})"
