@@ -1,0 +1,46 @@
+"""Every error says what, with which evidence, whose fault it is, and what to do."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from p2ptrain import errors
+from p2ptrain.errors import P2PTrainError, ReduceAborted, TrainerExited
+from p2ptrain.ids import PeerId
+
+CLASSES = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, P2PTrainError)
+]
+
+
+def test_an_error_keeps_all_that_its_reader_needs():
+    error = P2PTrainError("it broke", code="X-1", evidence=["a", "b"], likely="you", do="mend it")
+    assert (error.what, error.code, error.evidence) == ("it broke", "X-1", ("a", "b"))
+    assert (error.likely, error.do, str(error)) == ("you", "mend it", "[X-1] it broke")
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_every_class_is_named_in_the_tree_of_the_module(kind):
+    assert kind.__name__ in (errors.__doc__ or "")
+
+
+def test_exit_codes_are_those_that_users_were_promised():
+    promised = {2, 3, 4, 5, 6, 7, 8, 75, 1}
+    assert {kind.exit_code for kind in CLASSES} == promised
+
+
+def test_an_aborted_reduce_names_step_attempt_and_suspects():
+    error = ReduceAborted(7, 1, [PeerId("a")], "peer a went away")
+    assert (error.step, error.attempt, error.suspects) == (7, 1, ("a",))
+    assert "outer step 7, attempt 1" in error.what
+
+
+def test_a_dead_trainer_shows_the_end_of_what_it_wrote():
+    error = TrainerExited(-9, "\n".join(f"line {n}" for n in range(50)))
+    assert error.returncode == -9
+    assert error.evidence[-1] == "line 49"
+    assert len(error.evidence) == 12

@@ -1,0 +1,91 @@
+"""A peer is its key; its name and its id follow from it."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from p2ptrain.errors import ConfigError, RemoteProtocolError
+from p2ptrain.identity import Identity, is_peer_id, load_or_create, public_key_of, verify
+from p2ptrain.ids import PeerId, is_digest
+from p2ptrain.names import label, peer_name
+
+ALICE = Identity.from_seed(b"\x01" * 32)
+BOB = Identity.from_seed(b"\x02" * 32)
+
+
+def test_the_peer_id_is_the_one_that_libp2p_gives_this_key():
+    # Made with libp2p 0.8.1: ID.from_pubkey(Ed25519PrivateKey.from_bytes(seed).get_public_key()).
+    assert ALICE.peer == "12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
+
+
+def test_a_signature_is_good_for_its_signer_and_message_only():
+    signature = ALICE.sign(b"vote")
+    assert verify(ALICE.peer, b"vote", signature)
+    assert not verify(BOB.peer, b"vote", signature)
+    assert not verify(ALICE.peer, b"veto", signature)
+
+
+@pytest.mark.parametrize("signature", [b"", b"x" * 63, b"x" * 64, b"x" * 65])
+def test_a_malformed_signature_is_false_and_not_an_exception(signature):
+    assert verify(ALICE.peer, b"vote", signature) is False
+
+
+@pytest.mark.parametrize(
+    "text", ["", "12D3", "0OIl", "Q" * 52, "é" * 52, ALICE.peer + "1", ALICE.peer[:-1], 7, None]
+)
+def test_what_is_no_peer_id_is_refused(text):
+    assert not is_peer_id(text)
+    if isinstance(text, str):
+        assert verify(PeerId(text), b"vote", b"x" * 64) is False
+        with pytest.raises(RemoteProtocolError, match="not the id of an Ed25519 key"):
+            public_key_of(PeerId(text))
+
+
+def test_a_new_identity_is_kept_in_a_file_that_only_we_can_read(tmp_path):
+    first = load_or_create(tmp_path / "identity.key")
+    assert load_or_create(tmp_path / "identity.key") == first
+    assert stat.S_IMODE(os.stat(tmp_path / "identity.key").st_mode) == 0o600
+
+
+def test_a_key_that_others_can_read_is_refused_with_the_command_that_mends_it(tmp_path):
+    path = tmp_path / "identity.key"
+    load_or_create(path)
+    path.chmod(0o644)
+    with pytest.raises(ConfigError) as caught:
+        load_or_create(path)
+    assert caught.value.code == "ID-MODE"
+    assert caught.value.do == f"chmod 600 {path}"
+
+
+def test_a_truncated_key_is_not_taken_for_a_key(tmp_path):
+    path = tmp_path / "identity.key"
+    load_or_create(path)
+    path.write_bytes(path.read_bytes()[:31])
+    with pytest.raises(ConfigError, match="31 bytes instead of 32"):
+        load_or_create(path)
+
+
+def test_the_secret_is_not_in_the_repr():
+    assert "seed" not in repr(ALICE)
+
+
+def test_a_peer_has_one_name_and_it_is_shown_with_the_end_of_its_id():
+    assert peer_name(ALICE.peer) == "sunny-koala"
+    assert label(ALICE.peer) == "sunny-koala (…SUKPH5)"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0" * 64, True),
+        ("af" * 32, True),
+        ("AF" * 32, False),
+        ("0" * 63, False),
+        (b"0" * 64, False),
+    ],
+)
+def test_a_digest_is_64_lower_case_hexadecimal_characters(text, expected):
+    assert is_digest(text) is expected
