@@ -1,0 +1,198 @@
+"""What a node tells everybody every two seconds, and at once when something changes.
+
+A heartbeat is a node's whole report: where it is, what it holds, what it wants. It is repeated and
+overwrites the one before, so a lost message is mended by the next and nothing needs an
+acknowledgement. Gossip signs it with the node's key. This module knows the fields and their bounds;
+it does not know how they travel or what follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.identity import is_peer_id
+from p2ptrain.ids import Digest, PeerId, RunId, is_digest
+
+HEARTBEAT_BYTES_MAX = 8192
+"""Ours are near 1.5 kB: a certificate of 500 bytes, a few addresses, one or two reports."""
+
+STATE_CHARACTERS_MAX = 160
+ADDRESSES_MAX = 8
+ADDRESS_CHARACTERS_MAX = 200
+SUSPECTS_MAX = 64
+COUNT_MAX = 1 << 53
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyReport:
+    """The sender finished its inner phase: `blocks` of its lease, `tokens` in all, since its θ."""
+
+    step: int
+    tokens: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceReport:
+    """How the sender's attempt ended: with the update's digest, or with whom it suspects."""
+
+    step: int
+    attempt: int
+    update: Digest | None
+    suspects: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """One report. `incarnation` is drawn at each start of a node; `serial` counts within it."""
+
+    run: RunId
+    incarnation: int
+    serial: int
+    state: str
+    trains: bool
+    joining: bool
+    leaving: bool
+    height: int
+    head: Digest
+    step: int
+    inner_step: int
+    inner_steps: int
+    tokens_per_s: int
+    endpoint: bytes
+    addresses: tuple[str, ...]
+    ready: ReadyReport | None
+    reduce: ReduceReport | None
+
+    def follows(self, earlier: Heartbeat | None) -> bool:
+        """Whether this one is news to somebody who last took `earlier`."""
+        if earlier is None or earlier.incarnation != self.incarnation:
+            return True
+        return self.serial > earlier.serial
+
+
+def encode(heartbeat: Heartbeat) -> bytes:
+    ready, reduce = heartbeat.ready, heartbeat.reduce
+    return pack(
+        {
+            "run": heartbeat.run,
+            "incarnation": heartbeat.incarnation,
+            "serial": heartbeat.serial,
+            "state": heartbeat.state[:STATE_CHARACTERS_MAX],
+            "trains": heartbeat.trains,
+            "joining": heartbeat.joining,
+            "leaving": heartbeat.leaving,
+            "height": heartbeat.height,
+            "head": heartbeat.head,
+            "step": heartbeat.step,
+            "inner_step": heartbeat.inner_step,
+            "inner_steps": heartbeat.inner_steps,
+            "tokens_per_s": heartbeat.tokens_per_s,
+            "endpoint": heartbeat.endpoint,
+            "addresses": list(heartbeat.addresses[:ADDRESSES_MAX]),
+            "ready": None if ready is None else [ready.step, ready.tokens, ready.blocks],
+            "reduce": None
+            if reduce is None
+            else [reduce.step, reduce.attempt, reduce.update, list(reduce.suspects)],
+        }
+    )
+
+
+def decode(data: bytes) -> Heartbeat:
+    """The heartbeat in `data`, every field checked against its type and bound.
+
+    Raises:
+        RemoteProtocolError: anything about it is not as we would have sent it.
+    """
+    maybe_list = (list, type(None))
+    wire = fields(
+        unpack(data, bytes_max=HEARTBEAT_BYTES_MAX),
+        **dict.fromkeys(("run", "state", "head"), str),
+        **dict.fromkeys(("trains", "joining", "leaving"), bool),
+        **dict.fromkeys(("incarnation", "serial", "height", "step"), int),
+        **dict.fromkeys(("inner_step", "inner_steps", "tokens_per_s"), int),
+        endpoint=bytes,
+        addresses=list,
+        ready=maybe_list,
+        reduce=maybe_list,
+    )
+    run, head, state = wire["run"], wire["head"], wire["state"]
+    if not (is_digest(run) and is_digest(head)):
+        raise RemoteProtocolError("a heartbeat's run or head is not a digest")
+    assert isinstance(run, str) and isinstance(head, str) and isinstance(state, str)
+    return Heartbeat(
+        run=RunId(run),
+        incarnation=_count(wire["incarnation"]),
+        serial=_count(wire["serial"]),
+        state=_printable(state[:STATE_CHARACTERS_MAX]),
+        trains=wire["trains"] is True,
+        joining=wire["joining"] is True,
+        leaving=wire["leaving"] is True,
+        height=_count(wire["height"]),
+        head=Digest(head),
+        step=_count(wire["step"]),
+        inner_step=_count(wire["inner_step"]),
+        inner_steps=_count(wire["inner_steps"]),
+        tokens_per_s=_count(wire["tokens_per_s"]),
+        endpoint=_bytes(wire["endpoint"]),
+        addresses=_addresses(wire["addresses"]),
+        ready=_ready(wire["ready"]),
+        reduce=_reduce(wire["reduce"]),
+    )
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= COUNT_MAX:
+        raise RemoteProtocolError("a heartbeat holds a count out of range")
+    return value
+
+
+def _bytes(value: object) -> bytes:
+    assert isinstance(value, bytes)
+    return value
+
+
+def _printable(text: str) -> str:
+    """A peer's words without the control characters that would rewrite our terminal."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+def _addresses(value: object) -> tuple[str, ...]:
+    assert isinstance(value, list)
+    if len(value) > ADDRESSES_MAX or not all(
+        isinstance(item, str) and len(item) <= ADDRESS_CHARACTERS_MAX and item.isprintable()
+        for item in value
+    ):
+        raise RemoteProtocolError("a heartbeat's addresses are too many, too long or not text")
+    return tuple(value)
+
+
+def _ready(value: object) -> ReadyReport | None:
+    if value is None:
+        return None
+    step, tokens, blocks = _items(value, 3)
+    return ReadyReport(_count(step), _count(tokens), _count(blocks))
+
+
+def _reduce(value: object) -> ReduceReport | None:
+    if value is None:
+        return None
+    step, attempt, update, suspects = _items(value, 4)
+    if update is not None and not is_digest(update):
+        raise RemoteProtocolError("a heartbeat's update is not a digest")
+    if not isinstance(suspects, list) or len(suspects) > SUSPECTS_MAX:
+        raise RemoteProtocolError("a heartbeat's suspects are not a short list")
+    if not all(is_peer_id(suspect) for suspect in suspects):
+        raise RemoteProtocolError("a heartbeat suspects what is not a peer")
+    assert update is None or isinstance(update, str)
+    named = tuple(PeerId(suspect) for suspect in suspects)
+    return ReduceReport(_count(step), _count(attempt), None if update is None else Digest(update), named)
+
+
+def _items(value: object, count: int) -> Sequence[object]:
+    if not isinstance(value, list) or len(value) != count:
+        raise RemoteProtocolError(f"a heartbeat's report does not have {count} items")
+    return value

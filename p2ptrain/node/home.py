@@ -1,0 +1,101 @@
+"""Where a node keeps what must survive it, and the lock that keeps a second one out.
+
+    HOME/identity.key          the peer's secret
+    HOME/run/manifest.signed   the run, as its organiser signed it
+    HOME/run/allowlist.signed  who may take part, the newest seen
+    HOME/ledger.log            certified entries          HOME/votes.log   what we promised
+    HOME/store/                chunks, snapshots, updates
+    HOME/peers.json            addresses of peers met before
+    HOME/journal.jsonl         what happened              HOME/control.sock  for `p2ptrain status`
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2ptrain.errors import IdentityInUse
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The paths of one node. Making the value makes the folders, readable by us alone."""
+
+    root: Path
+
+    def __post_init__(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.run.mkdir(exist_ok=True)
+
+    @property
+    def identity(self) -> Path:
+        return self.root / "identity.key"
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def manifest(self) -> Path:
+        return self.run / "manifest.signed"
+
+    @property
+    def allowlist(self) -> Path:
+        return self.run / "allowlist.signed"
+
+    @property
+    def store(self) -> Path:
+        return self.root / "store"
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.log"
+
+    @property
+    def votes(self) -> Path:
+        return self.root / "votes.log"
+
+    @property
+    def peers(self) -> Path:
+        return self.root / "peers.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal.jsonl"
+
+    @property
+    def control(self) -> Path:
+        return self.root / "control.sock"
+
+
+@contextmanager
+def sole_use(home: Home) -> Iterator[None]:
+    """Hold the home against a second node on this machine.
+
+    Two nodes with one identity would vote twice; the kernel drops the lock with the process, so a
+    crash leaves nothing to clean up.
+
+    Raises:
+        IdentityInUse: another process holds it; the evidence names its process id.
+    """
+    descriptor = os.open(home.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+            raise IdentityInUse(
+                f"a node is already running in {home.root}",
+                evidence=[f"its process id is {holder}"],
+                likely="it was started before and is still at work",
+                do=f"p2ptrain status --home {home.root}, or give this node another --home",
+            ) from exc
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

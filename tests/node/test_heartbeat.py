@@ -1,0 +1,112 @@
+"""A heartbeat says everything, and nothing that we would not have said is believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.identity import Identity
+from p2ptrain.ids import Digest, RunId
+from p2ptrain.node.heartbeat import (
+    HEARTBEAT_BYTES_MAX,
+    Heartbeat,
+    ReadyReport,
+    ReduceReport,
+    decode,
+    encode,
+)
+
+PEER = Identity.from_seed(b"\x03" * 32).peer
+
+FULL = Heartbeat(
+    run=RunId("a" * 64),
+    incarnation=7,
+    serial=3,
+    state="exchanging (part 2 of 4)",
+    trains=True,
+    joining=False,
+    leaving=False,
+    height=12,
+    head=Digest("b" * 64),
+    step=5,
+    inner_step=8,
+    inner_steps=8,
+    tokens_per_s=4000,
+    endpoint=b"endpoint",
+    addresses=("/ip4/127.0.0.1/tcp/4001",),
+    ready=ReadyReport(5, 8192, 8),
+    reduce=ReduceReport(5, 0, Digest("c" * 64), ()),
+)
+ABORTED = replace(FULL, ready=None, reduce=ReduceReport(5, 1, None, (PEER,)))
+
+
+@pytest.mark.parametrize("heartbeat", [FULL, ABORTED, replace(FULL, reduce=None, addresses=())])
+def test_what_is_sent_arrives_whole(heartbeat):
+    assert decode(encode(heartbeat)) == heartbeat
+
+
+def spoiled(**changes: object) -> bytes:
+    wire = unpack(encode(FULL), bytes_max=HEARTBEAT_BYTES_MAX)
+    assert isinstance(wire, dict)
+    return pack(wire | changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run": "a" * 63},
+        {"head": "B" * 64},
+        {"height": -1},
+        {"height": True},
+        {"serial": 1 << 60},
+        {"step": "5"},
+        {"trains": 1},
+        {"endpoint": "text"},
+        {"addresses": ["x"] * 9},
+        {"addresses": ["x" * 201]},
+        {"addresses": [7]},
+        {"addresses": ["/ip4/1.2.3.4\x1b[2J"]},
+        {"ready": [1, 2]},
+        {"ready": [1, 2, -3]},
+        {"ready": [1, 2, None]},
+        {"reduce": [1, 0, "short", []]},
+        {"reduce": [1, 0, None, ["nobody"]]},
+        {"reduce": [1, 0, None, [PEER] * 65]},
+        {"reduce": [1, 0, None, PEER]},
+        {"reduce": {}},
+        {"surplus": 1},
+    ],
+    ids=str,
+)
+def test_a_field_out_of_its_bounds_is_refused(changes):
+    with pytest.raises(RemoteProtocolError):
+        decode(spoiled(**changes))
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_refused_and_nothing_else_is_raised(noise):
+    with pytest.raises(RemoteProtocolError):
+        decode(noise)
+
+
+def test_a_heartbeat_over_its_size_is_refused():
+    with pytest.raises(RemoteProtocolError, match="at most 8192"):
+        decode(spoiled(endpoint=b"x" * HEARTBEAT_BYTES_MAX))
+
+
+def test_a_peers_words_cannot_steer_our_terminal():
+    assert decode(spoiled(state="fine\x1b[2J\n")).state == "fine�[2J�"
+
+
+def test_only_a_later_serial_or_a_new_incarnation_is_news():
+    later, earlier = replace(FULL, serial=4), replace(FULL, serial=2)
+    assert FULL.follows(None)
+    assert later.follows(FULL)
+    assert not earlier.follows(FULL)
+    assert not FULL.follows(FULL)
+    assert replace(earlier, incarnation=8).follows(FULL)
