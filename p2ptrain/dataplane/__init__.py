@@ -1,0 +1,40 @@
+"""Bulk data between peers: mutual TLS 1.3 sockets for threads, under the same peer ids as libp2p.
+
+Credentials, peer_of_certificate   certificates that carry a peer id
+Endpoint                           where a peer listens, and what it will show
+dial, Listener                     the two ends of a connection
+SecureSocket                       what the ring and the swarm know of one
+RingInbox                          where the ring's incoming sockets wait
+"""
+
+from __future__ import annotations
+
+from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
+from p2ptrain.dataplane.endpoint import Endpoint
+from p2ptrain.dataplane.inbox import RingInbox, RingKey
+from p2ptrain.dataplane.listener import Bounds, Listener, ListenerStatistics
+from p2ptrain.dataplane.sockets import (
+    FRAME_BYTES_MAX,
+    PeerSocket,
+    SecureSocket,
+    ShutDownHere,
+    plain_pair,
+)
+from p2ptrain.dataplane.tls import dial
+
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "Bounds",
+    "Credentials",
+    "Endpoint",
+    "Listener",
+    "ListenerStatistics",
+    "PeerSocket",
+    "RingInbox",
+    "RingKey",
+    "SecureSocket",
+    "ShutDownHere",
+    "dial",
+    "peer_of_certificate",
+    "plain_pair",
+]

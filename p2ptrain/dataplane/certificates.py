@@ -1,0 +1,136 @@
+"""TLS certificates that carry a peer id, so that the same identity rules both planes.
+
+libp2p's way: the certificate's key is made afresh at every start, and an extension holds the peer's
+public key and its signature over that fresh key. Whoever knows the peer id can so check a
+certificate that came from anywhere, and the long-lived secret never meets the TLS library.
+
+This module does not know sockets; `tls` uses what it makes.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import base58
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID, ObjectIdentifier
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.identity import Identity, is_peer_id, public_key_of, verify
+from p2ptrain.ids import PeerId
+
+CERTIFICATE_BYTES_MAX = 2048
+"""Ours have about 500 bytes; a foreign one may name a longer key, never this much."""
+
+_EXTENSION = ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
+_SIGNED_PREFIX = b"libp2p-tls-handshake:"
+_KEY_PREFIX = bytes.fromhex("08011220")
+"""protobuf PublicKey {1: Ed25519, 2: 32 bytes}."""
+
+_SEQUENCE = bytes.fromhex("3068")
+_KEY_FIELD = bytes.fromhex("0424")
+_SIGNATURE_FIELD = bytes.fromhex("0440")
+_SIGNED_KEY_BYTES = 2 + 2 + 36 + 2 + 64
+"""DER SEQUENCE {OCTET STRING of 36 bytes, OCTET STRING of 64}: an Ed25519 key leaves no choice."""
+
+# Peers' clocks are not to be trusted, and the key dies with the process: no date decides anything.
+_VALID_FROM = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+_VALID_TO = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What this process shows on the data plane: a certificate and, kept from `repr`, its key."""
+
+    peer: PeerId
+    certificate_der: bytes
+    pem: bytes = field(repr=False)
+    """Private key and certificate, as OpenSSL wants to load them."""
+
+    @classmethod
+    def create(cls, identity: Identity) -> Credentials:
+        """Fresh credentials, signed by `identity`. Make them once at start."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, identity.peer)])
+        signed_key = _signed_key(identity, _spki(key.public_key()))
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(_VALID_FROM)
+            .not_valid_after(_VALID_TO)
+            .add_extension(x509.UnrecognizedExtension(_EXTENSION, signed_key), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        secret = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        pem = secret + certificate.public_bytes(serialization.Encoding.PEM)
+        return cls(identity.peer, certificate.public_bytes(serialization.Encoding.DER), pem)
+
+
+@lru_cache(maxsize=1024)
+def peer_of_certificate(der: bytes) -> PeerId:
+    """The peer that made the certificate `der`, once every signature in it has been checked.
+
+    Raises:
+        RemoteProtocolError: it is not such a certificate, or one of its signatures is false.
+    """
+    if len(der) > CERTIFICATE_BYTES_MAX:
+        raise RemoteProtocolError(f"a certificate has {len(der)} bytes")
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        certificate.verify_directly_issued_by(certificate)
+        extension = certificate.extensions.get_extension_for_oid(_EXTENSION).value
+        spki = _spki_of(certificate)
+    except InvalidSignature as exc:
+        raise RemoteProtocolError("a certificate is not signed by its own key") from exc
+    except x509.ExtensionNotFound as exc:
+        raise RemoteProtocolError("a certificate names no peer") from exc
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as exc:
+        raise RemoteProtocolError(f"a certificate cannot be read: {exc}") from exc
+    assert isinstance(extension, x509.UnrecognizedExtension)
+    peer, signature = _parse_signed_key(extension.value)
+    if not verify(peer, _SIGNED_PREFIX + spki, signature):
+        raise RemoteProtocolError("a certificate is not signed by the peer it names", peer=peer)
+    return peer
+
+
+def _spki(key: ec.EllipticCurvePublicKey) -> bytes:
+    return key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def _spki_of(certificate: x509.Certificate) -> bytes:
+    """Of the one kind of key that our peers make: what OpenSSL does with others is not our risk."""
+    key = certificate.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise ValueError("its key is not of the curve P-256")
+    return _spki(key)
+
+
+def _signed_key(identity: Identity, spki: bytes) -> bytes:
+    key = _KEY_PREFIX + public_key_of(identity.peer)
+    signature = identity.sign(_SIGNED_PREFIX + spki)
+    return _SEQUENCE + _KEY_FIELD + key + _SIGNATURE_FIELD + signature
+
+
+def _parse_signed_key(value: bytes) -> tuple[PeerId, bytes]:
+    key, signature = value[4:40], value[42:]
+    framed = _SEQUENCE + _KEY_FIELD + key + _SIGNATURE_FIELD + signature
+    if len(value) != _SIGNED_KEY_BYTES or value != framed:
+        raise RemoteProtocolError("a certificate's peer extension is malformed")
+    peer = PeerId(base58.b58encode(b"\x00\x24" + key).decode())
+    if not is_peer_id(peer):
+        raise RemoteProtocolError("a certificate names a peer whose key is not Ed25519")
+    return peer, signature

@@ -1,0 +1,67 @@
+"""Where a peer's data plane listens, as peers tell each other in their heartbeats.
+
+An endpoint names an IP address and never a host name: a name would send a blocking thread into the
+resolver, which keeps no deadline.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+
+from p2ptrain.dataplane.certificates import CERTIFICATE_BYTES_MAX
+from p2ptrain.encoding import fields
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.identity import is_peer_id
+from p2ptrain.ids import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The data plane of `peer` listens at `host`:`port` and will show `certificate_der`.
+
+    Raises:
+        RemoteProtocolError: a field has a value that no endpoint has.
+    """
+
+    peer: PeerId
+    host: str
+    port: int
+    certificate_der: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not is_peer_id(self.peer):
+            raise RemoteProtocolError("an endpoint names no peer")
+        if len(self.host) > 64 or not _is_address(self.host):
+            raise RemoteProtocolError("an endpoint's host is not an IP address", peer=self.peer)
+        if not 0 < self.port < 1 << 16:
+            raise RemoteProtocolError(f"an endpoint has the port {self.port}", peer=self.peer)
+        if not 0 < len(self.certificate_der) <= CERTIFICATE_BYTES_MAX:
+            raise RemoteProtocolError("an endpoint's certificate is too long", peer=self.peer)
+
+    def to_wire(self) -> dict[str, object]:
+        return {
+            "peer": self.peer,
+            "host": self.host,
+            "port": self.port,
+            "certificate": self.certificate_der,
+        }
+
+    @classmethod
+    def from_wire(cls, value: object) -> Endpoint:
+        """Raises: RemoteProtocolError: `value`, which came from a peer, is no endpoint."""
+        given = fields(value, peer=str, host=str, port=int, certificate=bytes)
+        return cls(
+            PeerId(str(given["peer"])),
+            str(given["host"]),
+            int(str(given["port"])),
+            bytes(given["certificate"]),  # type: ignore[call-overload]
+        )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,152 @@
+"""Who may come in: the handshake of the listening side, and how many strangers may be in it.
+
+A connection is a stranger until its handshake is done, so strangers are few and short-lived: when
+too many wait, the one that has waited longest is dropped, for an honest handshake takes some
+milliseconds and a silent one for ever.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
+from p2ptrain.dataplane.sockets import PeerSocket
+from p2ptrain.dataplane.tls import check_loadable, tls_context, tune
+from p2ptrain.errors import NotAuthorised, PeerLost
+from p2ptrain.ids import PeerId
+
+TRUSTED_MAX = 1024
+"""Certificates held at once, the youngest: ten times the members that we plan for."""
+
+
+class Strangers:
+    """Connections whose peer is not known yet, at most `limit` of them, the youngest. Thread-safe.
+
+    A stranger changes its socket when TLS takes it over, so it is known by a token.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._waiting: dict[object, socket.socket] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, token: object, sock: socket.socket) -> bool:
+        """Add one; True if the oldest had to go for it."""
+        with self._lock:
+            crowded = len(self._waiting) >= self._limit
+            if crowded:
+                _shut(self._waiting.pop(next(iter(self._waiting))))
+            self._waiting[token] = sock
+        return crowded
+
+    def replace(self, token: object, sock: socket.socket) -> None:
+        """The stranger goes on with `sock`.
+
+        Raises:
+            PeerLost: it was told to leave meanwhile.
+        """
+        with self._lock:
+            if token not in self._waiting:
+                raise PeerLost("a handshake had to make room for others")
+            self._waiting[token] = sock
+
+    def leave(self, token: object) -> None:
+        with self._lock:
+            self._waiting.pop(token, None)
+
+    def shut_all(self) -> None:
+        with self._lock:
+            for sock in self._waiting.values():
+                _shut(sock)
+            self._waiting.clear()
+
+
+class Gate:
+    """Turns an accepted socket into a PeerSocket, or refuses it. Thread-safe."""
+
+    def __init__(self, credentials: Credentials, allowed: Callable[[PeerId], bool]) -> None:
+        self._credentials = credentials
+        self._allowed = allowed
+        self._lock = threading.Lock()
+        self._trusted: dict[PeerId, bytes] = {credentials.peer: credentials.certificate_der}
+        self._context: ssl.SSLContext | None = None
+
+    def trust(self, certificate_der: bytes) -> PeerId:
+        """Let the holder of this certificate come in, and forget the one its peer had before.
+
+        Raises:
+            RemoteProtocolError: it is not a peer's certificate.
+        """
+        peer = peer_of_certificate(certificate_der)
+        check_loadable(certificate_der)
+        with self._lock:
+            if self._trusted.get(peer) != certificate_der:
+                self._trusted.pop(peer, None)
+                self._trusted[peer] = certificate_der
+                while len(self._trusted) > TRUSTED_MAX:
+                    del self._trusted[next(iter(self._trusted))]
+                self._context = None
+        return peer
+
+    def prove(
+        self,
+        sock: socket.socket,
+        *,
+        deadline_s: float,
+        replaced: Callable[[socket.socket], None],
+    ) -> PeerSocket:
+        """Run the handshake on `sock`, which belongs to the gate from now on.
+
+        `replaced` is told of the socket that takes its place, before anything blocks.
+
+        Raises:
+            RemoteProtocolError, PeerLost: no valid handshake within `deadline_s`.
+            NotAuthorised: a valid peer that is not trusted or not allowed.
+        """
+        try:
+            tune(sock)
+            sock.settimeout(deadline_s)
+            secured = self._current_context().wrap_socket(
+                sock, server_side=True, do_handshake_on_connect=False
+            )
+        except OSError as exc:
+            sock.close()
+            raise PeerLost(f"a dialler went away: {exc}") from exc
+        with ExitStack() as on_failure:
+            on_failure.enter_context(secured)
+            replaced(secured)
+            try:
+                secured.do_handshake()
+            except OSError as exc:
+                raise PeerLost(f"a handshake failed: {exc}") from exc
+            peer = self._recognise(secured)
+            on_failure.pop_all()
+        return PeerSocket(secured, peer, deadline_s=deadline_s)
+
+    def _recognise(self, secured: ssl.SSLSocket) -> PeerId:
+        shown = secured.getpeercert(binary_form=True) or b""
+        peer = peer_of_certificate(shown)
+        with self._lock:
+            trusted = self._trusted.get(peer) == shown
+        if not trusted or not self._allowed(peer):
+            raise NotAuthorised(f"{peer} may not connect to the data plane")
+        return peer
+
+    def _current_context(self) -> ssl.SSLContext:
+        with self._lock:
+            if self._context is None:
+                trusted = list(self._trusted.values())
+                self._context = tls_context(self._credentials, trusted, server=True)
+            return self._context
+
+
+def _shut(sock: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -1,0 +1,137 @@
+"""Where the ring's incoming connections wait until the ring asks for them.
+
+A neighbour may dial before we have heard of the roster that makes it our neighbour. Its socket is
+parked under what it says it is for, and `take` gives it to the reduce, or waits for it. A parked
+socket that nobody takes is closed after a while. It does not know what travels on the sockets.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from p2ptrain.dataplane.sockets import PeerSocket
+from p2ptrain.errors import PeerLost, PeerTooSlow, RemoteProtocolError
+from p2ptrain.ids import PeerId, RunId, is_digest
+
+PURPOSE = "ring"
+COUNT_MAX = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class RingKey:
+    """One stream of one attempt to reduce, dialled by `peer`."""
+
+    run: RunId
+    step: int
+    attempt: int
+    stream: int
+    peer: PeerId
+
+    def to_hello(self) -> dict[str, object]:
+        """What `peer` sends as its hello when it dials this stream."""
+        return {
+            "purpose": PURPOSE,
+            "run": self.run,
+            "step": self.step,
+            "attempt": self.attempt,
+            "stream": self.stream,
+        }
+
+    @classmethod
+    def from_hello(cls, hello: Mapping[str, object], peer: PeerId) -> RingKey:
+        """Raises: RemoteProtocolError: `hello` does not name a stream of a ring."""
+        numbers = [hello.get(name) for name in ("step", "attempt", "stream")]
+        if len(hello) != 5 or not is_digest(hello.get("run")):
+            raise RemoteProtocolError("a ring's hello is malformed", peer=peer)
+        if not all(type(number) is int and 0 <= number < COUNT_MAX for number in numbers):
+            raise RemoteProtocolError("a ring's hello has a bad number", peer=peer)
+        step, attempt, stream = (int(str(number)) for number in numbers)
+        return cls(RunId(str(hello["run"])), step, attempt, stream, peer)
+
+
+class RingInbox:
+    """Parks sockets of the purpose "ring". Give `handle` to the listener. Thread-safe.
+
+    At most `parked_max` wait, at most `parked_per_peer_max` of one peer; a further one is refused.
+    """
+
+    def __init__(
+        self, *, parked_max: int = 256, parked_per_peer_max: int = 32, parked_s: float = 60.0
+    ) -> None:
+        self._parked_max = parked_max
+        self._parked_per_peer_max = parked_per_peer_max
+        self._parked_s = parked_s
+        self._changed = threading.Condition()
+        self._parked: dict[RingKey, PeerSocket] = {}
+        self._wanted: dict[RingKey, bool] = {}
+        """Keys that somebody waits for in `take`; False once they are given up."""
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def handle(self, connection: PeerSocket, hello: Mapping[str, object]) -> None:
+        """Park `connection` and keep it from the listener until its taker ends it.
+
+        Raises:
+            RemoteProtocolError: the hello is malformed, or too many are parked.
+        """
+        key = RingKey.from_hello(hello, connection.peer)
+        self._park(key, connection)
+        connection.ended.wait(self._parked_s)
+        with self._changed:
+            if self._parked.get(key) is connection:
+                del self._parked[key]
+                return
+        connection.ended.wait()
+
+    def take(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
+        """The socket parked under `key`, which is the caller's to close. Blocks.
+
+        Raises:
+            PeerTooSlow: it did not come within `deadline_s`.
+            PeerLost: it was given up meanwhile (`give_up`).
+        """
+        ends = time.monotonic() + deadline_s
+        with self._changed:
+            self._wanted[key] = True
+            try:
+                while key not in self._parked:
+                    if not self._wanted[key]:
+                        raise PeerLost("its stream was given up", peer=key.peer)
+                    if not self._changed.wait(ends - time.monotonic()):
+                        raise PeerTooSlow("it did not open its stream in time", peer=key.peer)
+                return self._parked.pop(key)
+            finally:
+                del self._wanted[key]
+
+    def give_up(self, *, run: RunId, step: int, attempt: int) -> None:
+        """End every `take` of this attempt now and close what is parked for it."""
+        with self._changed:
+            for key in self._wanted:
+                if (key.run, key.step, key.attempt) == (run, step, attempt):
+                    self._wanted[key] = False
+            stale = [
+                key
+                for key in self._parked
+                if (key.run, key.step, key.attempt) == (run, step, attempt)
+            ]
+            dropped = [self._parked.pop(key) for key in stale]
+            self._changed.notify_all()
+        for connection in dropped:
+            connection.close()
+
+    def _park(self, key: RingKey, connection: PeerSocket) -> None:
+        with self._changed:
+            replaced = self._parked.pop(key, None)
+            of_peer = sum(other.peer == key.peer for other in self._parked)
+            full = len(self._parked) >= self._parked_max or of_peer >= self._parked_per_peer_max
+            if not full:
+                self._parked[key] = connection
+                self._changed.notify_all()
+        if replaced is not None:
+            replaced.close()
+        if full:
+            raise RemoteProtocolError("too many of its streams wait here", peer=key.peer)

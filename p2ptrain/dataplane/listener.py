@@ -1,0 +1,291 @@
+"""The listening side of the data plane: every connection served, in bounds, whatever it does.
+
+It does not know what a purpose means: its handlers do. Each runs in a thread of its own, which the
+listener ends, by shutting the socket down, when its `with` block is left.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+
+from p2ptrain.dataplane.certificates import Credentials
+from p2ptrain.dataplane.gate import Gate, Strangers
+from p2ptrain.dataplane.sockets import PeerSocket
+from p2ptrain.dataplane.tls import answer_hello, receive_hello
+from p2ptrain.errors import (
+    ConfigError,
+    NotAuthorised,
+    P2PTrainError,
+    PeerError,
+    RemoteProtocolError,
+)
+from p2ptrain.ids import PeerId
+
+Handler = Callable[[PeerSocket, Mapping[str, object]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much a listener takes on."""
+
+    strangers_max: int = 64
+    connections_max: int = 256
+    per_peer_max: int = 48
+    """The ring's and the swarm's streams of one neighbour, some of them being replaced."""
+    handshake_s: float = 8.0
+    """For the handshake, and once more for the hello."""
+    handler_s: float = 30.0
+    """The deadline that a handler starts with, until it sets its own."""
+    leave_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerStatistics:
+    """Counts since the start, and how many there are now."""
+
+    accepted: int = 0
+    served: int = 0
+    refused_handshake: int = 0
+    refused_peer: int = 0
+    refused_hello: int = 0
+    refused_full: int = 0
+    evicted: int = 0
+    handler_errors: int = 0
+    strangers_now: int = 0
+    connections_now: int = 0
+
+
+class Listener:
+    """Serves the data plane at `host`:`port` (0: any free port) while its `with` block lasts.
+
+    `allowed(peer)` is asked for every connection, in that connection's thread.
+
+    Raises (when made):
+        ConfigError: the address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        host: str,
+        port: int,
+        *,
+        allowed: Callable[[PeerId], bool],
+        bounds: Bounds | None = None,
+    ) -> None:
+        self._bounds = bounds or Bounds()
+        self._gate = Gate(credentials, allowed)
+        self._strangers = Strangers(self._bounds.strangers_max)
+        self._lock = threading.Lock()
+        self._handlers: dict[str, Handler] = {}
+        self._connections: set[PeerSocket] = set()
+        self._threads: set[threading.Thread] = set()
+        self._counts: Counter[str] = Counter()
+        self._closing = False
+        self._socket = _bind(host, port)
+        self._wake, self._woken = socket.socketpair()
+        self._acceptor = threading.Thread(target=self._accept_all, name="dataplane-accept")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port as bound."""
+        host, port = self._socket.getsockname()[:2]
+        return str(host), int(port)
+
+    def trust(self, certificate_der: bytes) -> PeerId:
+        """Let the holder of this certificate come in, and forget the one its peer had before.
+
+        Raises:
+            RemoteProtocolError: it is not a peer's certificate.
+        """
+        return self._gate.trust(certificate_der)
+
+    def handle(self, purpose: str, handler: Handler) -> None:
+        """From now on `handler(socket, hello)` serves `purpose`; the socket is closed after it.
+
+        A handler may raise P2PTrainError: it is counted. Anything else that it raises is a bug of
+        ours, goes to `threading.excepthook`, and ends that one connection.
+        """
+        with self._lock:
+            self._handlers[purpose] = handler
+
+    def drop(self, peer: PeerId) -> None:
+        """End all connections from `peer`, which was removed from the run or is dead."""
+        with self._lock:
+            for connection in self._connections:
+                if connection.peer == peer:
+                    connection.shutdown()
+
+    def statistics(self) -> ListenerStatistics:
+        with self._lock:
+            return ListenerStatistics(
+                **self._counts,
+                strangers_now=len(self._strangers),
+                connections_now=len(self._connections),
+            )
+
+    def __enter__(self) -> Listener:
+        self._acceptor.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop listening, shut every connection down, wait for the threads."""
+        with self._lock:
+            self._closing = True
+            for connection in self._connections:
+                connection.shutdown()
+            threads = list(self._threads)
+        self._strangers.shut_all()
+        self._wake.send(b"x")
+        ends = time.monotonic() + self._bounds.leave_s
+        for thread in (self._acceptor, *threads):
+            thread.join(max(ends - time.monotonic(), 0))
+        for sock in (self._socket, self._wake, self._woken):
+            sock.close()
+
+    def _accept_all(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while not self._closing:
+                selector.select()
+                try:
+                    sock, _ = self._socket.accept()
+                except BlockingIOError:
+                    continue  # woken to leave, or the dialler has gone again
+                except OSError:
+                    self._await_leaving(0.05)  # out of descriptors: others must close theirs first
+                    continue
+                self._start_serving(sock)
+
+    def _await_leaving(self, seconds: float) -> None:
+        self._woken.settimeout(seconds)
+        with suppress(OSError):
+            self._woken.recv(1, socket.MSG_PEEK)
+
+    def _start_serving(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        thread = threading.Thread(target=self._serve, args=(sock,), name="dataplane", daemon=True)
+        with self._lock:
+            if self._closing:
+                sock.close()
+                return
+            self._counts["accepted"] += 1
+            self._counts["evicted"] += self._strangers.enter(thread, sock)
+            self._threads.add(thread)
+        thread.start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        """One connection from its first byte to its last, in its own thread."""
+        thread = threading.current_thread()
+        try:
+            self._serve_peer(
+                self._gate.prove(
+                    sock,
+                    deadline_s=self._bounds.handshake_s,
+                    replaced=lambda secured: self._strangers.replace(thread, secured),
+                )
+            )
+        except NotAuthorised:
+            self._count("refused_peer")
+        except (RemoteProtocolError, PeerError):
+            self._count("refused_handshake")
+        finally:
+            self._strangers.leave(thread)
+            with self._lock:
+                self._threads.discard(thread)
+
+    def _serve_peer(self, connection: PeerSocket) -> None:
+        try:
+            if not self._enter(connection):
+                return
+            self._strangers.leave(threading.current_thread())
+            accepted = self._greet(connection)
+            if accepted is not None:
+                self._run_handler(connection, *accepted)
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            connection.close()
+
+    def _enter(self, connection: PeerSocket) -> bool:
+        with self._lock:
+            peers = [other.peer for other in self._connections]
+            full = (
+                len(peers) >= self._bounds.connections_max
+                or peers.count(connection.peer) >= self._bounds.per_peer_max
+            )
+            self._counts["refused_full"] += full
+            if full or self._closing:
+                return False
+            self._connections.add(connection)
+            return True
+
+    def _greet(self, connection: PeerSocket) -> tuple[Handler, Mapping[str, object]] | None:
+        """The hello and who handles it; None if there is no such handler or no valid hello."""
+        try:
+            hello = receive_hello(connection)
+            with self._lock:
+                handler = self._handlers.get(str(hello["purpose"]))
+            answer_hello(connection, "" if handler else "this purpose is not served here")
+        except (RemoteProtocolError, PeerError):
+            handler = None
+        if handler is None:
+            self._count("refused_hello")
+            return None
+        return handler, hello
+
+    def _run_handler(
+        self, connection: PeerSocket, handler: Handler, hello: Mapping[str, object]
+    ) -> None:
+        connection.set_deadline(self._bounds.handler_s)
+        try:
+            handler(connection, hello)
+        except P2PTrainError:
+            self._count("handler_errors")
+        else:
+            self._count("served")
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self._counts[what] += 1
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as exc:
+        raise _cannot_listen(host, port, exc) from exc
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(128)
+        sock.setblocking(False)
+    except OSError as exc:
+        sock.close()
+        raise _cannot_listen(host, port, exc) from exc
+    return sock
+
+
+def _cannot_listen(host: str, port: int, exc: OSError) -> ConfigError:
+    return ConfigError(
+        f"the data plane cannot listen on {host} port {port}",
+        code="LISTEN-FAILED",
+        evidence=[exc.strerror or str(exc)],
+        likely="another program, perhaps another node, uses this port",
+        do="choose another data port, or 0 for any free one",
+    )

@@ -1,0 +1,219 @@
+"""A connection to one known peer, with a deadline on everything.
+
+The ring and the swarm are threads that block in `send_all` and `receive_into`, outside the GIL.
+What ends such a thread is `shutdown` from another one: the blocked call then raises. `SecureSocket`
+is all that they know of a connection; `PeerSocket` is it over TLS or, for tests, a plain pair.
+
+One thread uses a socket at a time, because OpenSSL cannot read and write one connection from two
+threads at once; only `shutdown`, `set_deadline` and the properties may be used from any thread.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol
+
+from p2ptrain.errors import LocalProtocolError, PeerLost, PeerTooSlow, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from p2ptrain.ids import PeerId
+
+FRAME_BYTES_MAX = 1 << 20
+"""Frames are messages about bulk data, and the swarm's chunks pass a larger bound of their own."""
+
+_LENGTH = struct.Struct(">I")
+_SEND_BYTES = 1 << 20
+"""One call into OpenSSL: large enough to be rare, small enough for the deadline to be looked at."""
+_DEADLINE_SLACK_S = 0.1
+"""Setting a timeout is a system call; the kernel's may therefore lag behind ours by this much."""
+
+
+class ShutDownHere(PeerLost):
+    """This side shut the connection down: the peer is not to blame."""
+
+    default_code = "SHUT-DOWN"
+
+
+class SecureSocket(Protocol):
+    """A stream of bytes to and from `peer`, whose identity has been proven."""
+
+    @property
+    def peer(self) -> PeerId: ...
+
+    def set_deadline(self, seconds_from_now: float) -> None:
+        """All calls after this one, taken together, end within `seconds_from_now`."""
+
+    def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Raises PeerLost, PeerTooSlow."""
+
+    def receive_into(self, view: bytearray | memoryview) -> None:
+        """Fill all of `view`. Raises PeerLost, PeerTooSlow."""
+
+    def send_frame(self, payload: bytes | bytearray | memoryview) -> None:
+        """Raises PeerLost, PeerTooSlow."""
+
+    def receive_frame(self, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
+        """Raises PeerLost, PeerTooSlow, RemoteProtocolError (a longer frame was announced)."""
+
+    def shutdown(self) -> None:
+        """Wake whoever is blocked on it, from any thread. Calls raise ShutDownHere from now on."""
+
+    def close(self) -> None:
+        """Shut down and give the descriptor back."""
+
+
+class PeerSocket:
+    """The SecureSocket over an operating-system socket, TLS or plain.
+
+    The first operation that fails ends the connection: what a peer has got of a message cut short
+    is unknown, so nothing after it could be understood.
+    """
+
+    def __init__(self, sock: socket.socket, peer: PeerId, *, deadline_s: float) -> None:
+        self._sock = sock
+        self._peer = peer
+        self._deadline = time.monotonic() + deadline_s
+        self._timeout_s = -1.0
+        self._in_use = threading.Lock()
+        self._failure = ""
+        self._ended = threading.Event()
+
+    @property
+    def peer(self) -> PeerId:
+        return self._peer
+
+    @property
+    def ended(self) -> threading.Event:
+        """Set once this side is done with it: by `shutdown` or `close`."""
+        return self._ended
+
+    def set_deadline(self, seconds_from_now: float) -> None:
+        self._deadline = time.monotonic() + seconds_from_now
+
+    def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        with self._operation("send"):
+            self._send(memoryview(data).cast("B"))
+
+    def receive_into(self, view: bytearray | memoryview) -> None:
+        with self._operation("receive"):
+            self._receive(memoryview(view).cast("B"))
+
+    def send_frame(self, payload: bytes | bytearray | memoryview) -> None:
+        header = _LENGTH.pack(len(payload))
+        with self._operation("send"):
+            if len(payload) <= 1 << 14:
+                self._send(memoryview(header + bytes(payload)))
+            else:
+                self._send(memoryview(header))
+                self._send(memoryview(payload).cast("B"))
+
+    def receive_frame(self, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
+        with self._operation("receive"):
+            header = bytearray(_LENGTH.size)
+            self._receive(memoryview(header))
+            (length,) = _LENGTH.unpack(header)
+            if length > bytes_max:
+                self._failure = "it announced a frame that is too long"
+                raise RemoteProtocolError(
+                    f"a frame of {length} bytes was announced; at most {bytes_max} are taken",
+                    peer=self._peer,
+                )
+            frame = bytearray(length)
+            self._receive(memoryview(frame))
+            return bytes(frame)
+
+    def shutdown(self) -> None:
+        self._ended.set()
+        with suppress(OSError):
+            # Not SSLSocket.shutdown: it forgets the TLS state under a thread that is reading, which
+            # would then read the ciphertext as if it were data.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it. A thread still blocked in it is woken first and leaves before the close."""
+        self.shutdown()
+        with self._in_use:
+            self._sock.close()
+
+    @contextmanager
+    def _operation(self, doing: str) -> Iterator[None]:
+        if not self._in_use.acquire(blocking=False):
+            if self._ended.is_set():
+                raise self._lost(doing, "")
+            raise LocalProtocolError(f"two threads use one connection to {self._peer} at once")
+        try:
+            if self._ended.is_set() or self._failure:
+                raise self._lost(doing, self._failure)
+            yield
+        except TimeoutError as exc:
+            self._fail("its deadline passed")
+            if self._ended.is_set():
+                raise self._lost(doing, "") from exc
+            raise PeerTooSlow(f"{doing}: {self._failure}", peer=self._peer) from exc
+        except (OSError, EOFError) as exc:
+            reason = _reason_of(exc)
+            self._fail(reason)
+            raise self._lost(doing, reason) from exc
+        finally:
+            self._in_use.release()
+
+    def _fail(self, reason: str) -> None:
+        """End the connection for both sides, keeping why; the descriptor stays until `close`."""
+        self._failure = reason
+        with suppress(OSError):
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
+    def _lost(self, doing: str, reason: str) -> PeerLost:
+        if self._ended.is_set():
+            return ShutDownHere(f"{doing}: the connection was shut down here", peer=self._peer)
+        return PeerLost(f"{doing}: {reason}", peer=self._peer)
+
+    def _send(self, data: memoryview) -> None:
+        sent = 0
+        while sent < len(data):
+            self._allow_remaining_time()
+            sent += self._sock.send(data[sent : sent + _SEND_BYTES])
+
+    def _receive(self, view: memoryview) -> None:
+        received = 0
+        while received < len(view):
+            self._allow_remaining_time()
+            count = self._sock.recv_into(view[received:])
+            if count == 0:
+                raise EOFError
+            received += count
+
+    def _allow_remaining_time(self) -> None:
+        remaining_s = self._deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise TimeoutError
+        if not remaining_s <= self._timeout_s <= remaining_s + _DEADLINE_SLACK_S:
+            self._timeout_s = remaining_s
+            self._sock.settimeout(remaining_s)
+
+
+def _reason_of(exc: OSError | EOFError) -> str:
+    if isinstance(exc, EOFError):
+        return "the peer closed the connection"
+    if isinstance(exc, ssl.SSLError):
+        return f"TLS: {exc.reason or exc.strerror or exc}"
+    return exc.strerror or type(exc).__name__
+
+
+def plain_pair(
+    left: PeerId, right: PeerId, *, deadline_s: float = 10.0
+) -> tuple[PeerSocket, PeerSocket]:
+    """Two connected sockets without TLS, for tests: the first is held by `left`, whose peer is
+    `right`, the second by `right`."""
+    at_left, at_right = socket.socketpair()
+    return (
+        PeerSocket(at_left, right, deadline_s=deadline_s),
+        PeerSocket(at_right, left, deadline_s=deadline_s),
+    )

@@ -1,0 +1,182 @@
+"""Mutual TLS 1.3 between peers whose certificates are known beforehand, and the dialling side.
+
+Each side trusts exactly the certificates it was told of and compares the one shown, byte by byte,
+with the one expected: being issued by a trusted certificate is worth nothing here. After the
+handshake the dialler sends one frame, the hello, which names the purpose; the listener answers with
+one frame, so that a refusal has a reason in words and not just a closed connection.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+
+from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
+from p2ptrain.dataplane.endpoint import Endpoint
+from p2ptrain.dataplane.sockets import PeerSocket
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import PeerLost, PeerTooSlow, PeerUnreachable, RemoteProtocolError
+
+HELLO_BYTES_MAX = 1 << 14
+"""A hello names a run, a step and a purpose; it carries no data."""
+REASON_CHARACTERS_MAX = 200
+
+
+def tls_context(
+    credentials: Credentials, trusted_der: list[bytes], *, server: bool
+) -> ssl.SSLContext:
+    """A context that shows `credentials` and accepts only chains up to `trusted_der`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    if server:
+        context.num_tickets = 0  # no resumption: every connection proves its certificate
+    for der in trusted_der:
+        context.load_verify_locations(cadata=der)
+    _load_key(context, credentials.pem)
+    return context
+
+
+def check_loadable(certificate_der: bytes) -> None:
+    """One certificate that OpenSSL cannot load would spoil a context for everybody else.
+
+    Raises:
+        RemoteProtocolError: OpenSSL does not take it.
+    """
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificate_der)
+    except ssl.SSLError as exc:
+        raise RemoteProtocolError(f"OpenSSL does not take a certificate: {exc.reason}") from exc
+
+
+def _load_key(context: ssl.SSLContext, pem: bytes) -> None:
+    """OpenSSL's Python face reads keys from files only: give it one in memory where that exists."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("key", os.MFD_CLOEXEC), "wb") as file:
+            file.write(pem)
+            file.flush()
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        return
+    with tempfile.NamedTemporaryFile(prefix="p2ptrain-") as file:
+        file.write(pem)
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+def tune(sock: socket.socket) -> None:
+    """Send at once, and by BBR where the kernel has it: loss on a long path is no congestion."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_CONGESTION"):
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
+
+
+def dial(
+    credentials: Credentials,
+    endpoint: Endpoint,
+    hello: Mapping[str, object],
+    *,
+    deadline_s: float,
+) -> PeerSocket:
+    """Connect to `endpoint`, prove who is who, and have `hello` accepted. Blocks: use a thread.
+
+    `hello["purpose"]` names the handler. What is left of `deadline_s` stays the socket's deadline
+    until `set_deadline`.
+
+    Raises:
+        PeerUnreachable: nobody answers there, or the peer refuses us (with its reason).
+        PeerTooSlow: something did not come within `deadline_s`.
+        RemoteProtocolError: it is not `endpoint.peer`, or its answer is malformed.
+    """
+    peer, ends = endpoint.peer, time.monotonic() + deadline_s
+    if peer_of_certificate(endpoint.certificate_der) != peer:
+        raise RemoteProtocolError("an endpoint's certificate is another peer's", peer=peer)
+    with ExitStack() as on_failure:
+        sock = on_failure.enter_context(_connect(endpoint, deadline_s))
+        secured = on_failure.enter_context(_handshake(credentials, endpoint, sock, ends))
+        connection = PeerSocket(secured, peer, deadline_s=ends - time.monotonic())
+        _introduce(connection, hello)
+        on_failure.pop_all()
+    return connection
+
+
+def _connect(endpoint: Endpoint, deadline_s: float) -> socket.socket:
+    peer = endpoint.peer
+    try:
+        sock = socket.create_connection((endpoint.host, endpoint.port), timeout=deadline_s)
+    except TimeoutError as exc:
+        raise PeerTooSlow(f"no answer from {_where(endpoint)}", peer=peer) from exc
+    except OSError as exc:
+        raise PeerUnreachable(f"{_where(endpoint)}: {exc.strerror or exc}", peer=peer) from exc
+    tune(sock)
+    return sock
+
+
+def _handshake(
+    credentials: Credentials, endpoint: Endpoint, sock: socket.socket, ends: float
+) -> ssl.SSLSocket:
+    peer = endpoint.peer
+    try:
+        context = tls_context(credentials, [endpoint.certificate_der], server=False)
+        sock.settimeout(max(ends - time.monotonic(), 0.001))
+        secured = context.wrap_socket(sock)
+    except TimeoutError as exc:
+        raise PeerTooSlow(f"no TLS handshake from {_where(endpoint)}", peer=peer) from exc
+    except ssl.SSLCertVerificationError as exc:
+        raise RemoteProtocolError(
+            f"{_where(endpoint)} shows another certificate than {peer}'s", peer=peer
+        ) from exc
+    except OSError as exc:
+        raise PeerUnreachable(f"no TLS at {_where(endpoint)}: {exc}", peer=peer) from exc
+    if secured.getpeercert(binary_form=True) != endpoint.certificate_der:
+        secured.close()
+        raise RemoteProtocolError(f"{_where(endpoint)} shows another certificate", peer=peer)
+    return secured
+
+
+def _introduce(sock: PeerSocket, hello: Mapping[str, object]) -> None:
+    packed = pack(dict(hello))
+    assert len(packed) <= HELLO_BYTES_MAX
+    assert isinstance(hello.get("purpose"), str)
+    try:
+        sock.send_frame(packed)
+        answer = sock.receive_frame(HELLO_BYTES_MAX)
+    except PeerLost as exc:
+        # In TLS 1.3 the listener judges our certificate after the handshake has ended here.
+        raise PeerUnreachable(f"refused: {exc.what}", peer=sock.peer) from exc
+    given = fields(unpack(answer, bytes_max=HELLO_BYTES_MAX), accepted=bool, reason=str)
+    if not given["accepted"]:
+        reason = str(given["reason"])[:REASON_CHARACTERS_MAX]
+        raise PeerUnreachable(f"refused: {reason!r}", peer=sock.peer)
+
+
+def receive_hello(sock: PeerSocket) -> dict[str, object]:
+    """The listening side: the dialler's hello.
+
+    Raises:
+        RemoteProtocolError: it is no map with a `purpose`.
+        PeerLost, PeerTooSlow.
+    """
+    hello = unpack(sock.receive_frame(HELLO_BYTES_MAX), bytes_max=HELLO_BYTES_MAX)
+    if not isinstance(hello, dict) or not isinstance(hello.get("purpose"), str):
+        raise RemoteProtocolError("a hello names no purpose", peer=sock.peer)
+    return hello
+
+
+def answer_hello(sock: PeerSocket, refusal: str = "") -> None:
+    """The listening side: accept the dialler, or say why not.
+
+    Raises:
+        PeerLost, PeerTooSlow.
+    """
+    sock.send_frame(pack({"accepted": not refusal, "reason": refusal[:REASON_CHARACTERS_MAX]}))
+
+
+def _where(endpoint: Endpoint) -> str:
+    return f"{endpoint.host} port {endpoint.port}"
