@@ -123,7 +123,7 @@ def aligned(elements: int) -> int:
 
 def _entry(row: object) -> LayoutEntry:
     match row:
-        case [str(name), list(shape), offset] if _are_integers([*shape, offset]):
+        case [str(name), list(shape), int(offset)] if _are_integers([*shape, offset]):
             return LayoutEntry(name, tuple(shape), offset)
     raise ValueError("an entry is not [name, shape, offset]")
 

@@ -1,0 +1,20 @@
+"""Chunks, blobs, the head and append-only logs on disk, safe against a crash at any write."""
+
+from p2ptrain.store.blob import CHUNK_BYTES, CHUNK_BYTES_MAX, BlobManifest, digest_of
+from p2ptrain.store.disk import Disk, LocalDisk
+from p2ptrain.store.head import Head
+from p2ptrain.store.record_log import RecordLog
+from p2ptrain.store.store import Collected, Store
+
+__all__ = [
+    "CHUNK_BYTES",
+    "CHUNK_BYTES_MAX",
+    "BlobManifest",
+    "Collected",
+    "Disk",
+    "Head",
+    "LocalDisk",
+    "RecordLog",
+    "Store",
+    "digest_of",
+]

@@ -1,0 +1,154 @@
+"""Blobs: one long value as a list of chunks, and the manifest that names them.
+
+A chunk is at most 4 MiB of bytes, known by its blake3 digest.  A blob is what is longer than that
+or needs a description: its manifest lists the chunks, and the digest of the manifest's canonical
+bytes names the blob, so equal contents with equal `meta` have equal names on every peer.  A
+manifest is itself stored and exchanged as a chunk.
+
+Nothing here touches a disk.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blake3 import blake3
+
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import ManifestInvalid, ProtocolError, RemoteProtocolError
+from p2ptrain.ids import Digest
+
+Buffer = bytes | bytearray | memoryview
+
+CHUNK_BYTES = 4 * 2**20
+CHUNK_BYTES_MAX = CHUNK_BYTES
+"""The largest chunk that is stored, served or accepted.
+
+Long enough that a request's latency and an fsync are small beside it, short enough that a bad chunk
+costs little and that a join spreads over many peers."""
+
+CHUNK_BYTES_MIN = 1024
+"""A manifest with smaller chunks than this would itself weigh as much as what it describes."""
+
+MANIFEST_BYTES_MAX = CHUNK_BYTES_MAX
+"""A manifest is a chunk, so 34 bytes a digest allow 123,000 chunks: a blob of about 480 GiB, which
+is θ and m of 64 G parameters."""
+
+META_BYTES_MAX = 65_536
+_KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_PREFIX = b"\x85\xabchunk_bytes"
+"""Every canonical manifest starts so: a map of five, whose first key in sorted order is this."""
+
+
+def digest_of(data: Buffer) -> Digest:
+    """The name of a chunk.  blake3 lets go of the GIL for all but the shortest."""
+    return Digest(blake3(data).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class BlobManifest:
+    """What a blob consists of.  All chunks but the last have `chunk_bytes` bytes.
+
+    `meta` is a small map of plain values whose meaning belongs to whoever wrote the blob.
+    """
+
+    kind: str
+    size: int
+    chunk_bytes: int
+    chunks: tuple[Digest, ...]
+    meta: Mapping[str, object]
+
+    def __post_init__(self) -> None:
+        if not _KIND.fullmatch(self.kind):
+            raise ManifestInvalid(f"{self.kind[:40]!r} is not the name of a kind of blob")
+        if not CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX:
+            raise ManifestInvalid(f"chunks of {self.chunk_bytes} bytes are not allowed")
+        if self.size < 0 or -(-self.size // self.chunk_bytes) != len(self.chunks):
+            raise ManifestInvalid(f"{self.size} bytes are not {len(self.chunks)} chunks")
+        if len(pack(dict(self.meta))) > META_BYTES_MAX:
+            raise ManifestInvalid(f"the description is longer than {META_BYTES_MAX} bytes")
+
+    def chunk_size(self, index: int) -> int:
+        """The length in bytes of the chunk at `index`."""
+        return min(self.chunk_bytes, self.size - index * self.chunk_bytes)
+
+    def sizes(self) -> dict[Digest, int]:
+        """The length of each distinct chunk.
+
+        Raises ManifestInvalid where one digest would have to have two lengths.
+        """
+        sizes: dict[Digest, int] = {}
+        for index, chunk in enumerate(self.chunks):
+            if sizes.setdefault(chunk, self.chunk_size(index)) != self.chunk_size(index):
+                raise ManifestInvalid("one chunk is listed with two lengths")
+        return sizes
+
+    def to_wire(self) -> bytes:
+        """The canonical bytes, whose digest names the blob.  Raises ManifestInvalid if too long."""
+        data = pack(
+            {
+                "kind": self.kind,
+                "size": self.size,
+                "chunk_bytes": self.chunk_bytes,
+                "chunks": [bytes.fromhex(chunk) for chunk in self.chunks],
+                "meta": dict(self.meta),
+            }
+        )
+        if len(data) > MANIFEST_BYTES_MAX:
+            raise ManifestInvalid(f"a blob of {self.size} bytes has more chunks than are allowed")
+        return data
+
+    @classmethod
+    def from_wire(cls, data: Buffer) -> BlobManifest:
+        """Read a manifest, which may come from anybody.  Raises ManifestInvalid, nothing else."""
+        try:
+            return _parsed(unpack(memoryview(data), bytes_max=MANIFEST_BYTES_MAX))
+        except ProtocolError as exc:
+            raise ManifestInvalid(f"not a manifest: {exc.what}") from exc
+
+
+def looks_like_manifest(data: Buffer) -> bool:
+    """Whether these bytes may be a manifest; False is certain, True is not."""
+    return bytes(data[: len(_PREFIX)]) == _PREFIX
+
+
+def _parsed(value: object) -> BlobManifest:
+    checked: dict[str, Any] = fields(
+        value, kind=str, size=int, chunk_bytes=int, chunks=list, meta=dict
+    )
+    chunks = tuple(_digest(chunk) for chunk in checked.pop("chunks"))
+    return BlobManifest(chunks=chunks, **checked)
+
+
+def _digest(raw: object) -> Digest:
+    if not isinstance(raw, bytes) or len(raw) != 32:
+        raise RemoteProtocolError("a chunk is not named by 32 bytes")
+    return Digest(raw.hex())
+
+
+def rechunked(parts: Iterable[Buffer], chunk_bytes: int) -> Iterator[memoryview]:
+    """The bytes of `parts`, in order, as pieces of `chunk_bytes`; only the last may be shorter.
+
+    Pieces that lie within one part are views of it, not copies: a snapshot of gigabytes is written
+    without a second copy in memory.  A piece is valid until the next one is asked for.
+    """
+    carried = bytearray()
+    for part in parts:
+        view = memoryview(part).cast("B")
+        if carried:
+            taken = min(chunk_bytes - len(carried), len(view))
+            carried += view[:taken]
+            view = view[taken:]
+            if len(carried) < chunk_bytes:
+                continue
+            yield memoryview(carried)
+            carried = bytearray()
+        whole = len(view) - len(view) % chunk_bytes
+        for start in range(0, whole, chunk_bytes):
+            yield view[start : start + chunk_bytes]
+        carried += view[whole:]
+    if carried:
+        yield memoryview(carried)

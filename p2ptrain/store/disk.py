@@ -1,0 +1,210 @@
+"""The seam between the store and the file system: every write that can be cut short is one call.
+
+The store's promise is about crashes, so its tests must be able to crash at each write.  All that it
+does to the disk goes through `Disk`; `LocalDisk` is the real one, and the tests have another that
+keeps what is durable apart from what is only written.
+
+What an implementation promises, and no more: data is durable after `sync`, names are durable after
+`sync_directory`, `replace` is atomic, and anything not made durable may be kept or lost in a crash,
+in any combination.  This module knows nothing of chunks.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from p2ptrain.errors import StoreError, StoreFull
+
+
+class Lock(Protocol):
+    """Held from its making until `close`, or until the process ends in whatever way."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """What the store asks of a file system.  All raise OSError, as the system calls do."""
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents, durably.  One that is there already is left alone."""
+
+    def write(self, path: Path, data: memoryview) -> None:
+        """Create the file, or empty it, and write `data`.  Cut short, it leaves a prefix."""
+
+    def append(self, path: Path, data: memoryview) -> None:
+        """Write `data` at the end of an existing file.  Cut short, it leaves a prefix."""
+
+    def truncate(self, path: Path, size: int) -> None:
+        """Keep the first `size` bytes of a file."""
+
+    def sync(self, path: Path) -> None:
+        """Return when the file's bytes would survive a power cut."""
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename atomically, over `target` if it exists."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when the names in this directory would survive a power cut."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file.  It may come back in a crash before the next `sync_directory`."""
+
+    def size(self, path: Path) -> int | None:
+        """The file's length in bytes; None if there is no such file."""
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset` on; fewer only at the file's end."""
+
+    def read_into(self, path: Path, view: memoryview) -> int:
+        """Fill `view` from the file's start; returns how many bytes there were for it."""
+
+    def names(self, path: Path) -> list[str]:
+        """The names in a directory, sorted."""
+
+    def lock(self, path: Path) -> Lock | None:
+        """Take the exclusive lock that this file stands for; None if somebody else holds it."""
+
+
+class LocalDisk:
+    """The file system of this machine."""
+
+    def make_directory(self, path: Path) -> None:
+        if path.is_dir():
+            return
+        if path.parent != path:
+            self.make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        self.sync_directory(path.parent)
+
+    def write(self, path: Path, data: memoryview) -> None:
+        with _descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+            _write_all(descriptor, data)
+
+    def append(self, path: Path, data: memoryview) -> None:
+        with _descriptor(path, os.O_WRONLY | os.O_APPEND) as descriptor:
+            _write_all(descriptor, data)
+
+    def truncate(self, path: Path, size: int) -> None:
+        os.truncate(path, size)
+
+    def sync(self, path: Path) -> None:
+        with _descriptor(path, os.O_RDONLY) as descriptor:
+            os.fsync(descriptor)
+
+    def replace(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def sync_directory(self, path: Path) -> None:
+        with _descriptor(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+            os.fsync(descriptor)
+
+    def remove(self, path: Path) -> None:
+        os.unlink(path)
+
+    def size(self, path: Path) -> int | None:
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return None
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(offset)
+            wanted = bytearray(min(size, max(0, os.fstat(file.fileno()).st_size - offset)))
+            return bytes(memoryview(wanted)[: _read_all(file.fileno(), memoryview(wanted))])
+
+    def read_into(self, path: Path, view: memoryview) -> int:
+        with _descriptor(path, os.O_RDONLY) as descriptor:
+            return _read_all(descriptor, view)
+
+    def names(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def lock(self, path: Path) -> Lock | None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return _FileLock(descriptor)
+
+
+class _FileLock:
+    """An flock: the kernel lets go of it when the descriptor closes, even after SIGKILL."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+@contextmanager
+def _descriptor(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _read_all(descriptor: int, view: memoryview) -> int:
+    filled = 0
+    while filled < len(view):
+        count = os.readv(descriptor, [view[filled:]])
+        if count == 0:
+            break
+        filled += count
+    return filled
+
+
+@contextmanager
+def disk_errors(doing: str, place: Path) -> Iterator[None]:
+    """Turns the system's OSError into the store's errors, here and nowhere else."""
+    try:
+        yield
+    except OSError as exc:
+        raise _translated(exc, doing, place) from exc
+
+
+def _translated(exc: OSError, doing: str, place: Path) -> StoreError:
+    evidence = [f"{doing}: {os.strerror(exc.errno or errno.EIO)}", f"store {place}"]
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(
+            f"the disk was full while {doing}",
+            evidence=evidence,
+            likely="the disk or the quota under the store is used up; nothing stored was lost",
+            do=f"free some space under {place}; what was interrupted is then tried again",
+        )
+    if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return StoreError(
+            f"the store cannot be written or read while {doing}",
+            code="STORE-READONLY",
+            evidence=evidence,
+            likely="the disk is mounted read-only, or the files belong to another user",
+            do=f"check who owns {place} and how its disk is mounted",
+        )
+    return StoreError(
+        f"the disk failed while {doing}",
+        code="STORE-IO",
+        evidence=evidence,
+        likely="the disk or the file system under the store has a fault",
+        do=f"look at the kernel's log, and move {place} to a sound disk",
+    )

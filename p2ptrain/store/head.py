@@ -1,0 +1,75 @@
+"""The head: where this node stands in a run, in one small file that is replaced atomically.
+
+It is written last, after all that it names is durable, so whatever a head names can be loaded.  It
+begins with its own digest: a damaged head is recognised instead of believed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from blake3 import blake3
+
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import RemoteProtocolError, StoreError
+from p2ptrain.ids import Digest, RunId, is_digest
+
+HEAD_BYTES_MAX = 4096
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """`height` and `head` of the ledger up to which entries were applied, and what to start from.
+
+    `snapshot` is the newest one that this store holds whole, of outer step `snapshot_step`; both
+    are None in a store that has none yet.
+    """
+
+    run: RunId
+    height: int
+    head: Digest
+    step: int
+    snapshot: Digest | None = None
+    snapshot_step: int | None = None
+
+    def __post_init__(self) -> None:
+        assert is_digest(self.run)
+        assert is_digest(self.head)
+        assert min(self.height, self.step) >= 0
+        assert (self.snapshot is None) == (self.snapshot_step is None)
+        assert self.snapshot is None or is_digest(self.snapshot)
+
+    def to_bytes(self) -> bytes:
+        body = pack(asdict(self))
+        return blake3(body).digest() + body
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Head:
+        """Read a head file.  Raises StoreError with code STORE-HEAD where it is damaged."""
+        body = data[_DIGEST_BYTES:]
+        try:
+            if blake3(body).digest() != data[:_DIGEST_BYTES]:
+                raise RemoteProtocolError("it does not match its own digest")
+            return cls(**_checked(unpack(body, bytes_max=HEAD_BYTES_MAX)))
+        except RemoteProtocolError as exc:
+            raise StoreError(
+                f"the store's head is damaged: {exc.what}",
+                code="STORE-HEAD",
+                likely="the disk has a fault, or something else wrote into the store",
+                do="remove the file `head` from the store: the node then joins again",
+            ) from exc
+
+
+def _checked(value: object) -> dict[str, Any]:
+    optional = (str, type(None))
+    return fields(
+        value,
+        run=str,
+        height=int,
+        head=str,
+        step=int,
+        snapshot=optional,
+        snapshot_step=(int, type(None)),
+    )

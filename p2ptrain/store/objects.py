@@ -1,0 +1,199 @@
+"""The directory of chunks: objects/ab/cdef…, one file a chunk, named by its digest.
+
+A name appears only when the bytes under it are durable (write beside, sync, rename), so a name that
+exists has the right content unless the disk has rotted.  That is noticed on reading, when every
+chunk is hashed: a bad file is set aside as `….corrupt` and counts as missing from then on.
+
+Names become durable later, in `settle`, which syncs each touched directory once for many chunks.
+Whoever writes something that refers to chunks must settle first.
+
+All methods may be called from any thread.  This module does not know what refers to a chunk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
+from p2ptrain.ids import Digest, is_digest
+from p2ptrain.store.blob import CHUNK_BYTES_MAX, Buffer, digest_of
+from p2ptrain.store.disk import Disk, disk_errors
+
+_CORRUPT = ".corrupt"
+_FANOUT = [f"{number:02x}" for number in range(256)]
+
+
+class Objects:
+    """The chunks under `root`.  Its caller holds the lock on `root`."""
+
+    def __init__(self, root: Path, disk: Disk) -> None:
+        self._root = root
+        self._disk = disk
+        self._directory = root / "objects"
+        self._temporary = root / "tmp"
+        self._serial = itertools.count()
+        # Names and the two collections below change together, under this lock.
+        self._lock = threading.Lock()
+        self._settling = threading.Lock()
+        self._puts = 0
+        self._young: dict[Digest, int] = {}
+        with disk_errors("opening the store", root):
+            self._open()
+        # The process before us may have been killed between a rename and its settling.
+        self._unsettled = {root, *(self._directory / name for name in _FANOUT)}
+
+    def _open(self) -> None:
+        for name in _FANOUT:
+            self._disk.make_directory(self._directory / name)
+        self._disk.make_directory(self._temporary)
+        for name in self._disk.names(self._temporary):
+            self._disk.remove(self._temporary / name)
+
+    def path(self, digest: Digest) -> Path:
+        """Where this chunk is or would be."""
+        assert is_digest(digest)
+        return self._directory / digest[:2] / digest[2:]
+
+    def size(self, digest: Digest) -> int | None:
+        """The length of a chunk in bytes, None if it is not held."""
+        with disk_errors("looking for a chunk", self._root):
+            return self._disk.size(self.path(digest))
+
+    def place(self, digest: Digest, data: Buffer) -> bool:
+        """Make `data` the chunk `digest`, which the caller has computed; False if it was there.
+
+        Raises StoreFull or StoreError with nothing changed.
+        """
+        path = self.path(digest)
+        with self._lock:
+            self._puts += 1
+            self._young[digest] = self._puts
+            if self.size(digest) is not None:
+                return False
+        self.write_whole(path, data, f"writing chunk {digest[:12]}…")
+        with suppress(OSError):
+            self._disk.remove(path.with_name(path.name + _CORRUPT))
+        return True
+
+    def write_whole(self, path: Path, data: Buffer, doing: str) -> None:
+        """Make `data` the content of `path` at one stroke: all of it or, after a crash, nothing."""
+        temporary = self._temporary / f"{os.getpid()}-{next(self._serial)}"
+        try:
+            with disk_errors(doing, self._root):
+                self._disk.write(temporary, memoryview(data).cast("B"))
+                self._disk.sync(temporary)
+                with self._lock:
+                    self._disk.replace(temporary, path)
+                    self._unsettled.add(path.parent)
+        except BaseException:
+            with suppress(OSError):
+                self._disk.remove(temporary)
+            raise
+
+    def settle(self) -> None:
+        """Make every name given so far durable."""
+        # The outer lock makes a second caller wait for the syncs of the first: after `settle`
+        # nothing may be left in flight, whoever had taken it on.
+        with self._settling:
+            with self._lock:
+                directories, self._unsettled = self._unsettled, set()
+            try:
+                with disk_errors("syncing the store's directories", self._root):
+                    for directory in sorted(directories):
+                        self._disk.sync_directory(directory)
+            except BaseException:
+                with self._lock:
+                    self._unsettled |= directories
+                raise
+
+    def read(self, digest: Digest) -> bytes:
+        """The chunk's bytes, checked.  Raises ChunkMissing, ChunkCorrupt."""
+        path, size = self._found(digest)
+        with disk_errors(f"reading chunk {digest[:12]}…", self._root):
+            data = self._disk.read(path, 0, min(size, CHUNK_BYTES_MAX + 1))
+        if digest_of(data) != digest:
+            raise self._set_aside(digest)
+        return data
+
+    def read_into(self, digest: Digest, view: memoryview) -> None:
+        """Fill `view` with the chunk, checked.  Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
+
+        A chunk that is sound but of another length than `view` speaks against whoever said so.
+        """
+        path, size = self._found(digest)
+        if size != len(view):
+            sound = len(self.read(digest))
+            raise ManifestInvalid(f"chunk {digest[:12]}… has {sound} bytes, not {len(view)}")
+        with disk_errors(f"reading chunk {digest[:12]}…", self._root):
+            count = self._disk.read_into(path, view)
+        if count != len(view) or digest_of(view) != digest:
+            raise self._set_aside(digest)
+
+    def start(self, digest: Digest, size_max: int) -> bytes:
+        """The first bytes of a chunk, not checked; empty if it is not held."""
+        if self.size(digest) is None:
+            return b""
+        with disk_errors(f"reading chunk {digest[:12]}…", self._root):
+            return self._disk.read(self.path(digest), 0, size_max)
+
+    def _found(self, digest: Digest) -> tuple[Path, int]:
+        size = self.size(digest)
+        if size is None:
+            raise ChunkMissing(f"chunk {digest} is not in the store")
+        return self.path(digest), size
+
+    def _set_aside(self, digest: Digest) -> ChunkCorrupt:
+        path = self.path(digest)
+        # A disk that can no longer be written must not hide the worse news.
+        with suppress(OSError), self._lock:
+            self._disk.replace(path, path.with_name(path.name + _CORRUPT))
+        return ChunkCorrupt(
+            f"chunk {digest} does not match its digest any more",
+            evidence=[f"set aside as {path}{_CORRUPT}"],
+            likely="the disk under the store has a fault",
+            do="nothing: it is fetched again from a peer when it is needed",
+        )
+
+    def is_set_aside(self, digest: Digest) -> bool:
+        """Whether a damaged copy of this chunk is all that is left of it."""
+        path = self.path(digest)
+        with disk_errors("looking for a chunk", self._root):
+            damaged = self._disk.size(path.with_name(path.name + _CORRUPT)) is not None
+        return damaged and self.size(digest) is None
+
+    def young(self) -> tuple[frozenset[Digest], int]:
+        """The chunks that puts brought or found, until they grow up; and how many puts so far."""
+        with self._lock:
+            return frozenset(self._young), self._puts
+
+    def grow_up(self, puts: int) -> None:
+        """Let what the first `puts` puts brought be removed by the next collection."""
+        with self._lock:
+            self._young = {chunk: put for chunk, put in self._young.items() if put > puts}
+
+    def remove_unless(self, reached: set[Digest], digest: Digest) -> int | None:
+        """Remove a chunk, unless it is `reached` or young; returns the bytes freed, or None."""
+        if digest in reached:
+            return None
+        path, freed = self.path(digest), 0
+        with self._lock, disk_errors("removing a chunk", self._root):
+            if digest in self._young:
+                return None
+            for target in (path, path.with_name(path.name + _CORRUPT)):
+                size = self._disk.size(target)
+                if size is not None:
+                    self._disk.remove(target)
+                    freed += size
+        return freed
+
+    def __iter__(self) -> Iterator[Digest]:
+        """The digests of all chunks, those set aside included, in order."""
+        for fan in _FANOUT:
+            with disk_errors("listing the store", self._root):
+                names = self._disk.names(self._directory / fan)
+            yield from sorted({Digest(fan + name.removesuffix(_CORRUPT)) for name in names})

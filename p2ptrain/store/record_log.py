@@ -1,0 +1,205 @@
+"""An append-only file of records: the ledger's chain, and the votes that must outlive a crash.
+
+Each append is one frame: a header (magic, length of the body, how much of the file was durable when
+the frame was written, checksum) and the body, its records each with a length.
+
+What a crash can leave is a tail that was never synced.  What only a faulty disk can leave is damage
+before that.  The field `durable` tells the two apart: if a sound frame further on says that the
+damaged place had been synced, votes or entries that others rely on are gone, and opening raises.
+Otherwise the tail is cut off, and `recovered` says so in words.  The limit: damage to the very last
+synced frame, with nothing after it, looks like a torn tail.
+
+The checksums start from a nonce that is drawn when the file is made.  A record may hold bytes that a
+peer chose, and these must not be able to pass for a frame.
+
+The log does not know what its records mean.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from p2ptrain.errors import LocalProtocolError, StoreError
+from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
+
+_FILE_MAGIC = b"p2plog1\n"
+_NONCE_BYTES = 8
+_FILE_HEADER_BYTES = len(_FILE_MAGIC) + _NONCE_BYTES
+_FRAME_MAGIC = b"\xf7REC"
+_HEADER = struct.Struct("<4sIQI")  # magic, body bytes, durable bytes, crc32 of the rest
+_LENGTH = struct.Struct("<I")
+
+BODY_BYTES_MAX = 16 * 2**20
+"""A page of certified entries is at most 256 KiB; anything near this is a mistake of ours."""
+
+
+class RecordLog:
+    """Records in the order of their appending, those before a crash included.
+
+    For one thread at a time.  After a failed append the log is cut back to what it was before; where
+    the disk does not even allow that, it refuses every further append until it is opened anew.
+
+    Raises StoreError with code LOG-CORRUPT on opening, if durable records are damaged.
+    """
+
+    def __init__(self, path: Path, *, disk: Disk | None = None) -> None:
+        self.path = path
+        self.recovered = ""
+        self._disk = disk or LocalDisk()
+        self._usable = True
+        self._seed = 0
+        self._size = self._durable = 0
+        with disk_errors("opening a log", path):
+            size = self._disk.size(path)
+        if size is None:
+            self._create()
+        else:
+            with disk_errors("opening a log", path):
+                self._open(size)
+
+    def append(self, records: Iterable[bytes], *, durable: bool = True) -> None:
+        """Add records, all or none of which survive a crash; on return they do, if `durable`.
+
+        Raises StoreFull or StoreError; the records are then not in the log.
+        """
+        if not self._usable:
+            raise StoreError(
+                f"the log {self.path.name} was closed by an earlier fault of the disk",
+                code="LOG-CLOSED",
+                likely="the disk under the store has a fault",
+                do="look at the kernel's log, then start the node again",
+            )
+        frame = _frame(records, self._durable, self._seed)
+        try:
+            with disk_errors(f"appending to {self.path.name}", self.path):
+                if frame:
+                    self._disk.append(self.path, memoryview(frame))
+                if durable:
+                    self._disk.sync(self.path)
+        except StoreError:
+            self._cut_back()
+            raise
+        self._size += len(frame)
+        if durable:
+            self._durable = self._size
+
+    def rewrite(self, records: Iterable[bytes]) -> None:
+        """Replace the whole log by these records, at one stroke and durably: for compaction."""
+        fresh = self.path.with_name(self.path.name + ".new")
+        nonce = os.urandom(_NONCE_BYTES)
+        content = _FILE_MAGIC + nonce + _frame(records, 0, zlib.crc32(nonce))
+        with disk_errors(f"rewriting {self.path.name}", self.path):
+            self._disk.write(fresh, memoryview(content))
+            self._disk.sync(fresh)
+            self._disk.replace(fresh, self.path)
+            self._size = self._durable = len(content)
+            self._seed = zlib.crc32(nonce)
+            self._disk.sync_directory(self.path.parent)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The records, read from the file as they are asked for."""
+        offset = _FILE_HEADER_BYTES
+        while offset < self._size:
+            with disk_errors(f"reading {self.path.name}", self.path):
+                found = self._frame_at(offset)
+            if found is None:
+                raise _corrupt(self.path, offset)
+            body, _ = found
+            yield from _records(body)
+            offset += _HEADER.size + len(body)
+
+    def _cut_back(self) -> None:
+        """Undo a failed append; a log that cannot is closed, since its end is then unknown."""
+        try:
+            self._disk.truncate(self.path, self._size)
+            self._disk.sync(self.path)
+            self._durable = self._size
+        except OSError:
+            self._usable = False
+
+    def _create(self) -> None:
+        # By renaming: a file that exists and is shorter than its header was damaged, not torn.
+        with disk_errors("creating a log", self.path):
+            self._disk.make_directory(self.path.parent)
+        self.rewrite(())
+
+    def _open(self, size: int) -> None:
+        header = self._disk.read(self.path, 0, _FILE_HEADER_BYTES)
+        if len(header) < _FILE_HEADER_BYTES or not header.startswith(_FILE_MAGIC):
+            raise _corrupt(self.path, 0)
+        self._seed = zlib.crc32(header[len(_FILE_MAGIC) :])
+        self._size = self._sound_end(size)
+        if self._size < size:
+            self._check_never_durable(self._size, size)
+            self._disk.truncate(self.path, self._size)
+            torn = size - self._size
+            self.recovered = f"cut {torn} bytes off {self.path.name}: a torn, unsynced tail"
+        # What the process before us wrote and did not sync is relied on from here on.
+        self._disk.sync(self.path)
+        self._disk.sync_directory(self.path.parent)
+        self._durable = self._size
+
+    def _sound_end(self, size: int) -> int:
+        offset = _FILE_HEADER_BYTES
+        while offset < size:
+            found = self._frame_at(offset)
+            if found is None:
+                break
+            offset += _HEADER.size + len(found[0])
+        return offset
+
+    def _check_never_durable(self, damaged: int, size: int) -> None:
+        """Look for a sound frame after the damage that knows the damaged place to be durable."""
+        tail = self._disk.read(self.path, damaged, size - damaged)
+        start = tail.find(_FRAME_MAGIC)
+        while start >= 0:
+            found = self._frame_at(damaged + start)
+            if found is not None and found[1] > damaged:
+                raise _corrupt(self.path, damaged)
+            start = tail.find(_FRAME_MAGIC, start + 1)
+
+    def _frame_at(self, offset: int) -> tuple[bytes, int] | None:
+        """The body of the frame at `offset` and its `durable`; None if there is no sound frame."""
+        header = self._disk.read(self.path, offset, _HEADER.size)
+        if len(header) < _HEADER.size:
+            return None
+        magic, length, durable, checksum = _HEADER.unpack(header)
+        if magic != _FRAME_MAGIC or length > BODY_BYTES_MAX:
+            return None
+        body = self._disk.read(self.path, offset + _HEADER.size, length)
+        sound = len(body) == length and checksum == _checksum(body, durable, self._seed)
+        return (body, durable) if sound else None
+
+
+def _frame(records: Iterable[bytes], durable: int, seed: int) -> bytes:
+    body = b"".join(_LENGTH.pack(len(record)) + record for record in records)
+    if len(body) > BODY_BYTES_MAX:
+        raise LocalProtocolError(f"one append of {len(body)} bytes; {BODY_BYTES_MAX} are allowed")
+    checksum = _checksum(body, durable, seed)
+    return _HEADER.pack(_FRAME_MAGIC, len(body), durable, checksum) + body if body else b""
+
+
+def _checksum(body: bytes, durable: int, seed: int) -> int:
+    return zlib.crc32(body, zlib.crc32(_HEADER.pack(_FRAME_MAGIC, len(body), durable, 0), seed))
+
+
+def _records(body: bytes) -> Iterator[bytes]:
+    offset = 0
+    while offset < len(body):
+        (length,) = _LENGTH.unpack_from(body, offset)
+        offset += _LENGTH.size + length
+        yield body[offset - length : offset]
+
+
+def _corrupt(path: Path, offset: int) -> StoreError:
+    return StoreError(
+        f"the log {path.name} is damaged at byte {offset}, where it had been durable",
+        code="LOG-CORRUPT",
+        evidence=[f"file {path}"],
+        likely="the disk has a fault, or something else wrote into the file",
+        do="move the node's home away and join again: the peers have the ledger",
+    )

@@ -1,0 +1,332 @@
+"""The store: chunks, blobs and the head of one node, safe against a crash at any instant.
+
+The promise, in the order in which restic words such things:
+
+1. A chunk's name exists only if its bytes are durable.
+2. A blob's manifest is written only when the names of its chunks are durable.  (A blob that comes
+   from peers is the exception: its manifest comes first, so that a fetch can resume.  `holds_blob`
+   is therefore the question to ask, and `put_head` asks it.)
+3. The head is written only when the snapshot that it names is whole and durable.
+4. Nothing is removed that the durable head, a pin or the caller's `keep` reaches, nor anything that
+   was put since the collection before.
+
+So after a crash or a full disk at any point, the previous head is valid and all that it reaches is
+there; the worst that is left behind is garbage.
+
+The store does not know what the bytes mean, nor whether a snapshot is certified.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from p2ptrain.errors import (
+    ChunkCorrupt,
+    ChunkMissing,
+    LocalProtocolError,
+    ManifestInvalid,
+    StoreError,
+)
+from p2ptrain.ids import Digest
+from p2ptrain.store.blob import (
+    CHUNK_BYTES,
+    CHUNK_BYTES_MAX,
+    BlobManifest,
+    Buffer,
+    digest_of,
+    looks_like_manifest,
+    rechunked,
+)
+from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
+from p2ptrain.store.head import HEAD_BYTES_MAX, Head
+from p2ptrain.store.objects import Objects
+
+_START_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection of garbage removed, and how much it left."""
+
+    chunks: int
+    bytes_freed: int
+    chunks_left: int
+
+
+class Store:
+    """One node's chunks, blobs and head, under the directory `root`.
+
+    One process at a time: a second one is refused with the code STORE-BUSY until the first ends or
+    calls `close`.  All methods may be called from any thread, and block while they use the disk.
+    """
+
+    def __init__(
+        self, root: Path, *, disk: Disk | None = None, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
+        self.root = root
+        self.chunk_bytes = chunk_bytes
+        self._disk = disk or LocalDisk()
+        self._pins: Counter[Digest] = Counter()
+        self._writing = 0
+        self._counting = threading.Lock()
+        # Held for a whole collection: pins and heads come before it or after it.
+        self._collecting = threading.Lock()
+        with disk_errors("opening the store", root):
+            self._disk.make_directory(root)
+            self._lock = self._disk.lock(root / "lock")
+        if self._lock is None:
+            raise StoreError(
+                "another process is using this store",
+                code="STORE-BUSY",
+                evidence=[f"store {root}"],
+                likely="a node is running with the same home directory",
+                do="stop that node, or use another --home",
+            )
+        self._objects = Objects(root, self._disk)
+
+    def close(self) -> None:
+        """Let another process have the store.  Nothing is pending: every write was made durable."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # chunks
+
+    def put_chunk(
+        self, data: Buffer, *, expected: Digest | None = None, settle: bool = True
+    ) -> Digest:
+        """Store up to 4 MiB and return their digest; they are durable on return.
+
+        `expected` is the digest under which a peer sent them.  With `settle=False` the bytes are
+        durable but the name may not be, until `settle` or whatever refers to it is called.
+
+        Raises:
+            ChunkCorrupt: the data is not what was expected; nothing was stored.
+            StoreFull: no room; nothing was stored.
+        """
+        if len(data) > CHUNK_BYTES_MAX:
+            raise LocalProtocolError(f"a chunk has at most {CHUNK_BYTES_MAX} bytes")
+        digest = digest_of(data)
+        if expected is not None and digest != expected:
+            raise ChunkCorrupt(f"these bytes are not chunk {expected} but {digest}")
+        self._objects.place(digest, data)
+        if settle:
+            self._objects.settle()
+        return digest
+
+    def settle(self) -> None:
+        """Make durable what was put with `settle=False`."""
+        self._objects.settle()
+
+    def get_chunk(self, digest: Digest) -> bytes:
+        """The bytes, checked against `digest`.
+
+        Raises:
+            ChunkMissing: not held.
+            ChunkCorrupt: the disk has rotted; the chunk counts as missing from now on.
+        """
+        return self._objects.read(digest)
+
+    def has_chunk(self, digest: Digest) -> bool:
+        return self._objects.size(digest) is not None
+
+    def chunk_path(self, digest: Digest) -> Path:
+        """The file that holds a chunk, for a process that reads it itself.
+
+        Raises ChunkMissing.
+        """
+        if not self.has_chunk(digest):
+            raise ChunkMissing(f"chunk {digest} is not in the store")
+        return self._objects.path(digest)
+
+    # blobs
+
+    def put_blob(self, kind: str, parts: Iterable[Buffer], meta: Mapping[str, object]) -> Digest:
+        """Store the bytes of `parts`, one after the other, and return the blob's digest.
+
+        Parts may be of any length, and are consumed one at a time while chunks are written.  Equal
+        arguments give equal digests, however the bytes are cut into parts.
+
+        Raises StoreFull; what was written until then is garbage, and is found again on a retry.
+        """
+        chunks: list[Digest] = []
+        size = 0
+        with self._writing_blob():
+            for piece in rechunked(parts, self.chunk_bytes):
+                chunks.append(self.put_chunk(piece, settle=False))
+                size += len(piece)
+            manifest = BlobManifest(kind, size, self.chunk_bytes, tuple(chunks), dict(meta))
+            self._objects.settle()
+            return self.put_chunk(manifest.to_wire())
+
+    @contextmanager
+    def _writing_blob(self) -> Iterator[None]:
+        with self._counting:
+            self._writing += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._writing -= 1
+
+    def manifest(self, digest: Digest) -> BlobManifest:
+        """Raises ChunkMissing or ChunkCorrupt for the manifest's own bytes, and ManifestInvalid."""
+        return BlobManifest.from_wire(self._objects.read(digest))
+
+    def holds_blob(self, digest: Digest) -> bool:
+        """Whether the blob is here whole.  Its bytes are hashed only when they are read."""
+        try:
+            return not self.missing_chunks(digest)
+        except (ChunkMissing, ChunkCorrupt):
+            return False
+
+    def missing_chunks(self, digest: Digest) -> list[Digest]:
+        """The chunks that the blob still lacks, each once, in order.
+
+        Raises ChunkMissing if its manifest is not here: fetch that first.
+        """
+        chunks = dict.fromkeys(self.manifest(digest).chunks)
+        return [chunk for chunk in chunks if not self.has_chunk(chunk)]
+
+    def read_blob(self, digest: Digest) -> bytes:
+        """The whole blob in memory, every chunk checked."""
+        data = bytearray(self.manifest(digest).size)
+        self.read_blob_into(digest, memoryview(data))
+        return bytes(data)
+
+    def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
+        """Fill `views`, one after the other, with the blob; together they have its exact size.
+
+        After an error the views hold a mixture of old and new bytes.
+
+        Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
+        """
+        manifest = self.manifest(digest)
+        targets = [view.cast("B") for view in views]
+        if sum(len(view) for view in targets) != manifest.size:
+            raise LocalProtocolError(f"the blob has {manifest.size} bytes, the views do not")
+        offset = 0
+        for index, chunk in enumerate(manifest.chunks):
+            self._read_across(chunk, targets, offset, manifest.chunk_size(index))
+            offset += manifest.chunk_size(index)
+        return manifest
+
+    def _read_across(
+        self, chunk: Digest, targets: list[memoryview], offset: int, size: int
+    ) -> None:
+        """Read a chunk to where the bytes [offset, offset + size) of all targets lie."""
+        starts = itertools.accumulate((len(view) for view in targets), initial=0)
+        pieces = [
+            view[max(0, offset - start) : max(0, offset + size - start)]
+            for view, start in zip(targets, starts, strict=False)
+        ]
+        pieces = [piece for piece in pieces if len(piece)]
+        if len(pieces) == 1:
+            self._objects.read_into(chunk, pieces[0])
+            return
+        whole = memoryview(bytearray(size))
+        self._objects.read_into(chunk, whole)
+        for piece in pieces:
+            piece[:] = whole[: len(piece)]
+            whole = whole[len(piece) :]
+
+    # the head
+
+    def put_head(self, head: Head) -> None:
+        """Replace the head; it is durable on return.
+
+        Raises ChunkMissing if the snapshot that it names is not here whole.
+        """
+        with self._collecting:
+            if head.snapshot is not None and not self.holds_blob(head.snapshot):
+                raise ChunkMissing(f"the head would name snapshot {head.snapshot}, not held whole")
+            self._objects.settle()
+            self._objects.write_whole(self.root / "head", head.to_bytes(), "writing the head")
+            self._objects.settle()
+
+    def head(self) -> Head | None:
+        """The last head that was put; None in a new store.  Raises StoreError if it is damaged."""
+        path = self.root / "head"
+        with disk_errors("reading the head", self.root):
+            if self._disk.size(path) is None:
+                return None
+            return Head.from_bytes(self._disk.read(path, 0, HEAD_BYTES_MAX))
+
+    # retention
+
+    @contextmanager
+    def pin(self, digests: Iterable[Digest]) -> Iterator[None]:
+        """Within the block no collection removes these, nor what they reach, held yet or not."""
+        pinned = list(digests)
+        with self._collecting:
+            self._pins.update(pinned)
+        try:
+            yield
+        finally:
+            with self._collecting:
+                self._pins -= Counter(pinned)
+
+    def collect_garbage(
+        self, keep: Iterable[Digest], *, keep_chunks: Iterable[Digest] = ()
+    ) -> Collected:
+        """Remove the chunks that nothing reaches: not `keep`, the head, a pin, or a recent put.
+
+        `keep` may name blobs and bare chunks, held or not; each is read to see which it is.  Many
+        bare chunks, such as data blocks, are better named in `keep_chunks`.  What is put is spared
+        by the next collection, so there is time to put its digest where `keep` is computed from.
+
+        Raises ChunkCorrupt, with nothing removed, if a root is damaged, since what it reaches is
+        then unknown.  Fetch it again first.
+        """
+        with self._collecting:
+            # A head whose directory entry is not durable could give way to the one before it.
+            self._objects.settle()
+            young, puts = self._objects.young()
+            reached = self._reached([*keep, *self._head_snapshot(), *self._pins])
+            for digest in young:
+                reached.update(self._reached_by(digest))
+            collected = self._sweep(reached | set(keep_chunks))
+            # The first chunks of a blob that is being written have nothing else to protect them.
+            if not self._writing:
+                self._objects.grow_up(puts)
+            return collected
+
+    def _head_snapshot(self) -> list[Digest]:
+        head = self.head()
+        return [head.snapshot] if head is not None and head.snapshot is not None else []
+
+    def _reached(self, roots: Iterable[Digest]) -> set[Digest]:
+        """What the roots reach, each root hashed first: a damaged manifest must not hide chunks."""
+        reached: set[Digest] = set()
+        for root in roots:
+            if self._objects.is_set_aside(root):
+                raise ChunkCorrupt(f"{root} is to be kept but damaged; fetch it again first")
+            if self.has_chunk(root):
+                self._objects.read(root)
+            reached.update(self._reached_by(root))
+        return reached
+
+    def _reached_by(self, digest: Digest) -> set[Digest]:
+        if not looks_like_manifest(self._objects.start(digest, _START_BYTES)):
+            return {digest}
+        try:
+            return {digest, *self.manifest(digest).chunks}
+        except ManifestInvalid:
+            return {digest}  # a data chunk that begins like a manifest
+
+    def _sweep(self, reached: set[Digest]) -> Collected:
+        freed = [self._objects.remove_unless(reached, digest) for digest in self._objects]
+        removed = [size for size in freed if size is not None]
+        return Collected(len(removed), sum(removed), len(freed) - len(removed))
