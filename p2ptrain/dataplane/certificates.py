@@ -38,6 +38,16 @@ _SIGNATURE_FIELD = bytes.fromhex("0440")
 _SIGNED_KEY_BYTES = 2 + 2 + 36 + 2 + 64
 """DER SEQUENCE {OCTET STRING of 36 bytes, OCTET STRING of 64}: an Ed25519 key leaves no choice."""
 
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""All that the parser raises for the bytes of a stranger; a fuzz test holds it to this list."""
+
 # Peers' clocks are not to be trusted, and the key dies with the process: no date decides anything.
 _VALID_FROM = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 _VALID_TO = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
@@ -96,7 +106,7 @@ def peer_of_certificate(der: bytes) -> PeerId:
         raise RemoteProtocolError("a certificate is not signed by its own key") from exc
     except x509.ExtensionNotFound as exc:
         raise RemoteProtocolError("a certificate names no peer") from exc
-    except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as exc:
+    except _UNREADABLE as exc:
         raise RemoteProtocolError(f"a certificate cannot be read: {exc}") from exc
     assert isinstance(extension, x509.UnrecognizedExtension)
     peer, signature = _parse_signed_key(extension.value)

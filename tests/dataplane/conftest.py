@@ -1,0 +1,136 @@
+"""Two peers with credentials, and a listener that one of them runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from p2ptrain.dataplane import Bounds, Credentials, Endpoint, Listener, PeerSocket, dial
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId
+
+DEADLINE_S = 5.0
+
+
+def identity(number: int) -> Identity:
+    return Identity.from_seed(number.to_bytes(32, "big"))
+
+
+@pytest.fixture(scope="session")
+def server() -> Credentials:
+    return Credentials.create(identity(1))
+
+
+@pytest.fixture(scope="session")
+def client() -> Credentials:
+    return Credentials.create(identity(2))
+
+
+@pytest.fixture(scope="session")
+def stranger() -> Credentials:
+    return Credentials.create(identity(3))
+
+
+@dataclass
+class Echo:
+    """A handler that sends every frame back and remembers who came."""
+
+    served: list[tuple[PeerId, Mapping[str, object]]]
+    arrived: threading.Semaphore
+
+    def __call__(self, connection: PeerSocket, hello: Mapping[str, object]) -> None:
+        self.served.append((connection.peer, hello))
+        self.arrived.release()
+        while True:
+            connection.send_frame(connection.receive_frame())
+
+
+@pytest.fixture
+def echo() -> Echo:
+    return Echo([], threading.Semaphore(0))
+
+
+_opened: list[PeerSocket] = []
+
+
+def connect(
+    credentials: Credentials, endpoint: Endpoint, hello: Mapping[str, object]
+) -> PeerSocket:
+    """Dial; the connection is closed at the end of the test."""
+    connection = dial(credentials, endpoint, hello, deadline_s=DEADLINE_S)
+    _opened.append(connection)
+    return connection
+
+
+@pytest.fixture(autouse=True)
+def _close_connections() -> Iterator[None]:
+    yield
+    while _opened:
+        _opened.pop().close()
+
+
+ListenerFactory = Callable[..., tuple[Listener, Endpoint]]
+
+
+@pytest.fixture
+def listening(server: Credentials, client: Credentials, echo: Echo) -> Iterator[ListenerFactory]:
+    """Makes listeners that trust `client`, serve "echo", and end with the test."""
+    with ExitStack() as stack:
+
+        def make(
+            allowed: Callable[[PeerId], bool] = lambda peer: True, **bounds: float
+        ) -> tuple[Listener, Endpoint]:
+            listener = Listener(
+                server,
+                "127.0.0.1",
+                0,
+                allowed=allowed,
+                bounds=Bounds(**bounds),  # type: ignore[arg-type]
+            )
+            stack.enter_context(listener)
+            listener.trust(client.certificate_der)
+            listener.handle("echo", echo)
+            host, port = listener.address
+            return listener, Endpoint(server.peer, host, port, server.certificate_der)
+
+        yield make
+
+
+def in_thread(call: Callable[[], object]) -> Callable[[], object]:
+    """Start `call` in a thread; the function returned waits for what it returned or raised."""
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(call())
+        except Exception as exc:
+            outcome.append(exc)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def result() -> object:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+        return outcome[0]
+
+    return result
+
+
+@pytest.fixture
+def background() -> Callable[[Callable[[], object]], Callable[[], object]]:
+    return in_thread
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait, without sleeping, until another thread has made `holds` true."""
+    never = threading.Event()
+    for _ in range(int(DEADLINE_S / 0.005)):
+        if holds():
+            return
+        never.wait(0.005)
+    raise AssertionError("it did not come true in time")

@@ -1,0 +1,122 @@
+"""A certificate proves a peer id, and nothing else passes for one."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.x509.oid import NameOID, ObjectIdentifier
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2ptrain.dataplane import Credentials, peer_of_certificate
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.identity import Identity
+
+# A changed serial number may turn negative: refused by its signature, warned about before.
+pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number")
+
+ANNA = Identity.from_seed(b"a" * 32)
+BORIS = Identity.from_seed(b"b" * 32)
+CREDENTIALS = Credentials.create(ANNA)
+OID = ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
+
+
+def extension_of(credentials: Credentials) -> bytes:
+    certificate = x509.load_der_x509_certificate(credentials.certificate_der)
+    value = certificate.extensions.get_extension_for_oid(OID).value
+    assert isinstance(value, x509.UnrecognizedExtension)
+    return value.value
+
+
+def forged(extension: bytes | None, key: object = None, signer: object = None) -> bytes:
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, ANNA.peer)])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=1))
+    )
+    if extension is not None:
+        builder = builder.add_extension(x509.UnrecognizedExtension(OID, extension), critical=False)
+    signer = signer or key
+    algorithm = None if isinstance(signer, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    return builder.sign(signer, algorithm).public_bytes(serialization.Encoding.DER)
+
+
+def test_a_certificate_names_the_peer_that_made_it() -> None:
+    assert peer_of_certificate(CREDENTIALS.certificate_der) == ANNA.peer
+    assert CREDENTIALS.peer == ANNA.peer
+
+
+def test_every_start_makes_another_key_for_the_same_peer() -> None:
+    again = Credentials.create(ANNA)
+    assert again.certificate_der != CREDENTIALS.certificate_der
+    assert peer_of_certificate(again.certificate_der) == ANNA.peer
+
+
+def test_the_secret_stays_out_of_repr() -> None:
+    assert "PRIVATE" not in repr(CREDENTIALS)
+
+
+def test_an_extension_copied_onto_another_key_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="not signed by the peer"):
+        peer_of_certificate(forged(extension_of(CREDENTIALS)))
+
+
+def test_an_extension_that_swaps_in_another_peer_is_refused() -> None:
+    original = extension_of(CREDENTIALS)
+    others = extension_of(Credentials.create(BORIS))
+    with pytest.raises(RemoteProtocolError, match="not signed by the peer"):
+        peer_of_certificate(forged(others[:40] + original[40:]))
+
+
+def test_a_certificate_signed_by_another_key_than_its_own_is_refused() -> None:
+    other = ec.generate_private_key(ec.SECP256R1())
+    with pytest.raises(RemoteProtocolError, match="not signed by its own key"):
+        peer_of_certificate(forged(extension_of(CREDENTIALS), signer=other))
+
+
+def test_a_certificate_without_the_extension_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="names no peer"):
+        peer_of_certificate(forged(None))
+
+
+def test_a_certificate_whose_key_is_of_another_kind_is_refused() -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    with pytest.raises(RemoteProtocolError, match="P-256"):
+        peer_of_certificate(forged(extension_of(CREDENTIALS), key=key))
+
+
+@pytest.mark.parametrize(
+    "extension",
+    [b"", b"\x30\x00", b"\x00" * 106, bytes.fromhex("3068") + b"\xff" * 104, b"\x30" * 5000],
+    ids=["empty", "empty sequence", "zeros", "garbage", "huge"],
+)
+def test_a_malformed_extension_is_refused(extension: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        peer_of_certificate(forged(extension))
+
+
+@given(st.binary(max_size=3000))
+@settings(max_examples=100, deadline=None)
+def test_arbitrary_bytes_are_refused_and_nothing_else_is_raised(der: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        peer_of_certificate(der)
+
+
+@given(st.integers(0, len(CREDENTIALS.certificate_der) - 1), st.integers(1, 255))
+@settings(max_examples=150, deadline=None)
+def test_no_byte_of_a_certificate_can_be_changed(position: int, change: int) -> None:
+    der = bytearray(CREDENTIALS.certificate_der)
+    der[position] ^= change
+    with pytest.raises(RemoteProtocolError):
+        peer_of_certificate(bytes(der))

@@ -1,0 +1,537 @@
+"""Whatever connects, the listener admits whom it should, tells the others, and goes on."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from p2ptrain.dataplane import (
+    Bounds,
+    Credentials,
+    Endpoint,
+    Listener,
+    PeerSocket,
+    RingInbox,
+    RingKey,
+    dial,
+)
+from p2ptrain.dataplane.tls import tls_context
+from p2ptrain.errors import (
+    ConfigError,
+    PeerLost,
+    PeerTooSlow,
+    PeerUnreachable,
+    RemoteProtocolError,
+)
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId, RunId
+
+from .conftest import Echo, ListenerFactory, connect, eventually
+
+Background = Callable[[Callable[[], object]], Callable[[], object]]
+ECHO = {"purpose": "echo"}
+
+
+def works(client: Credentials, endpoint: Endpoint) -> bool:
+    connection = connect(client, endpoint, ECHO)
+    connection.send_frame(b"still there?")
+    answer = connection.receive_frame()
+    connection.close()
+    return answer == b"still there?"
+
+
+def test_a_trusted_peer_is_served(
+    client: Credentials, listening: ListenerFactory, echo: Echo
+) -> None:
+    listener, endpoint = listening()
+    connection = connect(client, endpoint, {"purpose": "echo", "more": [1, b"2"]})
+    connection.send_frame(b"hello")
+    assert connection.receive_frame() == b"hello"
+    assert connection.peer == endpoint.peer
+    assert echo.served == [(client.peer, {"purpose": "echo", "more": [1, b"2"]})]
+    assert listener.statistics().connections_now == 1
+    connection.close()
+    eventually(lambda: listener.statistics().connections_now == 0)
+
+
+def test_both_ends_speak_tls_1_3(client: Credentials, listening: ListenerFactory) -> None:
+    _, endpoint = listening()
+    connection = connect(client, endpoint, ECHO)
+    assert connection._sock.version() == "TLSv1.3"  # type: ignore[attr-defined]
+    connection.close()
+
+
+def test_an_unknown_certificate_is_refused(
+    client: Credentials, stranger: Credentials, listening: ListenerFactory, echo: Echo
+) -> None:
+    listener, endpoint = listening()
+    with pytest.raises(PeerUnreachable, match="refused"):
+        connect(stranger, endpoint, ECHO)
+    eventually(lambda: listener.statistics().refused_handshake == 1)
+    assert echo.served == []
+    assert works(client, endpoint)
+
+
+def test_a_trusted_peer_that_is_not_allowed_is_refused(
+    client: Credentials, listening: ListenerFactory, echo: Echo
+) -> None:
+    listener, endpoint = listening(lambda peer: False)
+    with pytest.raises(PeerUnreachable, match="refused"):
+        connect(client, endpoint, ECHO)
+    eventually(lambda: listener.statistics().refused_peer == 1)
+    assert echo.served == []
+
+
+def test_a_peer_that_restarted_replaces_its_certificate(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening()
+    again = Credentials.create(Identity.from_seed((2).to_bytes(32, "big")))
+    assert again.peer == client.peer
+    assert listener.trust(again.certificate_der) == client.peer
+    assert works(again, endpoint)
+    with pytest.raises(PeerUnreachable):
+        connect(client, endpoint, ECHO)
+
+
+def test_a_trusted_peer_cannot_issue_certificates_in_another_name(
+    server: Credentials, client: Credentials, listening: ListenerFactory, echo: Echo
+) -> None:
+    """OpenSSL takes whatever a trusted certificate has signed; we compare the certificate."""
+    _, endpoint = listening()
+    issuer = x509.load_der_x509_certificate(client.certificate_der)
+    issuer_key = serialization.load_pem_private_key(client.pem, None)
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    leaf = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, server.peer)]))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(9)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(issuer_key, hashes.SHA256())  # type: ignore[arg-type]
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    pem = secret + leaf.public_bytes(serialization.Encoding.PEM)
+    der = leaf.public_bytes(serialization.Encoding.DER)
+    with pytest.raises(PeerUnreachable):
+        connect(Credentials(client.peer, der, pem), endpoint, ECHO)
+    assert echo.served == []
+
+
+def test_a_certificate_that_proves_no_peer_is_not_trusted(listening: ListenerFactory) -> None:
+    listener, _ = listening()
+    with pytest.raises(RemoteProtocolError):
+        listener.trust(b"\x30\x03\x02\x01\x01")
+
+
+def test_a_purpose_that_is_not_served_is_refused_in_words(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening()
+    with pytest.raises(PeerUnreachable, match="not served here"):
+        connect(client, endpoint, {"purpose": "mining"})
+    eventually(lambda: listener.statistics().refused_hello == 1)
+    assert works(client, endpoint)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00\x00\x00\x03abc",
+        b"\x00\x00\x00\x01\x80",
+        b"\xff\xff\xff\xff",
+        b"\x00\x00\x00\x0a\x81\xa7purpose",
+        b"\x00\x00\x00\x0a\x81\xa7purpose\x07",
+        b"\x00\x00",
+    ],
+    ids=["no msgpack", "no purpose", "4 GiB announced", "cut short", "purpose 7", "half a length"],
+)
+def test_a_garbage_hello_is_dropped(
+    client: Credentials, listening: ListenerFactory, garbage: bytes
+) -> None:
+    listener, endpoint = listening(handshake_s=0.3)
+    context = tls_context(client, [endpoint.certificate_der], server=False)
+    with (
+        socket.create_connection(listener.address, timeout=5) as raw,
+        context.wrap_socket(raw) as secured,
+    ):
+        secured.sendall(garbage)
+        assert secured.recv(1) == b""
+    eventually(lambda: listener.statistics().refused_hello == 1)
+    assert works(client, endpoint)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\x13/multistream/1.0.0\n", b"\x16\x03\x01\xff\xff", bytes(5000)],
+    ids=["http", "libp2p", "huge client hello", "zeros"],
+)
+def test_what_does_not_speak_tls_is_dropped(
+    client: Credentials, listening: ListenerFactory, garbage: bytes
+) -> None:
+    listener, endpoint = listening(handshake_s=0.3)
+    with socket.create_connection(listener.address, timeout=5) as raw:
+        raw.sendall(garbage)
+        eventually(lambda: listener.statistics().refused_handshake == 1)
+    assert works(client, endpoint)
+
+
+def test_a_connection_that_says_nothing_is_dropped_in_time(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening(handshake_s=0.1)
+    with socket.create_connection(listener.address, timeout=5) as raw:
+        assert raw.recv(1) == b""
+    eventually(lambda: listener.statistics().strangers_now == 0)
+    assert works(client, endpoint)
+
+
+def test_a_peer_that_sends_no_hello_is_dropped_in_time(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening(handshake_s=0.2)
+    context = tls_context(client, [endpoint.certificate_der], server=False)
+    with (
+        socket.create_connection(listener.address, timeout=5) as raw,
+        context.wrap_socket(raw) as secured,
+    ):
+        assert secured.recv(1) == b""
+    eventually(lambda: listener.statistics().connections_now == 0)
+    assert works(client, endpoint)
+
+
+def test_silent_strangers_make_room_for_an_honest_peer(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening(strangers_max=8, handshake_s=30)
+    silent = [socket.create_connection(listener.address, timeout=5) for _ in range(20)]
+    assert works(client, endpoint)
+    eventually(lambda: listener.statistics().evicted >= 12)
+    assert listener.statistics().strangers_now <= 8
+    for raw in silent:
+        raw.close()
+
+
+def test_one_peer_has_a_bounded_number_of_connections(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening(per_peer_max=3)
+    held = [connect(client, endpoint, ECHO) for _ in range(3)]
+    with pytest.raises(PeerUnreachable):
+        connect(client, endpoint, ECHO)
+    assert listener.statistics().refused_full == 1
+    held.pop().close()
+    eventually(lambda: listener.statistics().connections_now == 2)
+    assert works(client, endpoint)
+    for connection in held:
+        connection.close()
+
+
+def test_all_peers_together_have_a_bounded_number_of_connections(
+    client: Credentials, stranger: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening(connections_max=2)
+    listener.trust(stranger.certificate_der)
+    held = [connect(one, endpoint, ECHO) for one in (client, stranger)]
+    with pytest.raises(PeerUnreachable):
+        connect(client, endpoint, ECHO)
+    for connection in held:
+        connection.close()
+
+
+def test_a_handler_that_fails_costs_its_connection_only(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening()
+
+    def fail(connection: PeerSocket, hello: Mapping[str, object]) -> None:
+        raise RemoteProtocolError("it sent NaN", peer=connection.peer)
+
+    listener.handle("fail", fail)
+    connection = connect(client, endpoint, {"purpose": "fail"})
+    with pytest.raises(PeerLost):
+        connection.receive_frame()
+    eventually(lambda: listener.statistics().handler_errors == 1)
+    assert works(client, endpoint)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_in_a_handler_costs_its_connection_only(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening()
+
+    def bug(connection: PeerSocket, hello: Mapping[str, object]) -> None:
+        raise KeyError("bug")
+
+    listener.handle("bug", bug)
+    connection = connect(client, endpoint, {"purpose": "bug"})
+    with pytest.raises(PeerLost):
+        connection.receive_frame()
+    assert works(client, endpoint)
+    eventually(lambda: listener.statistics().connections_now == 0)
+
+
+def test_a_removed_peer_is_cut_off_at_once(
+    client: Credentials, listening: ListenerFactory, echo: Echo
+) -> None:
+    listener, endpoint = listening()
+    connection = connect(client, endpoint, ECHO)
+    assert echo.arrived.acquire(timeout=5)
+    listener.drop(client.peer)
+    with pytest.raises(PeerLost):
+        connection.receive_frame()
+
+
+def test_leaving_ends_every_thread_and_closes_every_socket(
+    server: Credentials, client: Credentials, echo: Echo
+) -> None:
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    listener = Listener(
+        server, "127.0.0.1", 0, allowed=lambda peer: True, bounds=Bounds(handshake_s=30)
+    )
+    with listener:
+        listener.trust(client.certificate_der)
+        listener.handle("echo", echo)
+        endpoint = Endpoint(server.peer, *listener.address, server.certificate_der)
+        connection = connect(client, endpoint, ECHO)
+        silent = socket.create_connection(listener.address, timeout=5)
+        assert echo.arrived.acquire(timeout=5)
+        started = time.monotonic()
+    assert time.monotonic() - started < 2
+    connection.close()
+    silent.close()
+    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_port_in_use_is_a_clear_error(server: Credentials, listening: ListenerFactory) -> None:
+    listener, _ = listening()
+    with pytest.raises(ConfigError) as caught:
+        Listener(server, *listener.address, allowed=lambda peer: True)
+    assert caught.value.code == "LISTEN-FAILED"
+    assert str(listener.address[1]) in caught.value.what
+    assert caught.value.do
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "not an address"])
+def test_a_host_that_is_not_ours_is_a_clear_error(server: Credentials, host: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Listener(server, host, 0, allowed=lambda peer: True)
+    assert caught.value.code == "LISTEN-FAILED"
+
+
+class TestDialling:
+    """What the dialler says of a peer that does not do its part."""
+
+    def test_nothing_listens(self, server: Credentials, client: Credentials) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        endpoint = Endpoint(server.peer, "127.0.0.1", port, server.certificate_der)
+        with pytest.raises(PeerUnreachable) as caught:
+            connect(client, endpoint, ECHO)
+        assert caught.value.peer == server.peer
+
+    def test_a_silent_port(self, server: Credentials, client: Credentials) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            endpoint = Endpoint(server.peer, "127.0.0.1", port, server.certificate_der)
+            started = time.monotonic()
+            with pytest.raises(PeerTooSlow):
+                dial(client, endpoint, ECHO, deadline_s=0.2)
+            assert time.monotonic() - started < 1
+
+    def test_a_web_server(
+        self, server: Credentials, client: Credentials, background: Background
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as web:
+
+            def answer() -> None:
+                connection, _ = web.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+            done = background(answer)
+            port = web.getsockname()[1]
+            endpoint = Endpoint(server.peer, "127.0.0.1", port, server.certificate_der)
+            with pytest.raises(PeerUnreachable, match="no TLS"):
+                connect(client, endpoint, ECHO)
+            assert done() is None
+
+    def test_another_peer_answers_at_the_address(
+        self, stranger: Credentials, client: Credentials, listening: ListenerFactory
+    ) -> None:
+        _, endpoint = listening()
+        wrong = Endpoint(stranger.peer, endpoint.host, endpoint.port, stranger.certificate_der)
+        with pytest.raises(RemoteProtocolError, match="another certificate") as caught:
+            connect(client, wrong, ECHO)
+        assert caught.value.peer == stranger.peer
+
+    def test_an_endpoint_with_another_peers_certificate(
+        self, stranger: Credentials, client: Credentials, listening: ListenerFactory
+    ) -> None:
+        _, endpoint = listening()
+        mixed = Endpoint(stranger.peer, endpoint.host, endpoint.port, endpoint.certificate_der)
+        with pytest.raises(RemoteProtocolError, match="another peer's"):
+            connect(client, mixed, ECHO)
+
+    @pytest.mark.parametrize("answer", [b"\x00\x00\x00\x01\x01", b"\xff\xff\xff\xff"])
+    def test_a_malformed_answer(
+        self, server: Credentials, client: Credentials, background: Background, answer: bytes
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as fake:
+            context = tls_context(server, [client.certificate_der], server=True)
+
+            def reply() -> None:
+                raw, _ = fake.accept()
+                with context.wrap_socket(raw, server_side=True) as secured:
+                    secured.sendall(answer)
+                    secured.recv(4096)
+                    secured.recv(4096)
+
+            done = background(reply)
+            port = fake.getsockname()[1]
+            endpoint = Endpoint(server.peer, "127.0.0.1", port, server.certificate_der)
+            with pytest.raises(RemoteProtocolError):
+                connect(client, endpoint, ECHO)
+            done()
+
+
+class TestRingInbox:
+    RUN = RunId("ab" * 32)
+
+    def key(self, client: Credentials, stream: int = 0, attempt: int = 0) -> RingKey:
+        return RingKey(self.RUN, 3, attempt, stream, client.peer)
+
+    @pytest.fixture
+    def inbox(self) -> RingInbox:
+        return RingInbox(parked_per_peer_max=3)
+
+    @pytest.fixture
+    def endpoint(self, listening: ListenerFactory, inbox: RingInbox) -> Endpoint:
+        listener, endpoint = listening()
+        listener.handle("ring", inbox.handle)
+        return endpoint
+
+    def test_a_socket_waits_until_it_is_taken(
+        self, client: Credentials, endpoint: Endpoint, inbox: RingInbox
+    ) -> None:
+        ours = connect(client, endpoint, self.key(client).to_hello())
+        eventually(lambda: len(inbox) == 1)
+        theirs = inbox.take(self.key(client), deadline_s=5)
+        theirs.send_frame(b"ring")
+        assert ours.receive_frame() == b"ring"
+        assert len(inbox) == 0
+        theirs.close()
+        ours.close()
+
+    def test_who_asks_first_waits_for_the_socket(
+        self, client: Credentials, endpoint: Endpoint, inbox: RingInbox, background: Background
+    ) -> None:
+        taking = background(lambda: inbox.take(self.key(client, 1), deadline_s=5))
+        other = connect(client, endpoint, self.key(client, 0).to_hello())
+        wanted = connect(client, endpoint, self.key(client, 1).to_hello())
+        theirs = taking()
+        assert isinstance(theirs, PeerSocket)
+        wanted.send_frame(b"1")
+        assert theirs.receive_frame() == b"1"
+        for connection in (other, wanted, theirs):
+            connection.close()
+
+    def test_a_neighbour_that_does_not_come_is_named(
+        self, client: Credentials, inbox: RingInbox
+    ) -> None:
+        with pytest.raises(PeerTooSlow) as caught:
+            inbox.take(self.key(client), deadline_s=0.05)
+        assert caught.value.peer == client.peer
+
+    def test_giving_an_attempt_up_ends_its_waits_and_sockets(
+        self, client: Credentials, endpoint: Endpoint, inbox: RingInbox, background: Background
+    ) -> None:
+        parked = connect(client, endpoint, self.key(client, 0).to_hello())
+        later = connect(client, endpoint, self.key(client, 0, attempt=1).to_hello())
+        eventually(lambda: len(inbox) == 2)
+        taking = background(lambda: inbox.take(self.key(client, 1), deadline_s=30))
+        eventually(lambda: len(inbox._wanted) == 1)
+        inbox.give_up(run=self.RUN, step=3, attempt=0)
+        assert isinstance(taking(), PeerLost)
+        with pytest.raises(PeerLost):
+            parked.receive_frame()
+        inbox.take(self.key(client, 0, attempt=1), deadline_s=5).close()
+        later.close()
+
+    def test_a_second_dial_replaces_the_first(
+        self, client: Credentials, endpoint: Endpoint, inbox: RingInbox
+    ) -> None:
+        first = connect(client, endpoint, self.key(client).to_hello())
+        eventually(lambda: len(inbox) == 1)
+        second = connect(client, endpoint, self.key(client).to_hello())
+        with pytest.raises(PeerLost):
+            first.receive_frame()
+        theirs = inbox.take(self.key(client), deadline_s=5)
+        second.send_frame(b"second")
+        assert theirs.receive_frame() == b"second"
+        theirs.close()
+        second.close()
+
+    def test_one_peer_cannot_fill_it(
+        self, client: Credentials, endpoint: Endpoint, inbox: RingInbox
+    ) -> None:
+        held = [
+            connect(client, endpoint, self.key(client, stream).to_hello()) for stream in range(3)
+        ]
+        eventually(lambda: len(inbox) == 3)
+        extra = connect(client, endpoint, self.key(client, 3).to_hello())
+        with pytest.raises(PeerLost):
+            extra.receive_frame()
+        assert len(inbox) == 3
+        for connection in held:
+            connection.close()
+
+    def test_what_nobody_takes_is_closed_in_time(
+        self, client: Credentials, listening: ListenerFactory
+    ) -> None:
+        inbox = RingInbox(parked_s=0.05)
+        listener, endpoint = listening()
+        listener.handle("ring", inbox.handle)
+        forgotten = connect(client, endpoint, self.key(client).to_hello())
+        with pytest.raises(PeerLost):
+            forgotten.receive_frame()
+        assert len(inbox) == 0
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"run": "x"},
+            {"step": -1},
+            {"step": 1 << 50},
+            {"attempt": True},
+            {"stream": "0"},
+            {"a": 1},
+        ],
+    )
+    def test_a_malformed_hello_is_refused(
+        self, client: Credentials, change: dict[str, object]
+    ) -> None:
+        hello = {**self.key(client).to_hello(), **change}
+        with pytest.raises(RemoteProtocolError) as caught:
+            RingKey.from_hello(hello, PeerId(client.peer))
+        assert caught.value.peer == client.peer
