@@ -1,0 +1,103 @@
+"""One spelling for every value, so that a digest or a signature means the same to everybody.
+
+Canonical JSON: keys sorted, no spaces, ASCII only; integers, strings, booleans, None, lists and
+maps of them. Chosen over a binary form because a chain then can be read and checked with standard
+tools in any language. The readers below take values from peers: each names the field that is wrong.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest, PeerId, is_digest
+
+INTEGER_MAX = 2**53 - 1
+"""Integers beyond this are not the same number to every JSON reader."""
+
+NAME_CHARACTERS_MAX = 128
+"""A peer id has 52 characters; names in tests are short."""
+
+SIGNATURE_BYTES_MAX = 128
+
+_encode = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+).encode
+
+
+def canonical(value: object) -> bytes:
+    """The one spelling of `value`."""
+    return _encode(value).encode("ascii")
+
+
+def digest_of(domain: bytes, value: object) -> Digest:
+    """The sha256 of a domain and a value's canonical spelling: two kinds of value never collide."""
+    return Digest(hashlib.sha256(domain + b"\n" + canonical(value)).hexdigest())
+
+
+def parse(data: bytes, *, bytes_max: int) -> object:
+    """Read JSON from a peer or from disk, refusing what is too large, too deep or no JSON."""
+    if len(data) > bytes_max:
+        raise RemoteProtocolError(
+            f"a ledger message has {len(data)} bytes, at most {bytes_max} may come"
+        )
+    try:
+        value: object = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as exc:
+        raise RemoteProtocolError("a ledger message is not JSON") from exc
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number here")
+
+
+def read_map(value: object, *, fields: frozenset[str]) -> Mapping[str, object]:
+    if not isinstance(value, dict) or value.keys() != fields:
+        raise RemoteProtocolError(f"expected a map of {', '.join(sorted(fields))}")
+    return value
+
+
+def read_list(value: object, field: str, *, length_max: int) -> Sequence[object]:
+    if not isinstance(value, list) or len(value) > length_max:
+        raise RemoteProtocolError(f"{field} must be a list of at most {length_max}")
+    return value
+
+
+def read_int(value: object, field: str) -> int:
+    if type(value) is not int or not 0 <= value <= INTEGER_MAX:
+        raise RemoteProtocolError(f"{field} must be an integer from 0 to 2^53 − 1")
+    return value
+
+
+def read_peer(value: object, field: str) -> PeerId:
+    if (
+        not isinstance(value, str)
+        or not 0 < len(value) <= NAME_CHARACTERS_MAX
+        or not value.isascii()
+    ):
+        raise RemoteProtocolError(f"{field} must be a peer id")
+    return PeerId(value)
+
+
+def read_digest(value: object, field: str) -> Digest:
+    if not is_digest(value):
+        raise RemoteProtocolError(f"{field} must be a digest")
+    return Digest(str(value))
+
+
+def read_signature(value: object, field: str) -> bytes:
+    if not isinstance(value, str) or len(value) > 2 * SIGNATURE_BYTES_MAX:
+        raise RemoteProtocolError(f"{field} must be a signature")
+    try:
+        return binascii.a2b_base64(value, strict_mode=True)
+    except (binascii.Error, ValueError) as exc:
+        raise RemoteProtocolError(f"{field} must be a signature in base64") from exc
+
+
+def spell_signature(signature: bytes) -> str:
+    return binascii.b2a_base64(signature, newline=False).decode("ascii")

@@ -1,0 +1,118 @@
+"""Ledger values from the plain JSON that a peer sent or a disk held.
+
+Everything here raises RemoteProtocolError and nothing else, whatever comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.canonical import (
+    read_digest,
+    read_int,
+    read_list,
+    read_map,
+    read_peer,
+    read_signature,
+)
+from p2ptrain.ledger.values import (
+    MEMBERS_MAX,
+    Certificate,
+    Certified,
+    Commit,
+    Entry,
+    Participant,
+    Roster,
+    Skip,
+    SnapshotRef,
+    Value,
+)
+
+T = TypeVar("T")
+
+
+def entry_from_plain(plain: object) -> Entry:
+    fields = read_map(plain, fields=frozenset({"height", "parent", "value"}))
+    height, parent = read_int(fields["height"], "height"), read_digest(fields["parent"], "parent")
+    return _built(lambda: Entry(height, parent, value_from_plain(fields["value"])))
+
+
+def value_from_plain(plain: object) -> Value:
+    kind = plain.get("kind") if isinstance(plain, dict) else None
+    if kind == "roster":
+        return _roster_from_plain(plain)
+    if kind == "commit":
+        return _commit_from_plain(plain)
+    if kind == "skip":
+        fields = read_map(plain, fields=frozenset({"kind", "step"}))
+        return Skip(read_int(fields["step"], "step"))
+    raise RemoteProtocolError("an entry is a roster, a commit or a skip")
+
+
+def certified_from_plain(plain: object) -> Certified:
+    fields = read_map(plain, fields=frozenset({"entry", "certificate"}))
+    return Certified(
+        entry_from_plain(fields["entry"]), _certificate_from_plain(fields["certificate"])
+    )
+
+
+def _certificate_from_plain(plain: object) -> Certificate:
+    fields = read_map(plain, fields=frozenset({"height", "round", "entry", "votes"}))
+    votes = []
+    for pair in read_list(fields["votes"], "votes", length_max=MEMBERS_MAX):
+        voter, signature = _exactly(pair, 2, "a vote")
+        votes.append((read_peer(voter, "voter"), read_signature(signature, "signature")))
+    height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
+    entry = read_digest(fields["entry"], "entry")
+    return _built(lambda: Certificate(height, round, entry, tuple(votes)))
+
+
+_ROSTER_FIELDS = frozenset({"kind", "step", "attempt", "voters", "learners", "participants"})
+_COMMIT_FIELDS = frozenset({"kind", "step", "attempt", "update", "snapshot"})
+
+
+def _roster_from_plain(plain: object) -> Roster:
+    fields = read_map(plain, fields=_ROSTER_FIELDS)
+    step, attempt = read_int(fields["step"], "step"), read_int(fields["attempt"], "attempt")
+    participants = []
+    for triple in read_list(fields["participants"], "participants", length_max=MEMBERS_MAX):
+        peer, tokens, blocks = _exactly(triple, 3, "a participant")
+        numbers = read_int(tokens, "tokens"), read_int(blocks, "blocks")
+        participants.append(_participant(read_peer(peer, "participant"), *numbers))
+    voters, learners = _peers(fields["voters"], "voters"), _peers(fields["learners"], "learners")
+    return _built(lambda: Roster(step, attempt, voters, learners, tuple(participants)))
+
+
+def _participant(peer: PeerId, tokens: int, blocks: int) -> Participant:
+    return _built(lambda: Participant(peer, tokens, blocks))
+
+
+def _commit_from_plain(plain: object) -> Commit:
+    fields = read_map(plain, fields=_COMMIT_FIELDS)
+    step, attempt = read_int(fields["step"], "step"), read_int(fields["attempt"], "attempt")
+    snapshot = None
+    if fields["snapshot"] is not None:
+        of_step, digest = _exactly(fields["snapshot"], 2, "a snapshot")
+        snapshot = SnapshotRef(read_int(of_step, "step"), read_digest(digest, "snapshot"))
+    return Commit(step, attempt, read_digest(fields["update"], "update"), snapshot)
+
+
+def _peers(value: object, field: str) -> tuple[PeerId, ...]:
+    return tuple(read_peer(peer, field) for peer in read_list(value, field, length_max=MEMBERS_MAX))
+
+
+def _exactly(value: object, length: int, field: str) -> list[object]:
+    items = list(read_list(value, field, length_max=length))
+    if len(items) != length:
+        raise RemoteProtocolError(f"{field} has {length} parts")
+    return items
+
+
+def _built(build: Callable[[], T]) -> T:
+    try:
+        return build()
+    except ValueError as exc:
+        raise RemoteProtocolError(str(exc)) from exc

@@ -1,0 +1,58 @@
+"""What all members must agree on, taken from the run's manifest. It never changes during a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from p2ptrain.ids import PeerId, RunId, is_digest
+
+QuorumPolicy = Literal["majority", "two-thirds"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The policies of one run.
+
+    `grace_s` is how long a ready quorum waits for the rest before it averages without them;
+    `patience_s` how long a failed reduce waits for further reports before it is tried again.
+    `blocks_per_lease` is the number of data blocks a member may hold for one outer step.
+    """
+
+    run: RunId
+    founders: tuple[PeerId, ...]
+    outer_steps: int
+    blocks: int
+    blocks_per_lease: int
+    tokens_per_block: int
+    participants_min: int = 1
+    attempts_max: int = 4
+    grace_s: float = 30.0
+    round_timeout_s: float = 2.0
+    patience_s: float = 1.0
+    quorum: QuorumPolicy = "majority"
+
+    def __post_init__(self) -> None:
+        _check(is_digest(self.run), "a run is named by a digest")
+        _check(len(self.founders) > 0, "a run has a founder")
+        _check(len(set(self.founders)) == len(self.founders), "a founder is named once")
+        _check(self.outer_steps > 0 and self.attempts_max > 0, "a run has steps and attempts")
+        _check(self.blocks > 0 and self.tokens_per_block > 0, "a run has data")
+        _check(
+            self.blocks_per_lease > 0 and self.participants_min > 0,
+            "leases and reduces have a size",
+        )
+        _check(self.grace_s >= 0 and self.patience_s >= 0, "waiting times are not negative")
+        _check(self.round_timeout_s > 0, "a round lasts some time")
+        _check(self.quorum in ("majority", "two-thirds"), "the quorum is a majority or two thirds")
+
+    def data_block(self, block: int) -> int:
+        """The index of the data block that block id `block` stands for: ids run on over all
+        passes.
+        """
+        return block % self.blocks
+
+
+def _check(holds: bool, rule: str) -> None:
+    if not holds:
+        raise ValueError(rule)

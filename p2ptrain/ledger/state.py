@@ -1,0 +1,240 @@
+"""What a chain of entries amounts to: a pure function, so equal heads mean equal states.
+
+    GATHER ──roster with participants──► REDUCE ──commit or skip──► GATHER of the next step … ENDED
+      └─ roster without: membership          └─ roster with the next attempt
+
+`why_invalid` says in words why a value does not fit here; it looks at nothing but rules and state,
+so all members agree about it. What a member may *want* is in `propose`, what it may *refuse* in
+`accept`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger import leases
+from p2ptrain.ledger.leases import Leases
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.values import Commit, Entry, Roster, Skip, SnapshotRef, Value
+
+
+class Phase(StrEnum):
+    GATHER = "gather"
+    REDUCE = "reduce"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """The run after `height` entries, the last of which has digest `head`.
+
+    `step` is the outer step under way; `attempt` the number that its next reduce will have;
+    `roster` the one that opened the reduce under way, in REDUCE only. `since` is the outer step in
+    which a member was admitted; `proven` are the learners who took part in a committed update and
+    may be made voters.
+    """
+
+    height: int
+    head: Digest
+    step: int
+    phase: Phase
+    attempt: int
+    roster: Roster | None
+    voters: tuple[PeerId, ...]
+    learners: tuple[PeerId, ...]
+    since: Mapping[PeerId, int]
+    proven: frozenset[PeerId]
+    lease_book: Leases
+    tokens_by_peer: Mapping[PeerId, int]
+    tokens: int
+    snapshot: SnapshotRef | None
+
+    @property
+    def members(self) -> tuple[PeerId, ...]:
+        return self.voters + self.learners
+
+    def is_member(self, peer: PeerId) -> bool:
+        return peer in self.since
+
+    @property
+    def leases(self) -> Mapping[PeerId, tuple[int, ...]]:
+        """The blocks that each member holds, uncommitted, in the order in which it trains them."""
+        return self.lease_book.held
+
+
+def genesis(rules: Rules) -> LedgerState:
+    """The state before the first entry: the founders are members and hold their first leases."""
+    return LedgerState(
+        height=0,
+        head=Digest(rules.run),
+        step=0,
+        phase=Phase.GATHER,
+        attempt=0,
+        roster=None,
+        voters=rules.founders,
+        learners=(),
+        since=dict.fromkeys(rules.founders, 0),
+        proven=frozenset(),
+        lease_book=leases.top_up(Leases({}), rules.founders, rules.blocks_per_lease),
+        tokens_by_peer={},
+        tokens=0,
+        snapshot=None,
+    )
+
+
+def apply(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
+    """The state after one more entry. Raises RemoteProtocolError if the entry does not fit."""
+    if entry.height != state.height + 1 or entry.parent != state.head:
+        raise RemoteProtocolError(f"entry {entry.height} does not follow head {state.head[:8]}")
+    reason = why_invalid(rules, state, entry.value)
+    if reason:
+        raise RemoteProtocolError(f"entry {entry.height} is not valid: {reason}")
+    moved = replace(state, height=entry.height, head=entry.digest)
+    match entry.value:
+        case Roster():
+            return _after_roster(rules, moved, entry.value)
+        case Commit():
+            return _after_commit(rules, moved, entry.value)
+        case Skip():
+            return _after_skip(rules, moved)
+
+
+def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
+    """Why `value` cannot come next, in words; empty if it can."""
+    if state.phase is Phase.ENDED:
+        return "the run has ended"
+    if value.step != state.step:
+        return f"it is for outer step {value.step}, but {state.step} is under way"
+    match value:
+        case Roster():
+            return _roster_fault(rules, state, value)
+        case Commit():
+            return _commit_fault(state, value)
+        case Skip():
+            return (
+                ""
+                if state.phase is Phase.REDUCE
+                else "no reduce is under way that could be skipped"
+            )
+
+
+def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
+    if roster.attempt != state.attempt:
+        return f"it has attempt {roster.attempt}, but {state.attempt} comes next"
+    if not roster.participants:
+        return _membership_only_fault(state, roster) or _membership_fault(state, roster)
+    if state.attempt >= rules.attempts_max:
+        return f"all {rules.attempts_max} attempts are used up"
+    if len(roster.participants) < rules.participants_min:
+        return f"it has {len(roster.participants)} participants of {rules.participants_min} needed"
+    return _membership_fault(state, roster) or _participants_fault(rules, state, roster)
+
+
+def _membership_only_fault(state: LedgerState, roster: Roster) -> str:
+    if state.phase is not Phase.GATHER:
+        return "membership alone does not change during a reduce"
+    if roster.voters == state.voters and roster.learners == state.learners:
+        return "it changes nothing"
+    return ""
+
+
+def _membership_fault(state: LedgerState, roster: Roster) -> str:
+    names = set(roster.voters)
+    kept = tuple(voter for voter in state.voters if voter in names)
+    added = roster.voters[len(kept) :]
+    if roster.voters[: len(kept)] != kept:
+        return "the voters that stay must keep their ranks, before the new ones"
+    if not kept:
+        return "no voter stays"
+    if len(added) > len(kept):
+        return f"it has {len(added)} new voters and keeps only {len(kept)}"
+    for voter in added:
+        if voter not in state.proven:
+            return f"{voter} would be a voter before it took part in a committed update"
+    for learner in roster.learners:
+        if learner in state.voters:
+            return f"{learner} is a voter and cannot become a learner"
+    return ""
+
+
+def _participants_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
+    for each in roster.participants:
+        held = len(state.leases.get(each.peer, ()))
+        if each.blocks > held:
+            return f"{each.peer} would commit {each.blocks} blocks and holds {held}"
+        if each.tokens > each.blocks * rules.tokens_per_block:
+            return f"{each.peer} claims {each.tokens} tokens from {each.blocks} blocks"
+    return ""
+
+
+def _commit_fault(state: LedgerState, commit: Commit) -> str:
+    if state.roster is None:
+        return "no reduce is under way that could be committed"
+    if commit.attempt != state.roster.attempt:
+        return f"it commits attempt {commit.attempt}, but {state.roster.attempt} is under way"
+    if commit.snapshot is None:
+        return ""
+    if commit.snapshot.step > state.step:
+        return f"its snapshot is of outer step {commit.snapshot.step}, which is not reached"
+    if state.snapshot is not None and commit.snapshot.step <= state.snapshot.step:
+        return f"its snapshot of outer step {commit.snapshot.step} is not newer than the last"
+    return ""
+
+
+def _after_roster(rules: Rules, state: LedgerState, roster: Roster) -> LedgerState:
+    gone = [member for member in state.members if member not in set(roster.members)]
+    book = leases.top_up(
+        leases.give_back(state.lease_book, gone),
+        [member for member in roster.members if not state.is_member(member)],
+        rules.blocks_per_lease,
+    )
+    opens = bool(roster.participants)
+    return replace(
+        state,
+        phase=Phase.REDUCE if opens else state.phase,
+        attempt=state.attempt + 1 if opens else state.attempt,
+        roster=roster if opens else None,
+        voters=roster.voters,
+        learners=roster.learners,
+        since={member: state.since.get(member, state.step) for member in roster.members},
+        proven=state.proven.intersection(roster.learners),
+        lease_book=book,
+    )
+
+
+def _after_commit(rules: Rules, state: LedgerState, commit: Commit) -> LedgerState:
+    assert state.roster is not None
+    participants = state.roster.participants
+    tokens_by_peer = dict(state.tokens_by_peer)
+    for each in participants:
+        tokens_by_peer[each.peer] = tokens_by_peer.get(each.peer, 0) + each.tokens
+    took_part = {each.peer for each in participants}
+    done = leases.commit(state.lease_book, [(each.peer, each.blocks) for each in participants])
+    return replace(
+        _next_step(rules, state),
+        proven=state.proven.union(peer for peer in state.learners if peer in took_part),
+        lease_book=leases.top_up(done, state.members, rules.blocks_per_lease),
+        tokens_by_peer=tokens_by_peer,
+        tokens=state.tokens + sum(each.tokens for each in participants),
+        snapshot=commit.snapshot or state.snapshot,
+    )
+
+
+def _after_skip(rules: Rules, state: LedgerState) -> LedgerState:
+    book = leases.extend(state.lease_book, state.members, rules.blocks_per_lease)
+    return replace(_next_step(rules, state), lease_book=book)
+
+
+def _next_step(rules: Rules, state: LedgerState) -> LedgerState:
+    ended = state.step + 1 >= rules.outer_steps
+    return replace(
+        state,
+        step=state.step + 1,
+        phase=Phase.ENDED if ended else Phase.GATHER,
+        attempt=0,
+        roster=None,
+    )

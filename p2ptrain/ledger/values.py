@@ -1,0 +1,216 @@
+"""What the ledger is made of: rosters, commits, skips, entries, votes and certificates.
+
+All are frozen and checked on construction, so an ill-formed value cannot exist; whether a value
+*fits the chain* is `state.why_invalid`, and whether a certificate is genuine is `verify`. `plain`
+gives what canonical JSON holds; `reading` makes values of it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import Digest, PeerId, RunId, is_digest
+from p2ptrain.ledger.canonical import (
+    canonical,
+    digest_of,
+    spell_signature,
+)
+
+MEMBERS_MAX = 1024
+"""A roster of so many peers, and its certificate, still fit one message (1 MiB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """A member that takes part in a reduce: its weight, and how much of its lease it has
+    trained.
+    """
+
+    peer: PeerId
+    tokens: int
+    blocks: int
+
+    def __post_init__(self) -> None:
+        _check(self.tokens > 0 and self.blocks > 0, "a participant has tokens and blocks")
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Who belongs, and who averages now.
+
+    `voters` are ranked. `participants` stand in ring order; without any, the roster only changes
+    membership, otherwise it opens reduce (step, attempt).
+    """
+
+    step: int
+    attempt: int
+    voters: tuple[PeerId, ...]
+    learners: tuple[PeerId, ...]
+    participants: tuple[Participant, ...] = ()
+
+    def __post_init__(self) -> None:
+        members = set(self.voters) | set(self.learners)
+        _check(self.step >= 0 and self.attempt >= 0, "steps and attempts count from 0")
+        _check(len(self.voters) > 0, "a roster has a voter")
+        _check(len(members) == len(self.voters) + len(self.learners), "a member is named once")
+        _check(len(members) <= MEMBERS_MAX, f"a roster has at most {MEMBERS_MAX} members")
+        averaging = {participant.peer for participant in self.participants}
+        _check(len(averaging) == len(self.participants), "a participant is named once")
+        _check(averaging <= members, "participants are members")
+
+    @property
+    def members(self) -> tuple[PeerId, ...]:
+        return self.voters + self.learners
+
+    @property
+    def peers(self) -> tuple[PeerId, ...]:
+        """The participants' names in ring order."""
+        return tuple(participant.peer for participant in self.participants)
+
+    def plain(self) -> dict[str, object]:
+        participants = [[each.peer, each.tokens, each.blocks] for each in self.participants]
+        return {
+            "kind": "roster",
+            "step": self.step,
+            "attempt": self.attempt,
+            "voters": list(self.voters),
+            "learners": list(self.learners),
+            "participants": participants,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRef:
+    """A snapshot of θ and m as they are before outer step `step`, by content."""
+
+    step: int
+    digest: Digest
+
+    def __post_init__(self) -> None:
+        _check(self.step >= 0 and is_digest(self.digest), "a snapshot has a step and a digest")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Outer step `step` ends with this update, the result of reduce (step, attempt)."""
+
+    step: int
+    attempt: int
+    update: Digest
+    snapshot: SnapshotRef | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.step >= 0 and self.attempt >= 0, "steps and attempts count from 0")
+        _check(is_digest(self.update), "an update is named by its digest")
+
+    def plain(self) -> dict[str, object]:
+        snapshot = None if self.snapshot is None else [self.snapshot.step, self.snapshot.digest]
+        return {
+            "kind": "commit",
+            "step": self.step,
+            "attempt": self.attempt,
+            "update": self.update,
+            "snapshot": snapshot,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Outer step `step` ends without an update: its attempts are used up. Nobody applies
+    anything.
+    """
+
+    step: int
+
+    def __post_init__(self) -> None:
+        _check(self.step >= 0, "steps count from 0")
+
+    def plain(self) -> dict[str, object]:
+        return {"kind": "skip", "step": self.step}
+
+
+Value = Roster | Commit | Skip
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A value at its place in the chain. `digest` names it, and with it all that came before."""
+
+    height: int
+    parent: Digest
+    value: Value
+    digest: Digest = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _check(self.height > 0 and is_digest(self.parent), "an entry has a height and a parent")
+        object.__setattr__(self, "digest", digest_of(b"p2ptrain-entry/1", self.plain()))
+
+    def plain(self) -> dict[str, object]:
+        return {"height": self.height, "parent": self.parent, "value": self.value.plain()}
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """A voter's signed word that it has accepted an entry in a round, durably."""
+
+    run: RunId
+    height: int
+    round: int
+    entry: Digest
+    voter: PeerId
+    signature: bytes
+
+    @property
+    def message(self) -> bytes:
+        return vote_message(self.run, self.height, self.round, self.entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The votes of a quorum for one entry in one round, sorted by voter."""
+
+    height: int
+    round: int
+    entry: Digest
+    votes: tuple[tuple[PeerId, bytes], ...]
+
+    def __post_init__(self) -> None:
+        _check(len(self.votes) <= MEMBERS_MAX, "a certificate has at most a vote per member")
+        names = [voter for voter, _ in self.votes]
+        _check(names == sorted(set(names)), "a certificate's votes are sorted, one per voter")
+
+    @property
+    def voters(self) -> frozenset[PeerId]:
+        return frozenset(voter for voter, _ in self.votes)
+
+    def plain(self) -> dict[str, object]:
+        votes = [[voter, spell_signature(signature)] for voter, signature in self.votes]
+        return {"height": self.height, "round": self.round, "entry": self.entry, "votes": votes}
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """An entry with the proof that a quorum accepted it: what is kept, sent and replayed."""
+
+    entry: Entry
+    certificate: Certificate
+
+    def plain(self) -> dict[str, object]:
+        return {"entry": self.entry.plain(), "certificate": self.certificate.plain()}
+
+
+def vote_message(run: RunId, height: int, round: int, entry: Digest) -> bytes:
+    """What a vote signs. Its domain keeps it from ever being read as anything else."""
+    return b"p2ptrain-vote/1\n" + canonical([run, height, round, entry])
+
+
+def promise_message(
+    run: RunId, height: int, round: int, accepted_round: int | None, accepted: Digest | None
+) -> bytes:
+    """What a promise signs: the round it is for, and what its voter had accepted by then."""
+    return b"p2ptrain-promise/1\n" + canonical([run, height, round, accepted_round, accepted])
+
+
+def _check(holds: bool, rule: str) -> None:
+    if not holds:
+        raise ValueError(rule)

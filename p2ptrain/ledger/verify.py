@@ -1,0 +1,57 @@
+"""Checking a chain that somebody else sends: anybody who has the manifest can, from genesis on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger import quorum
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState, apply, genesis
+from p2ptrain.ledger.values import Certificate, Certified, Entry, vote_message
+
+Verify = Callable[[PeerId, bytes, bytes], bool]
+"""verify(peer, message, signature): whether the peer signed the message."""
+
+
+def check_certified(
+    rules: Rules, state: LedgerState, certified: Certified, verify: Verify
+) -> LedgerState:
+    """The state after `certified`. Raises RemoteProtocolError if entry or certificate is not
+    good.
+    """
+    entry, certificate = certified.entry, certified.certificate
+    fault = _certificate_fault(rules, state, entry, certificate, verify)
+    if fault:
+        raise RemoteProtocolError(f"the certificate of entry {entry.height} is not valid: {fault}")
+    return apply(rules, state, entry)
+
+
+def replay(rules: Rules, chain: Iterable[Certified], verify: Verify) -> LedgerState:
+    """The state at the end of `chain`, every certificate checked. Raises RemoteProtocolError,
+    naming the first height that is wrong.
+    """
+    state = genesis(rules)
+    for certified in chain:
+        state = check_certified(rules, state, certified, verify)
+    return state
+
+
+def _certificate_fault(
+    rules: Rules, state: LedgerState, entry: Entry, certificate: Certificate, verify: Verify
+) -> str:
+    if certificate.height != entry.height or certificate.entry != entry.digest:
+        return "it is for another entry"
+    if entry.height != state.height + 1:
+        return f"the entry does not come after height {state.height}"
+    strangers = certificate.voters.difference(state.voters)
+    if strangers:
+        return f"{min(strangers)} is not a voter"
+    if not quorum.reached(rules.quorum, state.voters, certificate.voters):
+        return f"{len(certificate.votes)} votes of {len(state.voters)} voters are no quorum"
+    message = vote_message(rules.run, entry.height, certificate.round, entry.digest)
+    for voter, signature in certificate.votes:
+        if not verify(voter, message, signature):
+            return f"the signature of {voter} is not valid"
+    return ""
