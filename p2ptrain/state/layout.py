@@ -2,10 +2,10 @@
 
 All peers must agree on it to the element, whatever their number of ranks, so nothing in it is a
 choice: entries are sorted by name, each starts at the next multiple of 16 elements, and the total
-is padded likewise.  Sixteen fp32 elements are one cache line (64 bytes): two ranks that write
+is padded likewise. Sixteen fp32 elements are one cache line (64 bytes): two ranks that write
 neighbouring parameters never share a line, and SIMD loads start aligned.
 
-The offsets follow from names and shapes.  They travel all the same, and are compared on arrival,
+The offsets follow from names and shapes. They travel all the same, and are compared on arrival,
 so that a peer whose rule for placing parameters differs is refused instead of silently mixed up.
 
 This module knows neither torch nor memory: it is a table and its checks.
@@ -64,9 +64,9 @@ class LayoutEntry:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The table of all parameters.  Make one with `Layout.of`; the constructor only checks.
+    """The table of all parameters. Make one with `Layout.of`; the constructor only checks.
 
-    `numel` is the length of every flat vector, padding included.  Padding is part of the state:
+    `numel` is the length of every flat vector, padding included. Padding is part of the state:
     it starts at zero and stays zero, since its pseudo-gradient is zero.
     """
 
@@ -106,7 +106,7 @@ class Layout:
 
     @classmethod
     def from_wire(cls, data: bytes) -> Layout:
-        """Read a layout that a peer sent.  Raises RemoteProtocolError for anything but a layout."""
+        """Read a layout that a peer sent. Raises RemoteProtocolError for anything but a layout."""
         rows = unpack(data, bytes_max=WIRE_BYTES_MAX)
         if not isinstance(rows, list) or not 0 < len(rows) <= ENTRIES_MAX:
             raise RemoteProtocolError("the layout is not a list of a possible length")

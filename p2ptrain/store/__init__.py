@@ -2,9 +2,10 @@
 
 from p2ptrain.store.blob import CHUNK_BYTES, CHUNK_BYTES_MAX, BlobManifest, digest_of
 from p2ptrain.store.disk import Disk, LocalDisk
+from p2ptrain.store.garbage import Collected
 from p2ptrain.store.head import Head
 from p2ptrain.store.record_log import RecordLog
-from p2ptrain.store.store import Collected, Store
+from p2ptrain.store.store import Store
 
 __all__ = [
     "CHUNK_BYTES",

@@ -1,8 +1,8 @@
 """Blobs: one long value as a list of chunks, and the manifest that names them.
 
-A chunk is at most 4 MiB of bytes, known by its blake3 digest.  A blob is what is longer than that
+A chunk is at most 4 MiB of bytes, known by its blake3 digest. A blob is what is longer than that
 or needs a description: its manifest lists the chunks, and the digest of the manifest's canonical
-bytes names the blob, so equal contents with equal `meta` have equal names on every peer.  A
+bytes names the blob, so equal contents with equal `meta` have equal names on every peer. A
 manifest is itself stored and exchanged as a chunk.
 
 Nothing here touches a disk.
@@ -44,13 +44,13 @@ _PREFIX = b"\x85\xabchunk_bytes"
 
 
 def digest_of(data: Buffer) -> Digest:
-    """The name of a chunk.  blake3 lets go of the GIL for all but the shortest."""
+    """The name of a chunk. blake3 lets go of the GIL for all but the shortest."""
     return Digest(blake3(data).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
 class BlobManifest:
-    """What a blob consists of.  All chunks but the last have `chunk_bytes` bytes.
+    """What a blob consists of. All chunks but the last have `chunk_bytes` bytes.
 
     `meta` is a small map of plain values whose meaning belongs to whoever wrote the blob.
     """
@@ -87,7 +87,7 @@ class BlobManifest:
         return sizes
 
     def to_wire(self) -> bytes:
-        """The canonical bytes, whose digest names the blob.  Raises ManifestInvalid if too long."""
+        """The canonical bytes, whose digest names the blob. Raises ManifestInvalid if too long."""
         data = pack(
             {
                 "kind": self.kind,
@@ -103,7 +103,7 @@ class BlobManifest:
 
     @classmethod
     def from_wire(cls, data: Buffer) -> BlobManifest:
-        """Read a manifest, which may come from anybody.  Raises ManifestInvalid, nothing else."""
+        """Read a manifest, which may come from anybody. Raises ManifestInvalid, nothing else."""
         try:
             return _parsed(unpack(memoryview(data), bytes_max=MANIFEST_BYTES_MAX))
         except ProtocolError as exc:
@@ -133,7 +133,7 @@ def rechunked(parts: Iterable[Buffer], chunk_bytes: int) -> Iterator[memoryview]
     """The bytes of `parts`, in order, as pieces of `chunk_bytes`; only the last may be shorter.
 
     Pieces that lie within one part are views of it, not copies: a snapshot of gigabytes is written
-    without a second copy in memory.  A piece is valid until the next one is asked for.
+    without a second copy in memory. A piece is valid until the next one is asked for.
     """
     carried = bytearray()
     for part in parts:

@@ -1,12 +1,12 @@
 """The seam between the store and the file system: every write that can be cut short is one call.
 
-The store's promise is about crashes, so its tests must be able to crash at each write.  All that it
+The store's promise is about crashes, so its tests must be able to crash at each write. All that it
 does to the disk goes through `Disk`; `LocalDisk` is the real one, and the tests have another that
 keeps what is durable apart from what is only written.
 
 What an implementation promises, and no more: data is durable after `sync`, names are durable after
 `sync_directory`, `replace` is atomic, and anything not made durable may be kept or lost in a crash,
-in any combination.  This module knows nothing of chunks.
+in any combination. This module knows nothing of chunks.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Lock(Protocol):
 
 
 class Disk(Protocol):
-    """What the store asks of a file system.  All raise OSError, as the system calls do."""
+    """What the store asks of a file system. All raise OSError, as the system calls do."""
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents, durably.  One that is there already is left alone."""
+        """Create a directory and its parents, durably. One that is there already is left alone."""
 
     def write(self, path: Path, data: memoryview) -> None:
-        """Create the file, or empty it, and write `data`.  Cut short, it leaves a prefix."""
+        """Create the file, or empty it, and write `data`. Cut short, it leaves a prefix."""
 
     def append(self, path: Path, data: memoryview) -> None:
-        """Write `data` at the end of an existing file.  Cut short, it leaves a prefix."""
+        """Write `data` at the end of an existing file. Cut short, it leaves a prefix."""
 
     def truncate(self, path: Path, size: int) -> None:
         """Keep the first `size` bytes of a file."""
@@ -53,7 +53,7 @@ class Disk(Protocol):
         """Return when the names in this directory would survive a power cut."""
 
     def remove(self, path: Path) -> None:
-        """Remove a file.  It may come back in a crash before the next `sync_directory`."""
+        """Remove a file. It may come back in a crash before the next `sync_directory`."""
 
     def size(self, path: Path) -> int | None:
         """The file's length in bytes; None if there is no such file."""

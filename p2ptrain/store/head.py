@@ -1,6 +1,6 @@
 """The head: where this node stands in a run, in one small file that is replaced atomically.
 
-It is written last, after all that it names is durable, so whatever a head names can be loaded.  It
+It is written last, after all that it names is durable, so whatever a head names can be loaded. It
 begins with its own digest: a damaged head is recognised instead of believed.
 """
 
@@ -47,7 +47,7 @@ class Head:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Head:
-        """Read a head file.  Raises StoreError with code STORE-HEAD where it is damaged."""
+        """Read a head file. Raises StoreError with code STORE-HEAD where it is damaged."""
         body = data[_DIGEST_BYTES:]
         try:
             if blake3(body).digest() != data[:_DIGEST_BYTES]:

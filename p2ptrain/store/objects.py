@@ -1,13 +1,13 @@
 """The directory of chunks: objects/ab/cdef…, one file a chunk, named by its digest.
 
 A name appears only when the bytes under it are durable (write beside, sync, rename), so a name that
-exists has the right content unless the disk has rotted.  That is noticed on reading, when every
+exists has the right content unless the disk has rotted. That is noticed on reading, when every
 chunk is hashed: a bad file is set aside as `….corrupt` and counts as missing from then on.
 
 Names become durable later, in `settle`, which syncs each touched directory once for many chunks.
 Whoever writes something that refers to chunks must settle first.
 
-All methods may be called from any thread.  This module does not know what refers to a chunk.
+All methods may be called from any thread. This module does not know what refers to a chunk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FANOUT = [f"{number:02x}" for number in range(256)]
 
 
 class Objects:
-    """The chunks under `root`.  Its caller holds the lock on `root`."""
+    """The chunks under `root`. Its caller holds the lock on `root`."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         self._root = root
@@ -112,7 +112,7 @@ class Objects:
                 raise
 
     def read(self, digest: Digest) -> bytes:
-        """The chunk's bytes, checked.  Raises ChunkMissing, ChunkCorrupt."""
+        """The chunk's bytes, checked. Raises ChunkMissing, ChunkCorrupt."""
         path, size = self._found(digest)
         with disk_errors(f"reading chunk {digest[:12]}…", self._root):
             data = self._disk.read(path, 0, min(size, CHUNK_BYTES_MAX + 1))
@@ -121,7 +121,7 @@ class Objects:
         return data
 
     def read_into(self, digest: Digest, view: memoryview) -> None:
-        """Fill `view` with the chunk, checked.  Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
+        """Fill `view` with the chunk, checked. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
 
         A chunk that is sound but of another length than `view` speaks against whoever said so.
         """

@@ -3,13 +3,13 @@
 Each append is one frame: a header (magic, length of the body, how much of the file was durable when
 the frame was written, checksum) and the body, its records each with a length.
 
-What a crash can leave is a tail that was never synced.  What only a faulty disk can leave is damage
-before that.  The field `durable` tells the two apart: if a sound frame further on says that the
+What a crash can leave is a tail that was never synced. What only a faulty disk can leave is damage
+before that. The field `durable` tells the two apart: if a sound frame further on says that the
 damaged place had been synced, votes or entries that others rely on are gone, and opening raises.
-Otherwise the tail is cut off, and `recovered` says so in words.  The limit: damage to the very last
+Otherwise the tail is cut off, and `recovered` says so in words. The limit: damage to the very last
 synced frame, with nothing after it, looks like a torn tail.
 
-The checksums start from a nonce that is drawn when the file is made.  A record may hold bytes that a
+The checksums start from a nonce that is drawn when the file is made: a record may hold bytes that a
 peer chose, and these must not be able to pass for a frame.
 
 The log does not know what its records mean.
@@ -30,7 +30,7 @@ _FILE_MAGIC = b"p2plog1\n"
 _NONCE_BYTES = 8
 _FILE_HEADER_BYTES = len(_FILE_MAGIC) + _NONCE_BYTES
 _FRAME_MAGIC = b"\xf7REC"
-_HEADER = struct.Struct("<4sIQI")  # magic, body bytes, durable bytes, crc32 of the rest
+_HEADER = struct.Struct("<4sIQI") # magic, body bytes, durable bytes, crc32 of the rest
 _LENGTH = struct.Struct("<I")
 
 BODY_BYTES_MAX = 16 * 2**20
@@ -40,8 +40,8 @@ BODY_BYTES_MAX = 16 * 2**20
 class RecordLog:
     """Records in the order of their appending, those before a crash included.
 
-    For one thread at a time.  After a failed append the log is cut back to what it was before; where
-    the disk does not even allow that, it refuses every further append until it is opened anew.
+    For one thread at a time. After a failed append the log is cut back to what it was before;
+    where the disk does not even allow that, it refuses every further append until opened anew.
 
     Raises StoreError with code LOG-CORRUPT on opening, if durable records are damaged.
     """

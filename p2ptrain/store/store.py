@@ -3,8 +3,8 @@
 The promise, in the order in which restic words such things:
 
 1. A chunk's name exists only if its bytes are durable.
-2. A blob's manifest is written only when the names of its chunks are durable.  (A blob that comes
-   from peers is the exception: its manifest comes first, so that a fetch can resume.  `holds_blob`
+2. A blob's manifest is written only when the names of its chunks are durable. (A blob that comes
+   from peers is the exception: its manifest comes first, so that a fetch can resume. `holds_blob`
    is therefore the question to ask, and `put_head` asks it.)
 3. The head is written only when the snapshot that it names is whole and durable.
 4. Nothing is removed that the durable head, a pin or the caller's `keep` reaches, nor anything that
@@ -23,7 +23,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -31,7 +30,6 @@ from p2ptrain.errors import (
     ChunkCorrupt,
     ChunkMissing,
     LocalProtocolError,
-    ManifestInvalid,
     StoreError,
 )
 from p2ptrain.ids import Digest
@@ -41,30 +39,19 @@ from p2ptrain.store.blob import (
     BlobManifest,
     Buffer,
     digest_of,
-    looks_like_manifest,
     rechunked,
 )
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
+from p2ptrain.store.garbage import Collected, reached_from, reached_from_young, sweep
 from p2ptrain.store.head import HEAD_BYTES_MAX, Head
 from p2ptrain.store.objects import Objects
-
-_START_BYTES = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """What a collection of garbage removed, and how much it left."""
-
-    chunks: int
-    bytes_freed: int
-    chunks_left: int
 
 
 class Store:
     """One node's chunks, blobs and head, under the directory `root`.
 
     One process at a time: a second one is refused with the code STORE-BUSY until the first ends or
-    calls `close`.  All methods may be called from any thread, and block while they use the disk.
+    calls `close`. All methods may be called from any thread, and block while they use the disk.
     """
 
     def __init__(
@@ -92,7 +79,7 @@ class Store:
         self._objects = Objects(root, self._disk)
 
     def close(self) -> None:
-        """Let another process have the store.  Nothing is pending: every write was made durable."""
+        """Let another process have the store. Nothing is pending: every write was made durable."""
         if self._lock is not None:
             self._lock.close()
 
@@ -109,7 +96,7 @@ class Store:
     ) -> Digest:
         """Store up to 4 MiB and return their digest; they are durable on return.
 
-        `expected` is the digest under which a peer sent them.  With `settle=False` the bytes are
+        `expected` is the digest under which a peer sent them. With `settle=False` the bytes are
         durable but the name may not be, until `settle` or whatever refers to it is called.
 
         Raises:
@@ -156,7 +143,7 @@ class Store:
     def put_blob(self, kind: str, parts: Iterable[Buffer], meta: Mapping[str, object]) -> Digest:
         """Store the bytes of `parts`, one after the other, and return the blob's digest.
 
-        Parts may be of any length, and are consumed one at a time while chunks are written.  Equal
+        Parts may be of any length, and are consumed one at a time while chunks are written. Equal
         arguments give equal digests, however the bytes are cut into parts.
 
         Raises StoreFull; what was written until then is garbage, and is found again on a retry.
@@ -186,7 +173,7 @@ class Store:
         return BlobManifest.from_wire(self._objects.read(digest))
 
     def holds_blob(self, digest: Digest) -> bool:
-        """Whether the blob is here whole.  Its bytes are hashed only when they are read."""
+        """Whether the blob is here whole. Its bytes are hashed only when they are read."""
         try:
             return not self.missing_chunks(digest)
         except (ChunkMissing, ChunkCorrupt):
@@ -257,7 +244,7 @@ class Store:
             self._objects.settle()
 
     def head(self) -> Head | None:
-        """The last head that was put; None in a new store.  Raises StoreError if it is damaged."""
+        """The last head that was put; None in a new store. Raises StoreError if it is damaged."""
         path = self.root / "head"
         with disk_errors("reading the head", self.root):
             if self._disk.size(path) is None:
@@ -283,21 +270,20 @@ class Store:
     ) -> Collected:
         """Remove the chunks that nothing reaches: not `keep`, the head, a pin, or a recent put.
 
-        `keep` may name blobs and bare chunks, held or not; each is read to see which it is.  Many
-        bare chunks, such as data blocks, are better named in `keep_chunks`.  What is put is spared
+        `keep` may name blobs and bare chunks, held or not; each is read to see which it is. Many
+        bare chunks, such as data blocks, are better named in `keep_chunks`. What is put is spared
         by the next collection, so there is time to put its digest where `keep` is computed from.
 
         Raises ChunkCorrupt, with nothing removed, if a root is damaged, since what it reaches is
-        then unknown.  Fetch it again first.
+        then unknown. Fetch it again first.
         """
         with self._collecting:
             # A head whose directory entry is not durable could give way to the one before it.
             self._objects.settle()
             young, puts = self._objects.young()
-            reached = self._reached([*keep, *self._head_snapshot(), *self._pins])
-            for digest in young:
-                reached.update(self._reached_by(digest))
-            collected = self._sweep(reached | set(keep_chunks))
+            reached = reached_from(self._objects, [*keep, *self._head_snapshot(), *self._pins])
+            reached |= reached_from_young(self._objects, young)
+            collected = sweep(self._objects, reached | set(keep_chunks))
             # The first chunks of a blob that is being written have nothing else to protect them.
             if not self._writing:
                 self._objects.grow_up(puts)
@@ -306,27 +292,3 @@ class Store:
     def _head_snapshot(self) -> list[Digest]:
         head = self.head()
         return [head.snapshot] if head is not None and head.snapshot is not None else []
-
-    def _reached(self, roots: Iterable[Digest]) -> set[Digest]:
-        """What the roots reach, each root hashed first: a damaged manifest must not hide chunks."""
-        reached: set[Digest] = set()
-        for root in roots:
-            if self._objects.is_set_aside(root):
-                raise ChunkCorrupt(f"{root} is to be kept but damaged; fetch it again first")
-            if self.has_chunk(root):
-                self._objects.read(root)
-            reached.update(self._reached_by(root))
-        return reached
-
-    def _reached_by(self, digest: Digest) -> set[Digest]:
-        if not looks_like_manifest(self._objects.start(digest, _START_BYTES)):
-            return {digest}
-        try:
-            return {digest, *self.manifest(digest).chunks}
-        except ManifestInvalid:
-            return {digest}  # a data chunk that begins like a manifest
-
-    def _sweep(self, reached: set[Digest]) -> Collected:
-        freed = [self._objects.remove_unless(reached, digest) for digest in self._objects]
-        removed = [size for size in freed if size is not None]
-        return Collected(len(removed), sum(removed), len(freed) - len(removed))

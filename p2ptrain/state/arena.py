@@ -1,0 +1,50 @@
+"""What a node shares with its trainers: θ, which they read, and local, which they write.
+
+θ is the outer state's own memory, so a trainer sees an update as soon as it is applied, and nothing
+is copied. `local` is where the ranks write their weights at the end of H inner steps; the ring
+reads it. When each may be touched is agreed by frames (ipc), not here.
+"""
+
+from __future__ import annotations
+
+from p2ptrain.state.outer_state import OuterState
+from p2ptrain.state.shared_vector import Float32Vector, SharedVector
+
+
+class Arena:
+    """θ of `outer` and a local vector of the same length, zeros at first.
+
+    Hand `theta_fd` and `local_fd` to the trainers by `pass_fds`. Closing it leaves θ to its owner.
+    """
+
+    def __init__(self, outer: OuterState) -> None:
+        self._theta = outer.theta_vector
+        self._local = SharedVector(outer.numel, name="p2ptrain-local")
+
+    @property
+    def numel(self) -> int:
+        return self._local.numel
+
+    @property
+    def theta(self) -> Float32Vector:
+        return self._theta.array
+
+    @property
+    def local(self) -> Float32Vector:
+        return self._local.array
+
+    @property
+    def theta_fd(self) -> int:
+        return self._theta.fd
+
+    @property
+    def local_fd(self) -> int:
+        return self._local.fd
+
+    @property
+    def fds(self) -> tuple[int, int]:
+        """For `pass_fds`."""
+        return (self.theta_fd, self.local_fd)
+
+    def close(self) -> None:
+        self._local.close()

@@ -1,0 +1,195 @@
+"""The replicated state: parameters θ and outer momentum m, advanced by committed updates only.
+
+Bit-identical on all peers: an update is a payload of int8 blocks, and applying it is one
+elementwise kernel, so neither the number of threads nor the order of their shares can change a bit.
+
+A snapshot is θ then m as one blob. Its `meta` comes from the ledger alone, so that equal states
+give equal digests on all peers and the ledger can certify one.
+
+This module does not know why an update is applied, nor whether it was certified.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+from blake3 import blake3
+
+from p2ptrain import kernels
+from p2ptrain.errors import LocalProtocolError, ManifestInvalid
+from p2ptrain.ids import Digest
+from p2ptrain.state.frozen import Frozen
+from p2ptrain.state.shared_vector import BYTES_PER_ELEMENT, Float32Vector, SharedVector
+from p2ptrain.store import BlobManifest, Store
+
+SNAPSHOT = "snapshot"
+
+SHARE_ELEMENTS = 2**20
+"""What one thread updates at a time: 4 MiB each of θ and m, as long as one chunk of a snapshot, so
+that at most one chunk is copied or waited for at a time."""
+
+THREADS_MAX = 4
+"""The kernel is bound by memory; more threads than this bring nothing and take from the trainer."""
+
+
+class OuterState:
+    """θ and m, `numel` float32 elements each, zeros at first.
+
+    `theta` and `momentum` are numpy views of shared memory; the trainers map θ through `theta_fd`.
+    One update or load at a time: a second one waits. A snapshot may be written meanwhile.
+    """
+
+    def __init__(self, numel: int, *, threads: int | None = None) -> None:
+        self.numel = numel
+        self.theta_vector = SharedVector(numel, name="p2ptrain-theta")
+        self._momentum = SharedVector(numel, name="p2ptrain-momentum")
+        self._threads = threads or min(THREADS_MAX, os.cpu_count() or 1)
+        # Held while θ and m change, and at the instant of a freeze.
+        self._changing = threading.Lock()
+        self._frozen: Frozen | None = None
+
+    @property
+    def theta(self) -> Float32Vector:
+        return self.theta_vector.array
+
+    @property
+    def momentum(self) -> Float32Vector:
+        return self._momentum.array
+
+    @property
+    def theta_fd(self) -> int:
+        return self.theta_vector.fd
+
+    def close(self) -> None:
+        """Give the descriptors back; the memory goes with its last view."""
+        self.theta_vector.close()
+        self._momentum.close()
+
+    def apply(self, payload: bytes | memoryview, lr: float, mu: float, block: int) -> None:
+        """m ← μ m + Δ, θ ← θ − lr (Δ + μ m), where Δ is the pseudo-gradient in `payload`.
+
+        `payload` is the whole update, of exactly `encoded_bytes(numel, block)` bytes.
+
+        Raises ValueError for another length, and kernels.BadScale for a scale that no codec writes;
+        θ and m are then untouched.
+        """
+        if len(payload) != kernels.encoded_bytes(self.numel, block):
+            raise ValueError(f"{len(payload)} bytes are no update of {self.numel} parameters")
+        kernels.check(payload, self.numel, block)
+        view = memoryview(payload)
+        with self._changing:
+            frozen = self._frozen
+            share = partial(self._apply_share, view, lr, mu, block, frozen)
+            starts = range(0, self.numel, _share_elements(block))
+            if len(starts) == 1 or self._threads == 1:
+                for start in starts:
+                    share(start)
+                return
+            with ThreadPoolExecutor(self._threads, "outer-step") as pool:
+                for _ in pool.map(share, starts):
+                    pass
+
+    def _apply_share(
+        self,
+        payload: memoryview,
+        lr: float,
+        mu: float,
+        block: int,
+        frozen: Frozen | None,
+        start: int,
+    ) -> None:
+        stop = min(start + _share_elements(block), self.numel)
+        if frozen is not None:
+            for region in (0, 1):
+                frozen.before_write(region, start * BYTES_PER_ELEMENT, stop * BYTES_PER_ELEMENT)
+        kernels.outer_step(
+            self.theta[start:stop].data,
+            self.momentum[start:stop].data,
+            payload[kernels.encoded_bytes(start, block) : kernels.encoded_bytes(stop, block)],
+            lr,
+            mu,
+            block,
+        )
+
+    def digest(self) -> Digest:
+        """blake3 of θ then m: equal on all peers that applied the same entries."""
+        with self._changing:
+            hasher = blake3()
+            for vector in (self.theta_vector, self._momentum):
+                hasher.update(vector.bytes_view)
+            return Digest(hasher.hexdigest())
+
+    @contextmanager
+    def freeze(self, piece_bytes: int) -> Iterator[Frozen]:
+        """θ and m as they are at this instant, to be read piece by piece while updates go on.
+
+        Enter it where no update can come in between, and read the pieces in another thread.
+
+        Raises LocalProtocolError if a frozen view exists already: one snapshot at a time.
+        """
+        with self._changing:
+            if self._frozen is not None:
+                raise LocalProtocolError("a snapshot is being written already")
+            regions = [self.theta_vector.bytes_view, self._momentum.bytes_view]
+            self._frozen = frozen = Frozen(regions, piece_bytes)
+        try:
+            yield frozen
+        finally:
+            # Closed first: an update that waits for a piece holds the lock.
+            frozen.close()
+            with self._changing:
+                self._frozen = None
+
+    def write_snapshot(self, store: Store, meta: Mapping[str, object]) -> Digest:
+        """Store the state as it is now; returns the snapshot's digest. Updates may go on.
+
+        Give `meta` nothing that differs between peers: it is part of what the digest names.
+
+        Raises StoreFull, and LocalProtocolError if a snapshot is being written already.
+        """
+        with self.freeze(store.chunk_bytes) as frozen:
+            return write_frozen(store, frozen, self.numel, meta)
+
+    def load_snapshot(self, store: Store, digest: Digest) -> BlobManifest:
+        """Set θ and m to a snapshot that the store holds whole; returns its manifest.
+
+        Raises ChunkMissing or ChunkCorrupt (fetch what is missing and load again: θ and m hold a
+        mixture until then), and ManifestInvalid, with nothing changed, for a blob that is not a
+        snapshot of this many parameters.
+        """
+        manifest = store.manifest(digest)
+        size = 2 * self.numel * BYTES_PER_ELEMENT
+        if manifest.kind != SNAPSHOT or manifest.size != size:
+            raise ManifestInvalid(
+                f"{digest} is a {manifest.kind} of {manifest.size} bytes, not a snapshot of {size}"
+            )
+        with self._changing:
+            if self._frozen is not None:
+                raise LocalProtocolError("a snapshot is being written; load another one after it")
+            return store.read_blob_into(
+                digest, self.theta_vector.bytes_view, self._momentum.bytes_view
+            )
+
+
+def write_frozen(store: Store, frozen: Frozen, numel: int, meta: Mapping[str, object]) -> Digest:
+    """Store a state that was frozen before, in whatever thread; returns the snapshot's digest."""
+    return store.put_blob(SNAPSHOT, frozen.pieces(), {"numel": numel, **meta})
+
+
+def write_state(
+    store: Store, theta: Float32Vector, momentum: Float32Vector, meta: Mapping[str, object]
+) -> Digest:
+    """Store a snapshot of vectors that are in no OuterState, such as a run's genesis."""
+    parts = [np.ascontiguousarray(v).data.cast("B") for v in (theta, momentum)]
+    return store.put_blob(SNAPSHOT, parts, {"numel": len(theta), **meta})
+
+
+def _share_elements(block: int) -> int:
+    """Whole blocks, so that every share starts at a block's scale."""
+    return max(SHARE_ELEMENTS // block, 1) * block
