@@ -1,0 +1,146 @@
+"""The journal: one JSON object a line, of everything that a node did and why.
+
+It is for whoever asks afterwards ("why was I left out of step 412?") and for programs that draw
+pictures, so a line carries its event's name, both clocks (wall time to compare machines by eye,
+monotonic to measure by) and plain fields. It is bounded: at `bytes_max` the file is put aside as
+`.1`, replacing the one before. It must never hurt what it observes: a full disk costs lines, which
+are counted, and never the node.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+BYTES_MAX = 32 * 2**20
+"""About 200,000 lines: days of a node that trains. Twice this is on disk at most."""
+
+TEXT_CHARACTERS_MAX = 4000
+"""A field longer than this is cut: a trainer's stderr tail fits, a runaway message does not."""
+
+
+class Journal:
+    """A journal at `path`, appended to. May be written to from any thread."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        bytes_max: int = BYTES_MAX,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = path
+        self.lost = 0
+        """Lines that could not be written."""
+        self._bytes_max = bytes_max
+        self._wall = wall
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def write(self, event: str, **fields: object) -> None:
+        """Append one line. What JSON cannot say is written as text; nothing is raised."""
+        record = {
+            "event": event,
+            "wall_s": round(self._wall(), 3),
+            "monotonic_s": round(self._monotonic(), 4),
+            **{name: _plain(value) for name, value in fields.items()},
+        }
+        line = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
+        with self._lock:
+            try:
+                self._append(line.encode(errors="replace"))
+            except OSError:
+                self.lost += 1
+                self._file = None
+
+    def _append(self, line: bytes) -> None:
+        if self._file is None:
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+            _end_torn_line(self.path, self._file)
+        if self._file.tell() + len(line) > self._bytes_max and self._file.tell():
+            self._file.close()
+            self._file = None
+            os.replace(self.path, put_aside(self.path))
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+        self._file.write(line)
+
+
+def put_aside(path: Path) -> Path:
+    """Where the older half of the journal at `path` lies, if there is one."""
+    return path.with_name(path.name + ".1")
+
+
+def read_journal(path: Path) -> Iterator[dict[str, object]]:
+    """The records of a journal, oldest first, the half that was put aside included.
+
+    A line that a crash cut short, or that is not a record, is passed over.
+    """
+    for part in (put_aside(path), path):
+        if not part.exists():
+            continue
+        with part.open("rb") as file:
+            for line in file:
+                if record := _record(line):
+                    yield record
+
+
+def _record(line: bytes) -> dict[str, object] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and "event" in value else None
+
+
+def _end_torn_line(path: Path, file: IO[bytes]) -> None:
+    """A crash may have left half a line; the next record must not be joined to it."""
+    if file.seek(0, os.SEEK_END):
+        with path.open("rb") as reader:
+            reader.seek(-1, os.SEEK_END)
+            if reader.read(1) != b"\n":
+                file.write(b"\n")
+
+
+def _plain(value: object) -> object:
+    """`value` as JSON can say it: bounded text, no NaN, no types of ours."""
+    match value:
+        case None | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case str():
+            return value[:TEXT_CHARACTERS_MAX]
+        case bytes():
+            return value[: TEXT_CHARACTERS_MAX // 2].hex()
+        case Mapping():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_plain(item) for item in value]
+        case _:
+            return str(value)[:TEXT_CHARACTERS_MAX]

@@ -1,0 +1,186 @@
+"""The states of a node, and the one place that puts them into words.
+
+    starting → checking → connecting → awaiting approval → fetching snapshot → catching up → loading
+    → standing by → training → exchanging → training …
+    beside these: serving (a seed), paused, leaving, isolated, stopped
+
+Log, status, page and metrics all show `words(state)`, so that a volunteer who reads one of them
+finds the same phrase in the others. `name` is for machines: it never changes and has no numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    name: ClassVar[str] = "starting"
+
+
+@dataclass(frozen=True, slots=True)
+class Checking:
+    name: ClassVar[str] = "checking"
+
+
+@dataclass(frozen=True, slots=True)
+class Connecting:
+    name: ClassVar[str] = "connecting"
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingApproval:
+    name: ClassVar[str] = "awaiting approval"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchingSnapshot:
+    """`seconds_left` is an estimate; None as long as there is none."""
+
+    name: ClassVar[str] = "fetching snapshot"
+    bytes_done: int
+    bytes_total: int
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CatchingUp:
+    name: ClassVar[str] = "catching up"
+    updates_left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    name: ClassVar[str] = "loading"
+
+
+@dataclass(frozen=True, slots=True)
+class StandingBy:
+    """Ready, but there is nothing for this node to do yet: `waits_for` says what it takes."""
+
+    name: ClassVar[str] = "standing by"
+    waits_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    name: ClassVar[str] = "training"
+    inner_step: int
+    inner_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanging:
+    """A reduce is under way. Without `parts` it is not known how far it is."""
+
+    name: ClassVar[str] = "exchanging"
+    part: int = 0
+    parts: int = 0
+    bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A seed: no trainer here, but it votes, and serves the run to whoever joins."""
+
+    name: ClassVar[str] = "serving"
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    name: ClassVar[str] = "paused"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    name: ClassVar[str] = "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Isolated:
+    name: ClassVar[str] = "isolated"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    name: ClassVar[str] = "stopped"
+    reason: str
+
+
+State = (
+    Starting
+    | Checking
+    | Connecting
+    | AwaitingApproval
+    | FetchingSnapshot
+    | CatchingUp
+    | Loading
+    | StandingBy
+    | Training
+    | Exchanging
+    | Serving
+    | Paused
+    | Leaving
+    | Isolated
+    | Stopped
+)
+
+
+def words(state: State) -> str:
+    """Such as "fetching snapshot (41 %, 6 min)" or "training (inner 37/100)"."""
+    match state:
+        case FetchingSnapshot(bytes_done, bytes_total, seconds_left):
+            percent = f"{100 * bytes_done // max(1, bytes_total)} %"
+            return _with(state, percent, "" if seconds_left is None else duration(seconds_left))
+        case CatchingUp(updates_left):
+            return _with(state, f"{updates_left} update{'s' * (updates_left != 1)} left")
+        case StandingBy(waits_for):
+            return _with(state, waits_for)
+        case Training(inner_step, inner_steps):
+            return _with(state, f"inner {inner_step}/{inner_steps}")
+        case Exchanging(part, parts, bytes_per_s):
+            progress = f"part {part}/{parts}" if parts else ""
+            return _with(state, progress, rate(bytes_per_s) if bytes_per_s else "")
+        case Paused(reason) | Isolated(reason) | Stopped(reason):
+            return f"{state.name}: {reason}"
+        case _:
+            return state.name
+
+
+def _with(state: State, *details: str) -> str:
+    shown = ", ".join(detail for detail in details if detail)
+    return f"{state.name} ({shown})" if shown else state.name
+
+
+def duration(seconds: float) -> str:
+    """To the precision that a waiting person wants: "40 s", "6 min", "2 h 05 min", "3 d 4 h"."""
+    whole = max(0, round(seconds))
+    if whole < 100:
+        return f"{whole} s"
+    minutes = round(whole / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def rate(bytes_per_s: float) -> str:
+    """In bits, as networks are sold: "212 Mbit/s"."""
+    bits = 8 * bytes_per_s
+    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
+        if bits >= size:
+            return f"{bits / size:.3g} {unit}" if bits < 100 * size else f"{bits / size:.0f} {unit}"
+    return f"{bits / 1e3:.0f} kbit/s"
+
+
+def size(count: float) -> str:
+    """Bytes in decimal units: "4.2 MB"."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f} bytes"

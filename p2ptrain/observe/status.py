@@ -1,0 +1,130 @@
+"""A node's status as one value: what `p2ptrain status`, the page and the demo show.
+
+The node fills it in; everybody else only reads it. Its JSON form has a schema number, which changes
+when a field changes its meaning or goes; new fields may come without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.observe.states import duration
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """One member as this node sees it. `health` is the failure detector's green, yellow or red."""
+
+    peer: str
+    name: str
+    role: str
+    health: str
+    state: str = ""
+    tokens: int = 0
+    tokens_per_s: float = 0.0
+    heard_s_ago: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """Where a node is. Empty strings and None stand for what it does not know yet."""
+
+    peer: str
+    name: str
+    state: str
+    """In words, with numbers: `states.words`."""
+    state_name: str
+    run: str = ""
+    run_name: str = ""
+    outer_step: int = 0
+    outer_steps: int = 0
+    inner_step: int = 0
+    inner_steps: int = 0
+    ledger_height: int = 0
+    ledger_head: str = ""
+    state_digest: str = ""
+    """The digest of θ and m at `outer_step`: equal on all peers with an equal head."""
+    snapshot_step: int | None = None
+    tokens: int = 0
+    """Committed tokens that this node trained."""
+    tokens_total: int = 0
+    tokens_per_s: float = 0.0
+    loss: float | None = None
+    validation_loss: float | None = None
+    waits_for: str = ""
+    """What the ledger waits for, in words."""
+    role: str = ""
+    """voter, learner, or empty when not a member."""
+    members: tuple[MemberStatus, ...] = ()
+    addresses: tuple[str, ...] = ()
+    uptime_s: float = 0.0
+    warnings: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values, with the schema number."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: object) -> NodeStatus:
+        """The status that a node sent; fields that we do not know are passed over.
+
+        Raises:
+            RemoteProtocolError: another schema, or a field that must be there is not.
+        """
+        if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
+            raise RemoteProtocolError("the node's status has another schema than this command's")
+        known = {item.name: value[item.name] for item in fields(cls) if item.name in value}
+        try:
+            known["members"] = tuple(_member(item) for item in known.get("members", ()))
+            known["addresses"] = tuple(known.get("addresses", ()))
+            known["warnings"] = tuple(known.get("warnings", ()))
+            return cls(**known)
+        except TypeError as exc:
+            raise RemoteProtocolError(f"the node's status cannot be read: {exc}") from exc
+
+
+def _member(value: object) -> MemberStatus:
+    if not isinstance(value, Mapping):
+        raise TypeError("a member is not an object")
+    return MemberStatus(
+        **{item.name: value[item.name] for item in fields(MemberStatus) if item.name in value}
+    )
+
+
+def status_lines(status: NodeStatus) -> list[str]:
+    """The status as a person reads it: what it does, where the run is, who takes part."""
+    lines = [f"{status.name} (…{status.peer[-6:]}): {status.state}"]
+    if status.run:
+        lines.append(f"run       {status.run_name} ({status.run[:12]}…)")
+        lines.append(
+            f"progress  outer step {status.outer_step} of {status.outer_steps}{_losses(status)}"
+        )
+        lines.append(
+            f"tokens    {_millions(status.tokens)} of {_millions(status.tokens_total)} accepted"
+        )
+        lines.append(f"ledger    height {status.ledger_height}, head {status.ledger_head[:12]}…")
+    if status.waits_for:
+        lines.append(f"waits for {status.waits_for}")
+    lines += [f"warning   {warning}" for warning in status.warnings]
+    lines += [_member_line(member) for member in status.members]
+    lines.append(f"up        {duration(status.uptime_s)}")
+    return lines
+
+
+def _losses(status: NodeStatus) -> str:
+    known = [("loss", status.loss), ("validation", status.validation_loss)]
+    return "".join(f", {name} {value:.3f}" for name, value in known if value is not None)
+
+
+def _millions(tokens: int) -> str:
+    return f"{tokens / 1e6:.1f} M" if tokens >= 100_000 else str(tokens)
+
+
+def _member_line(member: MemberStatus) -> str:
+    who = f"{member.name} (…{member.peer[-6:]})"
+    heard = "" if member.heard_s_ago is None else f", heard {duration(member.heard_s_ago)} ago"
+    return f"  {member.health:<7} {who:<28} {member.role:<8} {member.state}{heard}"

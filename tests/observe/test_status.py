@@ -1,0 +1,88 @@
+"""The status travels as JSON and reads as sentences."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.observe.status import MemberStatus, NodeStatus, status_lines
+
+STATUS = NodeStatus(
+    peer="12D3KooWExampleAbCdEf",
+    name="brave-otter",
+    state="training (inner 37/100)",
+    state_name="training",
+    run="ab" * 32,
+    run_name="demo",
+    outer_step=4,
+    outer_steps=16,
+    ledger_height=9,
+    ledger_head="cd" * 32,
+    tokens=1_200_000,
+    tokens_total=11_400_000,
+    loss=3.25,
+    validation_loss=3.5,
+    waits_for="calm-fox to finish its inner steps",
+    members=(
+        MemberStatus(
+            "12D3KooWOtherGhIjKl", "calm-fox", "voter", "yellow", "training", heard_s_ago=7
+        ),
+    ),
+    uptime_s=75,
+    warnings=("the journal lost 3 lines",),
+)
+
+
+def test_a_status_survives_its_json_form() -> None:
+    assert NodeStatus.from_json(json.loads(json.dumps(STATUS.to_json()))) == STATUS
+
+
+def test_a_node_that_has_no_run_yet_has_a_status_too() -> None:
+    status = NodeStatus("12D3KooWExampleAbCdEf", "brave-otter", "connecting", "connecting")
+    assert NodeStatus.from_json(status.to_json()) == status
+    assert status_lines(status) == ["brave-otter (…AbCdEf): connecting", "up        0 s"]
+
+
+def test_a_newer_node_may_tell_more_than_we_know() -> None:
+    value = {**STATUS.to_json(), "mood": "good"}
+    assert NodeStatus.from_json(value) == STATUS
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {},
+        {**STATUS.to_json(), "schema": 2},
+        {"schema": 1, "peer": "x"},
+        {**STATUS.to_json(), "members": [3]},
+        {**STATUS.to_json(), "members": 3},
+        {**STATUS.to_json(), "members": [{"peer": "x"}]},
+    ],
+)
+def test_what_is_not_a_status_is_refused(value: object) -> None:
+    with pytest.raises(RemoteProtocolError):
+        NodeStatus.from_json(value)
+
+
+def test_a_person_reads_the_whole_status() -> None:
+    assert status_lines(STATUS) == [
+        "brave-otter (…AbCdEf): training (inner 37/100)",
+        "run       demo (abababababab…)",
+        "progress  outer step 4 of 16, loss 3.250, validation 3.500",
+        "tokens    1.2 M of 11.4 M accepted",
+        "ledger    height 9, head cdcdcdcdcdcd…",
+        "waits for calm-fox to finish its inner steps",
+        "warning   the journal lost 3 lines",
+        "  yellow  calm-fox (…GhIjKl)           voter    training, heard 7 s ago",
+        "up        75 s",
+    ]
+
+
+def test_few_tokens_are_counted_one_by_one() -> None:
+    few = dataclasses.replace(STATUS, tokens=512, tokens_total=99_999)
+    assert "tokens    512 of 99999 accepted" in status_lines(few)
