@@ -1,0 +1,99 @@
+"""The options of one node: everything that is this machine's business and not the run's.
+
+A plain value without pydantic, because every start of a node makes one. Addresses are checked where
+they are dialled: the network's own errors say more about them than a parser here could.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from p2ptrain.errors import ConfigError
+from p2ptrain.ids import RunId, is_digest
+
+Device = Literal["auto", "cpu", "cuda"]
+
+LISTEN = "/ip4/0.0.0.0/tcp/0"
+DATA_LISTEN = "0.0.0.0:0"
+RANKS_MAX = 64
+"""More local GPUs than any one machine has; a typing error above it is caught."""
+
+_UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]?)(bit|B)(?:/s|ps)?")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """How this node runs. A limit of None is no limit; a `run` of None is the one it finds."""
+
+    home: Path
+    bootstrap: tuple[str, ...] = ()
+    listen: tuple[str, ...] = (LISTEN,)
+    announce: tuple[str, ...] = ()
+    data_host: str = "0.0.0.0"
+    data_port: int = 0
+    seed: bool = False
+    """A seed votes and serves the run, and has no trainer."""
+    ranks: int = 1
+    threads: int = 1
+    device: Device = "auto"
+    limit_up_bytes_per_s: int | None = None
+    wait_for_approval: bool = True
+    run: RunId | None = None
+    assume_yes: bool = False
+    mdns: bool = False
+    verbosity: int = 0
+    """-1 quiet, 0 usual, 1 and more for details."""
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.ranks <= RANKS_MAX, "--ranks", self.ranks, f"choose 1 to {RANKS_MAX}")
+        _require(self.threads >= 1, "--threads", self.threads, "choose 1 or more")
+        _require(
+            self.device in get_args(Device), "--device", self.device, "choose auto, cpu or cuda"
+        )
+        _require(
+            0 <= self.data_port < 65536, "--data-listen", self.data_port, "a port is 0 to 65535"
+        )
+        limit = self.limit_up_bytes_per_s
+        _require(limit is None or limit >= 1000, "--limit-up", limit, "allow at least 8kbit")
+        _require(
+            self.run is None or is_digest(self.run),
+            "--run",
+            self.run,
+            "a run id is the 64 hexadecimal characters that `p2ptrain run publish` printed",
+        )
+        _require(bool(self.listen), "--listen", self.listen, f"give an address such as {LISTEN}")
+
+
+def _require(holds: bool, name: str, value: object, fix: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} is {value!r}", do=fix)
+
+
+def parse_rate(text: str) -> int:
+    """Bytes per second of "8Mbit", "2.5 MB/s", "512kbit".
+
+    Raises:
+        ConfigError: not a rate; bits and bytes are told apart by their unit, so one must be there.
+    """
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(
+            f"{text!r} is not a rate", do="write a number and a unit: 8Mbit, 500kbit, 2MB"
+        )
+    number, scale, unit = match.groups()
+    return int(float(number) * _UNITS[scale] / (8 if unit == "bit" else 1))
+
+
+def parse_host_port(text: str) -> tuple[str, int]:
+    """The parts of "0.0.0.0:4202" or "[::]:4202".
+
+    Raises ConfigError.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{text!r} is not HOST:PORT", do=f"write it like {DATA_LISTEN}")
+    return host.removeprefix("[").removesuffix("]"), int(port)

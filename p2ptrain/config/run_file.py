@@ -1,0 +1,189 @@
+"""A run's TOML file, as its organiser writes it: read, checked, and explained where it is wrong.
+
+It holds what a person decides. What follows from that (digests, counts, keys) is computed when the
+run is published, and goes into the signed manifest, which is all that peers ever see of it. Unknown
+names are errors: a mistyped one would otherwise quietly mean its default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from p2ptrain.errors import ConfigError
+
+Count = Annotated[int, Field(ge=1, le=2**40)]
+Size = Annotated[int, Field(ge=1, le=2**24)]
+Positive = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+ERRORS_SHOWN_MAX = 6
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class RunSection(Section):
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+    admission: Literal["allowlist", "open"] = "allowlist"
+
+
+class ModelSection(Section):
+    vocab: Annotated[int, Field(ge=257, le=2**20)]
+    layers: Annotated[int, Field(ge=1, le=1024)]
+    width: Size
+    heads: Size
+    kv_heads: Size
+    ffn: Size
+    sequence: Size
+    rope_base: Annotated[float, Field(gt=1, lt=1e12)] = 10_000.0
+    tied: bool = True
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+
+    @model_validator(mode="after")
+    def _fits(self) -> ModelSection:
+        if self.width % self.heads or self.width // self.heads % 2:
+            raise ValueError(f"width {self.width} must be an even multiple of heads {self.heads}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads {self.kv_heads} must divide heads {self.heads}")
+        return self
+
+
+class DataSection(Section):
+    source: Annotated[str, Field(min_length=1, max_length=4096)] = "stdlib"
+    limit_mb: Annotated[float, Field(gt=0, le=100_000)] = 12.0
+    validation_blocks: Annotated[int, Field(ge=1, le=10_000)] = 8
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+
+
+class InnerSection(Section):
+    steps: Annotated[int, Field(ge=1, le=100_000)]
+    batch_sequences: Annotated[int, Field(ge=1, le=65_536)]
+    lr: Positive
+    warmup_steps: Annotated[int, Field(ge=0, le=2**40)] = 0
+    schedule: Literal["wsd", "cosine", "constant"] = "wsd"
+    weight_decay: NotNegative = 0.1
+    clip: NotNegative = 1.0
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    z_loss: NotNegative = 0.0
+
+
+class OuterSection(Section):
+    steps: Annotated[int, Field(ge=1, le=10_000_000)]
+    lr: Positive = 0.7
+    momentum: Share = 0.9
+
+
+class CodecSection(Section):
+    name: Literal["int8"] = "int8"
+    block: Annotated[int, Field(ge=32, le=65_536)] = 256
+
+
+class PolicySection(Section):
+    quorum: Literal["majority", "two-thirds"] = "majority"
+    quorum_loss: Literal["wait"] = "wait"
+    grace_s: NotNegative = 10.0
+    round_timeout_s: Positive = 2.0
+    attempts_max: Annotated[int, Field(ge=1, le=100)] = 4
+    participants_min: Annotated[int, Field(ge=1, le=10_000)] = 2
+    snapshot_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+
+
+class RunFile(Section):
+    """The whole file; the sections are TOML tables of the same names."""
+
+    run: RunSection
+    model: ModelSection
+    data: DataSection = DataSection()
+    inner: InnerSection
+    outer: OuterSection
+    codec: CodecSection = CodecSection()
+    policy: PolicySection = PolicySection()
+
+    @model_validator(mode="after")
+    def _warms_up_within_the_run(self) -> RunFile:
+        total = self.inner.steps * self.outer.steps
+        if self.inner.warmup_steps > total:
+            raise ValueError(
+                f"inner.warmup_steps {self.inner.warmup_steps} is more than the whole run: "
+                f"inner.steps × outer.steps = {total}"
+            )
+        return self
+
+
+def load_run_file(path: Path) -> RunFile:
+    """The run that `path` describes.
+
+    Raises:
+        ConfigError: no file, not TOML, or a field that is missing, unknown or wrong; the evidence
+            has a line for each.
+    """
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigError(
+            f"{path} cannot be read: {exc.strerror}", do="p2ptrain run new --out run.toml makes one"
+        ) from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} is not TOML: {exc}", do=f"correct it in {path}") from exc
+    return parse_run_file(tree, name=str(path))
+
+
+def parse_run_file(tree: dict[str, Any], *, name: str = "the run file") -> RunFile:
+    """The same from a tree of tables; `name` is for the error.
+
+    Raises ConfigError.
+    """
+    try:
+        return RunFile.model_validate(_as_python(tree))
+    except ValidationError as exc:
+        faults = exc.errors(include_url=False)
+        lines = [_explain(dict(fault)) for fault in faults[:ERRORS_SHOWN_MAX]]
+        if len(faults) > ERRORS_SHOWN_MAX:
+            lines.append(f"and {len(faults) - ERRORS_SHOWN_MAX} more")
+        one = lines[0] if len(lines) == 1 else f"{len(faults)} settings are wrong"
+        raise ConfigError(
+            f"{name}: {one}", evidence=lines if len(lines) > 1 else (), do=f"correct {name}"
+        ) from exc
+
+
+def _as_python(value: object) -> object:
+    """TOML has arrays where we want tuples; in strict mode pydantic would refuse a list."""
+    if isinstance(value, dict):
+        return {key: _as_python(item) for key, item in value.items()}
+    return tuple(_as_python(item) for item in value) if isinstance(value, list) else value
+
+
+def _explain(fault: dict[str, Any]) -> str:
+    """One line: the field, its value, and what it should be."""
+    where = ".".join(str(part) for part in fault["loc"])
+    match fault["type"]:
+        case "missing":
+            return f"{where} is missing"
+        case "extra_forbidden":
+            return f"{where} is not a setting{_suggestion(fault['loc'])}"
+        case "string_pattern_mismatch":
+            return f"{where} is {fault['input']!r}; it should be a-z, 0-9 and dashes, at most 40"
+        case "value_error":
+            text = str(fault["msg"]).removeprefix("Value error, ")
+            return f"{where}: {text}" if where else text
+        case _:
+            text = str(fault["msg"]).removeprefix("Input ")
+            return f"{where} is {fault['input']!r}; it {text}"
+
+
+def _suggestion(location: tuple[object, ...]) -> str:
+    section: type[BaseModel] = RunFile
+    for part in location[:-1]:
+        annotation = section.model_fields[str(part)].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        section = annotation
+    near = difflib.get_close_matches(str(location[-1]), section.model_fields, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,128 @@
+"""A wrong run file is answered with the field, its value and what it should be."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from p2ptrain.config.run_file import load_run_file, parse_run_file
+from p2ptrain.config.samples import sample, sample_names
+from p2ptrain.errors import ConfigError
+
+
+def tiny_with(changes: dict[str, Any]) -> dict[str, Any]:
+    """The tiny run's tables with "section.field" set to a value, or taken out where it is None."""
+    tree = copy.deepcopy(tomllib.loads(sample("tiny")))
+    for where, value in changes.items():
+        section, _, name = where.partition(".")
+        if not name:
+            tree[section] = value
+        elif value is None:
+            del tree[section][name]
+        else:
+            tree[section][name] = value
+    return tree
+
+
+@pytest.mark.parametrize("name", sample_names())
+def test_the_samples_are_right(name: str) -> None:
+    run = parse_run_file(tomllib.loads(sample(name)))
+    assert run.run.name == name
+    assert run.run.admission == "allowlist"
+    assert run.inner.warmup_steps < run.inner.steps * run.outer.steps
+
+
+@pytest.mark.parametrize("name", sample_names())
+def test_the_files_under_configs_are_the_samples(name: str) -> None:
+    root = Path(__file__).parents[2]
+    assert (root / "configs" / f"{name}.toml").read_text() == sample(name)
+
+
+def test_every_setting_of_the_demo_is_explained_or_plain() -> None:
+    lines = [line for line in sample("demo").splitlines() if "=" in line.split("#")[0]]
+    unexplained = [line for line in lines if "#" not in line]
+    assert len(unexplained) <= len(lines) // 2
+    assert sample("demo").startswith("# ")
+
+
+def test_an_unknown_sample_is_answered_with_the_known() -> None:
+    with pytest.raises(ConfigError) as caught:
+        sample("../errors")
+    assert caught.value.do == "choose demo or tiny"
+
+
+WRONG = [
+    ({"model.width": None}, "model.width is missing"),
+    ({"model.width": "wide"}, "model.width is 'wide'; it should be a valid integer"),
+    ({"model.width": 32.5}, "model.width is 32.5; it should be a valid integer"),
+    ({"model.width": True}, "model.width is True; it should be a valid integer"),
+    ({"model.width": 0}, "model.width is 0; it should be greater than or equal to 1"),
+    ({"model.width": 30}, "model: width 30 must be an even multiple of heads 4"),
+    ({"model.kv_heads": 3}, "model: kv_heads 3 must divide heads 4"),
+    ({"model.vocab": 100}, "model.vocab is 100; it should be greater than or equal to 257"),
+    ({"model.widht": 32}, "model.widht is not a setting; did you mean width?"),
+    ({"modle": {}}, "modle is not a setting; did you mean model?"),
+    ({"inner.zzz": 1}, "inner.zzz is not a setting"),
+    ({"inner.lr": -1.0}, "inner.lr is -1.0; it should be greater than 0"),
+    ({"inner.lr": float("nan")}, "inner.lr is nan; it should be a finite number"),
+    ({"inner.schedule": "step"}, "inner.schedule is 'step'; it should be 'wsd', 'cosine' or"),
+    ({"inner.betas": [0.9]}, "inner.betas.1 is missing"),
+    ({"inner.warmup_steps": 13}, "inner.warmup_steps 13 is more than the whole run"),
+    ({"outer.momentum": 1.0}, "outer.momentum is 1.0; it should be less than 1"),
+    ({"policy.quorum": "all"}, "policy.quorum is 'all'; it should be 'majority' or 'two-thirds'"),
+    ({"policy.participants_min": 0}, "policy.participants_min is 0; it should be greater"),
+    ({"codec": {"name": "zip"}}, "codec.name is 'zip'; it should be 'int8'"),
+    ({"run.name": "Two Words"}, "run.name is 'Two Words'; it should be a-z"),
+    ({"run": 3}, "run is 3; it should be a valid dictionary"),
+]
+
+
+@pytest.mark.parametrize(("changes", "text"), WRONG, ids=[text[:40] for _, text in WRONG])
+def test_a_wrong_setting_is_named(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_run_file(tiny_with(changes), name="my.toml")
+    assert caught.value.what.startswith(f"my.toml: {text}")
+    assert caught.value.do == "correct my.toml"
+    assert caught.value.code == "CONFIG"
+
+
+def test_several_faults_are_listed_and_the_list_is_bounded() -> None:
+    two = {"model.width": 0, "inner.lr": -1.0}
+    with pytest.raises(ConfigError) as caught:
+        parse_run_file(tiny_with(two), name="my.toml")
+    assert caught.value.what == "my.toml: 2 settings are wrong"
+    assert [line.split(" ")[0] for line in caught.value.evidence] == ["model.width", "inner.lr"]
+    with pytest.raises(ConfigError) as caught:
+        parse_run_file({f"x{number}": 1 for number in range(20)})
+    assert caught.value.evidence[-1] == "and 18 more"
+
+
+def test_whole_numbers_serve_as_numbers() -> None:
+    run = parse_run_file(tiny_with({"inner.lr": 1, "inner.betas": [0, 0.95]}))
+    assert (run.inner.lr, run.inner.betas) == (1.0, (0.0, 0.95))
+
+
+def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_run_file(tmp_path / "run.toml")
+    assert "cannot be read: No such file" in caught.value.what
+    assert caught.value.do == "p2ptrain run new --out run.toml makes one"
+
+
+@pytest.mark.parametrize("data", [b"[run\n", b"\xff\xfe", b"a = 1\na = 2\n"])
+def test_a_file_that_is_not_toml_is_said_to_be_none(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(data)
+    with pytest.raises(ConfigError) as caught:
+        load_run_file(path)
+    assert caught.value.what.startswith(f"{path} is not TOML")
+
+
+def test_a_sample_loads_from_disk(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(sample("demo"))
+    assert load_run_file(path) == parse_run_file(tomllib.loads(sample("demo")))
