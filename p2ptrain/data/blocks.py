@@ -1,0 +1,97 @@
+"""One data block: the sequences of exactly one inner step, as a file that vouches for itself.
+
+    offset  bytes  field
+    0       8      magic "p2pblk\\0" and the version, 1
+    8       4      bytes per token: 2 or 4 (vocabularies over 65,536 need four)
+    12      4      sequences
+    16      4      tokens per sequence: the model's sequence length + 1, for the last target
+    20      4      CRC-32 of the tokens
+    24      …      tokens, little-endian, row-major
+
+The swarm has already compared a block with its digest when it fetched it.  The header's checksum
+catches what happens later (a disk that rots, a file cut short by a full disk), and its shape
+catches a block that belongs to another run.  A damaged block is refused as a whole: nothing is
+trained on it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing
+
+MAGIC = b"p2pblk\x00\x01"
+_HEADER = struct.Struct("<8s4I")
+HEADER_BYTES = _HEADER.size
+# A batch of 2,048 sequences of 8,192 four-byte tokens: no single inner step of a peer needs more.
+BLOCK_BYTES_MAX = 2**26
+
+Tokens = npt.NDArray[np.integer[Any]]
+
+
+def encode_block(rows: Tokens, vocab: int) -> bytes:
+    """The file of a block of tokens shaped [sequences, sequence + 1], all below `vocab`."""
+    assert rows.ndim == 2, f"a block of shape {rows.shape}"
+    assert rows.size > 0, "a block without tokens"
+    assert int(rows.min()) >= 0, "a negative token"
+    assert int(rows.max()) < vocab, "a token outside the vocabulary"
+    token_bytes = 2 if vocab <= 2**16 else 4
+    body = np.ascontiguousarray(rows, dtype=f"<u{token_bytes}").tobytes()
+    header = _HEADER.pack(MAGIC, token_bytes, rows.shape[0], rows.shape[1], zlib.crc32(body))
+    assert len(header) + len(body) <= BLOCK_BYTES_MAX, "a block over the limit"
+    return header + body
+
+
+def decode_block(data: bytes, *, vocab: int, sequence: int, name: str = "a block") -> Tokens:
+    """The tokens of a block, int64, shaped [sequences, sequence + 1].
+
+    Raises:
+        ChunkCorrupt: damaged, cut short, or not made for this vocabulary and sequence length.
+    """
+    if len(data) < HEADER_BYTES or len(data) > BLOCK_BYTES_MAX:
+        raise _refused(name, f"it has {len(data)} bytes")
+    magic, token_bytes, sequences, row_tokens, crc = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise _refused(name, "it does not start as a data block of version 1 does")
+    if token_bytes not in (2, 4) or row_tokens != sequence + 1 or sequences == 0:
+        shape = f"{sequences} × {row_tokens} tokens of {token_bytes} bytes"
+        raise _refused(name, f"it says it holds {shape}; the run has {sequence + 1} a row")
+    body = memoryview(data)[HEADER_BYTES:]
+    if len(body) != sequences * row_tokens * token_bytes:
+        raise _refused(name, f"{sequences} × {row_tokens} tokens do not have {len(body)} bytes")
+    if zlib.crc32(body) != crc:
+        raise _refused(name, "its checksum does not match its tokens")
+    rows = np.frombuffer(body, dtype=f"<u{token_bytes}").reshape(sequences, row_tokens)
+    if int(rows.max()) >= vocab:
+        raise _refused(name, f"it holds token {int(rows.max())}; the vocabulary ends at {vocab}")
+    return rows.astype(np.int64)
+
+
+def read_block(path: Path, *, vocab: int, sequence: int) -> Tokens:
+    """The tokens of the block file at `path`.
+
+    Raises:
+        ChunkMissing: no such file, or it cannot be read.
+        ChunkCorrupt: see `decode_block`.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(BLOCK_BYTES_MAX + 1)
+    except OSError as exc:
+        raise ChunkMissing(f"data block {path} cannot be read: {exc.strerror}") from exc
+    return decode_block(data, vocab=vocab, sequence=sequence, name=str(path))
+
+
+def _refused(name: str, reason: str) -> ChunkCorrupt:
+    return ChunkCorrupt(
+        f"data block {name} is refused: {reason}",
+        code="DATA",
+        likely="the file was damaged on this disk, or it belongs to another run",
+        do="remove the file; the node fetches it again from its peers",
+    )

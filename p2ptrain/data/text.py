@@ -1,0 +1,42 @@
+"""Text to train on that every machine already has: the sources of Python's standard library."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+_FILE_BYTES_MAX = 2**20
+
+
+def standard_library_text(limit_bytes: int) -> list[str]:
+    """One document per source file, in the order of their paths, at most `limit_bytes` in all.
+
+    About 12 MB are there.  Tests and installed packages are left out: the former repeat themselves,
+    the latter differ between machines.  Files that are not UTF-8, or over 1 MiB, are passed over.
+    """
+    documents: list[str] = []
+    remaining = limit_bytes
+    for path in _sources(Path(sysconfig.get_path("stdlib"))):
+        text = _read(path)
+        size = len(text.encode())
+        if 0 < size <= remaining:
+            documents.append(text)
+            remaining -= size
+    return documents
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    for path in sorted(root.rglob("*.py")):
+        if _LEFT_OUT.isdisjoint(path.relative_to(root).parts):
+            yield path
+
+
+def _read(path: Path) -> str:
+    """The file's text, or nothing if it is not text of a usual size."""
+    try:
+        data = path.read_bytes()
+        return data.decode() if len(data) <= _FILE_BYTES_MAX else ""
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,99 @@
+"""A blocking frame channel over one end of a socketpair.
+
+The trainer uses it between inner steps, and so does a node's thread.  A trio task needs only the
+raw socket and a `wire.FrameReader`.  The channel never depends on the socket's blocking mode
+(trio makes its sockets non-blocking, and both views share one file): it waits with poll() and
+transfers with MSG_DONTWAIT.
+
+It does not know what the frames mean, or which side it serves.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+
+from p2ptrain.errors import RemoteProtocolError, TrainerError
+from p2ptrain.ipc.frames import Frame
+from p2ptrain.ipc.wire import FrameReader, encode
+
+# Frames are small and both sides drain their socket between inner steps.  The slowest known gap is
+# a first compiled step (tens of seconds); a buffer still full after this long means a dead reader.
+SEND_DEADLINE_S = 120.0
+_RECEIVE_BYTES = 65_536
+
+
+class ChannelClosed(TrainerError):
+    """The other side is gone: its process ended or it closed the socket."""
+
+    default_code = "TRAINER-CHANNEL"
+
+
+class Channel:
+    """Frames in, frames out, over a connected stream socket that it does not own.
+
+    One thread may send while another receives; two must not do the same.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._reader = FrameReader()
+        self._arrived: deque[Frame] = deque()
+
+    def send(self, frame: Frame, *, deadline_s: float = SEND_DEADLINE_S) -> None:
+        """Send the whole frame.  Raises ChannelClosed, also when nobody reads for `deadline_s`."""
+        data = memoryview(encode(frame))
+        give_up_at = time.monotonic() + deadline_s
+        while data:
+            if not _wait(self._socket, select.POLLOUT, give_up_at - time.monotonic()):
+                raise ChannelClosed(f"nobody took a {frame.kind} frame for {deadline_s:.0f} s")
+            try:
+                sent = self._socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                continue
+            except OSError as exc:
+                raise ChannelClosed(f"a {frame.kind} frame could not be sent: {exc}") from exc
+            data = data[sent:]
+
+    def receive(self, timeout_s: float | None = None) -> Frame | None:
+        """The next frame, or None if none is complete within `timeout_s` (None waits for ever).
+
+        Raises:
+            ChannelClosed: the other side is gone and all its frames have been received.
+            RemoteProtocolError: it sent what is not a frame, or ended inside one.
+        """
+        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._arrived:
+            remaining_s = None if give_up_at is None else give_up_at - time.monotonic()
+            if not _wait(self._socket, select.POLLIN, remaining_s):
+                return None
+            self._fill()
+        return self._arrived.popleft()
+
+    def _fill(self) -> None:
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as exc:
+            raise ChannelClosed(f"the channel broke: {exc}") from exc
+        if data:
+            self._arrived.extend(self._reader.feed(data))
+            return
+        try:
+            self._reader.end()
+        except RemoteProtocolError as exc:
+            raise ChannelClosed(f"the other side ended in mid-frame: {exc.what}") from exc
+        raise ChannelClosed("the other side closed the channel")
+
+
+def _wait(sock: socket.socket, events: int, timeout_s: float | None) -> bool:
+    """Whether `sock` becomes ready in time.  poll(), because select() fails above fd 1023."""
+    poller = select.poll()
+    try:
+        poller.register(sock, events)
+    except ValueError as exc:
+        raise ChannelClosed("the channel was closed on this side") from exc
+    return bool(poller.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))

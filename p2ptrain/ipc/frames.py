@@ -1,0 +1,235 @@
+"""The sentences between a node and its trainer, as values and as bytes.
+
+    node → trainer                            trainer → node
+    ─────────────────────────────────────     ─────────────────────────────────────────────
+    Load       parameters become θ            Hello          up, this is my layout
+    Train      one inner step per block       Progress       an inner step is done
+    Rebase     θ moved; keep local work       FragmentReady  local weights are in the arena
+    Evaluate   loss of θ on these blocks      Evaluated      that loss
+    Pause, Resume, Stop                       Failed         cannot go on, and why
+
+Each dataclass checks itself when it is made, so neither side can send or believe an impossible
+value.  The trainer is our own code, but it shares its process with whatever a GPU driver does to
+memory, so its frames are read as carefully as a peer's.  `wire` knows how frames become bytes; this
+module knows only what they say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from p2ptrain.ids import Digest, is_digest
+
+BLOCKS_MAX = 4096
+PATH_CHARACTERS_MAX = 4096
+TEXT_CHARACTERS_MAX = 4096
+# Past the end of any run (10 000 years of inner steps at 30 a second), and exact as a double.
+COUNT_MAX = 2**53
+
+
+def _check_count(name: str, value: object, least: int = 0) -> None:
+    if type(value) is not int or not least <= value <= COUNT_MAX:
+        raise ValueError(f"{name} is {value!r}, not a count of at least {least}")
+
+
+def _check_finite(name: str, value: object) -> None:
+    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+        raise ValueError(f"{name} is {value!r}, not a finite number")
+
+
+def _check_text(name: str, value: object, characters_max: int = TEXT_CHARACTERS_MAX) -> None:
+    if not isinstance(value, str) or len(value) > characters_max:
+        raise ValueError(f"{name} is not a text of at most {characters_max} characters")
+
+
+def _check_paths(paths: object) -> None:
+    if not isinstance(paths, tuple) or len(paths) > BLOCKS_MAX:
+        raise ValueError(f"block_paths is not a tuple of at most {BLOCKS_MAX} paths")
+    for path in paths:
+        _check_text("a block path", path, PATH_CHARACTERS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Take θ of outer step `step` from the arena.  Local work so far is committed or dropped."""
+
+    kind: ClassVar[str] = "load"
+    step: int
+
+    def __post_init__(self) -> None:
+        _check_count("step", self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train for outer step `step`: one inner step per block, in this order.
+
+    `first_inner_step` counts from the start of the run and places the learning rate.  Work since
+    the last Load still counts: after a Skip, a further Train adds to the same pseudo-gradient.
+    """
+
+    kind: ClassVar[str] = "train"
+    step: int
+    block_paths: tuple[str, ...]
+    first_inner_step: int
+
+    def __post_init__(self) -> None:
+        _check_count("step", self.step)
+        _check_count("first_inner_step", self.first_inner_step)
+        _check_paths(self.block_paths)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebase:
+    """θ is now that of `step`, made without us: move by as much as θ moved and keep the local work.
+
+    A trainer that was ready writes its weights anew and says FragmentReady for `step`.
+    """
+
+    kind: ClassVar[str] = "rebase"
+    step: int
+
+    def __post_init__(self) -> None:
+        _check_count("step", self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Measure the loss of θ as it lies in the arena; local weights come back afterwards."""
+
+    kind: ClassVar[str] = "evaluate"
+    request: int
+    block_paths: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_count("request", self.request)
+        _check_paths(self.block_paths)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Finish the inner step at hand, then rest until Resume.  Other frames are still obeyed."""
+
+    kind: ClassVar[str] = "pause"
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    kind: ClassVar[str] = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End with exit status 0 after the inner step at hand."""
+
+    kind: ClassVar[str] = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The trainer's first frame: all `ranks` are up and the arena fits the layout."""
+
+    kind: ClassVar[str] = "hello"
+    rank: int
+    ranks: int
+    layout_digest: Digest
+    parameters: int
+    device: str
+
+    def __post_init__(self) -> None:
+        _check_count("ranks", self.ranks, least=1)
+        _check_count("rank", self.rank)
+        _check_count("parameters", self.parameters, least=1)
+        _check_text("device", self.device)
+        if not self.rank < self.ranks:
+            raise ValueError(f"rank {self.rank} is not one of {self.ranks}")
+        if not is_digest(self.layout_digest):
+            raise ValueError("layout_digest is not a digest")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One inner step is done.  `tokens` counts since the last Load; `loss` is this step's mean."""
+
+    kind: ClassVar[str] = "progress"
+    step: int
+    inner_step: int
+    loss: float
+    tokens_per_s: float
+    tokens: int
+
+    def __post_init__(self) -> None:
+        _check_count("step", self.step)
+        _check_count("inner_step", self.inner_step)
+        _check_count("tokens", self.tokens)
+        _check_finite("loss", self.loss)
+        _check_finite("tokens_per_s", self.tokens_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentReady:
+    """Every rank's weights are in the arena.  They hold `tokens` of the first `blocks` blocks of
+    the lease, trained since the last Load; `loss` is the mean over these."""
+
+    kind: ClassVar[str] = "fragment_ready"
+    step: int
+    tokens: int
+    blocks: int
+    loss: float
+
+    def __post_init__(self) -> None:
+        _check_count("step", self.step)
+        _check_count("tokens", self.tokens)
+        _check_count("blocks", self.blocks)
+        _check_finite("loss", self.loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The answer to Evaluate: mean loss in nats over `tokens` predicted tokens."""
+
+    kind: ClassVar[str] = "evaluated"
+    request: int
+    loss: float
+    tokens: int
+
+    def __post_init__(self) -> None:
+        _check_count("request", self.request)
+        _check_count("tokens", self.tokens)
+        _check_finite("loss", self.loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The trainer dropped what it was told to do; it is alive and waits for the next frame.
+
+    `code` is NAN (the loss is not finite), DATA (a block is missing or damaged) or ORDER (a frame
+    that makes no sense now, which is the node's bug).  `evaluation` names the Evaluate that failed.
+    """
+
+    kind: ClassVar[str] = "failed"
+    code: str
+    text: str
+    evaluation: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_text("code", self.code, 32)
+        _check_text("text", self.text)
+        if self.evaluation is not None:
+            _check_count("evaluation", self.evaluation)
+
+
+ToTrainer = Load | Train | Rebase | Evaluate | Pause | Resume | Stop
+ToNode = Hello | Progress | FragmentReady | Evaluated | Failed
+Frame = ToTrainer | ToNode
+
+KINDS: Mapping[str, type[Frame]] = {
+    frame.kind: frame
+    for frame in (
+        *(Load, Train, Rebase, Evaluate, Pause, Resume, Stop),
+        *(Hello, Progress, FragmentReady, Evaluated, Failed),
+    )
+}

@@ -1,0 +1,145 @@
+"""What a trainer must know to train: the model's sizes, the inner optimizer, and this machine.
+
+`model` and `inner` come from the run's manifest and are the same for every peer; the rest is local.
+The values check themselves; nobody can start a trainer on settings that cannot work.  They travel
+as JSON on the trainer's command line: a few hundred bytes, readable in `ps`, holding no secret.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal, get_args
+
+from p2ptrain.errors import ConfigError
+
+Schedule = Literal["wsd", "cosine", "constant"]
+Precision = Literal["fp32", "bf16"]
+Device = Literal["cpu", "cuda"]
+
+
+def _require(holds: bool, name: str, value: object, fix: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} is {value!r}", do=fix)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The sizes of a Llama-style model.  `width` is that of all heads; `ffn` is SwiGLU's inside."""
+
+    vocab: int
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    sequence: int
+    rope_base: float = 10_000.0
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "layers", "width", "heads", "kv_heads", "ffn", "sequence"):
+            value = getattr(self, name)
+            _require(type(value) is int and value > 0, name, value, f"set {name} to 1 or more")
+        _require(
+            self.width % self.heads == 0 and self.head_width % 2 == 0,
+            "width",
+            self.width,
+            f"make width an even multiple of heads ({self.heads}): rotary pairs split each head",
+        )
+        _require(
+            self.heads % self.kv_heads == 0,
+            "kv_heads",
+            self.kv_heads,
+            f"choose a divisor of heads ({self.heads})",
+        )
+        _require(self.rope_base > 1, "rope_base", self.rope_base, "usual is 10000")
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+
+@dataclass(frozen=True, slots=True)
+class InnerSpec:
+    """Inner training of one outer step: `steps` (H) inner steps of `batch_sequences` each.
+
+    The learning rate rises over `warmup_steps`, and falls towards the end of `total_steps`, both
+    counted over the whole run; `schedule` says how (see trainer.schedule).
+    """
+
+    steps: int
+    batch_sequences: int
+    lr: float
+    warmup_steps: int
+    total_steps: int
+    schedule: Schedule = "wsd"
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    z_loss: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_sequences", "total_steps"):
+            value = getattr(self, name)
+            _require(type(value) is int and value > 0, name, value, f"set {name} to 1 or more")
+        _require(
+            type(self.warmup_steps) is int and 0 <= self.warmup_steps <= self.total_steps,
+            "warmup_steps",
+            self.warmup_steps,
+            f"choose 0 to total_steps ({self.total_steps})",
+        )
+        for name in ("lr", "weight_decay", "clip", "z_loss"):
+            value = getattr(self, name)
+            _require(math.isfinite(value) and value >= 0, name, value, f"set {name} to 0 or more")
+        _require(
+            self.schedule in get_args(Schedule),
+            "schedule",
+            self.schedule,
+            f"choose one of {', '.join(get_args(Schedule))}",
+        )
+        object.__setattr__(self, "betas", tuple(self.betas))
+        _require(
+            len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
+            "betas",
+            self.betas,
+            "give two numbers from 0 to below 1",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerConfig:
+    """All that a trainer is told at its start.
+
+    `threads` is per rank and for the CPU's share; `micro_batch` is sequences per forward pass of
+    one rank, 0 for the whole batch.
+    """
+
+    model: ModelSpec
+    inner: InnerSpec
+    device: Device = "cpu"
+    precision: Precision = "fp32"
+    compile: bool = False
+    threads: int = 1
+    micro_batch: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.device in get_args(Device), "device", self.device, "choose cpu or cuda")
+        _require(self.precision in get_args(Precision), "precision", self.precision, "fp32 or bf16")
+        _require(self.threads > 0, "threads", self.threads, "set threads to 1 or more")
+        _require(self.micro_batch >= 0, "micro_batch", self.micro_batch, "0 is the whole batch")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> TrainerConfig:
+        """Raises ConfigError for anything that `to_json` does not write."""
+        try:
+            tree = json.loads(text)
+            model, inner = ModelSpec(**tree.pop("model")), InnerSpec(**tree.pop("inner"))
+            return cls(model, inner, **tree)
+        except (ValueError, TypeError, KeyError, AttributeError) as exc:
+            raise ConfigError(f"the trainer's settings cannot be read: {exc}") from exc

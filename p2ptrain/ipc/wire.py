@@ -1,0 +1,91 @@
+"""Frames as bytes: a big-endian u32 length, then a canonical msgpack map of fields and `kind`.
+
+It knows no sockets: `encode` gives bytes, `FrameReader` takes them in whatever pieces they come.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import fields
+
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ipc.frames import KINDS, Frame
+
+FRAME_BYTES_MAX = 2**20
+"""A lease of 4,096 blocks whose paths have 250 bytes each fits; nothing we send comes near."""
+
+_LENGTH = struct.Struct(">I")
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame with its length prefix, ready to be sent."""
+    body = encode_body(frame)
+    assert len(body) <= FRAME_BYTES_MAX, f"a {frame.kind} frame of {len(body)} bytes"
+    return _LENGTH.pack(len(body)) + body
+
+
+def encode_body(frame: Frame) -> bytes:
+    return pack({"kind": frame.kind} | {f.name: getattr(frame, f.name) for f in fields(frame)})
+
+
+def decode_body(body: bytes | memoryview) -> Frame:
+    """The frame that `body` (without length prefix) encodes.
+
+    Raises:
+        RemoteProtocolError: anything but exactly one valid frame.
+    """
+    value = unpack(body, bytes_max=FRAME_BYTES_MAX)
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+        raise RemoteProtocolError("a trainer frame is not a map with a kind")
+    frame_type = KINDS.get(kind := value.pop("kind"))
+    if frame_type is None:
+        raise RemoteProtocolError(f"there is no trainer frame of kind {kind[:40]!r}")
+    if "block_paths" in value and isinstance(value["block_paths"], list):
+        value["block_paths"] = tuple(value["block_paths"])
+    if set(value) != {field.name for field in fields(frame_type)}:
+        raise RemoteProtocolError(f"a {kind} frame has the fields {sorted(value)[:8]}")
+    try:
+        return frame_type(**value)
+    except ValueError as exc:
+        raise RemoteProtocolError(f"a {kind} frame is invalid: {exc}") from exc
+
+
+class FrameReader:
+    """Turns bytes, in whatever pieces they come, into frames.  It does no I/O of its own.
+
+    After an error the stream's frame borders are lost: close it.
+    """
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """All frames that `data` completes, in order.
+
+        Raises:
+            RemoteProtocolError: an oversize or invalid frame.
+        """
+        self._pending += data
+        frames: list[Frame] = []
+        while (body := self._take_body()) is not None:
+            frames.append(decode_body(body))
+        return frames
+
+    def end(self) -> None:
+        """Say that the stream is over.  Raises RemoteProtocolError if it ended inside a frame."""
+        if self._pending:
+            raise RemoteProtocolError(f"the stream ended {len(self._pending)} bytes into a frame")
+
+    def _take_body(self) -> bytes | None:
+        if len(self._pending) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._pending)
+        if length > FRAME_BYTES_MAX:
+            raise RemoteProtocolError(f"a frame of {length} bytes; at most {FRAME_BYTES_MAX}")
+        end = _LENGTH.size + length
+        if len(self._pending) < end:
+            return None
+        body = bytes(self._pending[_LENGTH.size : end])
+        del self._pending[:end]
+        return body

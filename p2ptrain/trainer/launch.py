@@ -1,0 +1,132 @@
+"""Starts the rank processes of one trainer and hands over all that ties them to this process.
+
+It only starts them: `supervisor` listens to them and ends them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import p2ptrain
+from p2ptrain.ipc.trainer_config import TrainerConfig
+
+# A Python traceback through torch has about 3 KB; of several ranks' the first is the telling one.
+STDERR_TAIL_BYTES = 16_384
+_LOOPBACK = "127.0.0.1"
+
+
+class StderrTail:
+    """The last bytes that the ranks wrote to stdout and stderr, read by a thread of its own."""
+
+    def __init__(self, read_fd: int) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(
+            target=self._read, args=(read_fd,), name="trainer-stderr", daemon=True
+        )
+        self._thread.start()
+
+    def text(self) -> str:
+        with self._lock:
+            return b"".join(self._pieces)[-STDERR_TAIL_BYTES:].decode(errors="replace")
+
+    def finish(self, limit_s: float) -> str:
+        """The text once every writer is gone, or what there is after `limit_s`."""
+        self._thread.join(limit_s)
+        return self.text()
+
+    def _read(self, read_fd: int) -> None:
+        with open(read_fd, "rb", buffering=0) as stream:
+            while piece := stream.read(4096):
+                with self._lock:
+                    self._pieces.append(piece)
+                    self._size += len(piece)
+                    while self._size - len(self._pieces[0]) >= STDERR_TAIL_BYTES:
+                        self._size -= len(self._pieces.popleft())
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The processes by rank, our end of the socketpair, and the pipe end that keeps them alive."""
+
+    processes: tuple[subprocess.Popen[bytes], ...]
+    socket: socket.socket
+    lifeline_fd: int
+    tail: StderrTail
+
+
+def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> Launched:
+    """Start `ranks` processes that inherit the two vectors.  If one cannot start, none stays."""
+    with ExitStack() as always, ExitStack() as on_failure:
+        ours, theirs = socket.socketpair()
+        always.callback(theirs.close)
+        on_failure.callback(ours.close)
+        lifeline_read, lifeline_write = os.pipe()
+        always.callback(os.close, lifeline_read)
+        on_failure.callback(os.close, lifeline_write)
+        stderr_read, stderr_write = os.pipe()
+        always.callback(os.close, stderr_write)
+        on_failure.callback(os.close, stderr_read)
+        # Bound here and handed to rank 0: no port is ever guessed and then found taken.
+        store = always.enter_context(socket.create_server((_LOOPBACK, 0)))
+        every = {"--theta-fd": theta_fd, "--local-fd": local_fd, "--lifeline-fd": lifeline_read}
+        first = {"--socket-fd": theirs.fileno(), "--store-fd": store.fileno()}
+        command = [sys.executable, "-m", "p2ptrain.trainer", "--config", config.to_json()]
+        processes: list[subprocess.Popen[bytes]] = []
+        on_failure.callback(_kill, processes)
+        for rank in range(ranks):
+            environment = _environment(rank, ranks, store.getsockname()[1], config.threads)
+            fds = every | first if rank == 0 else every
+            processes.append(_start_rank(command, environment, fds, stderr_write))
+        on_failure.pop_all()
+    return Launched(tuple(processes), ours, lifeline_write, StderrTail(stderr_read))
+
+
+def _start_rank(
+    command: list[str], environment: dict[str, str], fds: dict[str, int], output_fd: int
+) -> subprocess.Popen[bytes]:
+    options = [text for option, fd in fds.items() for text in (option, str(fd))]
+    return subprocess.Popen(
+        command + options,
+        pass_fds=tuple(fds.values()),
+        stdin=subprocess.DEVNULL,
+        stdout=output_fd,
+        stderr=output_fd,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def _environment(rank: int, ranks: int, port: int, threads: int) -> dict[str, str]:
+    """What torchrun would set, and that only this machine may connect."""
+    source = str(Path(p2ptrain.__file__).parents[1])
+    added = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": ranks,
+        "MASTER_ADDR": _LOOPBACK,
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "PYTHONUNBUFFERED": 1,
+        "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH")))),
+    }
+    # Gloo listens on the interface of the host's name otherwise: open to the network, or not found.
+    if "lo" in {name for _, name in socket.if_nameindex()}:
+        added["GLOO_SOCKET_IFNAME"] = "lo"
+    return {**os.environ, **{name: str(value) for name, value in added.items()}}
+
+
+def _kill(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()

@@ -1,0 +1,202 @@
+"""The trainer's life after its start: obey a frame, or do one inner step, until Stop.
+
+    state        becomes          by
+    ─────────    ─────────        ─────────────────────────────────────
+    empty        standing by      Load
+    standing by  training         Train
+    training     ready            its last block, after which `local` holds the weights
+    ready        training         Train (after a Skip)
+    ready        ready            Rebase (writes `local` again)
+    any          standing by      Load
+
+Frames are looked at between two inner steps, so an order waits for one inner step at most.  Every
+rank runs this loop on the same frames; only rank 0 hears the node and answers it.
+
+An order that cannot be carried out is answered with Failed, drops the blocks that were still to be
+trained, and leaves the weights as they are: the node decides what follows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from p2ptrain.data.blocks import Tokens, read_block
+from p2ptrain.errors import ChunkCorrupt, StoreError, TrainerDiverged
+from p2ptrain.ipc import frames
+from p2ptrain.ipc.channel import Channel, ChannelClosed
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer.arena import Arena
+from p2ptrain.trainer.batch import loss_on, predicted_tokens, train_on
+from p2ptrain.trainer.model import Llama
+from p2ptrain.trainer.optimizer import set_learning_rate
+from p2ptrain.trainer.ranks import Ranks
+from p2ptrain.trainer.schedule import learning_rate
+
+# While rank 0 waits for the node the others wait in a collective; an empty frame now and then keeps
+# that wait far below the collectives' time limit.
+IDLE_PULSE_S = 60.0
+
+
+@dataclass(slots=True)
+class Work:
+    """What has been trained since the last Load, and what is still to be trained."""
+
+    step: int
+    tokens: int = 0
+    blocks: int = 0
+    loss_sum: float = 0.0
+    queue: deque[tuple[int, str]] = field(default_factory=deque)
+    ready: bool = False
+
+    def report(self) -> frames.FragmentReady:
+        loss = self.loss_sum / max(1, self.tokens)
+        return frames.FragmentReady(self.step, self.tokens, self.blocks, loss)
+
+
+class Loop:
+    """Serves one node over `channel` (None on every rank but the first)."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        model: Llama,
+        optimizer: torch.optim.Optimizer,
+        arena: Arena,
+        ranks: Ranks,
+        channel: Channel | None,
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._optimizer = optimizer
+        self._arena = arena
+        self._ranks = ranks
+        self._channel = channel
+        self._work: Work | None = None
+        self._paused = False
+
+    def run(self) -> None:
+        """Until Stop, or until the node is gone."""
+        while True:
+            frame = self._next_frame()
+            if isinstance(frame, frames.Stop):
+                return
+            if frame is not None:
+                self._obey(frame)
+            elif self._busy:
+                self._inner_step()
+
+    @property
+    def _busy(self) -> bool:
+        return self._work is not None and bool(self._work.queue) and not self._paused
+
+    def _next_frame(self) -> frames.Frame | None:
+        """The same frame on all ranks; None if there is none and an inner step can be done."""
+        frame: frames.Frame | None = None
+        if self._channel is not None:
+            try:
+                frame = self._channel.receive(0.0 if self._busy else IDLE_PULSE_S)
+            except ChannelClosed:
+                frame = frames.Stop()
+        return self._ranks.share(frame)
+
+    def _say(self, frame: frames.ToNode) -> None:
+        if self._channel is not None:
+            self._channel.send(frame)
+
+    def _obey(self, frame: frames.Frame) -> None:
+        match frame:
+            case frames.Load(step):
+                self._arena.load()
+                self._work = Work(step)
+            case frames.Train():
+                self._train(frame)
+            case frames.Rebase(step):
+                self._rebase(step)
+            case frames.Evaluate(request, block_paths):
+                self._evaluate(request, block_paths)
+            case frames.Pause():
+                self._paused = True
+            case frames.Resume():
+                self._paused = False
+            case _:
+                self._fail("ORDER", f"a {frame.kind} frame is not for a trainer")
+
+    def _train(self, order: frames.Train) -> None:
+        if self._work is None:
+            return self._fail("ORDER", "Train before the first Load")
+        self._work.step = order.step
+        self._work.ready = False
+        self._work.queue.extend(enumerate(order.block_paths, order.first_inner_step))
+        self._publish_if_done(self._work)
+
+    def _rebase(self, step: int) -> None:
+        if self._work is None:
+            return self._fail("ORDER", "Rebase before the first Load")
+        self._arena.rebase()
+        self._work.step = step
+        if self._work.ready:
+            self._publish_if_done(self._work)
+
+    def _inner_step(self) -> None:
+        work, started_s = self._work, time.monotonic()
+        assert work is not None
+        inner_step, path = work.queue.popleft()
+        try:
+            rows = self._read(path)
+            set_learning_rate(self._optimizer, learning_rate(self._config.inner, inner_step))
+            loss = train_on(rows, self._model, self._optimizer, self._ranks, self._config)
+        except StoreError as exc:
+            return self._fail("DATA", exc.what)
+        except TrainerDiverged as exc:
+            return self._fail("NAN", f"{exc.what} at inner step {inner_step}")
+        tokens = predicted_tokens(rows)
+        work.tokens += tokens
+        work.blocks += 1
+        work.loss_sum += loss * tokens
+        rate = tokens / max(1e-9, time.monotonic() - started_s)
+        self._say(frames.Progress(work.step, inner_step, loss, rate, work.tokens))
+        self._publish_if_done(work)
+
+    def _publish_if_done(self, work: Work) -> None:
+        """Write the weights to `local` and say so, once no block is left and all ranks have."""
+        if work.queue:
+            return
+        self._arena.store()
+        self._ranks.meet()
+        work.ready = True
+        self._say(work.report())
+
+    def _evaluate(self, request: int, paths: Sequence[str]) -> None:
+        loss_sum, tokens = 0.0, 0
+        try:
+            with self._arena.outer_parameters():
+                for path in paths:
+                    rows = self._read(path)
+                    loss_sum += loss_on(rows, self._model, self._ranks, self._config)
+                    tokens += predicted_tokens(rows)
+            answer = frames.Evaluated(request, loss_sum / max(1, tokens), tokens)
+        except StoreError as exc:
+            return self._say(frames.Failed("DATA", exc.what, request))
+        except ValueError:
+            return self._say(frames.Failed("NAN", f"the loss of θ is {loss_sum}", request))
+        self._say(answer)
+
+    def _read(self, path: str) -> Tokens:
+        spec, inner = self._config.model, self._config.inner
+        rows = read_block(Path(path), vocab=spec.vocab, sequence=spec.sequence)
+        if len(rows) != inner.batch_sequences:
+            raise ChunkCorrupt(
+                f"data block {path} has {len(rows)} sequences; the run has {inner.batch_sequences}"
+            )
+        return rows
+
+    def _fail(self, code: str, text: str) -> None:
+        if self._work is not None:
+            self._work.queue.clear()
+        self._say(frames.Failed(code, text[: frames.TEXT_CHARACTERS_MAX]))

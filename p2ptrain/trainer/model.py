@@ -1,0 +1,133 @@
+"""A Llama-style language model: the mathematics, and nothing of how it is spread over devices.
+
+Pre-norm blocks of grouped-query attention with rotary positions and a SwiGLU feed-forward, RMSNorm,
+no biases, head tied to the embedding or not.  Sizes come as data (`ModelSpec`).
+`shapes.parameters` lists the same parameters without torch and says how they start; this module
+leaves them unset, because a trainer always loads θ before it trains.
+
+Shapes in comments: B sequences, T positions, W width, H heads, K key-value heads, D head width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from p2ptrain.ipc.trainer_config import ModelSpec
+
+NORM_EPSILON = 1e-5
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) · gain, in fp32 whatever x is: bf16 keeps too few digits of a sum of squares."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x.float(), x.shape[-1:], self.weight.float(), NORM_EPSILON).type_as(x)
+
+
+def rotary_table(sequence: int, head_width: int, base: float, device: torch.device) -> Tensor:
+    """cos and sin of every position and pair of features: [2, T, D/2], fp32."""
+    pairs = torch.arange(0, head_width, 2, device=device, dtype=torch.float32)
+    frequencies = base ** (-pairs / head_width)
+    angles = torch.arange(sequence, device=device, dtype=torch.float32)[:, None] * frequencies
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(x: Tensor, rotary: Tensor) -> Tensor:
+    """Turn feature d and feature d + D/2 of x [B, H, T, D] by their position's angle."""
+    cos, sin = rotary.to(x.dtype).unbind(0)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
+
+
+class Attention(nn.Module):
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        key_width = spec.kv_heads * spec.head_width
+        self.head_width = spec.head_width
+        self.grouped = spec.kv_heads != spec.heads
+        self.query = nn.Linear(spec.width, spec.width, bias=False)
+        self.key = nn.Linear(spec.width, key_width, bias=False)
+        self.value = nn.Linear(spec.width, key_width, bias=False)
+        self.output = nn.Linear(spec.width, spec.width, bias=False)
+
+    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
+        q = rotate(self._heads(self.query(x)), rotary)  # [B, H, T, D]
+        k = rotate(self._heads(self.key(x)), rotary)  # [B, K, T, D]
+        v = self._heads(self.value(x))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.grouped)
+        return self.output(y.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.gate = nn.Linear(spec.width, spec.ffn, bias=False)
+        self.up = nn.Linear(spec.width, spec.ffn, bias=False)
+        self.down = nn.Linear(spec.ffn, spec.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(spec.width)
+        self.attention = Attention(spec)
+        self.feed_forward_norm = RMSNorm(spec.width)
+        self.feed_forward = FeedForward(spec)
+
+    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotary)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class Llama(nn.Module):
+    """Tokens [B, T] in, logits [B, T, vocab] out."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = nn.Embedding(spec.vocab, spec.width)
+        self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.layers))
+        self.norm = RMSNorm(spec.width)
+        self.head = nn.Linear(spec.width, spec.vocab, bias=False)
+        if spec.tied:
+            self.head.weight = self.embedding.weight
+        self._rotary: Tensor | None = None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)  # [B, T, W]
+        rotary = self._rotary_on(tokens.device)[:, : tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x, rotary)
+        return self.head(self.norm(x))
+
+    def _rotary_on(self, device: torch.device) -> Tensor:
+        # Not a buffer: the model is made on the meta device, where a buffer would have no values.
+        if self._rotary is None or self._rotary.device != device:
+            spec = self.spec
+            self._rotary = rotary_table(spec.sequence, spec.head_width, spec.rope_base, device)
+        return self._rotary
+
+
+def token_losses(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
+    """Summed cross-entropy in nats, and the sum to train on: cross-entropy + z_loss · log²Z.
+
+    Both are sums over tokens, so that the caller divides once, by all tokens of the batch on all
+    ranks, and the z-loss is normalised exactly as the cross-entropy is.
+    """
+    flat = logits.float().flatten(0, 1)
+    cross_entropy = F.cross_entropy(flat, targets.flatten(), reduction="sum")
+    if z_loss == 0:
+        return cross_entropy, cross_entropy
+    return cross_entropy, cross_entropy + z_loss * flat.logsumexp(-1).square().sum()

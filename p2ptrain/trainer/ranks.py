@@ -1,0 +1,105 @@
+"""The local ranks of one peer: how they find each other, and the three things they say together.
+
+Every peer runs this, also with one rank: the code that follows has no case for being alone.  On
+GPUs the parameters travel by NCCL, but frames and sums of losses go by gloo, so that waiting for
+the next frame never occupies a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from p2ptrain.ipc.frames import Frame
+from p2ptrain.ipc.wire import decode_body, encode_body
+
+# A rank that does not come up, or hangs in a collective, is ended by the supervisor's stall watch
+# long before; this only bounds what nobody watches.
+TIMEOUT = timedelta(minutes=20)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among the `count` ranks of its peer.  Rank 0 speaks with the node."""
+
+    rank: int
+    count: int
+    mesh: DeviceMesh
+    device: torch.device
+    control: dist.ProcessGroup
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, frame: Frame | None) -> Frame | None:
+        """Rank 0's frame, on every rank.
+
+        It goes as bytes through the strict decoder, not as a pickle: what listens on a local port
+        must not run code for whoever connects to it.
+        """
+        if self.count == 1:
+            return frame
+        body = encode_body(frame) if self.first and frame is not None else b""
+        length = torch.tensor([len(body)])
+        dist.broadcast(length, 0, group=self.control)
+        if not length:
+            return None
+        data = torch.frombuffer(bytearray(body or bytes(int(length))), dtype=torch.uint8)
+        dist.broadcast(data, 0, group=self.control)
+        return decode_body(data.numpy().tobytes())
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of `values` over all ranks, on the CPU in double precision."""
+        total = values.detach().to("cpu", torch.float64)
+        dist.all_reduce(total, group=self.control)
+        return total
+
+    def meet(self) -> None:
+        """Return once every rank is here."""
+        dist.barrier(group=self.control)
+
+
+@contextmanager
+def open_ranks(device: str, store_fd: int | None) -> Iterator[Ranks]:
+    """Join the ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun does.
+
+    `store_fd` is a listening socket that rank 0 serves the rendezvous on: the supervisor binds it,
+    so no port is ever chosen twice.
+    """
+    rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    chosen = torch.device("cpu")
+    if device == "cuda":
+        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(chosen)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
+        store=_store(rank, count, store_fd),
+        rank=rank,
+        world_size=count,
+        timeout=TIMEOUT,
+    )
+    try:
+        mesh = init_device_mesh(device, (count,))
+        control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        yield Ranks(rank, count, mesh, chosen, control)
+    finally:
+        dist.destroy_process_group()
+
+
+def _store(rank: int, count: int, store_fd: int | None) -> c10d.Store:
+    if count == 1:
+        return c10d.HashStore()
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if rank == 0 and store_fd is not None:
+        return c10d.TCPStore(address, port, count, True, TIMEOUT, master_listen_fd=store_fd)
+    return c10d.TCPStore(address, port, count, rank == 0, TIMEOUT)

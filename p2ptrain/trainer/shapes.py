@@ -1,0 +1,70 @@
+"""The parameters of a model, from its sizes alone: names, shapes, and how each one starts.
+
+Nodes and organisers need the layout and the genesis bytes but never load torch, so this table says
+in words what `model.py` says in modules.  A test holds the two together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from p2ptrain.ipc.trainer_config import ModelSpec
+from p2ptrain.state.layout import Layout
+
+EMBEDDING_DEVIATION = 0.02  # GPT-2's choice, and nearly everybody's since.
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """`deviation` is the standard deviation at the start; None is a gain, which starts at one."""
+
+    name: str
+    shape: tuple[int, ...]
+    deviation: float | None
+
+
+def parameters(spec: ModelSpec) -> tuple[Parameter, ...]:
+    """All parameters, in no particular order.
+
+    Matrices start at 1/√fan-in, so that activations keep their size at any width.  Those that write
+    to the residual stream start at zero: every block begins as the identity, whatever the depth.
+    The embedding, and the head whether tied to it or not, start small, and the first loss is that
+    of a uniform guess.  (Writers at 1/√(2 · layers · fan-in) drown so small an embedding: measured
+    on an 0.9 M-parameter model, 120 inner steps of 3 peers end 1.0 nat higher.)
+    """
+    table = [
+        Parameter("embedding.weight", (spec.vocab, spec.width), EMBEDDING_DEVIATION),
+        Parameter("norm.weight", (spec.width,), None),
+    ]
+    if not spec.tied:
+        table.append(Parameter("head.weight", (spec.vocab, spec.width), EMBEDDING_DEVIATION))
+    for layer in range(spec.layers):
+        table += _block(spec, f"blocks.{layer}.")
+    return tuple(table)
+
+
+def _block(spec: ModelSpec, prefix: str) -> list[Parameter]:
+    width, key_width = spec.width, spec.kv_heads * spec.head_width
+    inward = 1 / math.sqrt(width)
+    return [
+        Parameter(prefix + "attention_norm.weight", (width,), None),
+        Parameter(prefix + "attention.query.weight", (width, width), inward),
+        Parameter(prefix + "attention.key.weight", (key_width, width), inward),
+        Parameter(prefix + "attention.value.weight", (key_width, width), inward),
+        Parameter(prefix + "attention.output.weight", (width, width), 0.0),
+        Parameter(prefix + "feed_forward_norm.weight", (width,), None),
+        Parameter(prefix + "feed_forward.gate.weight", (spec.ffn, width), inward),
+        Parameter(prefix + "feed_forward.up.weight", (spec.ffn, width), inward),
+        Parameter(prefix + "feed_forward.down.weight", (width, spec.ffn), 0.0),
+    ]
+
+
+def layout_of(spec: ModelSpec) -> Layout:
+    """The canonical layout of this model's flat vectors."""
+    return Layout.of((parameter.name, parameter.shape) for parameter in parameters(spec))
+
+
+def parameter_count(spec: ModelSpec) -> int:
+    """How many parameters there are, padding left out."""
+    return sum(math.prod(parameter.shape) for parameter in parameters(spec))

@@ -1,0 +1,225 @@
+"""Starts a trainer's ranks as plain subprocesses, hears what they say, and ends them.
+
+Use it from a node.  No torch is loaded here, and nothing is asynchronous: a trio task waits on
+`RunningTrainer.socket` and gives what it reads to `feed`; a thread calls `receive`.  `stop` and
+`kill` block for as long as they say, so trio calls them in a thread.
+
+    trainer = Supervisor(config, theta_fd, local_fd).start()
+    trainer.send(Load(step=0))
+    frame = trainer.receive(timeout_s=1.0)
+
+Whatever ends a rank, all ranks of that trainer end at once and the socket reports its end: one dead
+rank would leave the others in a collective for ever.  The ranks sit in sessions of their own, so a
+terminal's Ctrl-C reaches only the node, which then stops them kindly; and they hold one end of a
+pipe whose other end dies with the node, so they never outlive it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from p2ptrain.errors import (
+    RemoteProtocolError,
+    TrainerDiverged,
+    TrainerError,
+    TrainerExited,
+    TrainerStalled,
+)
+from p2ptrain.ipc.channel import Channel, ChannelClosed
+from p2ptrain.ipc.frames import Failed, Frame, Stop, ToTrainer
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.ipc.wire import FrameReader
+from p2ptrain.trainer.launch import Launched, launch
+from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
+
+# SIGKILL takes effect at once unless the kernel waits for a device.
+KILL_LIMIT_S = 10.0
+
+
+class RunningTrainer:
+    """The processes of one trainer, from start to end.  Made by `Supervisor.start`.
+
+    Use either `feed` or `receive`, not both: each keeps its own half-read frame.
+    """
+
+    def __init__(self, launched: Launched, watch: StallWatch) -> None:
+        self.socket = launched.socket
+        self._processes = launched.processes
+        self._lifeline_fd: int | None = launched.lifeline_fd
+        self._tail = launched.tail
+        self._watch = watch
+        self._channel = Channel(self.socket)
+        self._reader = FrameReader()
+        self._first_exit: int | None = None
+        self._exit_lock = threading.Lock()
+        self._reapers = [
+            threading.Thread(target=self._reap, args=(process,), name="trainer-reaper", daemon=True)
+            for process in self._processes
+        ]
+        for reaper in self._reapers:
+            reaper.start()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids by rank."""
+        return tuple(process.pid for process in self._processes)
+
+    def send(self, frame: ToTrainer) -> None:
+        """Send a frame; it waits in the socket's buffer until the inner step at hand is done.
+
+        Raises:
+            TrainerExited: the trainer is gone.
+        """
+        self._watch.sent(frame, time.monotonic())
+        try:
+            self._channel.send(frame)
+        except ChannelClosed as exc:
+            raise self._exited() from exc
+
+    def receive(self, timeout_s: float) -> Frame | None:
+        """The next frame, or None after `timeout_s`.  For a thread; blocks.
+
+        Raises:
+            TrainerExited: it ended; nothing that it said before is lost.
+            TrainerStalled: it owes an answer and is silent.  It still runs: `kill` it.
+            TrainerError: it sent what is not a frame.
+        """
+        try:
+            frame = self._channel.receive(timeout_s)
+        except ChannelClosed as exc:
+            raise self._exited() from exc
+        except RemoteProtocolError as exc:
+            raise TrainerError(f"the trainer sent nonsense: {exc.what}") from exc
+        if frame is None:
+            self.check()
+        else:
+            self._watch.received(frame, time.monotonic())
+        return frame
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that `data`, read from `socket`, completes.  For trio; blocks only at the end
+        of the stream (`data` empty), for the instant that the processes take to end.
+
+        Raises:
+            TrainerExited: `data` is empty: the trainer ended.
+            TrainerError: it sent what is not a frame.
+        """
+        if not data:
+            raise self._exited()
+        try:
+            arrived = self._reader.feed(data)
+        except RemoteProtocolError as exc:
+            raise TrainerError(f"the trainer sent nonsense: {exc.what}") from exc
+        for frame in arrived:
+            self._watch.received(frame, time.monotonic())
+        return arrived
+
+    def check(self) -> None:
+        """Raises TrainerExited or TrainerStalled if that is so.  Call it every second or so."""
+        if self.poll() is not None:
+            raise self._exited()
+        if reason := self._watch.overdue(time.monotonic()):
+            raise TrainerStalled(f"the trainer is {reason}", evidence=self._evidence())
+
+    def poll(self) -> int | None:
+        """The exit status of the rank that ended first (negative: a signal), None while all run."""
+        return self._first_exit
+
+    def stderr_tail(self) -> str:
+        """The last 16 KiB of what the ranks printed."""
+        return self._tail.text()
+
+    def stop(self, deadline_s: float) -> int:
+        """Ask the trainer to end after its inner step; kill it after `deadline_s`.
+
+        Returns the exit status: 0 if it ended by itself.  Harmless if it has ended before.
+        """
+        if self._first_exit is None:
+            with suppress(ChannelClosed):  # It is ending already; the reapers know how.
+                self._channel.send(Stop(), deadline_s=deadline_s)
+            self._join(deadline_s)
+        return self.kill()
+
+    def kill(self) -> int:
+        """End all ranks now and free what they held.  Returns the exit status.  May be repeated."""
+        self._kill_all()
+        self._join(KILL_LIMIT_S)
+        self.socket.close()
+        if self._lifeline_fd is not None:
+            os.close(self._lifeline_fd)
+            self._lifeline_fd = None
+        return -9 if self._first_exit is None else self._first_exit
+
+    def _exited(self) -> TrainerExited:
+        self._join(KILL_LIMIT_S / 2)
+        self._kill_all()
+        self._join(KILL_LIMIT_S / 2)
+        code = -9 if self._first_exit is None else self._first_exit
+        return TrainerExited(code, self._tail.finish(1.0))
+
+    def _evidence(self) -> list[str]:
+        return self._tail.text().splitlines()[-12:]
+
+    def _join(self, limit_s: float) -> None:
+        give_up_at = time.monotonic() + limit_s
+        for reaper in self._reapers:
+            reaper.join(max(0.0, give_up_at - time.monotonic()))
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for one rank; the first to end badly takes the others with it."""
+        code = process.wait()
+        with self._exit_lock:
+            if self._first_exit is None or (self._first_exit == 0 and code != 0):
+                self._first_exit = code
+        if code != 0:
+            self._kill_all()
+
+    def _kill_all(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """How to start this node's trainer, and how often to start it again.
+
+    `theta_fd` and `local_fd` are shared memory in the canonical layout; the trainer's processes
+    inherit them.  They, and this object, serve any number of starts, one at a time.
+    """
+
+    config: TrainerConfig
+    theta_fd: int
+    local_fd: int
+    ranks: int = 1
+    budget: RestartBudget = field(default_factory=RestartBudget)
+    patience: Patience = Patience()
+    _started: bool = field(default=False, init=False)
+
+    def start(self) -> RunningTrainer:
+        """Start all ranks.  The first frame to come is Hello, some seconds later.
+
+        Raises:
+            TrainerError: it has ended too often of late; the budget of restarts is spent.
+        """
+        if self._started and not self.budget.spend(time.monotonic()):
+            raise TrainerError(
+                f"the trainer was restarted {self.budget.restarts_max} times within "
+                f"{self.budget.window_s:.0f} s and ended again",
+                code="TRAINER-RESTARTS",
+                likely="this machine's memory, driver or installation",
+                do="read the lines above, mend the cause, start the node again",
+            )
+        self._started = True
+        launched = launch(self.config, self.theta_fd, self.local_fd, self.ranks)
+        return RunningTrainer(launched, StallWatch(time.monotonic(), self.patience))
+
+
+def failure(frame: Failed) -> TrainerError:
+    """The error that a Failed frame stands for, for a node that gives up on it."""
+    error = TrainerDiverged if frame.code == "NAN" else TrainerError
+    return error(frame.text, code=frame.code)

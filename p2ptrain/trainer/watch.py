@@ -1,0 +1,119 @@
+"""When a silent trainer is stuck, and when restarting it has become pointless.
+
+Both are values fed with what happened and the time; neither reads a clock or touches a process.
+
+A trainer that trains or evaluates reports every inner step, so its usual pace is known and silence
+can be judged by it.  One that stands by says nothing for as long as it likes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from p2ptrain.ipc import frames
+
+_PACES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a trainer that owes an answer may be silent.
+
+    `start_limit_s`, until the first inner step is done: loading torch and CUDA, or compiling, on a
+    slow disk and a crowded machine.  Then `silence_factor` usual inner steps, since throttling and
+    neighbours slow a step several times over but not twenty times; never less than
+    `silence_floor_s`, since a machine that swaps stalls everything for some seconds.
+    """
+
+    start_limit_s: float = 180.0
+    silence_floor_s: float = 15.0
+    silence_factor: float = 20.0
+
+
+class StallWatch:
+    """Feed it every frame sent and received; ask `overdue` now and then."""
+
+    def __init__(self, now: float, patience: Patience) -> None:
+        self._patience = patience
+        self._heard_at = now
+        self._greeted = False
+        self._paused = False
+        self._blocks_due = 0
+        self._evaluations: dict[int, int] = {}
+        self._paces_s: deque[float] = deque(maxlen=_PACES)
+
+    def sent(self, frame: frames.Frame, now: float) -> None:
+        if not self._owed:
+            self._heard_at = now
+        match frame:
+            case frames.Train(_, block_paths, _):
+                self._blocks_due += max(1, len(block_paths))
+            case frames.Evaluate(request, block_paths):
+                self._evaluations[request] = len(block_paths)
+            case frames.Load():
+                self._blocks_due = 0
+            case frames.Pause():
+                self._paused = True
+            case frames.Resume():
+                self._paused = False
+
+    def received(self, frame: frames.Frame, now: float) -> None:
+        match frame:
+            case frames.Hello():
+                self._greeted = True
+            case frames.Progress():
+                self._blocks_due = max(1, self._blocks_due - 1)
+                self._paces_s.append(now - self._heard_at)
+            case frames.FragmentReady():
+                self._blocks_due = 0
+            case frames.Evaluated(request, _, _):
+                self._evaluations.pop(request, None)
+            case frames.Failed(_, _, None):
+                self._blocks_due = 0
+            case frames.Failed(_, _, int(request)):
+                self._evaluations.pop(request, None)
+        self._heard_at = now
+
+    @property
+    def _owed(self) -> bool:
+        """Whether we wait for something that the trainer must say."""
+        training = self._blocks_due > 0 and not self._paused
+        return not self._greeted or training or bool(self._evaluations)
+
+    @property
+    def limit_s(self) -> float:
+        """How long a silence is borne: many usual steps, and the silent work of an evaluation."""
+        if not self._greeted or not self._paces_s:
+            return self._patience.start_limit_s
+        pace_s = max(self._paces_s)
+        evaluated = sum(self._evaluations.values())
+        silence_s = max(self._patience.silence_floor_s, self._patience.silence_factor * pace_s)
+        return silence_s + 2 * evaluated * pace_s
+
+    def overdue(self, now: float) -> str | None:
+        """Why the trainer counts as stuck, in words; None if it does not."""
+        silent_s = now - self._heard_at
+        if not self._owed or silent_s <= self.limit_s:
+            return None
+        doing = "training" if self._greeted else "starting"
+        return f"{doing}, and silent for {silent_s:.0f} s where {self.limit_s:.0f} s is the limit"
+
+
+@dataclass(slots=True)
+class RestartBudget:
+    """At most `restarts_max` restarts in any `window_s`: a trainer that dies at every start would
+    otherwise burn the volunteer's power for nothing, and a rare crash in a long run is forgiven."""
+
+    restarts_max: int = 5
+    window_s: float = 600.0
+    _spent: deque[float] = field(default_factory=deque, init=False)
+
+    def spend(self, now: float) -> bool:
+        """Take one restart if there is one left."""
+        while self._spent and now - self._spent[0] >= self.window_s:
+            self._spent.popleft()
+        if len(self._spent) >= self.restarts_max:
+            return False
+        self._spent.append(now)
+        return True
