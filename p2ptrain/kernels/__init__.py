@@ -14,7 +14,10 @@ for a payload that no codec wrote, NonFinite for values that cannot be quantised
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from p2ptrain.errors import MachineUnfit
 from p2ptrain.kernels import _int8
@@ -22,6 +25,9 @@ from p2ptrain.kernels.faults import BadScale, NonFinite
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # in the standard library from Python 3.12 on
+
+Floats: TypeAlias = "NDArray[np.float32] | Buffer"
+Bytes: TypeAlias = "NDArray[np.uint8] | Buffer"
 
 BLOCK_MAX: int = _int8.BLOCK_MAX
 VARIANTS: tuple[str, ...] = _int8.variants()
@@ -51,30 +57,30 @@ def encoded_bytes(numel: int, block: int) -> int:
     return numel + 4 * -(-numel // block)
 
 
-def quantise(src: Buffer, out: Buffer, block: int, *, variant: str = "") -> None:
+def quantise(src: Floats, out: Bytes, block: int, *, variant: str = "") -> None:
     """out = q(src)."""
     _judge(_int8.quantise(src, out, block, _index(variant)))
 
 
-def dequantise(payload: Buffer, out: Buffer, block: int, *, variant: str = "") -> None:
+def dequantise(payload: Bytes, out: Floats, block: int, *, variant: str = "") -> None:
     """out = deq(payload)."""
     _judge(_int8.dequantise(payload, out, block, _index(variant)))
 
 
 def quantise_difference(
-    theta: Buffer, local: Buffer, weight: float, out: Buffer, block: int, *, variant: str = ""
+    theta: Floats, local: Floats, weight: float, out: Bytes, block: int, *, variant: str = ""
 ) -> None:
     """out = q(weight · (θ − local)): a peer's own contribution, in one pass."""
     _judge(_int8.quantise_difference(theta, local, weight, out, block, _index(variant)))
 
 
 def add_difference_requantise(
-    payload: Buffer,
-    theta: Buffer,
-    local: Buffer,
+    payload: Bytes,
+    theta: Floats,
+    local: Floats,
     weight: float,
     divisor: float,
-    out: Buffer,
+    out: Bytes,
     block: int,
     *,
     variant: str = "",
@@ -91,9 +97,9 @@ def add_difference_requantise(
 
 
 def outer_step(
-    theta: Buffer,
-    momentum: Buffer,
-    payload: Buffer,
+    theta: Floats,
+    momentum: Floats,
+    payload: Bytes,
     lr: float,
     mu: float,
     block: int,
@@ -109,7 +115,7 @@ def outer_step(
     _judge(_int8.outer_step(theta, momentum, payload, lr, mu, block, _index(variant)))
 
 
-def check(payload: Buffer, numel: int, block: int) -> None:
+def check(payload: Bytes, numel: int, block: int) -> None:
     """Raise BadScale unless every scale is one that `quantise` could have written.
 
     Any code is fine: with such a scale it dequantises to a finite number.

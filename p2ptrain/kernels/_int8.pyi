@@ -1,31 +1,31 @@
-from typing_extensions import Buffer
+from p2ptrain.kernels import Bytes, Floats
 
 Outcome = tuple[int, int] | None
 BLOCK_MAX: int
 
 def variants() -> tuple[str, ...]: ...
-def quantise(src: Buffer, out: Buffer, block: int, variant: int) -> Outcome: ...
-def dequantise(payload: Buffer, out: Buffer, block: int, variant: int) -> Outcome: ...
+def quantise(src: Floats, out: Bytes, block: int, variant: int) -> Outcome: ...
+def dequantise(payload: Bytes, out: Floats, block: int, variant: int) -> Outcome: ...
 def quantise_difference(
-    theta: Buffer, local: Buffer, weight: float, out: Buffer, block: int, variant: int
+    theta: Floats, local: Floats, weight: float, out: Bytes, block: int, variant: int
 ) -> Outcome: ...
 def add_difference_requantise(
-    payload: Buffer,
-    theta: Buffer,
-    local: Buffer,
+    payload: Bytes,
+    theta: Floats,
+    local: Floats,
     weight: float,
     divisor: float,
-    out: Buffer,
+    out: Bytes,
     block: int,
     variant: int,
 ) -> Outcome: ...
 def outer_step(
-    theta: Buffer,
-    momentum: Buffer,
-    payload: Buffer,
+    theta: Floats,
+    momentum: Floats,
+    payload: Bytes,
     lr: float,
     mu: float,
     block: int,
     variant: int,
 ) -> Outcome: ...
-def check(payload: Buffer, numel: int, block: int) -> Outcome: ...
+def check(payload: Bytes, numel: int, block: int) -> Outcome: ...

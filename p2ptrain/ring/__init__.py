@@ -1,0 +1,26 @@
+"""The bit-identical weighted average of pseudo-gradients over a ring of peers.
+
+plan                            who sends which bytes to whom: pure
+ReduceRequest, Reduce           one attempt: `run` it in a thread, `abort` it from any
+ReduceReport                    how it went
+TokenBucket                     a cap on the rate of sending, shared by whom you give it to
+"""
+
+from __future__ import annotations
+
+from p2ptrain.ring.bucket import TokenBucket
+from p2ptrain.ring.plan import Duty, RingPlan, Segment, StreamPlan, plan
+from p2ptrain.ring.reduce import Reduce
+from p2ptrain.ring.request import ReduceReport, ReduceRequest
+
+__all__ = [
+    "Duty",
+    "Reduce",
+    "ReduceReport",
+    "ReduceRequest",
+    "RingPlan",
+    "Segment",
+    "StreamPlan",
+    "TokenBucket",
+    "plan",
+]

@@ -1,0 +1,93 @@
+"""The frames of the ring: a header of fixed size, and a body whose length is known beforehand.
+
+    SEGMENT   payload bytes of one segment of the plan
+    WAITING   nothing to send yet, but alive; no body
+    ABORT     the reduce is over; the body says whom the first to notice suspects, and why
+
+A receiver checks each field against its own plan. No length that a peer announces is ever trusted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import IntEnum
+
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ring.blame import Blame
+
+_HEADER = struct.Struct("<BBHIIII8s")
+HEADER_BYTES = _HEADER.size
+ABORT_BYTES_MAX = 2048
+"""A reason of 200 characters and a few peer ids."""
+_REASON_CHARACTERS_MAX = 200
+_SUSPECTS_MAX = 16
+
+
+class Kind(IntEnum):
+    SEGMENT = 1
+    WAITING = 2
+    ABORT = 3
+
+
+_KINDS = frozenset(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    kind: Kind
+    stream: int
+    hop: int
+    index: int
+    length: int
+    step: int
+    attempt: int
+    tag: bytes
+
+    def encode(self) -> bytes:
+        return _HEADER.pack(
+            self.kind,
+            self.stream,
+            self.hop,
+            self.index,
+            self.length,
+            self.step,
+            self.attempt,
+            self.tag,
+        )
+
+
+def decode_header(data: bytes | bytearray) -> Header:
+    """Raises: RemoteProtocolError: `data` is no header of ours."""
+    kind, *rest = _HEADER.unpack(data)
+    if kind not in _KINDS:
+        raise RemoteProtocolError(f"a frame is of the unknown kind {kind}")
+    return Header(Kind(kind), *rest)
+
+
+def encode_blame(blame: Blame) -> bytes:
+    return pack(
+        {
+            "suspects": list(blame.suspects[:_SUSPECTS_MAX]),
+            "reason": blame.reason[:_REASON_CHARACTERS_MAX],
+        }
+    )
+
+
+def decode_blame(data: bytes | bytearray, members: Collection[PeerId]) -> Blame:
+    """What an ABORT says. Suspects must be in the ring.
+
+    Raises:
+        RemoteProtocolError: it says nothing that can be understood.
+    """
+    given = fields(unpack(bytes(data), bytes_max=ABORT_BYTES_MAX), suspects=list, reason=str)
+    named, reason = given["suspects"], given["reason"]
+    assert isinstance(named, list)
+    assert isinstance(reason, str)
+    if len(named) > _SUSPECTS_MAX or any(name not in members for name in named):
+        raise RemoteProtocolError("an abort names suspects that are not in the ring")
+    printable = "".join(letter if letter.isprintable() else "?" for letter in reason)
+    return Blame(tuple(named), printable[:_REASON_CHARACTERS_MAX])
