@@ -1,0 +1,138 @@
+"""Whether this node may vote for a proposal: a pure function of what is agreed and what it has
+heard.
+
+Three answers: yes; no; or later, when something that this node lacks may still come (bytes, a
+report, a newer allowlist), and then the proposal is judged again at each event. Only the rule that
+a Commit's bytes must be held is about safety. The rest keeps a hasty or broken proposer from having
+its way, and is lenient where views may differ: a refusal that is too strict would cost more than a
+wrong roster, which costs one attempt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.propose import failure_known, finished_update, survivors
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState, Phase, why_invalid
+from p2ptrain.ledger.values import Commit, Roster, Value
+from p2ptrain.ledger.view import View
+
+COMMIT_FIRST_ROUNDS = 4
+"""For so many rounds a voter that holds a finished update refuses to try the reduce again.
+After that the others evidently cannot get the bytes, and going on is better than standing
+still.
+"""
+
+
+class Answer(Enum):
+    YES = "yes"
+    LATER = "later"
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`fetch` names the update whose bytes would make a Commit acceptable."""
+
+    answer: Answer
+    reason: str
+    fetch: Digest | None = None
+
+
+_YES = Verdict(Answer.YES, "it fits what this node knows")
+
+
+def may_accept(
+    rules: Rules, state: LedgerState, view: View, value: Value, round: int, *, forced: bool
+) -> Verdict:
+    """May this node accept `value` in `round`? `forced` if the promises leave no other choice."""
+    fault = why_invalid(rules, state, value)
+    if fault:
+        return Verdict(Answer.NO, fault)
+    if isinstance(value, Commit):
+        return _judge_commit(view, value, forced=forced)
+    if forced:
+        return _YES
+    if isinstance(value, Roster):
+        return _judge_roster(state, view, value, round)
+    return _judge_skip(rules, state, view, round)
+
+
+def _judge_commit(view: View, commit: Commit, *, forced: bool) -> Verdict:
+    reason = "" if forced else _contradicted(view, commit)
+    if reason:
+        return Verdict(Answer.NO, reason)
+    if commit.update not in view.held:
+        return Verdict(Answer.LATER, "this node does not hold the update yet", commit.update)
+    return _YES
+
+
+def _contradicted(view: View, commit: Commit) -> str:
+    """Why this node's own results speak against `commit`; empty if they do not."""
+    own = view.done.get(view.me)
+    mine = own is not None and (own.step, own.attempt) == (commit.step, commit.attempt)
+    if own is not None and mine and own.update != commit.update:
+        return f"this node computed update {own.update[:8]}, not {commit.update[:8]}"
+    if commit.snapshot is not None:
+        taken = view.snapshots.get(commit.snapshot.step)
+        if taken is not None and taken != commit.snapshot.digest:
+            return f"this node's snapshot of step {commit.snapshot.step} is {taken[:8]}"
+    return ""
+
+
+def _judge_roster(state: LedgerState, view: View, roster: Roster, round: int) -> Verdict:
+    me = view.me
+    if state.is_member(me) and me not in roster.members and view.stays(me):
+        return Verdict(Answer.NO, f"it drops {me}, which is here")
+    for peer in roster.members:
+        if not state.is_member(peer) and not view.allows(peer):
+            return Verdict(Answer.LATER, f"{peer} is not on this node's allowlist")
+    own = _judge_own_part(state, view, roster)
+    if own is not None:
+        return own
+    return _judge_again(state, view, round) if state.phase is Phase.REDUCE else _YES
+
+
+def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Verdict | None:
+    for part in roster.participants:
+        if part.peer == view.me:
+            ready = view.ready.get(view.me)
+            if ready is None or ready.step != state.step:
+                return Verdict(Answer.LATER, "it has this node take part, which is not ready")
+            if (ready.tokens, ready.blocks) != (part.tokens, part.blocks):
+                return Verdict(Answer.NO, f"this node has {ready.tokens} tokens, not {part.tokens}")
+    return None
+
+
+def _judge_again(state: LedgerState, view: View, round: int) -> Verdict:
+    """May the reduce under way be given up?"""
+    update = finished_update(state, view)
+    if update is not None and update in view.held and round < COMMIT_FIRST_ROUNDS:
+        return Verdict(Answer.LATER, "the reduce is done and this node holds the result")
+    if not failure_known(state, view):
+        return Verdict(Answer.LATER, "no failure of the reduce is known here")
+    return _YES
+
+
+def _judge_skip(rules: Rules, state: LedgerState, view: View, round: int) -> Verdict:
+    given_up = _judge_again(state, view, round)
+    if given_up.answer is not Answer.YES:
+        return given_up
+    if state.attempt < rules.attempts_max:
+        left = survivors(rules, state, view)
+        if len(left) >= rules.participants_min:
+            return Verdict(Answer.LATER, f"{len(left)} could try again")
+    return _YES
+
+
+def holders_of(
+    state: LedgerState, view: View, update: Digest, proposer: PeerId
+) -> tuple[PeerId, ...]:
+    """Who has the bytes: those who reported them, live ones first, and whoever proposes them."""
+    said = [report.peer for report in view.done.values() if report.update == update]
+    known = dict.fromkeys([*said, proposer, *(state.roster.peers if state.roster else ())])
+    known.pop(view.me, None)
+    return tuple(sorted(known, key=lambda peer: peer in view.down))

@@ -1,0 +1,89 @@
+"""What a voter must never forget about one height, and the records that remember it for it.
+
+Each change returns a record; the caller makes it durable before anybody hears of the change
+(SPEC.md R1). `recall` rebuilds the acceptors of all undecided heights from the records that a disk
+still has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
+from p2ptrain.ledger.canonical import canonical, parse, read_int, read_map
+from p2ptrain.ledger.messages import MESSAGE_BYTES_MAX, Accepted
+from p2ptrain.ledger.reading import entry_from_plain
+from p2ptrain.ledger.values import Entry
+
+
+@dataclass(slots=True)
+class Acceptor:
+    """`promised` is the highest round promised or accepted; round 0 needs no promise."""
+
+    height: int
+    promised: int = 0
+    accepted: Accepted | None = None
+
+    def promise(self, round: int) -> bytes:
+        """Accept nothing of rounds before `round` any more."""
+        if round <= self.promised:
+            raise LocalProtocolError(f"round {round} is not after {self.promised}")
+        self.promised = round
+        return self._promise_record()
+
+    def accept(self, round: int, entry: Entry) -> bytes:
+        if not self.may_accept(round, entry):
+            raise LocalProtocolError(f"round {round} contradicts what was promised or accepted")
+        self.promised = round
+        self.accepted = Accepted(round, entry)
+        return self._accept_record(self.accepted)
+
+    def may_accept(self, round: int, entry: Entry) -> bool:
+        if entry.height != self.height or round < self.promised:
+            return False
+        accepted = self.accepted
+        return accepted is None or accepted.round < round or accepted.entry == entry
+
+    def records(self) -> list[bytes]:
+        """The fewest records that rebuild this acceptor."""
+        records = [] if self.accepted is None else [self._accept_record(self.accepted)]
+        if self.promised > (0 if self.accepted is None else self.accepted.round):
+            records.append(self._promise_record())
+        return records
+
+    def _promise_record(self) -> bytes:
+        return canonical({"height": self.height, "round": self.promised, "entry": None})
+
+    def _accept_record(self, accepted: Accepted) -> bytes:
+        entry = accepted.entry.plain()
+        return canonical({"height": self.height, "round": accepted.round, "entry": entry})
+
+
+def recall(records: Iterable[bytes], *, after_height: int) -> dict[int, Acceptor]:
+    """The acceptors of heights above `after_height`, as the records leave them.
+
+    Raises LocalProtocolError if a record is not one of ours: a voter that cannot read its own
+    promises must not vote.
+    """
+    acceptors: dict[int, Acceptor] = {}
+    for record in records:
+        height, round, entry = _read(record)
+        if height <= after_height:
+            continue
+        acceptor = acceptors.setdefault(height, Acceptor(height))
+        acceptor.promised = max(acceptor.promised, round)
+        if entry is not None and (acceptor.accepted is None or acceptor.accepted.round <= round):
+            acceptor.accepted = Accepted(round, entry)
+    return acceptors
+
+
+def _read(record: bytes) -> tuple[int, int, Entry | None]:
+    try:
+        plain = parse(record, bytes_max=MESSAGE_BYTES_MAX)
+        fields = read_map(plain, fields=frozenset({"height", "round", "entry"}))
+        height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
+        entry = None if fields["entry"] is None else entry_from_plain(fields["entry"])
+    except RemoteProtocolError as exc:
+        raise LocalProtocolError("the log of votes holds a record that is not ours") from exc
+    return height, round, entry

@@ -1,0 +1,78 @@
+"""When to ask whom for entries that this node lacks, and what to answer.
+
+A decided entry usually arrives by itself; asking at once for the newest would double the traffic.
+So one missing entry gets a moment, more are asked for immediately, and one question is open at a
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.canonical import canonical
+from p2ptrain.ledger.messages import PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Entries
+from p2ptrain.ledger.values import Certified
+from p2ptrain.ledger.view import PEERS_MAX
+
+SETTLE_S = 0.3
+"""An announced entry should be here by then: gossip needs a round trip or two."""
+
+ANSWER_S = 1.5
+"""A question without an answer after this time is put to somebody else."""
+
+
+@dataclass(slots=True)
+class Catchup:
+    """`heights` are what peers claim; a false claim costs a question each 1.5 s, nothing else."""
+
+    heights: dict[PeerId, int] = field(default_factory=dict)
+    ask_at: float | None = None
+    asked: PeerId | None = None
+
+    def heard(self, peer: PeerId, height: int, own_height: int, now: float) -> None:
+        if peer not in self.heights and len(self.heights) >= PEERS_MAX:
+            return
+        self.heights[peer] = max(height, self.heights.get(peer, 0))
+        if height > own_height and self.ask_at is None:
+            self.ask_at = now if height > own_height + 1 else now + SETTLE_S
+
+    def disproved(self, peer: PeerId, height: int) -> None:
+        """`peer` could not show the entries that it claimed."""
+        self.heights[peer] = height
+
+    def grown(self, own_height: int, now: float) -> None:
+        """Entries came. Ask on at once if the rest is not about to come by itself."""
+        most = max(self.heights.values(), default=0)
+        if most <= own_height:
+            self.ask_at = None
+        elif self.ask_at is not None:
+            self.ask_at = now if most > own_height + 1 else now + SETTLE_S
+
+    def whom_to_ask(self, own_height: int, down: AbstractSet[PeerId], now: float) -> PeerId | None:
+        """Whom to ask now, if anybody: another than last time where possible, and one that is
+        up.
+        """
+        if self.ask_at is None or now < self.ask_at:
+            return None
+        ahead = [peer for peer, height in self.heights.items() if height > own_height]
+        if not ahead:
+            self.ask_at = None
+            return None
+        self.ask_at = now + ANSWER_S
+        self.asked = min(ahead, key=lambda p: (p in down, p == self.asked, -self.heights[p], p))
+        return self.asked
+
+
+def page_from(chain: Sequence[Certified], from_height: int) -> Entries:
+    """The entries from `from_height` on that fit one answer."""
+    page: list[Certified] = []
+    size = 0
+    for certified in chain[max(0, from_height - 1) :][:PAGE_ENTRIES_MAX]:
+        size += len(canonical(certified.plain()))
+        if page and size > PAGE_BYTES_MAX:
+            break
+        page.append(certified)
+    return Entries(len(chain), tuple(page))

@@ -1,0 +1,280 @@
+"""The ledger of one node: events in, effects out. The same class runs in nodes and in the
+simulator.
+
+It joins the parts: what is agreed (`state`), what was heard (`view`), what to want and what to
+accept (`propose`, `accept`), one height's consensus (`instance`), and catching up (`catchup`). No
+sockets, no disk, no clock: `now` comes with every call and never goes back.
+
+    effects = ledger.handle(event, now)     # carry out in this order, see `effects`
+    wake me at ledger.next_deadline() with Tick()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger import accept, propose
+from p2ptrain.ledger.acceptor import Acceptor, recall
+from p2ptrain.ledger.catchup import Catchup, page_from
+from p2ptrain.ledger.effects import Announce, AskEntries, Decided, Effect, Note, Send
+from p2ptrain.ledger.electorate import Electorate, Sign
+from p2ptrain.ledger.events import Event, Heard, Received, Tick
+from p2ptrain.ledger.instance import Counsel, Instance
+from p2ptrain.ledger.messages import (
+    Entries,
+    EntriesRequest,
+    Message,
+    Outcome,
+    Prepare,
+    Propose,
+)
+from p2ptrain.ledger.pace import earliest
+from p2ptrain.ledger.propose import Wish
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis
+from p2ptrain.ledger.values import Certified, Commit, Value
+from p2ptrain.ledger.verify import Verify, check_certified
+from p2ptrain.ledger.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedUpdate:
+    """Where the chain says which update ended an outer step."""
+
+    step: int
+    height: int
+    update: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStatus:
+    """For people: what is agreed, what is wanted next, and who is waited for."""
+
+    height: int
+    head: Digest
+    step: int
+    phase: Phase
+    attempt: int
+    round: int
+    proposer: PeerId
+    reason: str
+    waiting_for: tuple[PeerId, ...]
+
+
+class Ledger:
+    """One peer's copy of the chain and its part in making it longer."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        me: PeerId,
+        sign: Sign,
+        verify: Verify,
+        chain: Sequence[Certified] = (),
+        records: Sequence[bytes] = (),
+        now: float = 0.0,
+    ) -> None:
+        """`chain` and `records` are what this node's own disk holds, exactly as it wrote them."""
+        self.rules = rules
+        self.me = me
+        self.chain: list[Certified] = []
+        self.updates: dict[int, CommittedUpdate] = {}
+        self.state = genesis(rules)
+        self.view = View(me)
+        self._sign = sign
+        self._verify = verify
+        self._catchup = Catchup()
+        for certified in chain:
+            self._append(certified, apply(rules, self.state, certified.entry))
+        self._acceptors = recall(records, after_height=self.state.height)
+        self._ahead: dict[PeerId, Message] = {}
+        self._look_again_at: float | None = now
+        self._instance = self._next_instance()
+
+    # ── for the node ─────────────────────────────────────────────────────────────────────────────
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one event in. The effects are to be carried out in the order of the list."""
+        effects: list[Effect] = []
+        match event:
+            case Received(sender, message):
+                effects = self._receive(sender, message, now)
+            case Heard(peer, height):
+                self._catchup.heard(peer, height, self.state.height, now)
+            case Tick():
+                pass
+            case _:
+                if not self.view.note(event) and not self._is_time(now):
+                    return []
+        return effects + self._advance(now)
+
+    def next_deadline(self) -> float | None:
+        """When to call `handle(Tick(), now)` if nothing else happens before."""
+        return earliest(self._instance.next_deadline(), self._look_again_at, self._catchup.ask_at)
+
+    def records(self) -> list[bytes]:
+        """The fewest records that a restart needs: to rewrite a log of votes that has grown
+        long.
+        """
+        live = [*self._acceptors.values(), self._instance.acceptor]
+        return [record for acceptor in live for record in acceptor.records()]
+
+    def page(self, from_height: int) -> Entries:
+        """The answer to an EntriesRequest."""
+        return page_from(self.chain, from_height)
+
+    def status(self, now: float) -> LedgerStatus:
+        state, wish = self.state, self._wish(now)
+        return LedgerStatus(
+            height=state.height,
+            head=state.head,
+            step=state.step,
+            phase=state.phase,
+            attempt=state.attempt,
+            round=self._instance.round,
+            proposer=self._instance.electorate.proposer(self._instance.round),
+            reason=wish.reason,
+            waiting_for=wish.waiting_for,
+        )
+
+    # ── messages ─────────────────────────────────────────────────────────────────────────────────
+
+    def _receive(self, sender: PeerId, message: Message, now: float) -> list[Effect]:
+        match message:
+            case EntriesRequest(from_height):
+                return [Send(sender, self.page(from_height))]
+            case Entries(height, certified):
+                return self._take_entries(sender, height, certified, now)
+            case Outcome(certified):
+                return self._take_entries(sender, message.height, (certified,), now)
+            case _:
+                return self._receive_vote(sender, message, now)
+
+    def _receive_vote(self, sender: PeerId, message: Message, now: float) -> list[Effect]:
+        """A message of consensus: of the height under way, of one that is over, or of one ahead."""
+        assert not isinstance(message, Outcome | Entries | EntriesRequest)
+        due = self.state.height + 1
+        if message.height == due:
+            return self._instance.receive(sender, message, now)
+        if message.height < due:
+            behind = isinstance(message, Prepare | Propose)
+            return [Send(sender, self.page(message.height))] if behind else []
+        if self.state.is_member(sender):
+            self._ahead[sender] = message
+        self._catchup.heard(sender, message.height - 1, self.state.height, now)
+        return []
+
+    def _take_entries(
+        self, sender: PeerId, height: int, page: Sequence[Certified], now: float
+    ) -> list[Effect]:
+        effects: list[Effect] = []
+        self._catchup.heard(sender, height, self.state.height, now)
+        for certified in page:
+            if certified.entry.height <= self.state.height:
+                effects += self._compare(sender, certified)
+            elif certified.entry.height == self.state.height + 1:
+                try:
+                    effects += self._adopt(certified, now)
+                except RemoteProtocolError as exc:
+                    self._catchup.disproved(sender, self.state.height)
+                    return [*effects, Note(f"{sender} sent a bad entry: {exc.what}")]
+        self._catchup.grown(self.state.height, now)
+        return effects
+
+    def _compare(self, sender: PeerId, certified: Certified) -> list[Effect]:
+        ours = self.chain[certified.entry.height - 1].entry
+        if ours.digest == certified.entry.digest:
+            return []
+        return [Note(f"{sender} shows another entry {ours.height} than ours: a fork, or a forgery")]
+
+    def _adopt(self, certified: Certified, now: float) -> list[Effect]:
+        state = check_certified(self.rules, self.state, certified, self._verify)
+        return self._move_on(certified, state, now)
+
+    # ── time and knowledge ───────────────────────────────────────────────────────────────────────
+
+    def _advance(self, now: float) -> list[Effect]:
+        """Do all that has become possible, height after height."""
+        effects: list[Effect] = []
+        while True:
+            counsel = self._counsel(now)
+            effects += self._instance.step(counsel, now)
+            outcome = self._instance.outcome
+            if outcome is None:
+                break
+            state = apply(self.rules, self.state, outcome.entry)
+            effects += [*self._move_on(outcome, state, now), Announce(Outcome(outcome))]
+        return effects + self._ask(now)
+
+    def _counsel(self, now: float) -> Counsel:
+        self._observe(now)
+        wish = self._wish(now)
+        self._look_again_at = wish.look_again_at
+        return Counsel(wish.value, self._judge, self._holders, self.view.down)
+
+    def _observe(self, now: float) -> None:
+        """Note since when there is enough to go on, or a failure: grace and patience count
+        from there.
+        """
+        view = self.view
+        if self.state.phase is Phase.GATHER:
+            if not propose.gathered(self.rules, self.state, view).enough:
+                view.enough_since = None
+            elif view.enough_since is None:
+                view.enough_since = now
+        elif view.failed_since is None and propose.failure_known(self.state, view):
+            view.failed_since = now
+
+    def _wish(self, now: float) -> Wish:
+        return propose.what_to_propose(self.rules, self.state, self.view, now)
+
+    def _judge(self, value: Value, round: int, forced: bool) -> accept.Verdict:
+        return accept.may_accept(self.rules, self.state, self.view, value, round, forced=forced)
+
+    def _holders(self, update: Digest, proposer: PeerId) -> tuple[PeerId, ...]:
+        return accept.holders_of(self.state, self.view, update, proposer)
+
+    def _ask(self, now: float) -> list[Effect]:
+        peer = self._catchup.whom_to_ask(self.state.height, self.view.down, now)
+        return [] if peer is None else [AskEntries(peer, self.state.height + 1)]
+
+    def _is_time(self, now: float) -> bool:
+        deadline = self.next_deadline()
+        return deadline is not None and now >= deadline
+
+    # ── the next height ──────────────────────────────────────────────────────────────────────────
+
+    def _move_on(self, certified: Certified, state: LedgerState, now: float) -> list[Effect]:
+        before = self.state
+        self._append(certified, state)
+        self.view.entered(before, state)
+        self._instance = self._next_instance()
+        effects: list[Effect] = [Decided(certified)]
+        waiting, self._ahead = self._ahead, {}
+        for sender, message in waiting.items():
+            effects += self._receive_vote(sender, message, now)
+        return effects
+
+    def _append(self, certified: Certified, state: LedgerState) -> None:
+        self.chain.append(certified)
+        value = certified.entry.value
+        if isinstance(value, Commit):
+            height = certified.entry.height
+            self.updates[value.step] = CommittedUpdate(value.step, height, value.update)
+        self.state = state
+
+    def _next_instance(self) -> Instance:
+        height = self.state.height + 1
+        electorate = Electorate(
+            self.rules,
+            height,
+            self.state.head,
+            self.state.voters,
+            self.me,
+            self._sign,
+            self._verify,
+        )
+        return Instance(electorate, self._acceptors.pop(height, Acceptor(height)))

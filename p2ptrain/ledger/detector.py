@@ -1,0 +1,137 @@
+"""Who seems to be up, judged by when they were last heard, by this machine's own monotonic clock.
+
+        heard           silent for yellow_after_s       silent for red_after_s
+    ────────► GREEN ─────────────────────────► YELLOW ─────────────────────────► RED
+        ▲                        a reset connection: RED at once                   │
+        └───────────────────── heard again (after a hint: not by an echo) ─────────┘
+
+Silence is measured against each peer's own habit: its 90th percentile interval, but at least the
+agreed one. If this process itself was stopped (a SIGSTOP, a laptop's lid), silence during that time
+says nothing about others: the time lost is given to everybody.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from p2ptrain.ids import PeerId
+
+INTERVALS_KEPT = 32
+"""About a minute of heartbeats: long enough for a 90th percentile, short enough to follow a
+change.
+"""
+
+HABIT_MAX = 4
+"""However irregular a peer is, it is not given more than this many times the agreed silence."""
+
+
+class Colour(StrEnum):
+    GREEN = "green"
+    YELLOW = "yellow"
+    RED = "red"
+
+
+@dataclass(slots=True)
+class _Record:
+    last: float
+    shown: Colour
+    hinted_at: float | None = None
+    intervals: deque[float] = field(default_factory=lambda: deque(maxlen=INTERVALS_KEPT))
+
+
+class Detector:
+    """Tell it what is heard; ask `changes` at least as often as `next_deadline` says."""
+
+    def __init__(
+        self, interval_s: float, *, yellow_after: float = 2.0, red_after: float = 4.0
+    ) -> None:
+        """Heartbeats come every `interval_s`. `yellow_after`, `red_after`: how many of them
+        may fail.
+        """
+        assert 0 < interval_s and 1 <= yellow_after < red_after
+        self.interval_s = interval_s
+        self._yellow_after = yellow_after
+        self._red_after = red_after
+        self._records: dict[PeerId, _Record] = {}
+        self._looked_at: float | None = None
+
+    def watch(self, peer: PeerId, now: float) -> None:
+        """Expect `peer` from now on, though it was never heard: silence will count."""
+        self._give_lost_time(now)
+        self._records.setdefault(peer, _Record(now, Colour.GREEN))
+
+    def forget(self, peer: PeerId) -> None:
+        self._records.pop(peer, None)
+
+    def heard(self, peer: PeerId, now: float) -> None:
+        """A heartbeat (or any authenticated word) of `peer` arrived."""
+        self._give_lost_time(now)
+        record = self._records.setdefault(peer, _Record(now, Colour.GREEN))
+        if record.hinted_at is not None:
+            if now < record.hinted_at + self.interval_s / 2:
+                return  # Gossip still echoes what the peer said before it was lost.
+            record.hinted_at = None
+        elif now > record.last:
+            record.intervals.append(now - record.last)
+        record.last = now
+
+    def hint_lost(self, peer: PeerId, now: float) -> None:
+        """A connection to `peer` was reset: take it for lost until it is heard again."""
+        self._give_lost_time(now)
+        record = self._records.get(peer)
+        if record is not None:
+            record.hinted_at = now
+
+    def status(self, peer: PeerId, now: float) -> Colour:
+        """RED for a peer that is not known."""
+        record = self._records.get(peer)
+        return Colour.RED if record is None else self._judge(record, now)
+
+    def changes(self, now: float) -> list[tuple[PeerId, Colour]]:
+        """Every peer whose colour is another than at the last call, with the new one."""
+        self._give_lost_time(now)
+        changed = []
+        for peer, record in self._records.items():
+            colour = self._judge(record, now)
+            if colour is not record.shown:
+                record.shown = colour
+                changed.append((peer, colour))
+        return changed
+
+    def next_deadline(self) -> float | None:
+        """When silence will next change a colour."""
+        times = []
+        for record in self._records.values():
+            if record.shown is not Colour.RED:
+                silence = self._silence_allowed(record)
+                after = self._yellow_after if record.shown is Colour.GREEN else self._red_after
+                times.append(record.last + after * silence)
+        return min(times, default=None)
+
+    def _judge(self, record: _Record, now: float) -> Colour:
+        if record.hinted_at is not None:
+            return Colour.RED
+        silent = (now - record.last) / self._silence_allowed(record)
+        if silent >= self._red_after:
+            return Colour.RED
+        return Colour.YELLOW if silent >= self._yellow_after else Colour.GREEN
+
+    def _silence_allowed(self, record: _Record) -> float:
+        """The interval that this peer may be expected to keep."""
+        if not record.intervals:
+            return self.interval_s
+        habit = sorted(record.intervals)[int(0.9 * (len(record.intervals) - 1))]
+        return min(max(self.interval_s, habit), HABIT_MAX * self.interval_s)
+
+    def _give_lost_time(self, now: float) -> None:
+        """If nobody called for longer than anything takes, this process stood still, not the
+        others.
+        """
+        if self._looked_at is not None:
+            lost = now - self._looked_at - self._yellow_after * self.interval_s
+            if lost > 0:
+                for record in self._records.values():
+                    record.last += lost
+        self._looked_at = now if self._looked_at is None else max(now, self._looked_at)

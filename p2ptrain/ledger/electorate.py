@@ -1,0 +1,123 @@
+"""One height's voters and their signatures: who proposes, what is a quorum, which words are
+genuine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger import quorum
+from p2ptrain.ledger.messages import Accepted, Promise, PromiseProof
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.values import (
+    Certificate,
+    Certified,
+    Entry,
+    Vote,
+    promise_message,
+    vote_message,
+)
+from p2ptrain.ledger.verify import Verify
+
+Sign = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """The voters, ranked, whose quorum decides `height`, and `me`, who may be one of them."""
+
+    rules: Rules
+    height: int
+    parent: Digest
+    voters: tuple[PeerId, ...]
+    me: PeerId
+    sign: Sign
+    verify: Verify
+    names: frozenset[PeerId] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", frozenset(self.voters))
+
+    @property
+    def votes_here(self) -> bool:
+        return self.me in self.names
+
+    def proposer(self, round: int) -> PeerId:
+        return self.voters[(self.height + round) % len(self.voters)]
+
+    def reached(self, present: AbstractSet[PeerId]) -> bool:
+        return quorum.reached(self.rules.quorum, self.voters, present)
+
+    def vote(self, round: int, entry: Entry) -> Vote:
+        run = self.rules.run
+        signature = self.sign(vote_message(run, self.height, round, entry.digest))
+        return Vote(run, self.height, round, entry.digest, self.me, signature)
+
+    def vote_fault(self, sender: PeerId, vote: Vote) -> str:
+        """Why `vote`, received from `sender`, does not count; empty if it does."""
+        if vote.run != self.rules.run:
+            return "it is of another run"
+        if vote.height != self.height:
+            return f"it is for height {vote.height}"
+        if vote.voter != sender or sender not in self.names:
+            return "its sender is not a voter of this height"
+        return "" if self.verify(sender, vote.message, vote.signature) else "its signature is wrong"
+
+    def promise(self, round: int, accepted: Accepted | None) -> Promise:
+        signature = self.sign(self._promise_message(round, _summary(accepted)))
+        return Promise(self.height, round, accepted, signature)
+
+    def promise_fault(self, sender: PeerId, promise: Promise) -> str:
+        if sender not in self.names:
+            return "its sender is not a voter of this height"
+        accepted = promise.accepted
+        if accepted is not None and not self._fits(accepted, promise.round):
+            return "what it says was accepted does not belong there"
+        message = self._promise_message(promise.round, _summary(accepted))
+        return "" if self.verify(sender, message, promise.signature) else "its signature is wrong"
+
+    def proofs_fault(self, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
+        """Why these promises do not entitle `entry` to be proposed in `round`; empty if they do."""
+        names = {proof.voter for proof in proofs}
+        if len(names) != len(proofs) or not self.reached(names):
+            return "it does not come with the promises of a quorum"
+        for proof in proofs:
+            message = self._promise_message(round, (proof.accepted_round, proof.accepted))
+            if proof.voter not in self.names or not self.verify(
+                proof.voter, message, proof.signature
+            ):
+                return f"the promise of {proof.voter} is not genuine"
+        forced = forced_by(proofs)
+        return "" if forced in (None, entry.digest) else f"it should propose entry {forced}"
+
+    def certified(self, round: int, entry: Entry, votes: Mapping[PeerId, bytes]) -> Certified:
+        certificate = Certificate(self.height, round, entry.digest, tuple(sorted(votes.items())))
+        return Certified(entry, certificate)
+
+    def _fits(self, accepted: Accepted, round: int) -> bool:
+        entry = accepted.entry
+        return accepted.round < round and (entry.height, entry.parent) == (self.height, self.parent)
+
+    def _promise_message(self, round: int, accepted: tuple[int | None, Digest | None]) -> bytes:
+        return promise_message(self.rules.run, self.height, round, *accepted)
+
+
+def proof_of(voter: PeerId, promise: Promise) -> PromiseProof:
+    return PromiseProof(voter, *_summary(promise.accepted), promise.signature)
+
+
+def forced_by(proofs: Sequence[PromiseProof]) -> Digest | None:
+    """The entry that must be proposed after these promises: the one accepted in the highest round.
+
+    It may have been chosen already; every quorum of promises contains a voter who would know. None
+    if nobody had accepted anything, and then the proposer is free.
+    """
+    accepted = [(p.accepted_round, p.accepted) for p in proofs if p.accepted_round is not None]
+    return max(accepted, key=lambda pair: pair[0])[1] if accepted else None
+
+
+def _summary(accepted: Accepted | None) -> tuple[int | None, Digest | None]:
+    return (None, None) if accepted is None else (accepted.round, accepted.entry.digest)

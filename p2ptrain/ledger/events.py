@@ -1,0 +1,133 @@
+"""What a node tells its ledger. All but Tick may come late, twice, out of order, or never.
+
+A report's `peer` is whoever the network authenticated as its author, or this node itself for its
+own. Reports reach others by gossip, repeated with each heartbeat and at once upon change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A ledger message came from `sender`, whom the network has authenticated."""
+
+    sender: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """`peer` holds a recent enough state and asks to be a member."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """`peer` has a contribution for outer step `step`: the first `blocks` of its lease, trained.
+
+    A node that does not train (a seed) says Ready with no tokens and no blocks.
+    """
+
+    peer: PeerId
+    step: int
+    tokens: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceDone:
+    """`peer` finished the reduce and holds its result, stored durably."""
+
+    peer: PeerId
+    step: int
+    attempt: int
+    update: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceFailed:
+    """`peer` gave this attempt up. `suspects` are those whose fault it may be, perhaps nobody."""
+
+    peer: PeerId
+    step: int
+    attempt: int
+    suspects: tuple[PeerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateHeld:
+    """This node has the update's bytes on disk, durably, and can serve them."""
+
+    update: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """This node wrote the snapshot of the state before outer step `step`."""
+
+    step: int
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDown:
+    """The failure detector gave `peer` up."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUp:
+    """`peer` is heard again."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """`peer` said goodbye. It stays a voter until a roster without it is agreed."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The allowlist that holds now; None for a run that is open to everybody."""
+
+    peers: frozenset[PeerId] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A heartbeat says that `peer` has a chain of `height` entries."""
+
+    peer: PeerId
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Only time has passed."""
+
+
+Event = (
+    Received
+    | Joining
+    | Ready
+    | ReduceDone
+    | ReduceFailed
+    | UpdateHeld
+    | SnapshotTaken
+    | PeerDown
+    | PeerUp
+    | Leaving
+    | Allowed
+    | Heard
+    | Tick
+)

@@ -1,0 +1,119 @@
+"""What ledgers say to each other, and how it stands on the wire.
+
+    proposer ──Prepare──► voters ──Promise──► proposer         rounds after the first only
+    proposer ──Propose──► voters ──Accept───► proposer         or Refused, with the reason
+    proposer ──Outcome──► everybody                            an entry with its certificate
+    anybody ──EntriesRequest──► anybody ──Entries──►           catching up
+
+A message is canonical JSON: {"kind": …, its fields}. Promises and votes are signed, everything else
+is as good as its contents: an Outcome proves itself, and the network authenticates the sender.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.values import Certified, Entry, Vote
+
+MESSAGE_BYTES_MAX = 1 << 20
+"""The largest roster with its certificate has about 300 KiB, and promises come on top."""
+
+PAGE_ENTRIES_MAX = 64
+PAGE_BYTES_MAX = 256 << 10
+"""A page of entries stops at either bound, but holds at least one entry."""
+
+REASON_CHARACTERS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    height: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What a voter had accepted last, and in which round."""
+
+    round: int
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The sender will accept nothing of an earlier round. Signed (`values.promise_message`)."""
+
+    height: int
+    round: int
+    accepted: Accepted | None
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseProof:
+    """A promise as third parties need it: the entry by its digest."""
+
+    voter: PeerId
+    accepted_round: int | None
+    accepted: Digest | None
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Please accept `entry`. In rounds after the first a quorum's promises show what is free."""
+
+    round: int
+    entry: Entry
+    promises: tuple[PromiseProof, ...] = ()
+
+    @property
+    def height(self) -> int:
+        return self.entry.height
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    vote: Vote
+
+    @property
+    def height(self) -> int:
+        return self.vote.height
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No vote, and why. `promised` tells a restarted proposer which rounds are behind it."""
+
+    height: int
+    round: int
+    promised: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    certified: Certified
+
+    @property
+    def height(self) -> int:
+        return self.certified.entry.height
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesRequest:
+    from_height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Consecutive entries; `height` is the sender's, so that the asker knows whether more
+    remain.
+    """
+
+    height: int
+    certified: tuple[Certified, ...]
+
+
+Message = Prepare | Promise | Propose | Accept | Refused | Outcome | EntriesRequest | Entries

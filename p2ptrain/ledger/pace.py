@@ -1,0 +1,66 @@
+"""When a height's round has lasted long enough, and when to say something again.
+
+Both only run while something waits to be decided. Times are the caller's; nothing here reads a
+clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RESEND_FIRST_S = 0.5
+"""Longer than a round trip around the world (0.3 s), so that a healthy network sees no
+repetition.
+"""
+
+RESEND_MAX_S = 4.0
+
+ROUND_STRETCH_MAX = 4
+"""Rounds get longer until messages fit, but a long partition must not make them endless."""
+
+
+@dataclass(slots=True)
+class RoundTimer:
+    """Gives each round its time: round_timeout_s × (1 + rounds timed out), at most × 4."""
+
+    round_timeout_s: float
+    timeouts: int = 0
+    deadline: float | None = None
+
+    def ensure_started(self, now: float) -> None:
+        if self.deadline is None:
+            self.deadline = now + self.round_timeout_s * min(1 + self.timeouts, ROUND_STRETCH_MAX)
+
+    def expired(self, now: float) -> bool:
+        return self.deadline is not None and now >= self.deadline
+
+    def stop(self) -> None:
+        self.deadline = None
+
+
+@dataclass(slots=True)
+class Repeater:
+    """Says when to repeat what may have been lost: after 0.5 s, then in growing intervals."""
+
+    interval_s: float = RESEND_FIRST_S
+    due_at: float | None = None
+
+    def start(self, now: float) -> None:
+        self.interval_s = RESEND_FIRST_S
+        self.due_at = now + self.interval_s
+
+    def stop(self) -> None:
+        self.due_at = None
+
+    def take(self, now: float) -> bool:
+        """Whether it is time now; if so the next time is set."""
+        if self.due_at is None or now < self.due_at:
+            return False
+        self.interval_s = min(2 * self.interval_s, RESEND_MAX_S)
+        self.due_at = now + self.interval_s
+        return True
+
+
+def earliest(*times: float | None) -> float | None:
+    known = [time for time in times if time is not None]
+    return min(known) if known else None

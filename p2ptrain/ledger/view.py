@@ -1,0 +1,142 @@
+"""What this node has heard, for deciding what to propose and when. None of it is agreed or durable.
+
+Only the newest report of a peer counts, so repeated and late ones change nothing, and the size is
+bounded by the number of peers, whatever is gossiped. Knows no rules: `propose` and `accept` judge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.events import (
+    Allowed,
+    Event,
+    Joining,
+    Leaving,
+    PeerDown,
+    PeerUp,
+    Ready,
+    ReduceDone,
+    ReduceFailed,
+    SnapshotTaken,
+    UpdateHeld,
+)
+from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.values import MEMBERS_MAX
+
+PEERS_MAX = 2 * MEMBERS_MAX
+"""Reports of more peers than could be members twice over are not kept."""
+
+HELD_MAX = 256
+"""Only updates of the reduce under way are asked about; so many are more than a run of attempts."""
+
+SNAPSHOTS_MAX = 8
+
+
+@dataclass(slots=True)
+class View:
+    """`enough_since`: when a quorum and enough contributors were first seen ready for this step.
+    `failed_since`: when the first failure of the reduce under way became known.
+    """
+
+    me: PeerId
+    down: set[PeerId] = field(default_factory=set)
+    leaving: set[PeerId] = field(default_factory=set)
+    joining: dict[PeerId, None] = field(default_factory=dict)
+    allowed: frozenset[PeerId] | None = None
+    ready: dict[PeerId, Ready] = field(default_factory=dict)
+    done: dict[PeerId, ReduceDone] = field(default_factory=dict)
+    failed: dict[PeerId, ReduceFailed] = field(default_factory=dict)
+    held: dict[Digest, None] = field(default_factory=dict)
+    snapshots: dict[int, Digest] = field(default_factory=dict)
+    enough_since: float | None = None
+    failed_since: float | None = None
+
+    def allows(self, peer: PeerId) -> bool:
+        return self.allowed is None or peer in self.allowed
+
+    def stays(self, peer: PeerId) -> bool:
+        """Whether nothing but a fault would make `peer` leave."""
+        return peer not in self.leaving and self.allows(peer)
+
+    def note(self, event: Event) -> bool:
+        """Take a report in. False if it told nothing new."""
+        match event:
+            case Ready():
+                return _newest(self.ready, event)
+            case ReduceDone():
+                return _newest(self.done, event)
+            case ReduceFailed():
+                return _newest(self.failed, event)
+            case UpdateHeld(update):
+                return _remember(self.held, update, None, HELD_MAX)
+            case SnapshotTaken(step, digest):
+                return _remember(self.snapshots, step, digest, SNAPSHOTS_MAX)
+            case Allowed(peers):
+                changed, self.allowed = self.allowed != peers, peers
+                return changed
+            case _:
+                return self._note_presence(event)
+
+    def _note_presence(self, event: Event) -> bool:
+        match event:
+            case PeerDown(peer) if peer != self.me and peer not in self.down:
+                self.joining.pop(peer, None)
+                self.down.add(peer)
+            case PeerUp(peer) if peer in self.down:
+                self.down.discard(peer)
+            case Joining(peer) if peer not in self.joining and len(self.joining) < PEERS_MAX:
+                self.joining[peer] = None
+                self.leaving.discard(peer)
+            case Leaving(peer) if peer not in self.leaving and len(self.leaving) < PEERS_MAX:
+                self.joining.pop(peer, None)
+                self.leaving.add(peer)
+            case _:
+                return False
+        return True
+
+    def entered(self, before: LedgerState, state: LedgerState) -> None:
+        """A new entry holds: forget what was about earlier steps, attempts and memberships."""
+        if (before.step, before.phase) != (state.step, state.phase):
+            self.enough_since = None
+        self.failed_since = None
+        attempt = state.attempt if state.roster is None else state.roster.attempt
+        self.ready = {peer: it for peer, it in self.ready.items() if it.step >= state.step}
+        now = (state.step, attempt)
+        self.done = {peer: it for peer, it in self.done.items() if (it.step, it.attempt) >= now}
+        self.failed = {p: it for p, it in self.failed.items() if (it.step, it.attempt) >= now}
+        self.joining = {peer: None for peer in self.joining if not state.is_member(peer)}
+        self.leaving = {peer for peer in self.leaving if state.is_member(peer)}
+
+
+Report = TypeVar("Report", Ready, ReduceDone, ReduceFailed)
+
+
+def _newest(reports: dict[PeerId, Report], report: Report) -> bool:
+    known = reports.get(report.peer)
+    if known is None:
+        news = len(reports) < PEERS_MAX
+    else:
+        news = known != report and _position(report) >= _position(known)
+    if news:
+        reports[report.peer] = report
+    return news
+
+
+def _position(report: Ready | ReduceDone | ReduceFailed) -> tuple[int, int]:
+    return (report.step, 0 if isinstance(report, Ready) else report.attempt)
+
+
+Key = TypeVar("Key", int, Digest)
+Kept = TypeVar("Kept")
+
+
+def _remember(memory: dict[Key, Kept], key: Key, value: Kept, count_max: int) -> bool:
+    if key in memory and memory[key] == value:
+        return False
+    memory[key] = value
+    if len(memory) > count_max:
+        del memory[next(iter(memory))]
+    return True

@@ -1,0 +1,190 @@
+"""Ledger messages as bytes. `decode` raises RemoteProtocolError and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
+from p2ptrain.ids import RunId
+from p2ptrain.ledger.canonical import (
+    canonical,
+    parse,
+    read_digest,
+    read_int,
+    read_list,
+    read_map,
+    read_peer,
+    read_signature,
+    spell_signature,
+)
+from p2ptrain.ledger.messages import (
+    MESSAGE_BYTES_MAX,
+    PAGE_ENTRIES_MAX,
+    REASON_CHARACTERS_MAX,
+    Accept,
+    Accepted,
+    Entries,
+    EntriesRequest,
+    Message,
+    Outcome,
+    Prepare,
+    Promise,
+    PromiseProof,
+    Propose,
+    Refused,
+)
+from p2ptrain.ledger.reading import certified_from_plain, entry_from_plain
+from p2ptrain.ledger.values import MEMBERS_MAX, Vote
+
+
+def encode(message: Message) -> bytes:
+    data = canonical(_plain(message))
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise LocalProtocolError(f"a message of {len(data)} bytes is more than peers accept")
+    return data
+
+
+def decode(data: bytes) -> Message:
+    """The message in `data`, from a peer that is not trusted. Raises RemoteProtocolError."""
+    plain = parse(data, bytes_max=MESSAGE_BYTES_MAX)
+    kind = plain.get("kind") if isinstance(plain, dict) else None
+    if not isinstance(kind, str) or kind not in _READERS:
+        raise RemoteProtocolError("a ledger message has no known kind")
+    names, read = _READERS[kind]
+    return read(read_map(plain, fields=names | {"kind"}))
+
+
+def _plain(message: Message) -> dict[str, object]:
+    match message:
+        case Prepare(height, round):
+            return {"kind": "prepare", "height": height, "round": round}
+        case Promise():
+            return _promise_plain(message)
+        case Propose(round, entry, promises):
+            proofs = [_proof_plain(proof) for proof in promises]
+            return {"kind": "propose", "round": round, "entry": entry.plain(), "promises": proofs}
+        case Accept(vote):
+            return {"kind": "accept", "vote": vote_plain(vote)}
+        case Refused(height, round, promised, reason):
+            numbers = {"height": height, "round": round, "promised": promised}
+            return {"kind": "refused", "reason": reason[:REASON_CHARACTERS_MAX], **numbers}
+        case Outcome(certified):
+            return {"kind": "outcome", "certified": certified.plain()}
+        case EntriesRequest(from_height):
+            return {"kind": "entries-request", "from_height": from_height}
+        case Entries(height, page):
+            return {"kind": "entries", "height": height, "certified": [it.plain() for it in page]}
+
+
+def _promise_plain(promise: Promise) -> dict[str, object]:
+    accepted = promise.accepted
+    return {
+        "kind": "promise",
+        "height": promise.height,
+        "round": promise.round,
+        "accepted": None if accepted is None else [accepted.round, accepted.entry.plain()],
+        "signature": spell_signature(promise.signature),
+    }
+
+
+def _proof_plain(proof: PromiseProof) -> list[object]:
+    signature = spell_signature(proof.signature)
+    return [proof.voter, proof.accepted_round, proof.accepted, signature]
+
+
+def vote_plain(vote: Vote) -> dict[str, object]:
+    return {
+        "run": vote.run,
+        "height": vote.height,
+        "round": vote.round,
+        "entry": vote.entry,
+        "voter": vote.voter,
+        "signature": spell_signature(vote.signature),
+    }
+
+
+Fields = Mapping[str, object]
+
+
+def _read_prepare(fields: Fields) -> Message:
+    return Prepare(read_int(fields["height"], "height"), read_int(fields["round"], "round"))
+
+
+def _read_promise(fields: Fields) -> Message:
+    accepted = None
+    if fields["accepted"] is not None:
+        pair = read_list(fields["accepted"], "accepted", length_max=2)
+        if len(pair) != 2:
+            raise RemoteProtocolError("what was accepted is a round and an entry")
+        accepted = Accepted(read_int(pair[0], "round"), entry_from_plain(pair[1]))
+    height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
+    return Promise(height, round, accepted, read_signature(fields["signature"], "signature"))
+
+
+def _read_propose(fields: Fields) -> Message:
+    proofs = read_list(fields["promises"], "promises", length_max=MEMBERS_MAX)
+    entry = entry_from_plain(fields["entry"])
+    return Propose(read_int(fields["round"], "round"), entry, tuple(map(_read_proof, proofs)))
+
+
+def _read_proof(plain: object) -> PromiseProof:
+    parts = read_list(plain, "a promise", length_max=4)
+    if len(parts) != 4 or (parts[1] is None) != (parts[2] is None):
+        raise RemoteProtocolError("a promise has four parts, and names what was accepted or not")
+    voter, signature = read_peer(parts[0], "voter"), read_signature(parts[3], "signature")
+    if parts[1] is None:
+        return PromiseProof(voter, None, None, signature)
+    accepted = read_digest(parts[2], "accepted")
+    return PromiseProof(voter, read_int(parts[1], "round"), accepted, signature)
+
+
+_VOTE_FIELDS = frozenset({"run", "height", "round", "entry", "voter", "signature"})
+
+
+def _read_accept(fields: Fields) -> Message:
+    return Accept(vote_from_plain(fields["vote"]))
+
+
+def vote_from_plain(plain: object) -> Vote:
+    vote = read_map(plain, fields=_VOTE_FIELDS)
+    return Vote(
+        RunId(read_digest(vote["run"], "run")),
+        read_int(vote["height"], "height"),
+        read_int(vote["round"], "round"),
+        read_digest(vote["entry"], "entry"),
+        read_peer(vote["voter"], "voter"),
+        read_signature(vote["signature"], "signature"),
+    )
+
+
+def _read_refused(fields: Fields) -> Message:
+    reason = fields["reason"]
+    if not isinstance(reason, str) or len(reason) > REASON_CHARACTERS_MAX:
+        raise RemoteProtocolError("a refusal gives its reason in a short text")
+    height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
+    return Refused(height, round, read_int(fields["promised"], "promised"), reason)
+
+
+def _read_outcome(fields: Fields) -> Message:
+    return Outcome(certified_from_plain(fields["certified"]))
+
+
+def _read_request(fields: Fields) -> Message:
+    return EntriesRequest(read_int(fields["from_height"], "from_height"))
+
+
+def _read_entries(fields: Fields) -> Message:
+    page = read_list(fields["certified"], "certified", length_max=PAGE_ENTRIES_MAX)
+    return Entries(read_int(fields["height"], "height"), tuple(map(certified_from_plain, page)))
+
+
+_READERS: dict[str, tuple[frozenset[str], Callable[[Fields], Message]]] = {
+    "prepare": (frozenset({"height", "round"}), _read_prepare),
+    "promise": (frozenset({"height", "round", "accepted", "signature"}), _read_promise),
+    "propose": (frozenset({"round", "entry", "promises"}), _read_propose),
+    "accept": (frozenset({"vote"}), _read_accept),
+    "refused": (frozenset({"height", "round", "promised", "reason"}), _read_refused),
+    "outcome": (frozenset({"certified"}), _read_outcome),
+    "entries-request": (frozenset({"from_height"}), _read_request),
+    "entries": (frozenset({"height", "certified"}), _read_entries),
+}
