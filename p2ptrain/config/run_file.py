@@ -90,6 +90,7 @@ class PolicySection(Section):
     quorum_loss: Literal["wait"] = "wait"
     grace_s: NotNegative = 10.0
     round_timeout_s: Positive = 2.0
+    patience_s: NotNegative = 1.0
     attempts_max: Annotated[int, Field(ge=1, le=100)] = 4
     participants_min: Annotated[int, Field(ge=1, le=10_000)] = 2
     snapshot_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10

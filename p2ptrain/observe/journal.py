@@ -1,10 +1,10 @@
 """The journal: one JSON object a line, of everything that a node did and why.
 
 It is for whoever asks afterwards ("why was I left out of step 412?") and for programs that draw
-pictures, so a line carries its event's name, both clocks (wall time to compare machines by eye,
-monotonic to measure by) and plain fields. It is bounded: at `bytes_max` the file is put aside as
-`.1`, replacing the one before. It must never hurt what it observes: a full disk costs lines, which
-are counted, and never the node.
+pictures, so a line carries its event's name, both clocks (`time`, Unix seconds, to compare machines
+by eye; `monotonic_s` to measure by) and plain fields. It is bounded: at `bytes_max` the file is put
+aside as `.1`, replacing the one before. It must never hurt what it observes: a full disk costs
+lines, which are counted, and never the node.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Journal:
         """Append one line. What JSON cannot say is written as text; nothing is raised."""
         record = {
             "event": event,
-            "wall_s": round(self._wall(), 3),
+            "time": round(self._wall(), 3),
             "monotonic_s": round(self._monotonic(), 4),
             **{name: _plain(value) for name, value in fields.items()},
         }

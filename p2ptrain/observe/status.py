@@ -20,7 +20,7 @@ class MemberStatus:
     """One member as this node sees it. `health` is the failure detector's green, yellow or red."""
 
     peer: str
-    name: str
+    peer_name: str
     role: str
     health: str
     state: str = ""
@@ -34,7 +34,7 @@ class NodeStatus:
     """Where a node is. Empty strings and None stand for what it does not know yet."""
 
     peer: str
-    name: str
+    peer_name: str
     state: str
     """In words, with numbers: `states.words`."""
     state_name: str
@@ -97,7 +97,7 @@ def _member(value: object) -> MemberStatus:
 
 def status_lines(status: NodeStatus) -> list[str]:
     """The status as a person reads it: what it does, where the run is, who takes part."""
-    lines = [f"{status.name} (…{status.peer[-6:]}): {status.state}"]
+    lines = [f"{status.peer_name} (…{status.peer[-6:]}): {status.state}"]
     if status.run:
         lines.append(f"run       {status.run_name} ({status.run[:12]}…)")
         lines.append(
@@ -125,6 +125,6 @@ def _millions(tokens: int) -> str:
 
 
 def _member_line(member: MemberStatus) -> str:
-    who = f"{member.name} (…{member.peer[-6:]})"
+    who = f"{member.peer_name} (…{member.peer[-6:]})"
     heard = "" if member.heard_s_ago is None else f", heard {duration(member.heard_s_ago)} ago"
     return f"  {member.health:<7} {who:<28} {member.role:<8} {member.state}{heard}"

@@ -20,7 +20,7 @@ def test_a_line_holds_the_event_both_clocks_and_the_fields(tmp_path: Path) -> No
     (line,) = (tmp_path / "journal.jsonl").read_text().splitlines()
     assert json.loads(line) == {
         "event": "commit",
-        "wall_s": 1.7e9,
+        "time": 1.7e9,
         "monotonic_s": 1000,
         "step": 3,
         "update": "ab",

@@ -12,7 +12,7 @@ from p2ptrain.observe.status import MemberStatus, NodeStatus, status_lines
 
 STATUS = NodeStatus(
     peer="12D3KooWExampleAbCdEf",
-    name="brave-otter",
+    peer_name="brave-otter",
     state="training (inner 37/100)",
     state_name="training",
     run="ab" * 32,

@@ -1,0 +1,41 @@
+"""The signed documents of a run: its manifest, its allowlist, requests to join, its data index."""
+
+from p2ptrain.run.allowlist import Allowlist, SignedAllowlist
+from p2ptrain.run.data_index import DataIndex
+from p2ptrain.run.draft import Made, draft_manifest
+from p2ptrain.run.envelope import Signed
+from p2ptrain.run.files import (
+    load_allowlist,
+    load_run,
+    save_allowlist,
+    save_run,
+)
+from p2ptrain.run.join_request import JoinRequest
+from p2ptrain.run.manifest import (
+    Codec,
+    DataSpec,
+    OuterSpec,
+    Policy,
+    Run,
+    RunManifest,
+)
+
+__all__ = [
+    "Allowlist",
+    "Codec",
+    "DataIndex",
+    "DataSpec",
+    "JoinRequest",
+    "Made",
+    "OuterSpec",
+    "Policy",
+    "Run",
+    "RunManifest",
+    "Signed",
+    "SignedAllowlist",
+    "draft_manifest",
+    "load_allowlist",
+    "load_run",
+    "save_allowlist",
+    "save_run",
+]

@@ -1,0 +1,104 @@
+"""Who may take part: a list of peers, numbered and signed by the run's organiser.
+
+It travels from peer to peer like gossip, so everybody must come to the same one whatever arrives in
+which order: the list with the highest sequence number wins. Two lists with one number would break
+that, so of two such lists nobody changes over; an organiser's tool never makes them.
+
+It does not know how a list travels, nor what happens to peers that are removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.errors import RemoteProtocolError, RunMismatch
+from p2ptrain.identity import Identity, is_peer_id
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.names import label
+from p2ptrain.run.envelope import PAYLOAD_BYTES_MAX, Signed
+from p2ptrain.run.manifest import Run
+from p2ptrain.run.reading import plain, read
+
+KIND = "allowlist"
+ALLOWLIST_PEERS_MAX = 4096
+"""As many peers as a node keeps track of."""
+
+SEQUENCE_MAX = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Allowlist:
+    """`peers` are sorted, each once, so that equal lists have equal bytes. `of` makes one."""
+
+    run: RunId
+    sequence: int
+    peers: tuple[PeerId, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sequence <= SEQUENCE_MAX:
+            raise ValueError(f"the sequence number is {self.sequence}")
+        if len(self.peers) > ALLOWLIST_PEERS_MAX:
+            raise ValueError(f"{len(self.peers)} peers are more than {ALLOWLIST_PEERS_MAX}")
+        for peer in self.peers:
+            if not is_peer_id(peer):
+                raise ValueError(f"{str(peer)[:80]!r} is not a peer id")
+        if list(self.peers) != sorted(set(self.peers)):
+            raise ValueError("the peers are not sorted, or one is named twice")
+
+    @classmethod
+    def of(cls, run: RunId, sequence: int, peers: Iterable[PeerId]) -> Allowlist:
+        return cls(run, sequence, tuple(sorted(set(peers))))
+
+    def with_peer(self, peer: PeerId) -> Allowlist:
+        """The next list, with `peer` on it."""
+        return Allowlist.of(self.run, self.sequence + 1, [*self.peers, peer])
+
+    def without_peer(self, peer: PeerId) -> Allowlist:
+        """The next list, without `peer`."""
+        return Allowlist.of(self.run, self.sequence + 1, set(self.peers) - {peer})
+
+
+@dataclass(frozen=True, slots=True)
+class SignedAllowlist:
+    """A list with its signature: what `HOME/run/allowlist.signed` holds and what travels."""
+
+    allowlist: Allowlist
+    signed: Signed
+
+    @classmethod
+    def publish(cls, identity: Identity, allowlist: Allowlist) -> SignedAllowlist:
+        return cls(allowlist, Signed.by(identity, KIND, pack(plain(allowlist))))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview, run: Run) -> SignedAllowlist:
+        """The list for `run` in `data`, which may come from anybody.
+
+        Raises:
+            RunMismatch: a proper list, of another run.
+            RemoteProtocolError: malformed, altered, or not signed by the run's organiser.
+        """
+        signed = Signed.from_bytes(data, kind=KIND)
+        if signed.signer != run.manifest.organiser:
+            raise RemoteProtocolError(
+                f"this allowlist is signed by {label(signed.signer)}, "
+                f"who is not the organiser of run {run.manifest.name!r}",
+                code="ALLOWLIST-SIGNER",
+            )
+        value = unpack(signed.payload, bytes_max=PAYLOAD_BYTES_MAX)
+        allowlist = read(Allowlist, value, "the allowlist")
+        if allowlist.run != run.id:
+            raise RunMismatch(
+                "this allowlist belongs to another run of the same organiser",
+                evidence=[f"it names run {allowlist.run}", f"this is run {run.id}"],
+                do="use the allowlist that was made in this run's home",
+            )
+        return cls(allowlist, signed)
+
+    def to_bytes(self) -> bytes:
+        return self.signed.to_bytes()
+
+    def replaces(self, current: SignedAllowlist | None) -> bool:
+        """Whether somebody who holds `current` should take this one instead."""
+        return current is None or self.allowlist.sequence > current.allowlist.sequence

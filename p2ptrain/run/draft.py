@@ -1,0 +1,83 @@
+"""From what the organiser wrote and what was made of it to the manifest, as a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from p2ptrain.config.run_file import RunFile
+from p2ptrain.errors import ConfigError
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
+from p2ptrain.run.manifest import Codec, DataSpec, OuterSpec, Policy, RunManifest
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What publishing made and stored: digests and counts."""
+
+    tokenizer: Digest
+    index: Digest
+    train_blocks: int
+    validation_blocks: int
+    genesis: Digest
+    layout: Digest
+
+
+def model_spec(run_file: RunFile) -> ModelSpec:
+    model = run_file.model.model_dump()
+    del model["seed"]
+    return ModelSpec(**model)
+
+
+def inner_spec(run_file: RunFile) -> InnerSpec:
+    return InnerSpec(
+        **run_file.inner.model_dump(), total_steps=run_file.inner.steps * run_file.outer.steps
+    )
+
+
+def draft_manifest(
+    run_file: RunFile,
+    made: Made,
+    *,
+    organiser: PeerId,
+    founders: Sequence[PeerId],
+    created_unix: int,
+) -> RunManifest:
+    """The manifest of this run.
+
+    Raises:
+        ConfigError: the data do not even make one lease, or the numbers do not fit together.
+    """
+    if made.train_blocks < run_file.inner.steps:
+        raise ConfigError(
+            f"the data make {made.train_blocks} training blocks, "
+            f"but one outer step of one peer takes {run_file.inner.steps} (inner.steps)",
+            do="give more text (data.limit_mb, data.source), or make inner.steps, "
+            "inner.batch_sequences or model.sequence smaller",
+        )
+    model = model_spec(run_file)
+    try:
+        return RunManifest(
+            name=run_file.run.name,
+            organiser=organiser,
+            created_unix=created_unix,
+            model=model,
+            tokenizer=made.tokenizer,
+            data=DataSpec(
+                made.index,
+                made.train_blocks,
+                made.validation_blocks,
+                run_file.inner.batch_sequences * model.sequence,
+            ),
+            inner=inner_spec(run_file),
+            outer=OuterSpec(**run_file.outer.model_dump()),
+            codec=Codec(**run_file.codec.model_dump()),
+            policy=Policy(**run_file.policy.model_dump()),
+            genesis=made.genesis,
+            layout=made.layout,
+            founders=tuple(founders),
+            admission=run_file.run.admission,
+        )
+    except ValueError as exc:
+        raise ConfigError(f"this run cannot be published: {exc}") from exc

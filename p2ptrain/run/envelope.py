@@ -1,0 +1,91 @@
+"""A signed document: what kind it is, its bytes, who signed them, and a signature that holds.
+
+A `Signed` value exists only if its signature is right, so nobody can forget to check one. The kind
+is part of what is signed: an allowlist can never be passed off as a manifest. It does not know what
+the bytes say, nor whether the signer had any business to sign them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.identity import Identity, is_peer_id, verify
+from p2ptrain.ids import PeerId
+
+PAYLOAD_BYTES_MAX = 512 * 1024
+"""An allowlist of `ALLOWLIST_PEERS_MAX` peers at 54 bytes each fits twice."""
+
+SIGNED_BYTES_MAX = PAYLOAD_BYTES_MAX + 1024
+_DOMAIN = "p2ptrain signed document 1"
+_KIND = re.compile(r"[a-z][a-z-]{0,31}")
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """Raises RemoteProtocolError, code SIGNATURE, on construction where the signature is wrong."""
+
+    kind: str
+    payload: bytes
+    signer: PeerId
+    signature: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not _KIND.fullmatch(self.kind):
+            raise RemoteProtocolError(f"{self.kind[:40]!r} is not a kind of document")
+        if len(self.payload) > PAYLOAD_BYTES_MAX:
+            raise RemoteProtocolError(f"a {self.kind} of {len(self.payload)} bytes is too long")
+        if not verify(self.signer, _message(self.kind, self.payload), self.signature):
+            raise RemoteProtocolError(
+                f"the signature of this {self.kind} is wrong: it was altered, "
+                f"or {self.signer} did not sign it",
+                code="SIGNATURE",
+            )
+
+    @classmethod
+    def by(cls, identity: Identity, kind: str, payload: bytes) -> Signed:
+        """`payload` signed by `identity`."""
+        signature = identity.sign(_message(kind, payload))
+        return cls(kind, payload, identity.peer, signature)
+
+    def to_bytes(self) -> bytes:
+        return pack(
+            {
+                "kind": self.kind,
+                "payload": self.payload,
+                "signer": self.signer,
+                "signature": self.signature,
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview, *, kind: str) -> Signed:
+        """The document of this kind in `data`, which may come from anybody.
+
+        Raises:
+            RemoteProtocolError: malformed, of another kind, or not signed by whom it names.
+        """
+        value = fields(
+            unpack(data, bytes_max=SIGNED_BYTES_MAX),
+            kind=str,
+            payload=bytes,
+            signer=str,
+            signature=bytes,
+        )
+        found, payload, signer = value["kind"], value["payload"], value["signer"]
+        assert isinstance(payload, bytes)
+        if found != kind:
+            raise RemoteProtocolError(
+                f"a document of kind {kind} was expected, not {str(found)[:40]!r}"
+            )
+        if not is_peer_id(signer):
+            raise RemoteProtocolError(f"the signer of this {kind} is not a peer id")
+        signature = value["signature"]
+        assert isinstance(signature, bytes)
+        return cls(kind, payload, PeerId(str(signer)), signature)
+
+
+def _message(kind: str, payload: bytes) -> bytes:
+    return pack({"domain": _DOMAIN, "kind": kind, "payload": payload})

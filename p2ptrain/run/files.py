@@ -1,0 +1,91 @@
+"""The run's documents on this machine's disk.
+
+A document is replaced whole or not at all: written beside, made durable, renamed. What is wrong
+with a file on our own disk is our own trouble, so it is told as a ConfigError that names the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
+from p2ptrain.run.allowlist import SignedAllowlist
+from p2ptrain.run.envelope import SIGNED_BYTES_MAX
+from p2ptrain.run.manifest import Run
+
+
+def save_run(path: Path, run: Run) -> None:
+    """Keep `run` at `path`; it is durable on return."""
+    _replace(path, run.to_bytes())
+
+
+def load_run(path: Path) -> Run | None:
+    """The run kept at `path`; None where there is none.
+
+    Raises:
+        ConfigError: the file is damaged or forged.
+        VersionMismatch: the run speaks another version.
+    """
+    data = _read(path)
+    if data is None:
+        return None
+    with _damage_of(path):
+        return Run.from_bytes(data)
+
+
+def save_allowlist(path: Path, allowlist: SignedAllowlist) -> None:
+    """Keep `allowlist` at `path`; it is durable on return."""
+    _replace(path, allowlist.to_bytes())
+
+
+def load_allowlist(path: Path, run: Run) -> SignedAllowlist | None:
+    """The allowlist of `run` kept at `path`; None where there is none.
+
+    Raises:
+        ConfigError: the file is damaged, forged, or of another run.
+    """
+    data = _read(path)
+    if data is None:
+        return None
+    with _damage_of(path):
+        return SignedAllowlist.from_bytes(data, run)
+
+
+@contextmanager
+def _damage_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (RemoteProtocolError, RunMismatch) as exc:
+        raise ConfigError(
+            f"{path} is not what it should be: {exc.what}",
+            code="RUN-FILE",
+            evidence=exc.evidence,
+            likely="the file was damaged, or copied from somewhere else",
+            do=f"move {path} away; a node fetches it again from its peers",
+        ) from exc
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(SIGNED_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".new")
+    with beside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

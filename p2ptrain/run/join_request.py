@@ -1,0 +1,56 @@
+"""A volunteer's signed request to be put on the allowlist.
+
+It proves that whoever asks holds the key of the peer id it asks for, so an organiser who approves
+it approves that machine and nobody else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId, RunId, is_digest
+from p2ptrain.run.envelope import Signed
+from p2ptrain.run.reading import plain, read
+
+KIND = "join-request"
+BYTES_MAX = 2048
+NOTE_CHARACTERS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """`note` is what the volunteer wants the organiser to read; it may be empty."""
+
+    run: RunId
+    peer: PeerId
+    created_unix: int
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if not is_digest(self.run):
+            raise ValueError("the run is not a run id")
+        if len(self.note) > NOTE_CHARACTERS_MAX or not (self.note.isprintable()):
+            raise ValueError(f"the note is not one line of at most {NOTE_CHARACTERS_MAX} letters")
+        if self.created_unix < 0:
+            raise ValueError("the time is before 1970")
+
+    def to_bytes(self, identity: Identity) -> bytes:
+        """The request signed by `identity`, which must be the peer that asks."""
+        assert identity.peer == self.peer
+        return Signed.by(identity, KIND, pack(plain(self))).to_bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview) -> JoinRequest:
+        """Raises RemoteProtocolError: malformed, or not signed by the peer that it is for."""
+        if len(data) > BYTES_MAX:
+            raise RemoteProtocolError(f"a join request of {len(data)} bytes is too long")
+        signed = Signed.from_bytes(data, kind=KIND)
+        request = read(cls, unpack(signed.payload, bytes_max=BYTES_MAX), "the join request")
+        if request.peer != signed.signer:
+            raise RemoteProtocolError(
+                "a join request is not signed by the peer that it is for", code="SIGNATURE"
+            )
+        return request

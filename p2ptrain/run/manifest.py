@@ -1,0 +1,277 @@
+"""The run manifest: all that peers must agree on, once and for good. Its digest is the run's id.
+
+    model, tokenizer, data     what is trained, on what
+    inner, outer, codec        how: each peer alone, all together, and what travels in between
+    policy                     quorum, waiting times, snapshots
+    genesis, layout            the digest of the first θ and m, and of where each parameter lies
+    founders, admission        who votes first, and who may take part at all
+
+Whoever knows a run's id needs to trust nobody: a manifest with another digest is another run. The
+organiser's signature tells a volunteer who is asking for their electricity.
+
+A manifest that came from a peer is as hostile as anything that came from a peer. Every bound here
+is on the small side of what breaks a node.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from blake3 import blake3
+
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import RemoteProtocolError, VersionMismatch
+from p2ptrain.identity import Identity, is_peer_id
+from p2ptrain.ids import Digest, PeerId, RunId, is_digest
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
+from p2ptrain.names import label
+from p2ptrain.run.envelope import Signed
+from p2ptrain.run.reading import plain, read
+
+VERSION = 1
+"""The version of everything that peers say to each other. A run never changes it."""
+
+KIND = "manifest"
+MANIFEST_BYTES_MAX = 64 * 1024
+FOUNDERS_MAX = 256
+COUNT_MAX = 2**48
+"""Bounds counts so that products of two stay exact in 128 bits and within a float's reach."""
+
+SECONDS_MAX = 86_400.0
+PARAMETERS_MAX = 2**40
+LAYERS_MAX = 4096
+SEQUENCE_MAX = 2**24
+"""Tables of these lengths are made before anything is trained."""
+
+Quorum = Literal["majority", "two-thirds"]
+QuorumLoss = Literal["wait"]
+CodecName = Literal["int8"]
+Admission = Literal["open", "allowlist"]
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+
+
+def _require(holds: bool, name: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"{name} is {str(value)[:80]!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """The data: an index of block digests, training blocks first. See `DataIndex`."""
+
+    index: Digest
+    train_blocks: int
+    validation_blocks: int
+    block_tokens: int
+
+    def __post_init__(self) -> None:
+        _require(is_digest(self.index), "data.index", self.index)
+        for name in ("train_blocks", "validation_blocks", "block_tokens"):
+            _require(0 < getattr(self, name) <= COUNT_MAX, f"data.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class OuterSpec:
+    """The outer optimizer, Nesterov's, and for how many outer steps the run goes on."""
+
+    lr: float
+    momentum: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        _require(math.isfinite(self.lr) and 0 < self.lr <= 100, "outer.lr", self.lr)
+        _require(0 <= self.momentum < 1, "outer.momentum", self.momentum)
+        _require(0 < self.steps <= COUNT_MAX, "outer.steps", self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How a pseudo-gradient travels: `block` elements share one scale."""
+
+    name: CodecName
+    block: int
+
+    def __post_init__(self) -> None:
+        _require(self.name in get_args(CodecName), "codec.name", self.name)
+        _require(32 <= self.block <= 65_536, "codec.block", self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How members decide. `snapshot_every` counts outer steps."""
+
+    quorum: Quorum
+    quorum_loss: QuorumLoss
+    grace_s: float
+    round_timeout_s: float
+    patience_s: float
+    attempts_max: int
+    participants_min: int
+    snapshot_every: int
+
+    def __post_init__(self) -> None:
+        _require(self.quorum in get_args(Quorum), "policy.quorum", self.quorum)
+        _require(self.quorum_loss in get_args(QuorumLoss), "policy.quorum_loss", self.quorum_loss)
+        for name in ("grace_s", "patience_s"):
+            _require(0 <= getattr(self, name) <= SECONDS_MAX, f"policy.{name}", getattr(self, name))
+        _require(
+            0.01 <= self.round_timeout_s <= SECONDS_MAX,
+            "policy.round_timeout_s",
+            self.round_timeout_s,
+        )
+        for name in ("attempts_max", "participants_min", "snapshot_every"):
+            _require(0 < getattr(self, name) <= COUNT_MAX, f"policy.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class RunManifest:
+    """One run, as its organiser fixed it."""
+
+    name: str
+    organiser: PeerId
+    created_unix: int
+    model: ModelSpec
+    tokenizer: Digest
+    data: DataSpec
+    inner: InnerSpec
+    outer: OuterSpec
+    codec: Codec
+    policy: Policy
+    genesis: Digest
+    layout: Digest
+    founders: tuple[PeerId, ...]
+    admission: Admission
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        _require(self.version == VERSION, "version", self.version)
+        _require(bool(_NAME.fullmatch(self.name)), "name", self.name)
+        _require(is_peer_id(self.organiser), "organiser", self.organiser)
+        _require(0 <= self.created_unix <= COUNT_MAX, "created_unix", self.created_unix)
+        for name in ("tokenizer", "genesis", "layout"):
+            _require(is_digest(getattr(self, name)), name, getattr(self, name))
+        _require(0 < len(self.founders) <= FOUNDERS_MAX, "founders", len(self.founders))
+        for founder in self.founders:
+            _require(is_peer_id(founder), "founders", founder)
+        _require(len(set(self.founders)) == len(self.founders), "founders", "one named twice")
+        _require(self.admission in get_args(Admission), "admission", self.admission)
+        _require(self.model.layers <= LAYERS_MAX, "model.layers", self.model.layers)
+        _require(self.model.sequence <= SEQUENCE_MAX, "model.sequence", self.model.sequence)
+        _require(_parameters_at_least(self.model) <= PARAMETERS_MAX, "model", self.model)
+        _require(self.inner.steps <= self.data.train_blocks, "inner.steps", self.inner.steps)
+        block_tokens = self.inner.batch_sequences * self.model.sequence
+        _require(block_tokens == self.data.block_tokens, "data.block_tokens", block_tokens)
+
+    @property
+    def blocks_per_lease(self) -> int:
+        """One block is one inner step's batch, so a full lease is the inner phase."""
+        return self.inner.steps
+
+    def to_payload(self) -> bytes:
+        """The canonical bytes, whose digest is the run id."""
+        sections = ("model", "data", "inner", "outer", "codec", "policy")
+        return pack({**plain(self), **{name: plain(getattr(self, name)) for name in sections}})
+
+    @classmethod
+    def from_payload(cls, payload: bytes) -> RunManifest:
+        """The manifest in `payload`, which may come from anybody.
+
+        Raises:
+            VersionMismatch: made for another version of p2ptrain.
+            RemoteProtocolError: anything else that is wrong with it.
+        """
+        value = unpack(payload, bytes_max=MANIFEST_BYTES_MAX)
+        if not isinstance(value, dict):
+            raise RemoteProtocolError("a run manifest is a map")
+        _check_version(value.get("version"))
+        sections: dict[str, object] = {
+            name: read(kind, value.get(name), f"the run manifest's {name}")
+            for name, kind in _SECTIONS.items()
+        }
+        value = fields(value, **_FIELDS)
+        founders = value["founders"]
+        assert isinstance(founders, list)
+        try:
+            return cls(**(value | sections | {"founders": tuple(founders)}))  # type: ignore[arg-type]
+        except (ValueError, TypeError) as exc:
+            raise RemoteProtocolError(f"the run manifest's {exc}") from exc
+
+
+_SECTIONS: dict[str, type] = {
+    "model": ModelSpec,
+    "data": DataSpec,
+    "inner": InnerSpec,
+    "outer": OuterSpec,
+    "codec": Codec,
+    "policy": Policy,
+}
+_FIELDS: dict[str, type] = {
+    **dict.fromkeys(_SECTIONS, dict),
+    **dict.fromkeys(("name", "organiser", "tokenizer", "genesis", "layout", "admission"), str),
+    **dict.fromkeys(("created_unix", "version"), int),
+    "founders": list,
+}
+
+
+def _check_version(version: object) -> None:
+    if type(version) is not int:
+        raise RemoteProtocolError("a run manifest has a version number")
+    if version != VERSION:
+        newer = version > VERSION
+        raise VersionMismatch(
+            f"the run speaks version {version}; this p2ptrain speaks version {VERSION}",
+            likely="this p2ptrain is too old" if newer else "the run was made long ago",
+            do="upgrade p2ptrain" if newer else "use the p2ptrain that the run was made with",
+        )
+
+
+def _parameters_at_least(model: ModelSpec) -> int:
+    """A lower bound that counts the large matrices: enough to refuse the absurd."""
+    attention = 2 * model.width * model.width
+    return model.vocab * model.width + model.layers * (attention + 3 * model.width * model.ffn)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A manifest with its organiser's signature: what `HOME/run/manifest.signed` holds.
+
+    Make one with `publish` or `from_bytes`; the manifest is always the signed one.
+    """
+
+    id: RunId
+    manifest: RunManifest
+    signed: Signed
+
+    @classmethod
+    def publish(cls, identity: Identity, manifest: RunManifest) -> Run:
+        """`manifest` signed by its organiser, who must be `identity`."""
+        assert manifest.organiser == identity.peer
+        return cls._of(Signed.by(identity, KIND, manifest.to_payload()))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview) -> Run:
+        """The run in `data`, which may come from anybody.
+
+        Raises:
+            VersionMismatch: made for another version of p2ptrain.
+            RemoteProtocolError: truncated, altered, not signed by its organiser, or impossible.
+        """
+        return cls._of(Signed.from_bytes(data, kind=KIND))
+
+    @classmethod
+    def _of(cls, signed: Signed) -> Run:
+        manifest = RunManifest.from_payload(signed.payload)
+        if manifest.organiser != signed.signer:
+            raise RemoteProtocolError(
+                f"the run {manifest.name!r} names {label(manifest.organiser)} as its organiser "
+                f"but is signed by {label(signed.signer)}",
+                code="SIGNATURE",
+            )
+        return cls(RunId(blake3(signed.payload).hexdigest()), manifest, signed)
+
+    def to_bytes(self) -> bytes:
+        return self.signed.to_bytes()

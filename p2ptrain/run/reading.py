@@ -1,0 +1,65 @@
+"""Turns maps that came from outside into dataclasses whose fields are checked.
+
+The documents of a run are maps of plain values. A dataclass's own annotations say which type each
+field has; its `__post_init__` says which values. Both kinds of fault become a RemoteProtocolError
+that names the field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+from p2ptrain import encoding
+from p2ptrain.errors import ConfigError, RemoteProtocolError
+
+T = TypeVar("T")
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "int": int,
+    "bool": bool,
+    "str": str,
+    "float": (float, int),
+}
+"""What else an annotation may say comes as a string (NewTypes, Literals) or a list (tuples)."""
+
+
+def read(kind: type[T], value: object, what: str) -> T:
+    """The `kind` whose fields are exactly those of the map `value`; `what` names it in errors.
+
+    Raises:
+        RemoteProtocolError: a field is missing, unknown, of a wrong type, or impossible.
+    """
+    assert dataclasses.is_dataclass(kind)
+    types = {field.name: _type_of(str(field.type)) for field in dataclasses.fields(kind)}
+    try:
+        checked = encoding.fields(value, **types)
+        return kind(**{name: _settled(item, types[name]) for name, item in checked.items()})
+    except (RemoteProtocolError, ConfigError, ValueError, TypeError) as exc:
+        text = exc.what if isinstance(exc, RemoteProtocolError | ConfigError) else str(exc)
+        raise RemoteProtocolError(f"{what}: {text}") from exc
+
+
+def _type_of(annotation: str) -> type | tuple[type, ...]:
+    if annotation.startswith("tuple["):
+        return list
+    return _TYPES.get(annotation, str)
+
+
+def _settled(item: object, kind: type | tuple[type, ...]) -> object:
+    """Lists become tuples, and whole numbers floats where the field is one: equal on all peers."""
+    if kind is list:
+        assert isinstance(item, list)
+        return tuple(item)
+    return float(item) if isinstance(kind, tuple) and isinstance(item, int) else item
+
+
+def plain(value: Any) -> dict[str, object]:
+    """The map that `read` makes the dataclass `value` from again."""
+    return {
+        field.name: _plain_item(getattr(value, field.name)) for field in dataclasses.fields(value)
+    }
+
+
+def _plain_item(item: object) -> object:
+    return list(item) if isinstance(item, tuple) else item

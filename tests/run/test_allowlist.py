@@ -1,0 +1,129 @@
+"""The allowlist: the organiser's word alone counts, and the latest of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import RemoteProtocolError, RunMismatch
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId
+from p2ptrain.run import Allowlist, Run, Signed, SignedAllowlist
+from p2ptrain.run.allowlist import ALLOWLIST_PEERS_MAX
+from tests.run.conftest import tiny_run
+
+ORGANISER = Identity.from_seed(b"o" * 32)
+RUN = tiny_run(ORGANISER)
+PEERS = [Identity.from_seed(bytes([number]) * 32).peer for number in range(1, 6)]
+
+
+def test_a_list_survives_the_wire(run: Run, organiser: Identity) -> None:
+    signed = SignedAllowlist.publish(organiser, Allowlist.of(run.id, 3, PEERS))
+    again = SignedAllowlist.from_bytes(signed.to_bytes(), run)
+    assert again == signed
+    assert again.allowlist == Allowlist(run.id, 3, tuple(sorted(PEERS)))
+
+
+def test_adding_and_removing_makes_the_next_list(run: Run) -> None:
+    first = Allowlist.of(run.id, 1, PEERS[:2])
+    second = first.with_peer(PEERS[2])
+    third = second.without_peer(PEERS[0])
+    assert second == Allowlist.of(run.id, 2, PEERS[:3])
+    assert third == Allowlist.of(run.id, 3, PEERS[1:3])
+    assert first.with_peer(PEERS[0]).peers == first.peers
+
+
+@given(order=st.permutations(range(1, 6)))
+def test_whatever_the_order_of_arrival_the_highest_number_wins(order: list[int]) -> None:
+    current: SignedAllowlist | None = None
+    for sequence in order:
+        incoming = SignedAllowlist.publish(
+            ORGANISER, Allowlist.of(RUN.id, sequence, PEERS[:sequence])
+        )
+        if incoming.replaces(current):
+            current = incoming
+    assert current is not None
+    assert current.allowlist == Allowlist.of(RUN.id, 5, PEERS)
+
+
+def test_an_older_or_equal_list_replaces_nothing(run: Run, organiser: Identity) -> None:
+    old, same, new = (
+        SignedAllowlist.publish(organiser, Allowlist.of(run.id, sequence, PEERS[:1]))
+        for sequence in (1, 2, 2)
+    )
+    assert not old.replaces(new)
+    assert not same.replaces(new)
+    assert new.replaces(old)
+
+
+def test_a_list_signed_by_somebody_else_is_refused(run: Run, stranger: Identity) -> None:
+    forged = SignedAllowlist.publish(stranger, Allowlist.of(run.id, 9, [stranger.peer]))
+    with pytest.raises(RemoteProtocolError) as caught:
+        SignedAllowlist.from_bytes(forged.to_bytes(), run)
+    assert caught.value.code == "ALLOWLIST-SIGNER"
+    assert "not the organiser" in caught.value.what
+
+
+def test_an_unsigned_list_is_refused(run: Run, organiser: Identity) -> None:
+    allowlist = Allowlist.of(run.id, 1, PEERS)
+    payload = pack({"run": run.id, "sequence": 1, "peers": list(allowlist.peers)})
+    bare = {"kind": "allowlist", "payload": payload, "signer": organiser.peer, "signature": b""}
+    with pytest.raises(RemoteProtocolError) as caught:
+        SignedAllowlist.from_bytes(pack(bare), run)
+    assert caught.value.code == "SIGNATURE"
+    with pytest.raises(RemoteProtocolError):
+        SignedAllowlist.from_bytes(payload, run)
+
+
+def test_a_list_of_another_run_is_told_apart(run: Run, organiser: Identity) -> None:
+    other = Run.publish(organiser, dataclasses.replace(run.manifest, name="other"))
+    signed = SignedAllowlist.publish(organiser, Allowlist.of(other.id, 1, PEERS))
+    with pytest.raises(RunMismatch) as caught:
+        SignedAllowlist.from_bytes(signed.to_bytes(), run)
+    assert caught.value.evidence == (f"it names run {other.id}", f"this is run {run.id}")
+
+
+def test_a_manifest_is_not_an_allowlist(run: Run) -> None:
+    with pytest.raises(RemoteProtocolError, match="kind allowlist was expected"):
+        SignedAllowlist.from_bytes(run.to_bytes(), run)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sequence": 0},
+        {"sequence": -1},
+        {"sequence": 2**60},
+        {"sequence": "1"},
+        {"peers": ["nobody"]},
+        {"peers": [3]},
+        {"peers": {}},
+        {"peers": [PEERS[0], PEERS[0]]},
+        {"peers": sorted(PEERS, reverse=True)},
+        {"more": 1},
+    ],
+)
+def test_a_malformed_list_is_refused_though_it_is_signed(
+    run: Run, organiser: Identity, changes: dict[str, object]
+) -> None:
+    value = {"run": run.id, "sequence": 1, "peers": sorted(PEERS)} | changes
+    signed = Signed.by(organiser, "allowlist", pack(value))
+    with pytest.raises(RemoteProtocolError):
+        SignedAllowlist.from_bytes(signed.to_bytes(), run)
+
+
+def test_a_list_is_bounded_and_the_longest_one_can_be_sent(run: Run, organiser: Identity) -> None:
+    letters = "123456789ABCDEFGHJKLMNPQRSTUVWXYZ"
+    too_many = [
+        PeerId("".join(chars))
+        for chars in itertools.islice(itertools.product(letters, repeat=4), 4097)
+    ]
+    with pytest.raises(ValueError, match="more than 4096"):
+        Allowlist.of(run.id, 1, too_many)
+    longest = pack({"peers": [PEERS[0]] * ALLOWLIST_PEERS_MAX})
+    assert Signed.by(organiser, "allowlist", longest).payload == longest

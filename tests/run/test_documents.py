@@ -1,0 +1,122 @@
+"""Join requests, the data index, and documents on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import ConfigError, ManifestInvalid, RemoteProtocolError, VersionMismatch
+from p2ptrain.identity import Identity
+from p2ptrain.ids import Digest
+from p2ptrain.run import (
+    Allowlist,
+    DataIndex,
+    JoinRequest,
+    Run,
+    Signed,
+    SignedAllowlist,
+    load_allowlist,
+    load_run,
+    save_allowlist,
+    save_run,
+)
+
+
+def test_a_join_request_survives_the_wire(run: Run, stranger: Identity) -> None:
+    request = JoinRequest(run.id, stranger.peer, 1_790_000_000, "two GPUs, nights only")
+    assert JoinRequest.from_bytes(request.to_bytes(stranger)) == request
+
+
+def test_nobody_can_ask_for_somebody_else(
+    run: Run, organiser: Identity, stranger: Identity
+) -> None:
+    payload = pack({"run": run.id, "peer": organiser.peer, "created_unix": 1, "note": ""})
+    with pytest.raises(RemoteProtocolError, match="not signed by the peer"):
+        JoinRequest.from_bytes(Signed.by(stranger, "join-request", payload).to_bytes())
+
+
+@pytest.mark.parametrize(
+    "changes", [{"run": "x"}, {"note": "a\nb"}, {"note": "x" * 201}, {"created_unix": -1}, {"x": 1}]
+)
+def test_a_malformed_join_request_is_refused(
+    run: Run, stranger: Identity, changes: dict[str, object]
+) -> None:
+    value = {"run": run.id, "peer": stranger.peer, "created_unix": 1, "note": ""} | changes
+    with pytest.raises(RemoteProtocolError):
+        JoinRequest.from_bytes(Signed.by(stranger, "join-request", pack(value)).to_bytes())
+
+
+def test_a_join_request_is_short() -> None:
+    with pytest.raises(RemoteProtocolError, match="too long"):
+        JoinRequest.from_bytes(b"\0" * 2049)
+
+
+INDEX = DataIndex(
+    tuple(Digest(f"{number:064x}") for number in range(3)), (Digest("ff" * 32), Digest("ee" * 32))
+)
+
+
+def test_an_index_survives_its_bytes() -> None:
+    again = DataIndex.from_bytes(INDEX.to_bytes(), train_blocks=3, validation_blocks=2)
+    assert again == INDEX
+
+
+@pytest.mark.parametrize(("train", "validation"), [(3, 1), (4, 2), (0, 0), (2**40, 2)])
+def test_an_index_that_does_not_fit_the_manifest_is_refused(train: int, validation: int) -> None:
+    with pytest.raises(ManifestInvalid):
+        DataIndex.from_bytes(INDEX.to_bytes(), train_blocks=train, validation_blocks=validation)
+
+
+def test_a_run_and_its_allowlist_are_kept_on_disk(
+    tmp_path: Path, run: Run, organiser: Identity
+) -> None:
+    run_path, list_path = (
+        tmp_path / "run" / "manifest.signed",
+        tmp_path / "run" / "allowlist.signed",
+    )
+    assert load_run(run_path) is None
+    assert load_allowlist(list_path, run) is None
+    first = SignedAllowlist.publish(organiser, Allowlist.of(run.id, 1, [organiser.peer]))
+    second = SignedAllowlist.publish(organiser, first.allowlist.without_peer(organiser.peer))
+    save_run(run_path, run)
+    save_allowlist(list_path, first)
+    save_allowlist(list_path, second)
+    assert load_run(run_path) == run
+    assert load_allowlist(list_path, run) == second
+    assert sorted(path.name for path in run_path.parent.iterdir()) == [
+        "allowlist.signed",
+        "manifest.signed",
+    ]
+
+
+@pytest.mark.parametrize("data", [b"", b"junk", b"\x84", b"\0" * 2_000_000])
+def test_a_damaged_file_is_our_own_trouble_and_named(tmp_path: Path, run: Run, data: bytes) -> None:
+    path = tmp_path / "manifest.signed"
+    path.write_bytes(data)
+    for load in (load_run, lambda path: load_allowlist(path, run)):
+        with pytest.raises(ConfigError) as caught:
+            load(path)
+        assert caught.value.what.startswith(f"{path} is not what it should be")
+        assert caught.value.code == "RUN-FILE"
+        assert str(path) in caught.value.do
+
+
+def test_an_allowlist_of_another_run_on_disk_is_named(
+    tmp_path: Path, run: Run, organiser: Identity
+) -> None:
+    other = Run.publish(organiser, dataclasses.replace(run.manifest, name="other"))
+    path = tmp_path / "allowlist.signed"
+    save_allowlist(path, SignedAllowlist.publish(organiser, Allowlist.of(other.id, 1, [])))
+    with pytest.raises(ConfigError) as caught:
+        load_allowlist(path, run)
+    assert caught.value.evidence == (f"it names run {other.id}", f"this is run {run.id}")
+
+
+def test_a_run_of_another_version_on_disk_says_so(tmp_path: Path, organiser: Identity) -> None:
+    path = tmp_path / "manifest.signed"
+    path.write_bytes(Signed.by(organiser, "manifest", pack({"version": 2})).to_bytes())
+    with pytest.raises(VersionMismatch):
+        load_run(path)

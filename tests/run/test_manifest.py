@@ -1,0 +1,174 @@
+"""The manifest: its digest is the run, and nothing impossible gets through."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from p2ptrain.config.run_file import RunFile
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.errors import ConfigError, RemoteProtocolError, VersionMismatch
+from p2ptrain.identity import Identity
+from p2ptrain.ids import Digest
+from p2ptrain.run import Made, Run, RunManifest, Signed, draft_manifest
+from tests.run.conftest import MADE
+
+
+def test_a_run_survives_the_wire_and_its_id_is_the_digest_of_the_manifest(run: Run) -> None:
+    again = Run.from_bytes(run.to_bytes())
+    assert again == run
+    assert again.id == blake3(run.manifest.to_payload()).hexdigest()
+
+
+def test_a_manifest_keeps_every_field(manifest: RunManifest) -> None:
+    assert RunManifest.from_payload(manifest.to_payload()) == manifest
+
+
+def test_equal_manifests_are_one_run_and_any_change_makes_another(
+    organiser: Identity, run: Run
+) -> None:
+    again = Run.publish(organiser, dataclasses.replace(run.manifest))
+    later = Run.publish(organiser, dataclasses.replace(run.manifest, created_unix=1))
+    assert again.id == run.id
+    assert later.id != run.id
+
+
+def test_the_manifest_says_what_the_file_said(run_file: RunFile, manifest: RunManifest) -> None:
+    assert manifest.name == "tiny"
+    assert manifest.model.width == run_file.model.width
+    assert manifest.inner.total_steps == run_file.inner.steps * run_file.outer.steps
+    assert manifest.blocks_per_lease == run_file.inner.steps
+    assert manifest.data.block_tokens == run_file.inner.batch_sequences * run_file.model.sequence
+    assert manifest.policy.quorum == "majority"
+    assert (manifest.codec.name, manifest.codec.block) == ("int8", 256)
+    assert (manifest.genesis, manifest.layout) == (MADE.genesis, MADE.layout)
+
+
+def test_a_manifest_signed_by_somebody_else_is_refused(run: Run, stranger: Identity) -> None:
+    forged = Signed.by(stranger, "manifest", run.signed.payload)
+    with pytest.raises(RemoteProtocolError) as caught:
+        Run.from_bytes(forged.to_bytes())
+    assert caught.value.code == "SIGNATURE"
+    assert "names" in caught.value.what
+    assert "but is signed by" in caught.value.what
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, 500, -1])
+def test_a_truncated_manifest_is_refused(run: Run, kept: int) -> None:
+    with pytest.raises(RemoteProtocolError):
+        Run.from_bytes(run.to_bytes()[:kept])
+
+
+HOSTILE: list[tuple[str, Any]] = [
+    ("name", "Über"),
+    ("name", 7),
+    ("name", "a" * 41),
+    ("organiser", "nobody"),
+    ("created_unix", -1),
+    ("created_unix", True),
+    ("tokenizer", "11"),
+    ("genesis", "Z" * 64),
+    ("founders", []),
+    ("founders", [{}]),
+    ("founders", ["x", "x"]),
+    ("founders", "all"),
+    ("admission", "everybody"),
+    ("model", None),
+    ("model", []),
+    ("model.width", 0),
+    ("model.width", -32),
+    ("model.width", 2**62),
+    ("model.heads", 0),
+    ("model.heads", 5),
+    ("model.layers", 2**40),
+    ("model.layers", "2"),
+    ("model.layers", True),
+    ("model.sequence", 2**40),
+    ("model.rope_base", "x"),
+    ("model.tied", 1),
+    ("model.extra", 1),
+    ("inner.lr", -1.0),
+    ("inner.lr", None),
+    ("inner.betas", [0.9]),
+    ("inner.betas", ["a", "b"]),
+    ("inner.betas", "ab"),
+    ("inner.schedule", "step"),
+    ("inner.steps", 101),
+    ("inner.warmup_steps", 10**9),
+    ("data.train_blocks", 0),
+    ("data.index", "22"),
+    ("data.block_tokens", 1),
+    ("outer.lr", 0),
+    ("outer.momentum", 1.5),
+    ("outer.steps", 0),
+    ("outer.steps", 2**60),
+    ("codec.name", "zip"),
+    ("codec.block", 1),
+    ("policy.quorum", "all"),
+    ("policy.grace_s", 1e18),
+    ("policy.round_timeout_s", 0.0),
+    ("policy.attempts_max", 0),
+    ("policy.snapshot_every", 0),
+]
+
+
+@pytest.mark.parametrize(("where", "value"), HOSTILE, ids=[f"{w}={v!s:.12}" for w, v in HOSTILE])
+def test_a_hostile_manifest_is_refused_and_the_fault_named(
+    organiser: Identity, run: Run, where: str, value: object
+) -> None:
+    tree = unpack(run.signed.payload, bytes_max=1 << 20)
+    assert isinstance(tree, dict)
+    section, _, name = where.partition(".")
+    if name:
+        tree[section][name] = value
+    else:
+        tree[section] = value
+    signed = Signed.by(organiser, "manifest", pack(tree))
+    with pytest.raises(RemoteProtocolError) as caught:
+        Run.from_bytes(signed.to_bytes())
+    assert section in caught.value.what
+
+
+@pytest.mark.parametrize("section", ["model", "name", "policy", "founders", "version"])
+def test_a_manifest_that_lacks_something_is_refused(
+    organiser: Identity, run: Run, section: str
+) -> None:
+    tree = unpack(run.signed.payload, bytes_max=1 << 20)
+    assert isinstance(tree, dict)
+    del tree[section]
+    with pytest.raises(RemoteProtocolError):
+        Run.from_bytes(Signed.by(organiser, "manifest", pack(tree)).to_bytes())
+
+
+@pytest.mark.parametrize(("version", "do"), [(2, "upgrade"), (0, "use the p2ptrain")])
+def test_another_version_is_told_apart_from_a_broken_manifest(
+    organiser: Identity, version: int, do: str
+) -> None:
+    payload = pack({"version": version, "shape": "unknown to us"})
+    with pytest.raises(VersionMismatch) as caught:
+        Run.from_bytes(Signed.by(organiser, "manifest", payload).to_bytes())
+    assert caught.value.exit_code == 7
+    assert caught.value.do.startswith(do)
+
+
+def test_too_little_data_for_one_lease_is_said_before_anything_is_signed(
+    run_file: RunFile, organiser: Identity
+) -> None:
+    little: Made = dataclasses.replace(MADE, train_blocks=1, index=Digest("55" * 32))
+    with pytest.raises(ConfigError) as caught:
+        draft_manifest(
+            run_file, little, organiser=organiser.peer, founders=[organiser.peer], created_unix=0
+        )
+    assert "1 training blocks" in caught.value.what
+
+
+def test_a_founder_named_twice_is_a_configuration_error(
+    run_file: RunFile, organiser: Identity
+) -> None:
+    with pytest.raises(ConfigError, match="founders"):
+        draft_manifest(
+            run_file, MADE, organiser=organiser.peer, founders=[organiser.peer] * 2, created_unix=0
+        )
