@@ -1,0 +1,24 @@
+"""Peers finding and hearing each other: libp2p, and the only package that imports it.
+
+open_network -> Network        connect, request and handle, publish and subscribe, discover
+PeerConnected, PeerDisconnected
+PeerCache                      peers met before, on disk
+"""
+
+from __future__ import annotations
+
+from p2ptrain.net.book import AddressBook, PeerCache
+from p2ptrain.net.connections import Event, PeerConnected, PeerDisconnected
+from p2ptrain.net.faults import DialFailed
+from p2ptrain.net.network import Network, open_network
+
+__all__ = [
+    "AddressBook",
+    "DialFailed",
+    "Event",
+    "Network",
+    "PeerCache",
+    "PeerConnected",
+    "PeerDisconnected",
+    "open_network",
+]

@@ -1,0 +1,131 @@
+"""The addresses that people paste and peers tell: /ip4/203.0.113.7/tcp/4201/p2p/12D3Koo…
+
+Only what we can dial is an address here: IP or DNS name, then TCP. This module does not know
+libp2p, nor whether anybody is there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from p2ptrain.errors import ConfigError
+from p2ptrain.identity import is_peer_id
+from p2ptrain.ids import PeerId
+
+CHARACTERS_MAX = 400
+"""A DNS name has at most 253."""
+
+_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{1,63})*\.?", re.ASCII)
+_EXAMPLE = "/ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a peer listens. `peer` is None where the address names none."""
+
+    kind: str
+    host: str
+    port: int
+    peer: PeerId | None = None
+
+    def __str__(self) -> str:
+        return self.transport + (f"/p2p/{self.peer}" if self.peer else "")
+
+    @property
+    def transport(self) -> str:
+        """The address without the peer."""
+        return f"/{self.kind}/{self.host}/tcp/{self.port}"
+
+    @property
+    def is_name(self) -> bool:
+        return self.kind.startswith("dns")
+
+    @property
+    def is_unspecified(self) -> bool:
+        """0.0.0.0 or ::, where one can listen but nobody can dial."""
+        return not self.is_name and ipaddress.ip_address(self.host).is_unspecified
+
+    def of_peer(self, peer: PeerId) -> Address:
+        return Address(self.kind, self.host, self.port, peer)
+
+
+def parse(text: str) -> Address:
+    """The address that `text` spells.
+
+    Raises:
+        ConfigError: ADDR-SYNTAX, with what is wrong in words.
+    """
+    if len(text) > CHARACTERS_MAX or not text.isascii():
+        raise _syntax(text, "it is too long or holds characters that no address has")
+    parts = text.strip().split("/")
+    if parts[0] or len(parts) not in (5, 7):
+        raise _syntax(text, "an address has the form /ip4/HOST/tcp/PORT/p2p/PEER")
+    _, kind, host, transport, port, *peer = parts
+    if transport != "tcp":
+        raise _syntax(text, f"only tcp is spoken here, not {transport!r}")
+    _check_host(text, kind, host)
+    if not (port.isdigit() and int(port[:6]) < 1 << 16):
+        raise _syntax(text, f"{port!r} is not a port")
+    if not peer:
+        return Address(kind, host, int(port))
+    if peer[0] != "p2p" or not is_peer_id(peer[1]):
+        raise _syntax(text, f"{peer[1]!r} is not a peer id")
+    return Address(kind, host, int(port), PeerId(peer[1]))
+
+
+def parse_with_peer(text: str) -> tuple[Address, PeerId]:
+    """`parse`, for addresses to dial, which must say who should answer.
+
+    Raises:
+        ConfigError: ADDR-SYNTAX, ADDR-NO-PEER-ID.
+    """
+    address = parse(text)
+    if address.peer is None:
+        raise ConfigError(
+            f"the address {text} does not say whose it is",
+            code="ADDR-NO-PEER-ID",
+            likely="the end of the address, /p2p/12D3KooW…, was cut off",
+            do="ask for the whole address: without the id anybody could answer",
+        )
+    return address, address.peer
+
+
+def parse_told(texts: Iterable[str], peer: PeerId) -> list[Address]:
+    """What a peer, or a record about it, tells of where it listens; what makes no sense is left."""
+    addresses = []
+    for text in texts:
+        try:
+            address = parse(text)
+        except ConfigError:
+            continue
+        if address.peer in (None, peer) and address.port and not address.is_unspecified:
+            addresses.append(address.of_peer(peer))
+    return addresses
+
+
+def _check_host(text: str, kind: str, host: str) -> None:
+    if kind in ("dns", "dns4", "dns6"):
+        if len(host) > 253 or not _NAME.fullmatch(host):
+            raise _syntax(text, f"{host!r} is not a host name")
+        return
+    version = {"ip4": 4, "ip6": 6}.get(kind)
+    if version is None:
+        raise _syntax(text, f"{kind!r} is not ip4, ip6, dns, dns4 or dns6")
+    try:
+        fits = ipaddress.ip_address(host).version == version
+    except ValueError:
+        fits = False
+    if not fits:
+        raise _syntax(text, f"{host!r} is not an {kind} address")
+
+
+def _syntax(text: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{text[:CHARACTERS_MAX]!r} is not an address: {reason}",
+        code="ADDR-SYNTAX",
+        likely="it was mistyped or cut off",
+        do=f"give one like {_EXAMPLE}",
+    )

@@ -1,0 +1,101 @@
+"""Who is connected, told as events; and how many strangers may be.
+
+libp2p may hold two connections to one peer when both dialled at once, and says of some that they
+ended without having said that they began. So connections are kept in sets: a peer is connected
+while its set holds any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from libp2p.abc import INetConn, INetStream, INetwork, INotifee
+from multiaddr import Multiaddr
+
+from p2ptrain.ids import PeerId
+from p2ptrain.net.feed import Feed
+
+EVENTS_MAX = 1024
+STRANGERS_MAX = 64
+"""Connections of peers that are not admitted: they say hello, ask to join, and wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConnected:
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDisconnected:
+    peer: PeerId
+
+
+Event = PeerConnected | PeerDisconnected
+
+
+class Connections(INotifee):
+    """libp2p's notifee. `drop(peer)` is called, and must not block, for a stranger too many."""
+
+    def __init__(
+        self,
+        admitted: Callable[[PeerId], bool],
+        drop: Callable[[PeerId], None],
+        gone: Callable[[PeerId], None],
+    ) -> None:
+        self.feed: Feed[Event] = Feed(EVENTS_MAX)
+        self._admitted = admitted
+        self._drop = drop
+        self._gone = gone
+        self._open: dict[PeerId, set[int]] = {}
+        self._strangers: dict[PeerId, None] = {}
+
+    def peers(self) -> set[PeerId]:
+        return set(self._open)
+
+    def refresh(self) -> None:
+        """Admission may have changed."""
+        for peer in self._open:
+            if self._admitted(peer):
+                self._strangers.pop(peer, None)
+            else:
+                self._strangers.setdefault(peer)
+
+    async def connected(self, network: INetwork, conn: INetConn) -> None:
+        peer = _peer_of(conn)
+        known = self._open.setdefault(peer, set())
+        known.add(id(conn))
+        if len(known) > 1:
+            return
+        self.feed.push(PeerConnected(peer))
+        if not self._admitted(peer):
+            self._strangers[peer] = None
+            if len(self._strangers) > STRANGERS_MAX:
+                self._drop(next(iter(self._strangers)))
+
+    async def disconnected(self, network: INetwork, conn: INetConn) -> None:
+        peer = _peer_of(conn)
+        known = self._open.get(peer, set())
+        known.discard(id(conn))
+        if known or peer not in self._open:
+            return
+        del self._open[peer]
+        self._strangers.pop(peer, None)
+        self._gone(peer)
+        self.feed.push(PeerDisconnected(peer))
+
+    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
+        return None
+
+    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
+        return None
+
+    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        return None
+
+    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        return None
+
+
+def _peer_of(conn: INetConn) -> PeerId:
+    return PeerId(str(conn.muxed_conn.peer_id))

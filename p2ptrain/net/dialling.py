@@ -1,0 +1,159 @@
+"""Getting connected: each address probed, then dialled, one at a time and with a deadline.
+
+Whatever libp2p says when a dial fails is turned here into a code, evidence and advice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from libp2p.abc import IHost
+from libp2p.network.exceptions import SwarmException
+from libp2p.peer.id import ID
+from multiaddr import Multiaddr
+
+from p2ptrain.errors import (
+    ConfigError,
+    NetworkUnreachable,
+    P2PTrainError,
+    PeerTooSlow,
+    PeerUnreachable,
+)
+from p2ptrain.ids import PeerId
+from p2ptrain.net.addresses import Address, parse_with_peer
+from p2ptrain.net.book import AddressBook
+from p2ptrain.net.faults import DialFailed, none_answered
+from p2ptrain.net.prober import probe
+
+PROBE_S_MAX = 6.0
+"""Long enough for a SYN to be sent three times; what is left of the deadline is the handshake's."""
+PEERSTORE_S = 3600
+"""libp2p's own dials, of its DHT, use what we tell it for this long."""
+
+_WHO_ANSWERED = re.compile(r"remote_peer_id_from_pubkey=(\w+)")
+
+
+class Dialler:
+    def __init__(
+        self, host: IHost, me: PeerId, book: AddressBook, connected: Callable[[], set[PeerId]]
+    ) -> None:
+        self._host = host
+        self._me = me
+        self._book = book
+        self._connected = connected
+        self._locks: dict[PeerId, trio.Lock] = {}
+
+    async def connect(self, text: str, *, deadline_s: float) -> PeerId:
+        """Be connected to the peer at the address `text`.
+
+        Raises:
+            ConfigError: ADDR-SYNTAX, ADDR-NO-PEER-ID, ADDR-SELF.
+            NetworkUnreachable: NET-DNS, NET-REFUSED, NET-TIMEOUT, NET-NO-ROUTE, NET-SILENT,
+                NET-NOT-LIBP2P, NET-RESET, NET-WRONG-ID.
+        """
+        address, peer = parse_with_peer(text)
+        if peer == self._me:
+            raise ConfigError(
+                f"{text} is this node's own address",
+                code="ADDR-SELF",
+                likely="the address was copied from this machine, or its key from another one",
+                do="give the address of another peer",
+            )
+        ends = trio.current_time() + deadline_s
+        async with self._one_at_a_time(address, peer, ends):
+            if peer not in self._connected():
+                await self._dial(address, peer, ends)
+        return peer
+
+    async def connect_any(self, texts: Sequence[str], *, deadline_s: float) -> PeerId:
+        """Be connected to the first peer that answers; each address gets its share of the time.
+
+        Raises:
+            ConfigError, NetworkUnreachable: none does; the evidence has a line for each address.
+        """
+        if not texts:
+            raise ConfigError(
+                "there is no address to connect to",
+                code="ADDR-NONE",
+                do="give the address of a peer of the run",
+            )
+        ends = trio.current_time() + deadline_s
+        failures: list[tuple[str, P2PTrainError]] = []
+        for number, text in enumerate(texts):
+            share_s = (ends - trio.current_time()) / (len(texts) - number)
+            try:
+                return await self.connect(text, deadline_s=max(share_s, 0.1))
+            except (ConfigError, NetworkUnreachable) as exc:
+                failures.append((text, exc))
+        raise none_answered(failures)
+
+    async def connect_peer(self, peer: PeerId, *, deadline_s: float) -> None:
+        """Be connected to `peer`, at whatever address of it is known.
+
+        Raises:
+            PeerUnreachable, PeerTooSlow.
+        """
+        if peer in self._connected():
+            return
+        addresses = [str(address) for address in self._book.addresses_of(peer)]
+        if not addresses:
+            raise PeerUnreachable("no address of it is known", peer=peer)
+        try:
+            await self.connect_any(addresses, deadline_s=deadline_s)
+        except (ConfigError, NetworkUnreachable) as exc:
+            slow = exc.code in ("NET-TIMEOUT", "NET-SILENT")
+            kind = PeerTooSlow if slow else PeerUnreachable
+            raise kind("; ".join(exc.evidence) or exc.what, peer=peer, code=exc.code) from exc
+
+    @asynccontextmanager
+    async def _one_at_a_time(
+        self, address: Address, peer: PeerId, ends: float
+    ) -> AsyncIterator[None]:
+        """Two dials of one peer at once would leave two connections."""
+        lock = self._locks.setdefault(peer, trio.Lock())
+        with trio.move_on_at(ends):
+            await lock.acquire()
+        if lock.statistics().owner is not trio.lowlevel.current_task():
+            raise DialFailed(address, "NET-TIMEOUT", "another dial of this peer is under way")
+        try:
+            yield
+        finally:
+            lock.release()
+            if not lock.statistics().tasks_waiting:
+                self._locks.pop(peer, None)
+
+    async def _dial(self, address: Address, peer: PeerId, ends: float) -> None:
+        left_s = max(ends - trio.current_time(), 0.0)
+        host = await probe(address, deadline_s=min(left_s * 0.6, PROBE_S_MAX))
+        target = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{address.port}")
+        network: Any = self._host.get_network()
+        with trio.move_on_at(ends) as scope:
+            try:
+                await network.dial_addr(target, ID.from_base58(peer))
+            except SwarmException as exc:
+                raise _dial_failed(address, exc) from exc
+        if scope.cancelled_caught and peer not in self._connected():
+            raise DialFailed(address, "NET-SILENT", "it did not finish the handshake in time")
+        self._book.remember(peer, [str(address)])
+        self._host.get_peerstore().add_addrs(ID.from_base58(peer), [target], PEERSTORE_S)
+
+
+def _dial_failed(address: Address, exc: BaseException) -> DialFailed:
+    reasons = list(_chain(exc))
+    answered = _WHO_ANSWERED.search(" ".join(reasons))
+    if answered:
+        return DialFailed(address, "NET-WRONG-ID", f"{answered[1]} answers there instead")
+    return DialFailed(address, "NET-RESET", f"the handshake broke off: {reasons[-1][:200]}")
+
+
+def _chain(exc: BaseException | None) -> list[str]:
+    """The texts of `exc` and of what caused it."""
+    texts: list[str] = []
+    while exc is not None and len(texts) < 10:
+        texts.append(str(exc) or type(exc).__name__)
+        exc = exc.__cause__ or exc.__context__
+    return texts

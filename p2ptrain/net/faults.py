@@ -1,0 +1,89 @@
+"""What a person reads when an address could not be reached: one code per cause, in words.
+
+Each code says whose fault it likely is and what to do; the evidence is added where it was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from p2ptrain.errors import ConfigError, NetworkUnreachable, P2PTrainError
+from p2ptrain.net.addresses import Address
+
+_ADVICE: dict[str, tuple[str, str]] = {
+    "NET-DNS": (
+        "the host name is misspelt or gone, or this machine has no working DNS",
+        "check the address and this machine's connection",
+    ),
+    "NET-REFUSED": (
+        "the peer is down. This is not your machine's fault",
+        "wait and try again, or ask for a fresh address",
+    ),
+    "NET-TIMEOUT": (
+        "the peer's machine is off, or a firewall drops what is sent to this port",
+        "wait and try again, or ask for a fresh address",
+    ),
+    "NET-NO-ROUTE": (
+        "this machine has no route to it: is it offline, or without IPv6?",
+        "check this machine's connection",
+    ),
+    "NET-SILENT": (
+        "something listens there, but it is not answering: an overloaded peer, or another program",
+        "wait and try again; check the port in the address",
+    ),
+    "NET-NOT-LIBP2P": (
+        "the port in the address is that of another program",
+        "check the port in the address",
+    ),
+    "NET-RESET": (
+        "a firewall or the peer itself cut the connection off",
+        "wait and try again; if it stays so, ask the peer's owner",
+    ),
+    "NET-WRONG-ID": (
+        "the address is old: another peer, or a new identity of the same one, runs there now",
+        "ask for a fresh address",
+    ),
+}
+
+
+class DialFailed(NetworkUnreachable):
+    """One address could not be reached; `words` is what happened there, for a list of attempts."""
+
+    def __init__(self, address: Address, code: str, words: str) -> None:
+        likely, do = _ADVICE[code]
+        super().__init__(
+            f"{address} could not be reached: {words}",
+            code=code,
+            evidence=[attempt(str(address), words)],
+            likely=likely,
+            do=do,
+        )
+        self.words = words
+
+
+def attempt(address: str, words: str) -> str:
+    """One line of evidence."""
+    return f"tried   {address}   {words}"
+
+
+def none_answered(failures: Sequence[tuple[str, P2PTrainError]]) -> P2PTrainError:
+    """One error for all addresses tried; the one that was got furthest with gives the code."""
+    if len(failures) == 1:
+        return failures[0][1]
+    dialled = [failure for _, failure in failures if isinstance(failure, DialFailed)]
+    best = max(dialled, key=_how_far) if dialled else failures[0][1]
+    summary = NetworkUnreachable if dialled else ConfigError
+    return summary(
+        f"none of the {len(failures)} addresses answered",
+        code=best.code,
+        evidence=[
+            attempt(text, error.words if isinstance(error, DialFailed) else error.what)
+            for text, error in failures
+        ],
+        likely=best.likely,
+        do=best.do,
+    )
+
+
+def _how_far(failure: DialFailed) -> int:
+    return list(_ADVICE).index(failure.code)

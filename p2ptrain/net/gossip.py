@@ -1,0 +1,176 @@
+"""Gossip among those who are admitted: what strangers send is not heard, and they hear nothing.
+
+libp2p's pubsub is kept from ending the node: a frame that cannot be parsed, a key of another kind
+or a failing validator costs its stream or its message. A stranger's stream is left unread until it
+is admitted, so that nothing of what it said meanwhile is lost, its subscriptions above all.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import trio
+from libp2p.abc import IHost, INetStream
+from libp2p.peer.id import ID
+from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, GossipSub
+from libp2p.pubsub.pubsub import Pubsub
+
+from p2ptrain.errors import LocalProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.net.feed import Feed
+from p2ptrain.net.hardening import is_open
+
+log = logging.getLogger(__name__)
+
+PAYLOAD_BYTES_MAX = 512 << 10
+"""libp2p silently loses frames above 1 MiB, and a frame may carry several messages."""
+FEED_SIZE = 256
+"""A heartbeat of each of 100 members, twice over, while the node is busy."""
+PARKED_MAX = 64
+"""Strangers whose stream waits; an unread stream holds at most a window, 256 KiB."""
+
+Admitted = Callable[[PeerId], bool]
+Message = tuple[PeerId, bytes]
+
+
+class ContainedRouter(GossipSub):
+    """GossipSub whose background work cannot end it."""
+
+    async def heartbeat(self) -> None:
+        while True:
+            try:
+                await super().heartbeat()
+            except Exception as exc:
+                log.debug("a heartbeat of the gossip mesh failed: %r", exc)
+                await trio.sleep(self.heartbeat_interval)
+
+
+class GatedPubsub(Pubsub):
+    """Pubsub that knows who is admitted, and contains what peers can make fail."""
+
+    def __init__(self, host: IHost, router: GossipSub, admitted: Admitted) -> None:
+        super().__init__(host, router, strict_signing=True)
+        # The default restarts at the second of the start: after a restart our messages would be
+        # taken for repetitions of older ones.
+        self.counter = time.time_ns()
+        self._admitted = admitted
+        self._parked: dict[ID, tuple[INetStream, trio.Event]] = {}
+
+    def is_admitted(self, peer: ID) -> bool:
+        return bool(peer == self.my_id or self._admitted(PeerId(str(peer))))
+
+    def refresh(self) -> None:
+        """Admission may have changed: let in who waits, cut off who may no longer hear us."""
+        for peer in [peer for peer in self._parked if self.is_admitted(peer)]:
+            self._parked.pop(peer)[1].set()
+        for peer in [peer for peer in self.peers if not self.is_admitted(peer)]:
+            self._handle_dead_peer(peer)
+        for peer in self.host.get_connected_peers():
+            if peer not in self.peers and self.is_admitted(peer):
+                self._schedule_peer_stream_retry(peer)
+
+    async def stream_handler(self, stream: INetStream) -> None:
+        peer = stream.muxed_conn.peer_id
+        try:
+            if not self.is_admitted(peer) and not await self._wait_for_admission(peer, stream):
+                return
+            await super().stream_handler(stream)
+        except Exception as exc:
+            log.debug("the gossip stream of %s ended: %r", peer, exc)
+            with suppress(Exception):
+                await stream.reset()
+            self._handle_dead_peer(peer)
+
+    async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
+        try:
+            if self.is_admitted(msg_forwarder) and self.is_admitted(ID(msg.from_id)):
+                await super().push_msg(msg_forwarder, msg)
+        except Exception as exc:
+            log.debug("a message by way of %s was dropped: %r", msg_forwarder, exc)
+
+    async def _handle_new_peer(self, peer_id: ID) -> None:
+        if self.is_admitted(peer_id):
+            await super()._handle_new_peer(peer_id)
+
+    def _handle_dead_peer(self, peer_id: ID) -> None:
+        stream = self.peers.get(peer_id)
+        super()._handle_dead_peer(peer_id)
+        if stream is not None and not self.is_admitted(peer_id):
+            self.manager.run_task(stream.reset)
+
+    async def _wait_for_admission(self, peer: ID, stream: INetStream) -> bool:
+        """Leave `stream` unread until its peer is admitted; False if it had to make room."""
+        admitted = trio.Event()
+        crowded = len(self._parked) >= PARKED_MAX
+        replaced = peer if peer in self._parked else next(iter(self._parked)) if crowded else None
+        if replaced is not None:
+            await self._parked.pop(replaced)[0].reset()
+        self._parked[peer] = stream, admitted
+        while not admitted.is_set():
+            with trio.move_on_after(1.0):
+                await admitted.wait()
+            if self._parked.get(peer, (stream,))[0] is not stream or not is_open(stream):
+                break
+        if admitted.is_set():
+            return True
+        if self._parked.get(peer, (None,))[0] is stream:
+            del self._parked[peer]
+        return False
+
+
+class Gossip:
+    """Topics to publish to and to follow. `pubsub` and `router` are services to run."""
+
+    def __init__(self, host: IHost, admitted: Admitted) -> None:
+        self.router = ContainedRouter(
+            [PROTOCOL_ID_V11],
+            degree=6,
+            degree_low=4,
+            degree_high=10,
+            heartbeat_interval=1,
+            heartbeat_initial_delay=0.2,
+            max_messages_per_topic_per_second=1000.0,  # also a bound on our own, without a word
+            eclipse_protection_enabled=False,  # it wants peers of many networks: one LAN is fine
+            prune_back_off=5,
+        )
+        self.pubsub = GatedPubsub(host, self.router, admitted)
+        self._me = PeerId(str(host.get_id()))
+        self._feeds: dict[str, Feed[Message]] = {}
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        """Send `payload`, signed, to everybody who follows `topic`; nobody need have got it.
+
+        Raises:
+            LocalProtocolError: it is too long.
+        """
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise LocalProtocolError(f"{len(payload)} bytes are too much for gossip")
+        await self.pubsub.publish(topic, payload)
+
+    def feed(self, topic: str) -> tuple[Feed[Message], bool]:
+        """The feed of `topic`, and whether it is new: then somebody must run `follow`."""
+        new = topic not in self._feeds
+        if new:
+            self._feeds[topic] = Feed(FEED_SIZE)
+        return self._feeds[topic], new
+
+    async def follow(self, topic: str) -> None:
+        """Move what others publish to `topic` into its feed, for ever.
+
+        libp2p's own queue is short and loses the newest, so it is emptied at once.
+        """
+        feed = self._feeds[topic]
+        subscription = await self.pubsub.subscribe(topic)
+        while True:
+            message = await subscription.get()
+            author = PeerId(str(ID(message.from_id)))
+            if author != self._me:
+                feed.push((author, bytes(message.data)))
+
+    def statistics(self) -> dict[str, int]:
+        """Messages lost by topic, because nobody took them in time."""
+        return {topic: feed.lost for topic, feed in self._feeds.items()}

@@ -1,0 +1,171 @@
+"""How a libp2p host is built and run so that no peer can end it.
+
+Each line answers something that was seen to go wrong with libp2p 0.8.1 (pinned: some of it touches
+private attributes). What a peer can make fail fails alone: a stream handler, a background task, one
+connection. It does not know what the host is for.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+import trio
+from libp2p import new_host
+from libp2p.abc import IHost, INetStream, ISecureConn
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.keys import KeyPair
+from libp2p.crypto.x25519 import create_new_key_pair as create_x25519_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.peer.id import ID
+from libp2p.security.exceptions import HandshakeFailure
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_ID
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_ID
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from multiaddr import Multiaddr
+
+from p2ptrain.identity import Identity, is_peer_id
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 512
+CLOSE_S = 5.0
+
+
+class EdNoise(NoiseTransport):
+    """Noise, for peers whose id is an Ed25519 key: no other kind has a PeerId here."""
+
+    async def secure_inbound(self, conn: Any) -> ISecureConn:
+        return await self._checked(await super().secure_inbound(conn))
+
+    async def secure_outbound(self, conn: Any, peer_id: ID) -> ISecureConn:
+        return await self._checked(await super().secure_outbound(conn, peer_id))
+
+    async def _checked(self, secured: ISecureConn) -> ISecureConn:
+        if not is_peer_id(str(secured.get_remote_peer())):
+            await secured.close()
+            raise HandshakeFailure("the peer's key is not Ed25519")
+        return secured
+
+
+def quieten() -> None:
+    """Its errors are our peers' everyday; it also logs on the root logger, which without a handler
+    would set itself up to print."""
+    logging.getLogger("libp2p").setLevel(logging.CRITICAL)
+    if not logging.getLogger().handlers:
+        logging.getLogger().addHandler(logging.NullHandler())
+
+
+def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
+    """A host that is not running yet."""
+    quieten()
+    keys: KeyPair = create_new_key_pair(identity.seed)
+    host = new_host(
+        key_pair=keys,
+        sec_opt={NOISE_ID: EdNoise(keys, create_x25519_key_pair().private_key)},
+        muxer_opt={TProtocol(YAMUX_ID): Yamux},
+        connection_config=_connection_config(),
+        announce_addrs=[Multiaddr(address) for address in announce] or None,
+        disable_identify_address_discovery=True,
+        enable_mDNS=mdns,
+    )
+    network: Any = host.get_network()
+    # A token is lost with every inbound connection; after 250 the host would refuse everybody.
+    network._inbound_limiter = trio.CapacityLimiter(10**9)
+    network._negative_peer_cache._ttl = 2.0  # instead of 60 s of refusing to dial a peer again
+    network.retry_config = RetryConfig(max_retries=0)  # whoever asks to dial decides on that
+    network.auto_connector.maybe_connect = _do_nothing  # it would dial every peer ever heard of
+    network.set_stream_handler(_contained_handler(network.common_stream_handler))
+    return host
+
+
+def _connection_config() -> ConnectionConfig:
+    return ConnectionConfig(
+        min_connections=0,
+        low_watermark=0,
+        high_watermark=CONNECTIONS_MAX,
+        max_connections=CONNECTIONS_MAX,
+        max_connections_per_peer=1,  # with more, every dial takes 250 ms
+        # Without the check a frozen or unplugged peer is never noticed. The timeout exceeds any
+        # stall of our own loop, which would look the same.
+        enable_health_monitoring=True,
+        health_initial_delay=5.0,
+        health_check_interval=15.0,
+        ping_timeout=8.0,
+        abort_connection_on_ping_failure=True,
+    )
+
+
+async def _do_nothing() -> None:
+    return None
+
+
+StreamHandler = Callable[[INetStream], Awaitable[None]]
+
+
+def _contained_handler(handler: StreamHandler) -> StreamHandler:
+    """One guard for all stream handlers, libp2p's and ours: an exception ends the stream only."""
+
+    async def contained(stream: INetStream) -> None:
+        try:
+            await handler(stream)
+        except Exception as exc:
+            log.debug("a stream of %s ended: %r", stream.muxed_conn.peer_id, exc)
+            with suppress(Exception):
+                await stream.reset()
+
+    return contained
+
+
+def contain_tasks(manager: Any) -> None:
+    """From now on a background task of this libp2p service that fails ends alone."""
+    start = manager.run_task
+
+    def run_task(function: Any, *args: Any, daemon: bool = False, **options: Any) -> None:
+        start(function if daemon else contained(function), *args, daemon=daemon, **options)
+
+    manager.run_task = run_task
+
+
+def contained(function: Any) -> Any:
+    """`function`, failing alone: for tasks that run on libp2p's word."""
+
+    @functools.wraps(function)
+    async def contained_function(*args: Any) -> None:
+        try:
+            await function(*args)
+        except Exception as exc:
+            log.debug("a task of libp2p ended: %r", exc)
+
+    return contained_function
+
+
+@contextmanager
+def shielded_for(seconds: float) -> Iterator[trio.CancelScope]:
+    """For what must not be cut off in the middle, such as libp2p's writes, but must end."""
+    with trio.move_on_after(seconds) as scope:
+        scope.shield = True
+        yield scope
+
+
+def is_open(stream: Any) -> bool:
+    """Whether `stream` is not known to have ended; libp2p has no name for it in its interface."""
+    return not stream.is_closed
+
+
+@asynccontextmanager
+async def running(host: IHost, listen: list[str]) -> AsyncIterator[None]:
+    """The host serves while the block lasts, and leaves no task and no socket behind."""
+    async with host.run([Multiaddr(address) for address in listen]):
+        network: Any = host.get_network()
+        contain_tasks(network.manager)
+        try:
+            yield
+        finally:
+            with shielded_for(CLOSE_S):
+                await host.close()

@@ -1,0 +1,118 @@
+"""The ports that a node listens on: one node a port, and no silent failure.
+
+libp2p shares a port between two hosts without a word, each getting some of the connections, and
+says nothing when it cannot listen at all. So the port is tried, and locked, before.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from p2ptrain.errors import ConfigError
+from p2ptrain.net.addresses import Address, parse
+
+
+@contextmanager
+def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
+    """While the block lasts these listening addresses are ours; yields them as libp2p wants them.
+
+    Raises:
+        ConfigError: ADDR-SYNTAX, ADDR-LISTEN (a name, or not this machine's), PORT-IN-USE.
+    """
+    addresses = [_listening_address(text) for text in listen]
+    with ExitStack() as stack:
+        for address in addresses:
+            if address.port:
+                stack.enter_context(_locked(address))
+            _try(address)
+        yield [address.transport for address in addresses]
+
+
+def listen_failed(listen: Sequence[str]) -> ConfigError:
+    """libp2p listens nowhere, although the ports were free a moment before."""
+    return ConfigError(
+        f"cannot listen on {', '.join(listen)}",
+        code="LISTEN-FAILED",
+        likely="another program took the port at this very moment",
+        do="try again, or listen on another port",
+    )
+
+
+def dialable(address: Address) -> list[Address]:
+    """What others can dial if we listen on `address`: 0.0.0.0 stands for this machine's own."""
+    if not address.is_unspecified:
+        return [address]
+    six = address.kind == "ip6"
+    hosts = [_outward_host(six), "::1" if six else "127.0.0.1"]
+    return [Address(address.kind, host, address.port) for host in dict.fromkeys(hosts) if host]
+
+
+def _outward_host(six: bool) -> str:
+    """The address by which this machine would reach the internet; no packet is sent."""
+    family, far = (socket.AF_INET6, "2001:db8::1") if six else (socket.AF_INET, "203.0.113.1")
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect((far, 9))
+        except OSError:
+            return ""
+        return str(sock.getsockname()[0])
+
+
+def _listening_address(text: str) -> Address:
+    address = parse(text)
+    if address.is_name or address.peer is not None:
+        raise ConfigError(
+            f"{text} is no address to listen on",
+            code="ADDR-LISTEN",
+            likely="it has a host name or a peer id, which only addresses to dial have",
+            do="give one like /ip4/0.0.0.0/tcp/4201",
+        )
+    return address
+
+
+@contextmanager
+def _locked(address: Address) -> Iterator[None]:
+    """Two nodes that start at the same moment would both find the port free."""
+    path = Path(tempfile.gettempdir()) / f"p2ptrain-{os.getuid()}-tcp-{address.port}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise _in_use(address) from exc
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _try(address: Address) -> None:
+    family = socket.AF_INET6 if address.kind == "ip6" else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((address.host, address.port))
+        except OSError as exc:
+            if exc.errno == errno.EADDRINUSE:
+                raise _in_use(address) from exc
+            raise ConfigError(
+                f"cannot listen on {address}: {exc.strerror}",
+                code="ADDR-LISTEN",
+                likely="the address is not one of this machine's, or the port is below 1024",
+                do="listen on /ip4/0.0.0.0/tcp/4201",
+            ) from exc
+
+
+def _in_use(address: Address) -> ConfigError:
+    return ConfigError(
+        f"port {address.port} is in use",
+        code="PORT-IN-USE",
+        likely="another node, or another program, listens on it",
+        do=f"stop it, or listen on another port, such as {address.port + 1}",
+    )

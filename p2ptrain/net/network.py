@@ -1,0 +1,249 @@
+"""The control plane: one libp2p host, and what the node does with it.
+
+`open_network` starts it; `Network` is a thin face over the parts of this package. It does not know
+runs, ledgers or heartbeats: protocols, topics and payloads are the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import trio
+from libp2p.abc import IHost
+from libp2p.peer.id import ID
+from libp2p.tools.anyio_service import background_trio_service
+
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId
+from p2ptrain.net.addresses import parse, parse_told
+from p2ptrain.net.book import AddressBook
+from p2ptrain.net.connections import Connections, Event
+from p2ptrain.net.dialling import Dialler
+from p2ptrain.net.discovery import Discovery, Found, greet_neighbours
+from p2ptrain.net.gossip import Gossip, Message
+from p2ptrain.net.hardening import build_host, contain_tasks, contained, running, shielded_for
+from p2ptrain.net.listening import claimed, dialable, listen_failed
+from p2ptrain.net.requests import Handler, Requester, Responder, Service
+
+DIAL_S = 10.0
+DISCONNECT_S = 3.0
+
+Admitted = Callable[[PeerId], bool]
+
+
+class Network:
+    """What `open_network` gives. Peers are known by their ids; whoever was met is remembered."""
+
+    def __init__(
+        self, identity: Identity, host: IHost, nursery: trio.Nursery, admitted: Admitted
+    ) -> None:
+        self.peer = identity.peer
+        self._host = host
+        self._nursery = nursery
+        self._book = AddressBook()
+        self._listening: list[str] = []
+        self._requester = Requester(host, nursery)
+        self._responder = Responder(host, admitted)
+        self._connections = Connections(admitted, self._drop, self._requester.forget)
+        self._dialler = Dialler(host, self.peer, self._book, self._connections.peers)
+        self._gossip = Gossip(host, admitted)
+        self._discovery = Discovery(host, self._book, self._connections.peers)
+        host.get_network().register_notifee(self._connections)
+
+    @property
+    def events(self) -> trio.MemoryReceiveChannel[Event]:
+        """PeerConnected and PeerDisconnected, as they happen; the oldest are lost if unread."""
+        return self._connections.feed.receiver
+
+    def addresses(self) -> list[str]:
+        """Where others can dial us, each with our peer id."""
+        return list(self._listening)
+
+    def connected(self) -> set[PeerId]:
+        return self._connections.peers()
+
+    def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
+        """Know `addresses` of `peer` from now on; what makes no sense among them is left out."""
+        if peer != self.peer:
+            self._book.remember(peer, addresses)
+
+    def addresses_of(self, peer: PeerId) -> list[str]:
+        """The newest first."""
+        return [str(address) for address in self._book.addresses_of(peer)]
+
+    def known_addresses(self) -> dict[PeerId, list[str]]:
+        """Of everybody remembered, for a PeerCache."""
+        return self._book.snapshot()
+
+    async def connect(self, address: str, *, deadline_s: float = DIAL_S) -> PeerId:
+        """Be connected to the peer at `address`, which must end in /p2p/PEER.
+
+        Raises:
+            ConfigError: ADDR-SYNTAX, ADDR-NO-PEER-ID, ADDR-SELF.
+            NetworkUnreachable: NET-DNS, NET-REFUSED, NET-TIMEOUT, NET-NO-ROUTE, NET-SILENT,
+                NET-NOT-LIBP2P, NET-RESET, NET-WRONG-ID.
+        """
+        return await self._dialler.connect(address, deadline_s=deadline_s)
+
+    async def connect_any(self, addresses: Sequence[str], *, deadline_s: float = DIAL_S) -> PeerId:
+        """Be connected to the first of `addresses` that answers.
+
+        Raises:
+            ConfigError, NetworkUnreachable: none does; the evidence has a line for each.
+        """
+        return await self._dialler.connect_any(addresses, deadline_s=deadline_s)
+
+    async def connect_peer(self, peer: PeerId, *, deadline_s: float = DIAL_S) -> None:
+        """Be connected to `peer`, at whatever address of it is remembered.
+
+        Raises:
+            PeerUnreachable, PeerTooSlow.
+        """
+        await self._dialler.connect_peer(peer, deadline_s=deadline_s)
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close every connection with `peer`."""
+        with shielded_for(DISCONNECT_S):
+            await self._host.disconnect(ID.from_base58(peer))
+
+    async def request(
+        self,
+        peer: PeerId,
+        protocol: str,
+        payload: bytes,
+        *,
+        deadline_s: float,
+        bytes_max: int = 1 << 20,
+    ) -> bytes:
+        """Ask `peer`, dialling it first if need be, and wait for its reply.
+
+        A request may reach the handler twice, if a connection breaks in the middle.
+
+        Raises:
+            PeerUnreachable: no connection; or it refused (PEER-REFUSED) or failed (PEER-FAILED).
+            PeerLost: the connection broke.
+            PeerTooSlow: nothing within `deadline_s`.
+            RemoteProtocolError: the reply is longer than `bytes_max`, or ours was malformed to it.
+        """
+        ends = trio.current_time() + deadline_s
+        if peer not in self._connections.peers():
+            await self._dialler.connect_peer(peer, deadline_s=deadline_s)
+        left_s = ends - trio.current_time()
+        return await self._requester.request(
+            peer, protocol, payload, deadline_s=left_s, bytes_max=bytes_max
+        )
+
+    def handle(
+        self, protocol: str, handler: Handler, *, bytes_max: int = 1 << 16, anyone: bool = False
+    ) -> None:
+        """From now on `await handler(peer, payload)` makes the reply to requests of `protocol`.
+
+        Peers that are not admitted are refused unless `anyone`. A handler may raise
+        RemoteProtocolError (malformed), NotAuthorised (refused) or another P2PTrainError (failed);
+        its words go to the peer. Whatever else it raises is logged and costs that request only.
+        """
+        self._responder.handle(protocol, Service(handler, bytes_max, anyone))
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        """Send `payload`, signed, to all admitted peers who follow `topic`, by way of others."""
+        await self._gossip.publish(topic, payload)
+
+    def subscribe(self, topic: str) -> trio.MemoryReceiveChannel[Message]:
+        """(author, payload) of what others publish; their signatures and admission are checked."""
+        feed, new = self._gossip.feed(topic)
+        if new:
+            self._nursery.start_soon(contained(self._gossip.follow), topic)
+        return feed.receiver
+
+    def refresh_admission(self) -> None:
+        """Call it when `admitted` may answer otherwise than before for anybody."""
+        self._gossip.pubsub.refresh()
+        self._connections.refresh()
+
+    async def provide(self, key: str) -> None:
+        """Put on record in the DHT that we take part in `key`. Best effort, to be repeated."""
+        await self._discovery.provide(key)
+
+    async def find_providers(self, key: str) -> list[Found]:
+        """Who is on record for `key`, with addresses, which are remembered too."""
+        return await self._discovery.find_providers(key)
+
+    def statistics(self) -> dict[str, object]:
+        return {
+            "connected": len(self._connections.peers()),
+            "events_lost": self._connections.feed.lost,
+            "gossip_lost": self._gossip.statistics(),
+        }
+
+    def _drop(self, peer: PeerId) -> None:
+        self._nursery.start_soon(self.disconnect, peer)
+
+    def _meet(self, peer: PeerId, addresses: list[str]) -> None:
+        self.remember(peer, addresses)
+
+    @asynccontextmanager
+    async def _run(
+        self, listen: list[str], announce: Sequence[str], mdns: bool
+    ) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(running(self._host, listen))
+            self._learn_listening(listen, announce)
+            for service in (self._gossip.pubsub, self._gossip.router):
+                contain_tasks(await stack.enter_async_context(background_trio_service(service)))
+            await self._gossip.pubsub.wait_until_ready()
+            if mdns:
+                greet_neighbours(self.peer, self._meet)
+            self._nursery.start_soon(self._discovery.run)
+            yield
+
+    def _learn_listening(self, listen: list[str], announce: Sequence[str]) -> None:
+        bound = [parse(str(address)) for address in self._host.get_transport_addrs()]
+        if len(bound) < len(listen):
+            raise listen_failed(listen)
+        here = [own.of_peer(self.peer) for address in bound for own in dialable(address)]
+        told = parse_told(announce, self.peer)
+        self._listening = [str(address) for address in (told or here)]
+
+
+@asynccontextmanager
+async def open_network(
+    identity: Identity,
+    *,
+    listen: Sequence[str],
+    announce: Sequence[str] = (),
+    mdns: bool = False,
+    admitted: Admitted,
+) -> AsyncIterator[Network]:
+    """A network that runs while the block lasts.
+
+    `listen` holds addresses such as /ip4/0.0.0.0/tcp/4201 (port 0: any; none at all: dial only);
+    `announce`, where given, is what others are told instead. `admitted` is asked often and must
+    answer at once.
+
+    Raises:
+        ConfigError: ADDR-SYNTAX, ADDR-LISTEN, PORT-IN-USE, LISTEN-FAILED.
+    """
+    with claimed(listen) as listening:
+        host = build_host(identity, announce=[parse(a).transport for a in announce], mdns=mdns)
+        async with _unwrapped(), trio.open_nursery() as nursery:
+            network = Network(identity, host, nursery, admitted)
+            try:
+                async with network._run(listening, announce, mdns):
+                    yield network
+            finally:
+                nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _unwrapped() -> AsyncIterator[None]:
+    """libp2p's nurseries wrap what the block raises; a single exception is taken out again."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        leaf: BaseException = group
+        while isinstance(leaf, BaseExceptionGroup) and len(leaf.exceptions) == 1:
+            leaf = leaf.exceptions[0]
+        if isinstance(leaf, BaseExceptionGroup):
+            raise
+        raise leaf from leaf.__cause__

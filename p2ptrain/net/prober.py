@@ -1,0 +1,114 @@
+"""Why an address does not answer, found out before libp2p is asked to dial it.
+
+libp2p has one text for a refused connection, a missing name, a wrong peer and a web server, and no
+deadline at a silent port. So this dials by itself first, step by step: name, TCP, the first words.
+It does not know who answers: only that libp2p is spoken there.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+
+import trio
+
+from p2ptrain.net.addresses import Address
+from p2ptrain.net.faults import DialFailed
+
+_BANNER = b"\x13/multistream/1.0.0\n"
+"""What every libp2p host says first."""
+
+ADDRESSES_MAX = 3
+"""Of a name with more, the others are not tried: it would cost the deadline of each."""
+
+
+async def probe(address: Address, *, deadline_s: float) -> str:
+    """The IP address at which `address` speaks libp2p.
+
+    Raises:
+        DialFailed: NET-DNS, NET-REFUSED, NET-TIMEOUT, NET-NO-ROUTE, NET-SILENT, NET-RESET,
+            NET-NOT-LIBP2P.
+    """
+    ends = trio.current_time() + deadline_s
+    candidates = await _resolve(address, ends)
+    for number, host in enumerate(candidates, start=1):
+        left = len(candidates) - number + 1
+        share_s = max(ends - trio.current_time(), 0) / left
+        try:
+            await _probe_host(address, host, share_s)
+        except DialFailed:
+            if left == 1:
+                raise
+        else:
+            return host
+    raise AssertionError("a name resolves to at least one address, or NET-DNS was raised")
+
+
+async def _resolve(address: Address, ends: float) -> list[str]:
+    if not address.is_name:
+        return [address.host]
+    family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(address.kind, socket.AF_UNSPEC)
+    with trio.move_on_at(ends) as scope:
+        try:
+            found = await trio.socket.getaddrinfo(
+                address.host, address.port, family=family, type=socket.SOCK_STREAM
+            )
+        except (socket.gaierror, UnicodeError) as exc:
+            reason = exc.strerror if isinstance(exc, socket.gaierror) else "no such name"
+            raise DialFailed(address, "NET-DNS", f"DNS: {reason}") from exc
+    if scope.cancelled_caught:
+        raise DialFailed(address, "NET-DNS", "DNS: no answer")
+    hosts = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    return hosts[:ADDRESSES_MAX]
+
+
+async def _probe_host(address: Address, host: str, deadline_s: float) -> None:
+    started = time.monotonic()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with trio.socket.socket(family, socket.SOCK_STREAM) as sock:
+        with trio.move_on_after(deadline_s) as scope:
+            try:
+                await sock.connect((host, address.port))
+            except OSError as exc:
+                raise _connect_failed(address, exc, time.monotonic() - started) from exc
+        if scope.cancelled_caught:
+            raise DialFailed(address, "NET-TIMEOUT", f"no answer for {deadline_s:.1f} s")
+        left_s = deadline_s - (time.monotonic() - started)
+        await _read_banner(address, sock, left_s)
+
+
+def _connect_failed(address: Address, exc: OSError, after_s: float) -> DialFailed:
+    after = f"after {after_s * 1000:.0f} ms"
+    if isinstance(exc, ConnectionRefusedError):
+        words = f"refused {after}: host is up, nothing listens on {address.port}"
+        return DialFailed(address, "NET-REFUSED", words)
+    if isinstance(exc, ConnectionResetError):
+        return DialFailed(address, "NET-RESET", f"connection reset {after}")
+    if exc.errno == errno.ETIMEDOUT:
+        return DialFailed(address, "NET-TIMEOUT", f"no answer {after}")
+    return DialFailed(address, "NET-NO-ROUTE", f"{exc.strerror or exc} {after}")
+
+
+async def _read_banner(address: Address, sock: trio.socket.SocketType, deadline_s: float) -> None:
+    heard = b""
+    with trio.move_on_after(deadline_s) as scope:
+        try:
+            await sock.send(_BANNER)
+            while len(heard) < len(_BANNER) and _BANNER.startswith(heard):
+                piece = await sock.recv(len(_BANNER) - len(heard))
+                if not piece:
+                    break
+                heard += piece
+        except OSError as exc:
+            words = f"it closed the connection ({exc.strerror or exc})"
+            raise DialFailed(address, "NET-RESET", words) from exc
+    if heard == _BANNER:
+        return
+    if not _BANNER.startswith(heard):
+        words = f"something else than libp2p answers there: {heard!r}"
+        raise DialFailed(address, "NET-NOT-LIBP2P", words)
+    if scope.cancelled_caught:
+        words = f"connected, then not a word for {deadline_s:.1f} s"
+        raise DialFailed(address, "NET-SILENT", words)
+    raise DialFailed(address, "NET-RESET", "it closed the connection without a word")

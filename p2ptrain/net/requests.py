@@ -1,0 +1,321 @@
+"""One request, one reply, over streams that are kept open for the next one.
+
+A stream costs two round trips to open, which a vote need not pay each time. Each side bounds what
+it reads and how long it waits. On the wire, both ways: u32 length, then that many bytes; a reply's
+first byte is its status.
+
+libp2p breaks a connection on which a write is cancelled, so an exchange runs in a task of its own
+to its end, whatever becomes of its caller; where a write gets stuck, the connection is given up.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+from libp2p.abc import IHost, INetStream
+from libp2p.custom_types import TProtocol
+from libp2p.host.exceptions import StreamFailure
+from libp2p.network.exceptions import SwarmException
+from libp2p.network.stream.exceptions import StreamEOF, StreamError
+from libp2p.peer.id import ID
+
+from p2ptrain.errors import (
+    LocalProtocolError,
+    NotAuthorised,
+    P2PTrainError,
+    PeerError,
+    PeerLost,
+    PeerTooSlow,
+    PeerUnreachable,
+    RemoteProtocolError,
+)
+from p2ptrain.ids import PeerId
+from p2ptrain.net.hardening import is_open, shielded_for
+
+log = logging.getLogger(__name__)
+
+REQUEST_BYTES_MAX = 1 << 20
+"""Bulk goes over the data plane; a longer write would keep others of this connection waiting."""
+IN_FLIGHT_PER_PEER_MAX = 64
+STREAMS_PER_PEER_MAX = 32
+"""Streams that one peer may have open to our handlers."""
+IDLE_STREAMS_MAX = 4
+REUSE_S = 20.0
+IDLE_S = 60.0
+"""We stop reusing a stream well before the other side stops waiting on it."""
+OPEN_S = 10.0
+WRITE_S = 10.0
+BODY_S = 15.0
+HANDLER_S = 30.0
+REASON_BYTES_MAX = 400
+
+_LENGTH = struct.Struct(">I")
+_GONE = (StreamFailure, SwarmException, StreamError, StreamEOF)
+
+Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
+
+
+class Status(enum.IntEnum):
+    """The first byte of a reply."""
+
+    OK = 0
+    REFUSED = 1
+    MALFORMED = 2
+    FAILED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What answers a protocol here."""
+
+    handler: Handler
+    bytes_max: int
+    anyone: bool
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One request on its way; `done` is set when `reply` or `error` is."""
+
+    peer: PeerId
+    protocol: str
+    payload: bytes
+    ends: float
+    bytes_max: int
+    done: trio.Event
+    reply: bytes = b""
+    error: P2PTrainError | None = None
+
+
+class Requester:
+    """The asking side. `nursery` outlives every request."""
+
+    def __init__(self, host: IHost, nursery: trio.Nursery) -> None:
+        self._host = host
+        self._nursery = nursery
+        self._idle: dict[tuple[PeerId, str], list[tuple[float, INetStream]]] = defaultdict(list)
+        self._in_flight: Counter[PeerId] = Counter()
+
+    async def request(
+        self, peer: PeerId, protocol: str, payload: bytes, *, deadline_s: float, bytes_max: int
+    ) -> bytes:
+        """The reply of `peer`, which must be connected.
+
+        If a kept stream breaks before the reply, the request is sent once more on a new one: a
+        handler may see it twice.
+
+        Raises:
+            PeerTooSlow, PeerUnreachable, PeerLost, RemoteProtocolError.
+        """
+        if len(payload) > REQUEST_BYTES_MAX:
+            raise LocalProtocolError(f"a request of {len(payload)} bytes is too long")
+        if self._in_flight[peer] >= IN_FLIGHT_PER_PEER_MAX:
+            raise PeerTooSlow("too many requests wait for it already", peer=peer)
+        ends = trio.current_time() + deadline_s
+        exchange = _Exchange(peer, protocol, payload, ends, bytes_max, trio.Event())
+        self._in_flight[peer] += 1
+        self._nursery.start_soon(self._run, exchange)
+        with trio.move_on_at(ends):
+            await exchange.done.wait()
+        if not exchange.done.is_set():
+            raise PeerTooSlow(f"no reply within {deadline_s:.1f} s", peer=peer)
+        if exchange.error is not None:
+            raise exchange.error
+        return exchange.reply
+
+    def forget(self, peer: PeerId) -> None:
+        """`peer` has disconnected: its streams are gone with it."""
+        for key in [key for key in self._idle if key[0] == peer]:
+            del self._idle[key]
+
+    async def _run(self, exchange: _Exchange) -> None:
+        peer = exchange.peer
+        try:
+            exchange.reply = await self._converse(exchange)
+        except (PeerError, RemoteProtocolError) as exc:
+            exchange.error = exc
+        except _GONE as exc:
+            exchange.error = PeerLost(f"the stream broke: {_text(exc)}", peer=peer)
+        except Exception as exc:
+            log.debug("a request to %s failed: %r", peer, exc)
+            exchange.error = PeerLost(f"libp2p failed: {_text(exc)}", peer=peer)
+        finally:
+            self._in_flight[peer] -= 1
+            if not self._in_flight[peer]:
+                del self._in_flight[peer]
+            exchange.done.set()
+
+    async def _converse(self, exchange: _Exchange) -> bytes:
+        kept = self._take_idle(exchange.peer, exchange.protocol)
+        if kept is not None:
+            with suppress(*_GONE):
+                return await self._ask(kept, exchange)
+            await _reset(kept)
+        return await self._ask(await self._open(exchange.peer, exchange.protocol), exchange)
+
+    async def _ask(self, stream: INetStream, exchange: _Exchange) -> bytes:
+        peer = exchange.peer
+        with shielded_for(WRITE_S) as writing:
+            await stream.write(_LENGTH.pack(len(exchange.payload)) + exchange.payload)
+        if writing.cancelled_caught:
+            await self._host.disconnect(ID.from_base58(peer))
+            raise PeerTooSlow("it takes no data; the connection was given up", peer=peer)
+        with trio.move_on_at(exchange.ends) as reading:
+            frame = await _read_frame(stream, exchange.bytes_max + 1, peer)
+        if reading.cancelled_caught:
+            await _reset(stream)
+            raise PeerTooSlow("no reply in time", peer=peer)
+        return await self._judge(stream, exchange, frame)
+
+    async def _judge(self, stream: INetStream, exchange: _Exchange, frame: bytes) -> bytes:
+        """The reply in `frame`, or the error that it stands for."""
+        peer = exchange.peer
+        if frame[:1] == bytes([Status.OK]):
+            self._keep_idle(peer, exchange.protocol, stream)
+            return frame[1:]
+        await _reset(stream)
+        reason = ascii(frame[1 : 1 + REASON_BYTES_MAX].decode("utf-8", "replace"))
+        if frame[:1] == bytes([Status.REFUSED]):
+            raise PeerUnreachable(f"it refused: {reason}", peer=peer, code="PEER-REFUSED")
+        if frame[:1] == bytes([Status.FAILED]):
+            raise PeerUnreachable(f"it could not answer: {reason}", peer=peer, code="PEER-FAILED")
+        raise RemoteProtocolError(f"it says our request is malformed: {reason}", peer=peer)
+
+    async def _open(self, peer: PeerId, protocol: str) -> INetStream:
+        with shielded_for(OPEN_S):
+            try:
+                return await self._host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
+            except _GONE as exc:
+                raise PeerUnreachable(f"it opens no stream: {_text(exc)}", peer=peer) from exc
+        raise PeerTooSlow("it does not open a stream", peer=peer)
+
+    def _take_idle(self, peer: PeerId, protocol: str) -> INetStream | None:
+        idle = self._idle.get((peer, protocol), [])
+        oldest_s = trio.current_time() - REUSE_S
+        while idle:
+            since, stream = idle.pop()
+            if since >= oldest_s and is_open(stream):
+                return stream
+            self._nursery.start_soon(_reset, stream)
+        return None
+
+    def _keep_idle(self, peer: PeerId, protocol: str, stream: INetStream) -> None:
+        idle = self._idle[peer, protocol]
+        if len(idle) < IDLE_STREAMS_MAX:
+            idle.append((trio.current_time(), stream))
+        else:
+            self._nursery.start_soon(_reset, stream)
+
+
+class Responder:
+    """The answering side."""
+
+    def __init__(self, host: IHost, admitted: Callable[[PeerId], bool]) -> None:
+        self._host = host
+        self._admitted = admitted
+        self._streams: Counter[PeerId] = Counter()
+
+    def handle(self, protocol: str, service: Service) -> None:
+        async def serve(stream: INetStream) -> None:
+            await self._serve(stream, service)
+
+        self._host.set_stream_handler(TProtocol(protocol), serve)
+
+    async def _serve(self, stream: INetStream, service: Service) -> None:
+        """Answer the requests of one stream until it ends."""
+        peer = PeerId(str(stream.muxed_conn.peer_id))
+        if self._streams[peer] >= STREAMS_PER_PEER_MAX:
+            await _reset(stream)
+            return
+        self._streams[peer] += 1
+        try:
+            while await self._serve_one(stream, peer, service):
+                pass
+        except (*_GONE, P2PTrainError) as exc:
+            log.debug("a request of %s ended: %r", peer, exc)
+        finally:
+            self._streams[peer] -= 1
+            if not self._streams[peer]:
+                del self._streams[peer]
+            with shielded_for(1.0):
+                await _reset(stream)
+
+    async def _serve_one(self, stream: INetStream, peer: PeerId, service: Service) -> bool:
+        """Answer one request; False if the stream should end."""
+        with trio.move_on_after(IDLE_S) as idle:
+            header = await _read_exactly(stream, _LENGTH.size)
+        if idle.cancelled_caught:
+            return False
+        (length,) = _LENGTH.unpack(header)
+        if length > service.bytes_max:
+            words = f"{length} bytes; at most {service.bytes_max} are taken"
+            await self._reply(stream, peer, Status.MALFORMED, words.encode())
+            return False
+        with trio.move_on_after(BODY_S) as late:
+            payload = await _read_exactly(stream, length)
+        if late.cancelled_caught:
+            return False
+        status, reply = await self._answer(peer, service, payload)
+        return await self._reply(stream, peer, status, reply) and status is Status.OK
+
+    async def _answer(self, peer: PeerId, service: Service, payload: bytes) -> tuple[Status, bytes]:
+        if not (service.anyone or self._admitted(peer)):
+            return Status.REFUSED, b"you are not admitted to this run"
+        try:
+            with trio.fail_after(HANDLER_S):
+                return Status.OK, await service.handler(peer, payload)
+        except RemoteProtocolError as exc:
+            return Status.MALFORMED, exc.what.encode()
+        except NotAuthorised as exc:
+            return Status.REFUSED, exc.what.encode()
+        except P2PTrainError as exc:
+            return Status.FAILED, exc.what.encode()
+        except Exception as exc:
+            log.exception("a handler failed on a request of %s", peer)
+            return Status.FAILED, type(exc).__name__.encode()
+
+    async def _reply(
+        self, stream: INetStream, peer: PeerId, status: Status, payload: bytes
+    ) -> bool:
+        body = payload if status is Status.OK else payload[:REASON_BYTES_MAX]
+        frame = _LENGTH.pack(1 + len(body)) + bytes([status]) + body
+        with shielded_for(WRITE_S) as writing:
+            await stream.write(frame)
+        if writing.cancelled_caught:
+            await self._host.disconnect(ID.from_base58(peer))
+            return False
+        return True
+
+
+async def _read_frame(stream: INetStream, bytes_max: int, peer: PeerId) -> bytes:
+    (length,) = _LENGTH.unpack(await _read_exactly(stream, _LENGTH.size))
+    if length > bytes_max:
+        await _reset(stream)
+        raise RemoteProtocolError(
+            f"a reply of {length} bytes was announced; at most {bytes_max} are taken", peer=peer
+        )
+    return await _read_exactly(stream, length)
+
+
+async def _read_exactly(stream: INetStream, count: int) -> bytes:
+    """libp2p's reads are short, and their end is the exception StreamEOF."""
+    pieces = bytearray()
+    while len(pieces) < count:
+        pieces += await stream.read(count - len(pieces))
+    return bytes(pieces)
+
+
+async def _reset(stream: INetStream) -> None:
+    with suppress(Exception):
+        await stream.reset()
+
+
+def _text(exc: BaseException) -> str:
+    return (str(exc) or type(exc).__name__)[:200]
