@@ -37,7 +37,7 @@ class ReduceRequest:
     streams: int = 2
     segment_bytes: int = 256 * 1024
     deadline_s: float = 600.0
-    silence_s: float = 10.0
+    silence_s: float = 15.0
 
     def __post_init__(self) -> None:
         def demand(holds: bool, what: str) -> None:

@@ -90,16 +90,17 @@ class Stream:
             while self._left and not verdict.settled:
                 header = self._receive_header(self._silence_s)
                 if header.kind is Kind.ABORT:
-                    raise Blamed(self._receive_blame(header))
+                    verdict.settle(self._receive_blame(header))
+                    return
                 if header.kind is Kind.SEGMENT:
                     self._receive_segment(self._claim(header))
         except Blamed as exc:
             verdict.settle(exc.blame)
         except ShutDownHere:
-            verdict.settle(Blame((), "its connections were shut down here"))
+            verdict.settle(self._blame_me())
         except (PeerError, RemoteProtocolError) as exc:
             verdict.settle(self._blame_previous(exc.what))
-        if verdict.settled:
+        if verdict.settled and self._left:
             self._read_on()
 
     def _receive_header(self, seconds: float) -> Header:
@@ -190,6 +191,11 @@ class Stream:
         peer = self._shared.request.previous
         return Blame((peer,), f"{label(peer)}, before us in the ring: {what}")
 
+    def _blame_me(self) -> Blame:
+        """Our owner closed a connection under us without a word: without us, it may go on."""
+        me = self._shared.request.peers[self._shared.request.me]
+        return Blame((me,), f"{label(me)} shut its connections down")
+
     # ---- sending -------------------------------------------------------------------------------
 
     def send(self) -> None:
@@ -205,7 +211,7 @@ class Stream:
         except Blamed as exc:
             verdict.settle(exc.blame)
         except ShutDownHere:
-            verdict.settle(Blame((), "its connections were shut down here"))
+            verdict.settle(self._blame_me())
         except PeerError as exc:
             if not verdict.wait(SECOND_OPINION_S):
                 verdict.settle(self._blame_next(exc.what))

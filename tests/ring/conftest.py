@@ -1,0 +1,218 @@
+"""A ring of peers in this process: real threads, over socket pairs, loopback TCP or TLS."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from p2ptrain.dataplane import (
+    Credentials,
+    Endpoint,
+    Listener,
+    PeerSocket,
+    RingInbox,
+    RingKey,
+    dial,
+    plain_pair,
+)
+from p2ptrain.errors import ReduceAborted
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.kernels import encoded_bytes
+from p2ptrain.ring import Reduce, ReduceReport, ReduceRequest, TokenBucket
+
+RUN = RunId("ab" * 32)
+DEADLINE_S = 20.0
+
+Pair = tuple[PeerSocket, PeerSocket]
+Connect = Callable[[PeerId, PeerId], Pair]
+Hostile = Callable[["Ring", int], None]
+Outcome = ReduceReport | ReduceAborted
+
+
+def tcp_pair(left: PeerId, right: PeerId) -> Pair:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dialled = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+    return (
+        PeerSocket(dialled, right, deadline_s=DEADLINE_S),
+        PeerSocket(accepted, left, deadline_s=DEADLINE_S),
+    )
+
+
+@dataclass
+class Ring:
+    """`edges[i]` are the pairs between peer i (first of each pair) and the peer after it."""
+
+    requests: list[ReduceRequest]
+    edges: list[list[Pair]]
+    theta: np.ndarray
+    locals: list[np.ndarray]
+    payloads: list[np.ndarray]
+    limits: dict[int, TokenBucket] = field(default_factory=dict)
+    reduces: dict[int, Reduce] = field(default_factory=dict)
+
+    @property
+    def peers(self) -> tuple[PeerId, ...]:
+        return self.requests[0].peers
+
+    def previous(self, me: int) -> list[PeerSocket]:
+        return [pair[1] for pair in self.edges[me - 1]] if self.edges else []
+
+    def next(self, me: int) -> list[PeerSocket]:
+        return [pair[0] for pair in self.edges[me]] if self.edges else []
+
+    def reduce(self, me: int) -> Reduce:
+        if me not in self.reduces:
+            self.reduces[me] = Reduce(
+                self.requests[me],
+                self.previous(me),
+                self.next(me),
+                self.theta,
+                self.locals[me],
+                self.payloads[me],
+                self.limits.get(me),
+            )
+        return self.reduces[me]
+
+    def run(
+        self,
+        hostile: dict[int, Hostile] | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> dict[int, Outcome]:
+        """How the reduce ended for each honest peer; `hostile` peers run their own script."""
+        hostile = hostile or {}
+        honest = [me for me in range(len(self.peers)) if me not in hostile]
+        with ThreadPoolExecutor(len(self.peers), thread_name_prefix="test") as pool:
+            scripts = [pool.submit(script, self, me) for me, script in hostile.items()]
+            running = {me: pool.submit(self.reduce(me).run) for me in honest}
+            meanwhile()
+            outcomes = {me: _outcome_of(running[me]) for me in honest}
+            self.close()
+            for script in scripts:
+                script.result(DEADLINE_S)
+        return outcomes
+
+    def close(self) -> None:
+        for pairs in self.edges:
+            for pair in pairs:
+                pair[0].close()
+                pair[1].close()
+
+
+def _outcome_of(running: Future[ReduceReport]) -> Outcome:
+    try:
+        return running.result(DEADLINE_S)
+    except ReduceAborted as exc:
+        return exc
+
+
+Build = Callable[..., Ring]
+
+
+@pytest.fixture
+def build() -> Iterator[Build]:
+    """Makes rings; afterwards every connection is closed and no thread of a ring is left."""
+    with ExitStack() as stack:
+
+        def make(
+            weights: tuple[int, ...],
+            numel: int,
+            *,
+            connect: Connect = plain_pair,
+            streams: int = 2,
+            **settings: float,
+        ) -> Ring:
+            peers = tuple(PeerId(f"peer-{number}") for number in range(len(weights)))
+            edges = [
+                [connect(peer, peers[(at + 1) % len(peers)]) for _ in range(streams)]
+                for at, peer in enumerate(peers)
+                if len(peers) > 1
+            ]
+            rng = np.random.default_rng(numel)
+            vectors = rng.standard_t(3, (len(peers) + 1, numel)).astype(np.float32)
+            defaults = {"block": 256, "segment_bytes": 4096, "silence_s": 5.0}
+            first = ReduceRequest(
+                RUN,
+                step=7,
+                attempt=1,
+                peers=peers,
+                me=0,
+                weights=weights,
+                numel=numel,
+                streams=streams,
+                **(defaults | settings),  # type: ignore[arg-type]
+            )
+            requests = [replace(first, me=me) for me in range(len(peers))]
+            payloads = [np.empty(encoded_bytes(numel, requests[0].block), np.uint8) for _ in peers]
+            ring = Ring(requests, edges, vectors[0], list(vectors[1:]), payloads)
+            stack.callback(ring.close)
+            return ring
+
+        yield make
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("ring")]
+    assert left == []
+
+
+@pytest.fixture
+def tcp() -> Connect:
+    return tcp_pair
+
+
+@pytest.fixture
+def tls() -> Iterator[Connect]:
+    """Connects peers as nodes do: mutual TLS, a listener, and the inbox that parks streams."""
+    with ExitStack() as stack:
+        yield _Secured(stack)
+
+
+class _Secured:
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._credentials: dict[PeerId, Credentials] = {}
+        self._count = 0
+
+    def __call__(self, left: PeerId, right: PeerId) -> Pair:
+        dialler, answerer = self._of(left), self._of(right)
+        self._count += 1
+        inbox = RingInbox()
+        listener = Listener(answerer, "127.0.0.1", 0, allowed=lambda peer: True)
+        self._stack.enter_context(listener)
+        listener.trust(dialler.certificate_der)
+        listener.handle("ring", inbox.handle)
+        endpoint = Endpoint(answerer.peer, *listener.address, answerer.certificate_der)
+        key = RingKey(RUN, 7, 1, self._count, dialler.peer)
+        dialled = dial(dialler, endpoint, key.to_hello(), deadline_s=DEADLINE_S)
+        accepted = inbox.take(key, deadline_s=DEADLINE_S)
+        return _Renamed(dialled, right), _Renamed(accepted, left)
+
+    def _of(self, peer: PeerId) -> Credentials:
+        if peer not in self._credentials:
+            seed = peer.encode().ljust(32, b"\0")
+            self._credentials[peer] = Credentials.create(Identity.from_seed(seed))
+        return self._credentials[peer]
+
+
+class _Renamed:
+    """A connection under the short name that the tests give its peer."""
+
+    def __init__(self, connection: PeerSocket, peer: PeerId) -> None:
+        self._connection = connection
+        self.peer = peer
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+
+@pytest.fixture
+def stopwatch() -> Callable[[], float]:
+    begun = time.monotonic()
+    return lambda: time.monotonic() - begun

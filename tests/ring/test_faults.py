@@ -1,0 +1,285 @@
+"""A neighbour at fault is named, by everybody, soon; and nothing is left running."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import ReduceAborted
+from p2ptrain.ids import PeerId
+from p2ptrain.ring import Segment, TokenBucket
+from p2ptrain.ring.blame import Blame
+from p2ptrain.ring.wire import Header, Kind, encode_blame
+
+HOSTILE = 1
+"""The peer that misbehaves, in rings of three and more: between two honest ones."""
+
+Frame = tuple[Header, bytes]
+
+
+def first_frame(ring: object, scale: float = 1.0) -> Frame:
+    """What the hostile peer owes the next one first, with codes of zero and `scale`."""
+    request = ring.requests[HOSTILE]
+    segment: Segment = request.plan().streams[0].sends[0][0]
+    body = bytearray(segment.bytes)
+    body[:4] = struct.pack("<f", scale)
+    header = Header(
+        Kind.SEGMENT, 0, 0, 0, segment.bytes, request.step, request.attempt, request.tag()
+    )
+    return header, bytes(body)
+
+
+def altered(**fields: object) -> Callable[[object], bytes]:
+    def frame(ring: object) -> bytes:
+        header, body = first_frame(ring)
+        return replace(header, **fields).encode() + body
+
+    return frame
+
+
+def with_scale(scale: float) -> Callable[[object], bytes]:
+    def frame(ring: object) -> bytes:
+        header, body = first_frame(ring, scale)
+        return header.encode() + body
+
+    return frame
+
+
+def overwhelming(ring: object) -> bytes:
+    """Scales that a codec may write, and codes that take the sum out of range."""
+    header, body = first_frame(ring, 2.0**94)
+    return header.encode() + body[:4] + bytes([127]) * (len(body) - 4)
+
+
+def abort_with(body: bytes, length: int | None = None) -> Callable[[object], bytes]:
+    def frame(ring: object) -> bytes:
+        header, _ = first_frame(ring)
+        size = len(body) if length is None else length
+        return replace(header, kind=Kind.ABORT, length=size).encode() + body
+
+    return frame
+
+
+def unknown_kind(ring: object) -> bytes:
+    header, body = first_frame(ring)
+    return b"\x09" + header.encode()[1:] + body
+
+
+def noise(ring: object) -> bytes:
+    return np.random.default_rng(0).bytes(5000)
+
+
+def cut_short(ring: object) -> bytes:
+    header, body = first_frame(ring)
+    return header.encode() + body[: len(body) // 2]
+
+
+BAD_FRAMES = {
+    "a NaN scale": with_scale(float("nan")),
+    "an infinite scale": with_scale(float("inf")),
+    "a negative scale": with_scale(-1.0),
+    "sums out of range": overwhelming,
+    "another attempt": altered(attempt=0),
+    "another step": altered(step=8),
+    "another reduce": altered(tag=b"12345678"),
+    "another stream": altered(stream=1),
+    "a byte too long": altered(length=4001),
+    "an oversize frame": altered(length=2**32 - 1),
+    "no length": altered(length=0),
+    "a later segment": altered(index=1),
+    "a segment that is none": altered(index=10**6),
+    "a hop that is none": altered(hop=99),
+    "the wrong hop": altered(hop=1),
+    "a wait with a body": altered(kind=Kind.WAITING),
+    "an unknown kind": unknown_kind,
+    "noise": noise,
+    "a frame cut short": cut_short,
+    "nothing but an end": lambda ring: b"",
+    "an oversize abort": abort_with(b"", length=1 << 30),
+    "a garbled abort": abort_with(b"\xc1garbage"),
+    "an abort that names a stranger": abort_with(
+        encode_blame(Blame((PeerId("nobody"),), "it was nobody"))
+    ),
+    "an abort with other fields": abort_with(pack({"reason": "because"})),
+}
+
+
+def named(ring: object, *numbers: int) -> tuple[PeerId, ...]:
+    return tuple(ring.peers[number] for number in numbers)
+
+
+def sends_then_leaves(frame: Callable[[object], bytes]) -> Callable[[object, int], None]:
+    def script(ring: object, me: int) -> None:
+        for sock in ring.next(me):
+            sock.send_all(frame(ring))
+            sock.shutdown()
+
+    return script
+
+
+@pytest.mark.parametrize("fault", BAD_FRAMES)
+def test_a_bad_frame_names_who_sent_it(
+    build: Callable, stopwatch: Callable[[], float], fault: str
+) -> None:
+    ring = build((1, 1, 1), 25_000, streams=1)
+    outcomes = ring.run({HOSTILE: sends_then_leaves(BAD_FRAMES[fault])})
+    assert set(outcomes) == {0, 2}
+    for outcome in outcomes.values():
+        assert isinstance(outcome, ReduceAborted)
+        assert (outcome.step, outcome.attempt) == (7, 1)
+        assert outcome.suspects == named(ring, HOSTILE)
+    assert outcomes[0].reason == outcomes[2].reason
+    assert stopwatch() < 2.0
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), -0.0])
+def test_a_bad_mean_names_who_sent_it(build: Callable, scale: float) -> None:
+    """In a ring of two: the hostile peer's sum is fine, the mean that it makes is not."""
+
+    def script(ring: object, me: int) -> None:
+        header, body = first_frame(ring)
+        ring.next(me)[0].send_all(header.encode() + body)
+        segment = ring.requests[me].plan().streams[0].sends[1][0]
+        mean = bytearray(segment.bytes)
+        mean[:4] = struct.pack("<f", scale)
+        header = replace(header, hop=1, length=segment.bytes)
+        received = bytearray(28)
+        ring.previous(me)[0].receive_into(received)  # what the mean is made of has been sent
+        ring.next(me)[0].send_all(header.encode() + mean)
+
+    ring = build((1, 1), 500, streams=1)
+    (outcome,) = ring.run({HOSTILE: script}).values()
+    assert isinstance(outcome, ReduceAborted)
+    assert outcome.suspects == named(ring, HOSTILE)
+    assert "scale" in outcome.reason
+
+
+def stands_still(ring: object, me: int) -> None:
+    """Connected, but neither reads nor sends: a stopped process."""
+
+
+@pytest.mark.parametrize("peers", [2, 3, 5])
+@pytest.mark.parametrize("numel", [5000, 1_500_000], ids=["fits-in-buffers", "blocks-senders"])
+def test_a_peer_that_stands_still_is_named_by_all(
+    build: Callable, stopwatch: Callable[[], float], peers: int, numel: int
+) -> None:
+    ring = build((1,) * peers, numel, silence_s=0.4)
+    outcomes = ring.run({HOSTILE: stands_still})
+    for outcome in outcomes.values():
+        assert isinstance(outcome, ReduceAborted)
+        assert outcome.suspects == named(ring, HOSTILE)
+    assert stopwatch() < 0.4 + 2.0
+
+
+@pytest.mark.parametrize("transport", ["pair", "tcp", "tls"])
+@pytest.mark.parametrize("peers", [2, 3, 4])
+def test_a_peer_that_dies_in_the_middle_is_named_by_all_at_once(
+    build: Callable,
+    request: pytest.FixtureRequest,
+    stopwatch: Callable[[], float],
+    transport: str,
+    peers: int,
+) -> None:
+    connect = {} if transport == "pair" else {"connect": request.getfixturevalue(transport)}
+    ring = build((1,) * peers, 200_000, **connect)
+    ring.limits = {me: TokenBucket(100_000, burst_bytes=0) for me in range(peers)}
+
+    def kill() -> None:
+        never = threading.Event()
+        while ring.reduce(0).progress()[0] == 0:
+            never.wait(0.005)
+        for sock in (*ring.previous(HOSTILE), *ring.next(HOSTILE)):
+            sock.shutdown()
+
+    outcomes = ring.run(meanwhile=kill)
+    dead = outcomes.pop(HOSTILE)
+    assert isinstance(dead, ReduceAborted)
+    for outcome in outcomes.values():
+        assert isinstance(outcome, ReduceAborted)
+        assert outcome.suspects == named(ring, HOSTILE)
+    assert stopwatch() < 3.0
+
+
+@pytest.mark.parametrize("poisoned", [0, 1, 2])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
+def test_a_peer_whose_own_numbers_are_bad_names_itself(
+    build: Callable, poisoned: int, value: float
+) -> None:
+    ring = build((1, 1, 1), 25_000)
+    ring.locals[poisoned][12_345] = value
+    for outcome in ring.run().values():
+        assert isinstance(outcome, ReduceAborted)
+        assert outcome.suspects == named(ring, poisoned)
+        assert "not finite" in outcome.reason
+
+
+def test_a_ring_of_one_names_itself_too(build: Callable) -> None:
+    ring = build((1,), 1000)
+    ring.locals[0][999] = np.nan
+    (outcome,) = ring.run().values()
+    assert isinstance(outcome, ReduceAborted)
+    assert outcome.suspects == named(ring, 0)
+
+
+@pytest.mark.parametrize("suspects", [(), (2,)])
+def test_an_abort_from_outside_goes_round(
+    build: Callable, stopwatch: Callable[[], float], suspects: tuple[int, ...]
+) -> None:
+    ring = build((1, 1, 1, 1), 200_000)
+    ring.limits = {me: TokenBucket(20_000, burst_bytes=0) for me in range(4)}
+    whom = named(ring, *suspects)
+    outcomes = ring.run(meanwhile=lambda: ring.reduce(0).abort("the ledger has moved on", whom))
+    for outcome in outcomes.values():
+        assert isinstance(outcome, ReduceAborted)
+        assert outcome.suspects == whom
+        assert outcome.reason == "the ledger has moved on"
+    assert stopwatch() < 2.0
+
+
+def test_an_abort_before_the_start_is_heeded(build: Callable) -> None:
+    ring = build((1, 1, 1), 5000)
+    for me in range(3):
+        ring.reduce(me).abort("never mind")
+        ring.reduce(me).abort("and again")
+    assert {outcome.reason for outcome in ring.run().values()} == {"never mind"}
+
+
+def test_peers_that_mean_different_reduces_find_out(build: Callable) -> None:
+    """Peer 2 takes other weights for granted: nobody averages, whoever is blamed for it."""
+    ring = build((1, 1, 1), 5000)
+    ring.requests[2] = replace(ring.requests[2], weights=(1, 1, 2))
+    for outcome in ring.run().values():
+        assert isinstance(outcome, ReduceAborted)
+
+
+def test_a_mean_that_comes_before_its_sum_has_gone_is_refused(build: Callable) -> None:
+    """Else it would be overwritten by the own contribution, and the peers' bytes would differ."""
+    ring = build((1, 1, 1), 25_000, streams=1)
+    reduce = ring.reduce(2)
+    header, _ = first_frame(ring)
+    mean = ring.requests[HOSTILE].plan().streams[0].sends[2][0]
+    frame = replace(header, hop=2, length=mean.bytes).encode() + bytes(mean.bytes)
+    for sock in ring.next(HOSTILE):
+        sock.send_all(frame)
+        sock.shutdown()
+    stream = reduce._streams[0]
+    stream.receive()  # the sending thread never runs, so nothing has gone
+    blame = reduce._verdict.blame
+    assert blame is not None
+    assert blame.suspects == named(ring, HOSTILE)
+    assert "before the sum" in blame.reason
+
+
+def test_words_of_an_abort_are_cut_and_made_printable(build: Callable) -> None:
+    lie = pack({"suspects": ["peer-0"], "reason": "\x1b[31mred\n" + "x" * 500})
+    ring = build((1, 1, 1), 5000, streams=1)
+    outcomes = ring.run({HOSTILE: sends_then_leaves(abort_with(lie))})
+    reason = outcomes[2].reason
+    assert reason.startswith("?[31mred?xxx")
+    assert len(reason) == 200

@@ -1,0 +1,206 @@
+"""Frames, requests, the rate limit and the outbox, each alone."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.ring import ReduceRequest, TokenBucket, plan
+from p2ptrain.ring.blame import Blame, Verdict
+from p2ptrain.ring.outbox import Outbox
+from p2ptrain.ring.wire import (
+    ABORT_BYTES_MAX,
+    HEADER_BYTES,
+    Header,
+    Kind,
+    decode_blame,
+    decode_header,
+    encode_blame,
+)
+
+PEERS = tuple(PeerId(name) for name in "abc")
+REQUEST = ReduceRequest(RunId("cd" * 32), 3, 0, PEERS, 1, (1, 2, 3), 1000)
+
+bytes4 = st.integers(0, 2**32 - 1)
+
+
+headers = st.builds(
+    Header,
+    kind=st.sampled_from(Kind),
+    stream=st.integers(0, 255),
+    hop=st.integers(0, 65_535),
+    index=bytes4,
+    length=bytes4,
+    step=bytes4,
+    attempt=bytes4,
+    tag=st.binary(min_size=8, max_size=8),
+)
+
+
+@given(headers)
+def test_a_header_survives_the_wire(header: Header) -> None:
+    assert len(header.encode()) == HEADER_BYTES
+    assert decode_header(header.encode()) == header
+
+
+@given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
+def test_any_bytes_are_a_header_or_a_fault_of_the_peer(data: bytes) -> None:
+    if data[0] in (1, 2, 3):
+        assert decode_header(data).encode() == data
+    else:
+        with pytest.raises(RemoteProtocolError):
+            decode_header(data)
+
+
+@given(st.lists(st.sampled_from(PEERS), max_size=3), st.text(max_size=50))
+def test_a_blame_survives_the_wire(suspects: list[PeerId], reason: str) -> None:
+    data = encode_blame(Blame(tuple(suspects), reason))
+    read = decode_blame(data, PEERS)
+    assert read.suspects == tuple(suspects)
+    assert len(read.reason) == len(reason)
+    assert read.reason.isprintable()
+
+
+@given(st.binary(max_size=ABORT_BYTES_MAX + 10))
+def test_any_bytes_are_a_blame_or_a_fault_of_the_peer(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_blame(data, PEERS)
+
+
+def test_a_long_blame_fits_the_bound() -> None:
+    peers = tuple(PeerId(f"12D3KooW{number:044}") for number in range(40))
+    data = encode_blame(Blame(peers, "€" * 1000))
+    assert len(data) <= ABORT_BYTES_MAX
+    assert decode_blame(data, peers) == Blame(peers[:16], "€" * 200)
+
+
+def test_neighbours_are_those_of_the_circle() -> None:
+    ends = [replace(REQUEST, me=me) for me in range(3)]
+    assert [(each.previous, each.next) for each in ends] == [("c", "b"), ("a", "c"), ("b", "a")]
+
+
+def test_the_tag_is_one_for_all_peers_and_another_for_any_other_reduce() -> None:
+    tags = {replace(REQUEST, me=me, silence_s=me + 1.0).tag() for me in range(3)}
+    assert len(tags) == 1
+    others = {
+        replace(REQUEST, **change).tag()
+        for change in (
+            {"run": RunId("ef" * 32)},
+            {"step": 4},
+            {"attempt": 1},
+            {"weights": (1, 2, 4)},
+            {"peers": ("a", "c", "b")},
+            {"numel": 1001},
+            {"block": 128},
+            {"streams": 3},
+            {"segment_bytes": 1000},
+        )
+    }
+    assert len(others | tags) == 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"me": 3},
+        {"me": -1},
+        {"peers": ("a", "a", "b")},
+        {"weights": (1, 2)},
+        {"weights": (1, -2, 3)},
+        {"weights": (0, 0, 0)},
+        {"step": -1},
+        {"step": 2**32},
+        {"attempt": -1},
+        {"numel": -1},
+        {"block": 0},
+        {"streams": 0},
+        {"segment_bytes": 0},
+        {"deadline_s": 0.0},
+        {"silence_s": 0.0},
+    ],
+    ids=str,
+)
+def test_a_request_that_is_none_cannot_be_made(change: dict[str, object]) -> None:
+    with pytest.raises(LocalProtocolError):
+        replace(REQUEST, **change)  # type: ignore[arg-type]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_bucket_gives_its_burst_at_once_and_then_its_rate() -> None:
+    clock = Clock()
+    bucket = TokenBucket(100, burst_bytes=50, clock=clock)
+    waits = [bucket.reserve(50), bucket.reserve(10), bucket.reserve(30)]
+    assert waits == pytest.approx([0.0, 0.1, 0.4])
+    clock.now += 0.4
+    assert bucket.reserve(100) == pytest.approx(1.0)
+
+
+def test_a_bucket_saves_up_no_more_than_its_burst() -> None:
+    clock = Clock()
+    bucket = TokenBucket(100, burst_bytes=50, clock=clock)
+    clock.now += 3600
+    assert bucket.reserve(150) == pytest.approx(1.0)
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=50))
+def test_a_bucket_keeps_its_rate_over_any_sizes(sizes: list[int]) -> None:
+    clock = Clock()
+    bucket = TokenBucket(1000, burst_bytes=0, clock=clock)
+    for size in sizes:
+        clock.now += bucket.reserve(size)
+    assert clock.now - 1000.0 == pytest.approx(sum(sizes) / 1000)
+
+
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan")])
+def test_a_bucket_without_a_rate_cannot_be_made(rate: float) -> None:
+    with pytest.raises(LocalProtocolError):
+        TokenBucket(rate)
+
+
+def test_an_outbox_gives_the_earliest_hop_first_and_keeps_the_order_within_it() -> None:
+    stream = plan(3, 0, 4 * 768, 256, 1, 260).streams[0]
+    outbox = Outbox(stream.sends)
+    for segment in (*stream.sends[2], *stream.sends[1]):
+        outbox.put(segment)
+    taken = []
+    while (segment := outbox.take(0.0)) is not None:
+        outbox.let_go(segment)
+        taken.append(segment)
+    assert taken == [*stream.sends[0], *stream.sends[1], *stream.sends[2]]
+    assert not outbox.finished
+    assert outbox.has_let_go(2, 3)
+    assert not outbox.has_let_go(2, 4)
+    assert not outbox.has_let_go(3, 0)
+
+
+def test_a_stopped_outbox_gives_nothing_more() -> None:
+    outbox = Outbox(plan(2, 0, 1000, 256, 1, 260).streams[0].sends)
+    outbox.stop()
+    assert outbox.take(60.0) is None
+
+
+def test_the_first_verdict_stands() -> None:
+    calls: list[str] = []
+    verdict = Verdict(lambda: calls.append("settled"))
+    assert (verdict.settled, verdict.blame) == (False, None)
+    first = Blame((PEERS[0],), "first")
+    assert verdict.settle(first)
+    assert not verdict.settle(Blame((PEERS[1],), "second"))
+    assert (verdict.settled, verdict.blame, calls) == (True, first, ["settled"])
+
+
+def test_header_fields_have_the_sizes_that_the_bounds_assume() -> None:
+    assert struct.calcsize("<BBHIIII8s") == HEADER_BYTES == 28
