@@ -18,10 +18,13 @@ from p2ptrain.dataplane import SecureSocket
 from p2ptrain.errors import LocalProtocolError, ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.arithmetic import Arithmetic
+from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blame, Blamed, Verdict
 from p2ptrain.ring.bucket import TokenBucket
+from p2ptrain.ring.outbox import Outbox
+from p2ptrain.ring.receiver import Receiver
 from p2ptrain.ring.request import ReduceReport, ReduceRequest
-from p2ptrain.ring.stream import Shared, Stream
+from p2ptrain.ring.sender import Sender
 
 GRACE_S = 1.0
 """How long an abort may take to go round before all sockets are shut down."""
@@ -54,16 +57,23 @@ class Reduce:
         plan = request.plan()
         self._bytes_total = plan.bytes_moved
         arithmetic = Arithmetic(request, theta, local, out)
-        shared = Shared(request, plan, request.tag(), arithmetic, self._verdict, rate_limit)
+        attempt = Attempt(request, plan, request.tag(), arithmetic, self._verdict, rate_limit)
         self._arithmetic = arithmetic
-        self._streams = tuple(
-            Stream(shared, number, *pair)
-            for number, pair in enumerate(zip(previous, next, strict=True))
-        )
+        self._outboxes = [Outbox(stream.sends) for stream in plan.streams[: len(next)]]
+        self._receivers = [
+            Receiver(attempt, stream, previous[stream], outbox)
+            for stream, outbox in enumerate(self._outboxes)
+        ]
+        self._senders = [
+            Sender(attempt, stream, next[stream], outbox)
+            for stream, outbox in enumerate(self._outboxes)
+        ]
 
     def progress(self) -> tuple[int, int]:
         """Bytes sent and received so far, and in all; from any thread."""
-        return sum(stream.bytes_done for stream in self._streams), self._bytes_total
+        received = sum(thread.payload_bytes for thread in self._receivers)
+        sent = sum(thread.payload_bytes for thread in self._senders)
+        return received + sent, self._bytes_total
 
     def abort(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """Make `run` raise soon, here and on the other peers. From any thread; does not block."""
@@ -77,7 +87,7 @@ class Reduce:
                 connections are shut down.
         """
         begun = time.monotonic()
-        cpu_s = self._run_streams() if self._streams else self._run_alone()
+        cpu_s = self._run_streams() if self._outboxes else self._run_alone()
         blame = self._verdict.blame
         if blame is not None:
             raise ReduceAborted(
@@ -95,7 +105,8 @@ class Reduce:
 
     def _run_streams(self) -> float:
         """Start and join the threads; the CPU seconds that they took."""
-        bodies = [body for stream in self._streams for body in (stream.receive, stream.send)]
+        bodies = [thread.run for thread in self._receivers]
+        bodies += [thread.run for thread in self._senders]
         with ThreadPoolExecutor(len(bodies), thread_name_prefix="ring") as pool:
             threads = [pool.submit(_cpu_s_of, body) for body in bodies]
             for thread in threads:
@@ -118,8 +129,8 @@ class Reduce:
             self._verdict.settle(Blame((), "a thread of the ring failed"))
 
     def _stop(self) -> None:
-        for stream in self._streams:
-            stream.stop()
+        for outbox in self._outboxes:
+            outbox.stop()
         self._ended.set()
 
     def _shut_down(self) -> None:
@@ -127,16 +138,17 @@ class Reduce:
             sock.shutdown()
 
     def _report(self, begun: float, cpu_s: float) -> ReduceReport:
-        streams, count = self._streams, max(1, len(self._streams))
-        ended = time.monotonic()
+        receivers, senders = self._receivers, self._senders
+        streams, ended = max(1, len(self._outboxes)), time.monotonic()
+        scattered_at = max((thread.scattered_at for thread in receivers), default=ended)
         return ReduceReport(
             seconds=ended - begun,
-            scatter_s=max((stream.scattered_at for stream in streams), default=ended) - begun,
-            sending_s=sum(stream.sending_s for stream in streams) / count,
-            receiving_s=sum(stream.receiving_s for stream in streams) / count,
+            scatter_s=scattered_at - begun,
+            sending_s=sum(thread.sending_s for thread in senders) / streams,
+            receiving_s=sum(thread.waiting_s for thread in receivers) / streams,
             cpu_s=cpu_s,
-            sent_bytes=sum(stream.sent_bytes for stream in streams),
-            received_bytes=sum(stream.received_bytes for stream in streams),
+            sent_bytes=sum(thread.wire_bytes for thread in senders),
+            received_bytes=sum(thread.wire_bytes for thread in receivers),
         )
 
     def _check_neighbours(

@@ -268,8 +268,7 @@ def test_a_mean_that_comes_before_its_sum_has_gone_is_refused(build: Callable) -
     for sock in ring.next(HOSTILE):
         sock.send_all(frame)
         sock.shutdown()
-    stream = reduce._streams[0]
-    stream.receive()  # the sending thread never runs, so nothing has gone
+    reduce._receivers[0].run()  # the sending thread never runs, so nothing has gone
     blame = reduce._verdict.blame
     assert blame is not None
     assert blame.suspects == named(ring, HOSTILE)
