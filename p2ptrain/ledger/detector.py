@@ -50,7 +50,8 @@ class Detector:
         """Heartbeats come every `interval_s`. `yellow_after`, `red_after`: how many of them
         may fail.
         """
-        assert 0 < interval_s and 1 <= yellow_after < red_after
+        assert interval_s > 0
+        assert 1 <= yellow_after < red_after
         self.interval_s = interval_s
         self._yellow_after = yellow_after
         self._red_after = red_after
@@ -101,22 +102,27 @@ class Detector:
         return changed
 
     def next_deadline(self) -> float | None:
-        """When silence will next change a colour."""
-        times = []
+        """When to ask `changes` again: a colour may change then, or a stop of ours be noticed."""
+        if self._looked_at is None or not self._records:
+            return None
+        times = [self._looked_at + self._yellow_after * self.interval_s]
         for record in self._records.values():
-            if record.shown is not Colour.RED:
-                silence = self._silence_allowed(record)
-                after = self._yellow_after if record.shown is Colour.GREEN else self._red_after
-                times.append(record.last + after * silence)
-        return min(times, default=None)
+            if record.shown is Colour.GREEN:
+                times.append(self._yellow_at(record))
+            elif record.shown is Colour.YELLOW:
+                times.append(self._red_at(record))
+        return min(times)
 
     def _judge(self, record: _Record, now: float) -> Colour:
-        if record.hinted_at is not None:
+        if record.hinted_at is not None or now >= self._red_at(record):
             return Colour.RED
-        silent = (now - record.last) / self._silence_allowed(record)
-        if silent >= self._red_after:
-            return Colour.RED
-        return Colour.YELLOW if silent >= self._yellow_after else Colour.GREEN
+        return Colour.YELLOW if now >= self._yellow_at(record) else Colour.GREEN
+
+    def _yellow_at(self, record: _Record) -> float:
+        return record.last + self._yellow_after * self._silence_allowed(record)
+
+    def _red_at(self, record: _Record) -> float:
+        return record.last + self._red_after * self._silence_allowed(record)
 
     def _silence_allowed(self, record: _Record) -> float:
         """The interval that this peer may be expected to keep."""

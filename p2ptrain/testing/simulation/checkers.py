@@ -1,0 +1,252 @@
+"""What must hold in every world: each checker watches one line of the ledger's SPEC.md.
+
+They share no code with what they check beyond the values and `apply`: quorums are counted here in
+the dullest possible way, promises are read off the messages, and blocks are followed from lease to
+update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.messages import Accept, Message, Promise
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState, Phase
+from p2ptrain.ledger.values import Certified, Commit, Roster
+from p2ptrain.testing.simulation.disk import Disk, verify
+
+BlocksTrained = Mapping[PeerId, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A node appended an entry: the states around it, and the disks as they are at this moment."""
+
+    node: PeerId
+    certified: Certified
+    before: LedgerState
+    after: LedgerState
+    disks: Mapping[PeerId, Disk]
+    trained: BlocksTrained
+
+
+class Checker(Protocol):
+    violations: list[str]
+
+    def on_decision(self, decision: Decision) -> None: ...
+    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None: ...
+    def on_state(self, peer: PeerId, state: LedgerState) -> None: ...
+    def on_applied(self, peer: PeerId, step: int, theta: Digest) -> None: ...
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Objects to nothing. The checkers below override what they watch."""
+
+    violations: list[str] = field(default_factory=list)
+
+    def on_decision(self, decision: Decision) -> None:
+        return
+
+    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+        return
+
+    def on_state(self, peer: PeerId, state: LedgerState) -> None:
+        return
+
+    def on_applied(self, peer: PeerId, step: int, theta: Digest) -> None:
+        return
+
+    def object(self, text: str) -> None:
+        self.violations.append(f"{type(self).__name__}: {text}")
+
+
+@dataclass(slots=True)
+class OneEntryPerHeight(_Watch):
+    """S1: whatever two nodes append at one height is the same."""
+
+    entries: dict[int, Digest] = field(default_factory=dict)
+
+    def on_decision(self, decision: Decision) -> None:
+        entry = decision.certified.entry
+        known = self.entries.setdefault(entry.height, entry.digest)
+        if known != entry.digest:
+            self.object(
+                f"{decision.node} has {entry.digest[:8]} at {entry.height}, not {known[:8]}"
+            )
+
+
+@dataclass(slots=True)
+class CertificatesVerify(_Watch):
+    """S4: enough voters of the state before have signed exactly this entry of exactly this run."""
+
+    rules: Rules | None = None
+
+    def on_decision(self, decision: Decision) -> None:
+        entry, certificate = decision.certified.entry, decision.certified.certificate
+        voters = decision.before.voters
+        rules = self.rules
+        assert rules is not None
+        signed = f'["{rules.run}",{entry.height},{certificate.round},"{entry.digest}"]'
+        message = b"p2ptrain-vote/1\n" + signed.encode()
+        good = [v for v, s in certificate.votes if v in voters and verify(v, message, s)]
+        weight = 2 * len(set(good)) + (1 if voters[0] in good else 0)
+        needed = len(voters) if rules.quorum == "majority" else (4 * len(voters)) // 3
+        if weight <= needed and rules.quorum == "majority":
+            self.object(f"entry {entry.height} has {len(good)} good votes of {len(voters)}")
+        if rules.quorum == "two-thirds" and 3 * len(set(good)) <= 2 * len(voters):
+            self.object(f"entry {entry.height} has {len(good)} good votes of {len(voters)}")
+
+
+@dataclass(slots=True)
+class CommitsAreHeld(_Watch):
+    """S3: everybody whose vote stands under a Commit has the update on disk."""
+
+    def on_decision(self, decision: Decision) -> None:
+        value = decision.certified.entry.value
+        if isinstance(value, Commit):
+            for voter in decision.certified.certificate.voters:
+                if value.update not in decision.disks[voter].updates:
+                    self.object(f"{voter} voted for update {value.update[:8]} without holding it")
+
+
+@dataclass(slots=True)
+class VotesAreKept(_Watch):
+    """S2: no voter ever says what contradicts what it said before, crash or no crash."""
+
+    accepted: dict[tuple[PeerId, int], dict[int, Digest]] = field(default_factory=dict)
+    promised: dict[tuple[PeerId, int], int] = field(default_factory=dict)
+
+    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+        if isinstance(message, Accept):
+            self._on_accept(voter, message)
+        elif isinstance(message, Promise):
+            self._on_promise(voter, message)
+
+    def _on_accept(self, voter: PeerId, message: Accept) -> None:
+        vote = message.vote
+        place = (voter, vote.height)
+        known = self.accepted.setdefault(place, {}).setdefault(vote.round, vote.entry)
+        if known != vote.entry:
+            self.object(f"{voter} voted twice at {vote.height}, round {vote.round}")
+        if self._is_new(place, vote.round) and vote.round < self.promised.get(place, 0):
+            promised = self.promised[place]
+            self.object(f"{voter} voted in round {vote.round} of {vote.height} after {promised}")
+
+    def _is_new(self, place: tuple[PeerId, int], round: int) -> bool:
+        return round == max(self.accepted[place])
+
+    def _on_promise(self, voter: PeerId, promise: Promise) -> None:
+        place = (voter, promise.height)
+        said = -1 if promise.accepted is None else promise.accepted.round
+        votes = [round for round in self.accepted.get(place, {}) if round < promise.round]
+        if votes and max(votes) > said:
+            self.object(f"{voter} forgot its vote of round {max(votes)} at {promise.height}")
+        self.promised[place] = max(self.promised.get(place, 0), promise.round)
+
+
+@dataclass(slots=True)
+class EqualHeadsAgree(_Watch):
+    """S5: equal head, equal derived state; and the same θ after the same step."""
+
+    states: dict[Digest, LedgerState] = field(default_factory=dict)
+    thetas: dict[int, Digest] = field(default_factory=dict)
+
+    def on_decision(self, decision: Decision) -> None:
+        self.states.setdefault(decision.after.head, decision.after)
+
+    def on_state(self, peer: PeerId, state: LedgerState) -> None:
+        """`peer` is in this state after it appended an entry, or after it restarted from its
+        disk.
+        """
+        if self.states.setdefault(state.head, state) != state:
+            self.object(f"{peer} derived another state at {state.height}")
+
+    def on_applied(self, peer: PeerId, step: int, theta: Digest) -> None:
+        if self.thetas.setdefault(step, theta) != theta:
+            self.object(f"{peer} has another θ after step {step}")
+
+
+@dataclass(slots=True)
+class BlocksAreCommittedOnce(_Watch):
+    """S6: every block is in one place only, and what is committed is what was trained."""
+
+    committed: set[int] = field(default_factory=set)
+    seen: set[Digest] = field(default_factory=set)
+
+    def on_decision(self, decision: Decision) -> None:
+        if decision.after.head in self.seen:
+            return
+        self.seen.add(decision.after.head)
+        roster = decision.before.roster
+        if isinstance(decision.certified.entry.value, Commit) and roster is not None:
+            self._commit(decision, roster)
+        self._check_accounts(decision.after)
+
+    def _commit(self, decision: Decision, roster: Roster) -> None:
+        for each in roster.participants:
+            blocks = decision.before.leases[each.peer][: each.blocks]
+            if decision.trained.get(each.peer) != blocks:
+                self.object(f"step {roster.step} commits blocks that {each.peer} did not train")
+            again = self.committed.intersection(blocks)
+            if again:
+                self.object(f"block {min(again)} is committed a second time")
+            self.committed.update(blocks)
+
+    def _check_accounts(self, state: LedgerState) -> None:
+        book = state.lease_book
+        out = [block for lease in book.held.values() for block in lease]
+        every = sorted([*out, *book.returned, *self.committed])
+        if every != list(range(book.next_block)):
+            self.object(f"at height {state.height} a block is lost or in two places")
+
+
+@dataclass(slots=True)
+class NewcomersAreFew(_Watch):
+    """S7: never more new voters than kept ones, and only after a committed update of theirs."""
+
+    contributed: set[PeerId] = field(default_factory=set)
+
+    def on_decision(self, decision: Decision) -> None:
+        value, before = decision.certified.entry.value, decision.before
+        if isinstance(value, Commit) and before.roster is not None:
+            self.contributed.update(before.roster.peers)
+        if not isinstance(value, Roster):
+            return
+        new = set(value.voters) - set(before.voters)
+        if len(new) > len(value.voters) - len(new):
+            self.object(f"roster {decision.after.height} has too many new voters")
+        if not new <= self.contributed:
+            self.object(f"roster {decision.after.height} makes a newcomer a voter")
+
+
+@dataclass(slots=True)
+class StepsGoOn(_Watch):
+    """Steps are counted one by one, and a run ends exactly when it should."""
+
+    rules: Rules | None = None
+
+    def on_decision(self, decision: Decision) -> None:
+        before, after = decision.before, decision.after
+        ends = not isinstance(decision.certified.entry.value, Roster)
+        assert self.rules is not None
+        if after.step != before.step + ends:
+            self.object(f"entry {after.height} leads from step {before.step} to {after.step}")
+        if (after.phase is Phase.ENDED) != (after.step >= self.rules.outer_steps):
+            self.object(f"the run is in phase {after.phase} after {after.step} steps")
+
+
+def all_checkers(rules: Rules) -> list[Checker]:
+    return [
+        OneEntryPerHeight(),
+        CertificatesVerify(rules=rules),
+        CommitsAreHeld(),
+        VotesAreKept(),
+        EqualHeadsAgree(),
+        BlocksAreCommittedOnce(),
+        NewcomersAreFew(),
+        StepsGoOn(rules=rules),
+    ]

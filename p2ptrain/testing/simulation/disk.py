@@ -1,0 +1,38 @@
+"""What survives a crash of a simulated node, and the signatures it makes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.values import Certified
+
+
+@dataclass(slots=True)
+class Disk:
+    chain: list[Certified] = field(default_factory=list)
+    records: list[bytes] = field(default_factory=list)
+    updates: set[Digest] = field(default_factory=set)
+
+    def append_record(self, record: bytes) -> None:
+        self.records.append(record)
+
+
+def signer(peer: PeerId) -> Callable[[bytes], bytes]:
+    """Cheap signatures: good enough where nobody attacks the signatures themselves."""
+    return lambda message: signature_of(peer, message)
+
+
+def signature_of(peer: PeerId, message: bytes) -> bytes:
+    return hashlib.sha256(b"secret of " + peer.encode() + message).digest()[:16]
+
+
+def verify(peer: PeerId, message: bytes, signature: bytes) -> bool:
+    return signature == signature_of(peer, message)
+
+
+def theta_after(theta: Digest, update: Digest) -> Digest:
+    """The outer state, as far as the simulation needs it: what was applied, in which order."""
+    return Digest(hashlib.sha256((theta + update).encode()).hexdigest())

@@ -1,0 +1,72 @@
+"""A network that loses, delays, doubles, reorders and cuts, all from one seeded source of
+chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.messages import Message
+from p2ptrain.testing.simulation.clock import Clock
+from p2ptrain.testing.simulation.heartbeat import Heartbeat
+from p2ptrain.testing.simulation.profiles import Profile
+
+Payload = Message | Heartbeat
+Deliver = Callable[[PeerId, PeerId, Payload], None]
+
+
+class Network:
+    """`send` may call `deliver(sender, receiver, payload)` later: never, once, or twice."""
+
+    def __init__(self, clock: Clock, random: Random, profile: Profile, deliver: Deliver) -> None:
+        self.messages = 0
+        self.faulty = True
+        self._clock = clock
+        self._random = random
+        self._profile = profile
+        self._deliver = deliver
+        self._cuts: list[tuple[frozenset[PeerId], frozenset[PeerId]]] = []
+
+    def send(self, sender: PeerId, receiver: PeerId, payload: Payload) -> None:
+        self.messages += 1
+        if not self.connects(sender, receiver):
+            return
+        profile, chance = self._profile, self._random.random
+        if self.faulty and profile.loss and chance() < profile.loss:
+            return
+        self._deliver_after(self._delay_s(), sender, receiver, payload)
+        if self.faulty and profile.duplication and chance() < profile.duplication:
+            self._deliver_after(self._delay_s(), sender, receiver, payload)
+
+    def connects(self, sender: PeerId, receiver: PeerId) -> bool:
+        """Whether a message can go this way now."""
+        return not any(sender in here and receiver in there for here, there in self._cuts)
+
+    def joins(self, one: PeerId, other: PeerId) -> bool:
+        return self.connects(one, other) and self.connects(other, one)
+
+    def cut(self, here: frozenset[PeerId], there: frozenset[PeerId], *, one_way: bool) -> None:
+        self._cuts.append((here, there))
+        if not one_way:
+            self._cuts.append((there, here))
+
+    def heal(self) -> None:
+        self._cuts.clear()
+
+    def _delay_s(self) -> float:
+        delay_s = self._random.uniform(*self._profile.delay_s)
+        profile = self._profile
+        if self.faulty and profile.delay_spike and self._random.random() < profile.delay_spike:
+            delay_s += self._random.uniform(0, profile.delay_spike_s)
+        return delay_s
+
+    def _deliver_after(
+        self, delay_s: float, sender: PeerId, receiver: PeerId, payload: Payload
+    ) -> None:
+        def arrive() -> None:
+            if self.connects(sender, receiver):
+                self._deliver(sender, receiver, payload)
+
+        self._clock.after(delay_s, arrive)

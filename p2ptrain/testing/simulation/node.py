@@ -1,0 +1,267 @@
+"""A simulated node: the real Ledger and Detector, a disk that survives, a process that does not."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.detector import Colour, Detector
+from p2ptrain.ledger.effects import (
+    Announce,
+    AskEntries,
+    Decided,
+    Effect,
+    FetchUpdate,
+    Persist,
+    Send,
+)
+from p2ptrain.ledger.events import (
+    Event,
+    PeerDown,
+    PeerUp,
+    Ready,
+    Received,
+    ReduceDone,
+    ReduceFailed,
+    SnapshotTaken,
+    Tick,
+    UpdateHeld,
+)
+from p2ptrain.ledger.messages import EntriesRequest, Message
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState, Phase
+from p2ptrain.ledger.values import Certified, Roster
+from p2ptrain.testing.simulation.disk import Disk, signer, theta_after, verify
+from p2ptrain.testing.simulation.heartbeat import Heartbeat
+from p2ptrain.testing.simulation.trainer import Trainer
+
+HEARTBEAT_S = 2.0
+SNAPSHOT_EVERY = 3
+
+
+class World(Protocol):
+    """What a node can do to the world around it."""
+
+    @property
+    def now(self) -> float: ...
+
+    def others(self, me: PeerId) -> list[PeerId]: ...
+    def send(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None: ...
+    def decided(self, node: SimNode, certified: Certified) -> None: ...
+    def enter_ring(self, node: SimNode, entry: Digest, roster: Roster) -> None: ...
+    def fetch(self, node: SimNode, update: Digest, holders: tuple[PeerId, ...]) -> None: ...
+    def train(self, node: SimNode, blocks: int) -> None: ...
+    def crashes_now(self, node: SimNode) -> bool: ...
+    def applied(self, node: SimNode, step: int, theta: Digest) -> None: ...
+
+
+class SimNode:
+    """`disk` outlives `stop` and `start`; everything else is the process."""
+
+    def __init__(self, world: World, rules: Rules, me: PeerId, *, trains: bool = True) -> None:
+        self.me = me
+        self.disk = Disk()
+        self.alive = False
+        self.leaving = False
+        self.incarnation = 0
+        self.trains = trains
+        self._world = world
+        self._rules = rules
+
+    def start(self) -> None:
+        """A new process on the same disk."""
+        now = self._world.now
+        self.alive = True
+        self.incarnation += 1
+        self.ledger = Ledger(
+            self._rules, self.me, signer(self.me), verify, self.disk.chain, self.disk.records, now
+        )
+        self.detector = Detector(HEARTBEAT_S)
+        self.trainer = Trainer(self._rules, self.me, trains=self.trains)
+        self.theta = Digest(self._rules.run)
+        self.theta_step = 0
+        self._ready: Ready | None = None
+        self._done: ReduceDone | None = None
+        self._failed: ReduceFailed | None = None
+        self._training = False
+        for peer in self._world.others(self.me):
+            self.detector.watch(peer, now)
+        self._give_up_reduce()
+        self.follow()
+        self.handle(Tick())
+
+    def stop(self) -> None:
+        self.alive = False
+        self.incarnation += 1
+
+    @property
+    def state(self) -> LedgerState:
+        return self.ledger.state
+
+    # ── events in, effects out ───────────────────────────────────────────────────────────────────
+
+    def receive(self, sender: PeerId, payload: Message | Heartbeat) -> None:
+        if isinstance(payload, Heartbeat):
+            self.detector.heard(payload.peer, self._world.now)
+            self.look_around()
+            for event in payload.events():
+                self.handle(event)
+        else:
+            self.handle(Received(sender, payload))
+
+    def look_around(self) -> None:
+        for peer, colour in self.detector.changes(self._world.now):
+            if colour is Colour.RED:
+                self.handle(PeerDown(peer))
+            elif colour is Colour.GREEN:
+                self.handle(PeerUp(peer))
+
+    def handle(self, event: Event) -> None:
+        if not self.alive:
+            return
+        height = self.state.height
+        for effect in self.ledger.handle(event, self._world.now):
+            if self._world.crashes_now(self):
+                return
+            self._carry_out(effect)
+        if self.state.height > height:
+            self.follow()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Persist(record):
+                self.disk.append_record(record)
+            case Send(peer, message):
+                self._world.send(self.me, peer, message)
+            case Announce(message):
+                for peer in self._world.others(self.me):
+                    self._world.send(self.me, peer, message)
+            case Decided(certified):
+                self.disk.chain.append(certified)
+                self._world.decided(self, certified)
+            case FetchUpdate(update, holders):
+                self._world.fetch(self, update, holders)
+            case AskEntries(peer, from_height):
+                self._world.send(self.me, peer, EntriesRequest(from_height))
+            case _:
+                pass
+
+    def tick(self) -> None:
+        self.handle(Tick())
+
+    def lacks(self, update: Digest) -> bool:
+        """Whether the bytes are still wanted, for a vote or to apply them."""
+        wanted = any(each.update == update for each in self.ledger.updates.values())
+        return wanted and update not in self.disk.updates
+
+    # ── what the chain means for this node ───────────────────────────────────────────────────────
+
+    def follow(self) -> None:
+        """Act on the state as it is now: apply updates, train, report, enter a ring."""
+        state = self.state
+        self.trainer.follow(state)
+        self._apply_updates()
+        if self.theta_step < state.step:
+            return
+        self._train_or_report()
+        if state.roster is not None and self.me in state.roster.peers:
+            self._take_part(state.head, state.roster)
+
+    def _apply_updates(self) -> None:
+        while self.theta_step < self.state.step:
+            committed = self.ledger.updates.get(self.theta_step)
+            if committed is not None:
+                if committed.update not in self.disk.updates:
+                    self._world.fetch(self, committed.update, tuple(self._world.others(self.me)))
+                    return
+                self.theta = theta_after(self.theta, committed.update)
+            self.theta_step += 1
+            self._world.applied(self, self.theta_step, self.theta)
+            if self.theta_step % SNAPSHOT_EVERY == 0:
+                self.handle(SnapshotTaken(self.theta_step, self.theta))
+
+    def _train_or_report(self) -> None:
+        left = self.trainer.left(self.state)
+        ready = self.trainer.ready(self.state)
+        if left > 0 and not self._training:
+            self._training = True
+            self._world.train(self, left)
+        elif ready is not None and ready != self._ready:
+            self._ready = ready
+            self.handle(ready)
+            self.gossip()
+
+    def trained(self) -> None:
+        self._training = False
+        self.trainer.finish(self.state)
+        self.follow()
+
+    def _take_part(self, entry: Digest, roster: Roster) -> None:
+        reported = self._done or self._failed
+        if reported is not None and (reported.step, reported.attempt) == (
+            roster.step,
+            roster.attempt,
+        ):
+            return
+        mine = next(each for each in roster.participants if each.peer == self.me)
+        if mine.blocks > len(self.trainer.trained):
+            self._give_up_reduce()
+        else:
+            self._world.enter_ring(self, entry, roster)
+
+    def _give_up_reduce(self) -> None:
+        """In the roster, but without what it says: after a restart the work has to be done
+        again.
+        """
+        roster = self.state.roster
+        if roster is not None and self.me in roster.peers:
+            self.report(ReduceFailed(self.me, roster.step, roster.attempt, (self.me,)))
+
+    def reduced(self, roster: Roster, update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
+        """The ring ended, with the update's bytes or without."""
+        if update is None:
+            self.report(ReduceFailed(self.me, roster.step, roster.attempt, suspects))
+            return
+        self.disk.updates.add(update)
+        self.handle(UpdateHeld(update))
+        self.report(ReduceDone(self.me, roster.step, roster.attempt, update))
+
+    def fetched(self, update: Digest) -> None:
+        self.disk.updates.add(update)
+        self.handle(UpdateHeld(update))
+        self.follow()
+
+    def report(self, report: ReduceDone | ReduceFailed) -> None:
+        if isinstance(report, ReduceDone):
+            self._done, self._failed = report, None
+        else:
+            self._failed = report
+        self.handle(report)
+        self.gossip()
+
+    # ── gossip ───────────────────────────────────────────────────────────────────────────────────
+
+    def gossip(self) -> None:
+        if not self.alive:
+            return
+        state = self.state
+        beat = Heartbeat(
+            peer=self.me,
+            height=state.height,
+            joining=self._wants_in(),
+            leaving=self.leaving,
+            ready=self._ready,
+            done=self._done,
+            failed=self._failed,
+        )
+        for peer in self._world.others(self.me):
+            self._world.send(self.me, peer, beat)
+        if self.leaving or beat.joining:
+            for event in beat.events():
+                self.handle(event)
+
+    def _wants_in(self) -> bool:
+        state = self.state
+        there = self.theta_step == state.step and state.phase is not Phase.ENDED
+        return there and not self.leaving and not state.is_member(self.me)

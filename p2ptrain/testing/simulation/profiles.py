@@ -1,0 +1,83 @@
+"""What goes wrong, how often: the worlds in which the ledger has to keep its promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Rates and probabilities. Times are virtual seconds; a rate of 0 means never.
+
+    Faults happen until `faults_s`. After that the network is whole and all that will return is
+    back, and the run has `settle_s` to commit again, and to go on committing, or it counts as
+    stuck.
+    """
+
+    name: str
+    delay_s: tuple[float, float] = (0.005, 0.03)
+    loss: float = 0.0
+    duplication: float = 0.0
+    delay_spike: float = 0.0
+    delay_spike_s: float = 3.0
+    crash_every_s: float = 0.0
+    down_s: tuple[float, float] = (0.3, 12.0)
+    crash_in_effects: float = 0.0
+    partition_every_s: float = 0.0
+    partition_s: tuple[float, float] = (1.0, 15.0)
+    one_way: float = 0.0
+    reduce_fails: float = 0.0
+    reduce_half_done: float = 0.0
+    join_every_s: float = 0.0
+    leave_every_s: float = 0.0
+    vanish_every_s: float = 0.0
+    slow_peers: float = 0.0
+    faults_s: float = 60.0
+    settle_s: float = 90.0
+    through_wire: bool = False
+    seeds_among_peers: int = 0
+
+
+PROFILES: dict[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        Profile("calm"),
+        Profile("wire", through_wire=True, loss=0.02, seeds_among_peers=1),
+        Profile("lossy", loss=0.2, duplication=0.1, delay_s=(0.005, 0.3), delay_spike=0.02),
+        Profile(
+            "crashes",
+            crash_every_s=4.0,
+            crash_in_effects=0.004,
+            reduce_fails=0.1,
+            reduce_half_done=0.1,
+            loss=0.01,
+        ),
+        Profile("partitions", partition_every_s=8.0, one_way=0.3, loss=0.01),
+        Profile(
+            "churn",
+            join_every_s=5.0,
+            leave_every_s=12.0,
+            vanish_every_s=15.0,
+            reduce_fails=0.05,
+            slow_peers=0.2,
+            seeds_among_peers=1,
+        ),
+        Profile(
+            "chaos",
+            loss=0.08,
+            duplication=0.05,
+            delay_s=(0.005, 0.15),
+            delay_spike=0.01,
+            crash_every_s=8.0,
+            crash_in_effects=0.004,
+            partition_every_s=15.0,
+            one_way=0.3,
+            reduce_fails=0.08,
+            reduce_half_done=0.08,
+            join_every_s=15.0,
+            leave_every_s=30.0,
+            vanish_every_s=40.0,
+            slow_peers=0.1,
+        ),
+    )
+}

@@ -1,0 +1,44 @@
+"""The inner phase of a simulated node: it trains its lease, block by block in effect, all at once
+in code.
+
+What was trained is the beginning of the lease, is lost with the process, and stays when a step ends
+without it. `ready` says what the node may report for the step that the ledger is in.
+"""
+
+from __future__ import annotations
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.events import Ready
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState, Phase
+
+
+class Trainer:
+    def __init__(self, rules: Rules, me: PeerId, *, trains: bool) -> None:
+        self.trained: tuple[int, ...] = ()
+        self._rules = rules
+        self._me = me
+        self._trains = trains
+
+    def follow(self, state: LedgerState) -> None:
+        """The ledger moved on: what was committed, or given to others, is no longer ours."""
+        lease = state.leases.get(self._me, ())
+        kept = self.trained
+        while kept and kept[0] not in lease[:1]:
+            kept = kept[1:]
+        self.trained = kept if kept == lease[: len(kept)] else ()
+
+    def left(self, state: LedgerState) -> int:
+        """How many blocks of the lease are still to be trained."""
+        if not self._trains or state.phase is Phase.ENDED:
+            return 0
+        return len(state.leases.get(self._me, ())) - len(self.trained)
+
+    def finish(self, state: LedgerState) -> None:
+        self.trained = state.leases.get(self._me, ())
+
+    def ready(self, state: LedgerState) -> Ready | None:
+        if not state.is_member(self._me) or state.phase is Phase.ENDED or self.left(state):
+            return None
+        blocks = len(self.trained)
+        return Ready(self._me, state.step, blocks * self._rules.tokens_per_block, blocks)
