@@ -19,9 +19,6 @@ from p2ptrain.errors import RemoteProtocolError, TrainerError
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.wire import FrameReader, encode
 
-# Frames are small and both sides drain their socket between inner steps.  The slowest known gap is
-# a first compiled step (tens of seconds); a buffer still full after this long means a dead reader.
-SEND_DEADLINE_S = 120.0
 _RECEIVE_BYTES = 65_536
 
 
@@ -42,13 +39,17 @@ class Channel:
         self._reader = FrameReader()
         self._arrived: deque[Frame] = deque()
 
-    def send(self, frame: Frame, *, deadline_s: float = SEND_DEADLINE_S) -> None:
-        """Send the whole frame.  Raises ChannelClosed, also when nobody reads for `deadline_s`."""
+    def send(self, frame: Frame, *, deadline_s: float | None = None) -> None:
+        """Send the whole frame, once the other side has made room for it (some hundred frames fit).
+
+        Raises:
+            ChannelClosed: the other side is gone, or reads nothing for `deadline_s`.
+        """
         data = memoryview(encode(frame))
-        give_up_at = time.monotonic() + deadline_s
+        give_up_at = None if deadline_s is None else time.monotonic() + deadline_s
         while data:
-            if not _wait(self._socket, select.POLLOUT, give_up_at - time.monotonic()):
-                raise ChannelClosed(f"nobody took a {frame.kind} frame for {deadline_s:.0f} s")
+            if not _wait(self._socket, select.POLLOUT, give_up_at):
+                raise ChannelClosed(f"nobody took a {frame.kind} frame for {deadline_s} s")
             try:
                 sent = self._socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             except BlockingIOError:
@@ -66,8 +67,7 @@ class Channel:
         """
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._arrived:
-            remaining_s = None if give_up_at is None else give_up_at - time.monotonic()
-            if not _wait(self._socket, select.POLLIN, remaining_s):
+            if not _wait(self._socket, select.POLLIN, give_up_at):
                 return None
             self._fill()
         return self._arrived.popleft()
@@ -89,11 +89,12 @@ class Channel:
         raise ChannelClosed("the other side closed the channel")
 
 
-def _wait(sock: socket.socket, events: int, timeout_s: float | None) -> bool:
+def _wait(sock: socket.socket, events: int, give_up_at: float | None) -> bool:
     """Whether `sock` becomes ready in time.  poll(), because select() fails above fd 1023."""
+    timeout_ms = None if give_up_at is None else max(0.0, give_up_at - time.monotonic()) * 1000
     poller = select.poll()
     try:
         poller.register(sock, events)
     except ValueError as exc:
         raise ChannelClosed("the channel was closed on this side") from exc
-    return bool(poller.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))
+    return bool(poller.poll(timeout_ms))

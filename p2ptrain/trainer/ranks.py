@@ -15,8 +15,10 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
+
+# Public under torch.distributed, but only here with types.
+from torch._C._distributed_c10d import HashStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from p2ptrain.ipc.frames import Frame
@@ -96,10 +98,10 @@ def open_ranks(device: str, store_fd: int | None) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def _store(rank: int, count: int, store_fd: int | None) -> c10d.Store:
+def _store(rank: int, count: int, store_fd: int | None) -> Store:
     if count == 1:
-        return c10d.HashStore()
+        return HashStore()
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0 and store_fd is not None:
-        return c10d.TCPStore(address, port, count, True, TIMEOUT, master_listen_fd=store_fd)
-    return c10d.TCPStore(address, port, count, rank == 0, TIMEOUT)
+        return TCPStore(address, port, count, True, TIMEOUT, master_listen_fd=store_fd)
+    return TCPStore(address, port, count, rank == 0, TIMEOUT)

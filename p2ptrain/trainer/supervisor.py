@@ -17,6 +17,7 @@ pipe whose other end dies with the node, so they never outlive it.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -39,6 +40,10 @@ from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
 
 # SIGKILL takes effect at once unless the kernel waits for a device.
 KILL_LIMIT_S = 10.0
+# A trainer that has closed its socket is past its last line of code.
+EXIT_LIMIT_S = 1.0
+# Hundreds of frames fit into the socket's buffer: one that is full belongs to a trainer that hangs.
+SEND_LIMIT_S = 2.0
 
 
 class RunningTrainer:
@@ -73,11 +78,11 @@ class RunningTrainer:
         """Send a frame; it waits in the socket's buffer until the inner step at hand is done.
 
         Raises:
-            TrainerExited: the trainer is gone.
+            TrainerExited: the trainer is gone, or hangs and has been killed.
         """
         self._watch.sent(frame, time.monotonic())
         try:
-            self._channel.send(frame)
+            self._channel.send(frame, deadline_s=SEND_LIMIT_S)
         except ChannelClosed as exc:
             raise self._exited() from exc
 
@@ -96,14 +101,15 @@ class RunningTrainer:
         except RemoteProtocolError as exc:
             raise TrainerError(f"the trainer sent nonsense: {exc.what}") from exc
         if frame is None:
-            self.check()
+            self._check_silence()
         else:
             self._watch.received(frame, time.monotonic())
         return frame
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data`, read from `socket`, completes.  For trio; blocks only at the end
-        of the stream (`data` empty), for the instant that the processes take to end.
+        of the stream, for the instant that the processes take to end.  A trainer that is killed
+        resets the socket: give `b""` for an OSError too.
 
         Raises:
             TrainerExited: `data` is empty: the trainer ended.
@@ -120,9 +126,13 @@ class RunningTrainer:
         return arrived
 
     def check(self) -> None:
-        """Raises TrainerExited or TrainerStalled if that is so.  Call it every second or so."""
+        """Raises TrainerExited or TrainerStalled if that is so.  With `feed`, call it every second
+        or so; what an ended trainer said last may still lie unread in the socket."""
         if self.poll() is not None:
             raise self._exited()
+        self._check_silence()
+
+    def _check_silence(self) -> None:
         if reason := self._watch.overdue(time.monotonic()):
             raise TrainerStalled(f"the trainer is {reason}", evidence=self._evidence())
 
@@ -153,14 +163,17 @@ class RunningTrainer:
         if self._lifeline_fd is not None:
             os.close(self._lifeline_fd)
             self._lifeline_fd = None
-        return -9 if self._first_exit is None else self._first_exit
+        return self._exit_code()
 
     def _exited(self) -> TrainerExited:
-        self._join(KILL_LIMIT_S / 2)
+        self._join(EXIT_LIMIT_S)
         self._kill_all()
-        self._join(KILL_LIMIT_S / 2)
-        code = -9 if self._first_exit is None else self._first_exit
-        return TrainerExited(code, self._tail.finish(1.0))
+        self._join(KILL_LIMIT_S)
+        return TrainerExited(self._exit_code(), self._tail.finish(EXIT_LIMIT_S))
+
+    def _exit_code(self) -> int:
+        """That of the rank that ended first; as if killed, if the kernel has not let go of any."""
+        return -signal.SIGKILL if self._first_exit is None else self._first_exit
 
     def _evidence(self) -> list[str]:
         return self._tail.text().splitlines()[-12:]
@@ -197,7 +210,7 @@ class Supervisor:
     local_fd: int
     ranks: int = 1
     budget: RestartBudget = field(default_factory=RestartBudget)
-    patience: Patience = Patience()
+    patience: Patience = field(default_factory=Patience)
     _started: bool = field(default=False, init=False)
 
     def start(self) -> RunningTrainer:

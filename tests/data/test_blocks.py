@@ -1,0 +1,63 @@
+"""A block holds its tokens exactly, or is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.data.blocks import HEADER_BYTES, decode_block, encode_block, read_block
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing
+
+ROWS = np.arange(4 * 9).reshape(4, 9) % 37
+BLOCK = encode_block(ROWS, vocab=37)
+
+
+@given(
+    sequences=st.integers(1, 5),
+    sequence=st.integers(1, 17),
+    vocab=st.sampled_from([2, 257, 2**16, 2**16 + 1, 128_256]),
+    seed=st.integers(0, 2**32),
+)
+def test_tokens_come_back_exactly(sequences: int, sequence: int, vocab: int, seed: int) -> None:
+    rows = np.random.default_rng(seed).integers(0, vocab, (sequences, sequence + 1))
+    data = encode_block(rows, vocab)
+    assert len(data) == HEADER_BYTES + rows.size * (2 if vocab <= 2**16 else 4)
+    np.testing.assert_array_equal(decode_block(data, vocab=vocab, sequence=sequence), rows)
+
+
+@given(place=st.integers(0, len(BLOCK) - 1), flip=st.integers(1, 255))
+def test_no_damaged_byte_goes_unnoticed(place: int, flip: int) -> None:
+    damaged = bytearray(BLOCK)
+    damaged[place] ^= flip
+    with pytest.raises(ChunkCorrupt):
+        decode_block(bytes(damaged), vocab=37, sequence=8)
+
+
+@pytest.mark.parametrize("length", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, len(BLOCK) - 1])
+def test_a_block_cut_short_is_refused(length: int) -> None:
+    with pytest.raises(ChunkCorrupt):
+        decode_block(BLOCK[:length], vocab=37, sequence=8)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "sequence", "complaint"),
+    [(35, 8, "vocabulary ends at 35"), (37, 9, "the run has 10 a row"), (37, 7, "has 8 a row")],
+)
+def test_a_block_of_another_run_is_refused(vocab: int, sequence: int, complaint: str) -> None:
+    with pytest.raises(ChunkCorrupt, match=complaint) as caught:
+        decode_block(BLOCK, vocab=vocab, sequence=sequence, name="a3f0")
+    assert caught.value.code == "DATA"
+    assert "a3f0" in caught.value.what
+    assert caught.value.do
+
+
+def test_a_file_that_is_not_there_is_missing_rather_than_corrupt(tmp_path: Path) -> None:
+    (tmp_path / "block").write_bytes(BLOCK)
+    rows = read_block(tmp_path / "block", vocab=37, sequence=8)
+    np.testing.assert_array_equal(rows, ROWS)
+    with pytest.raises(ChunkMissing, match="No such file"):
+        read_block(tmp_path / "other", vocab=37, sequence=8)

@@ -1,0 +1,86 @@
+"""The channel: frames over a socketpair, whatever the other side does."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ipc.channel import Channel, ChannelClosed
+from p2ptrain.ipc.frames import Load, Stop, Train
+from p2ptrain.ipc.wire import encode
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    left, right = socket.socketpair()
+    with left, right:
+        yield left, right
+
+
+def test_frames_arrive_in_order(pair: Pair) -> None:
+    left, right = Channel(pair[0]), Channel(pair[1])
+    for frame in (Load(1), Train(1, ("a",), 0), Stop()):
+        left.send(frame)
+    assert [right.receive(1.0) for _ in range(3)] == [Load(1), Train(1, ("a",), 0), Stop()]
+    assert right.receive(0.0) is None
+
+
+def test_a_socket_that_trio_made_non_blocking_still_waits(pair: Pair) -> None:
+    pair[1].setblocking(False)
+    assert Channel(pair[1]).receive(0.01) is None
+    Channel(pair[0]).send(Load(2))
+    assert Channel(pair[1]).receive(1.0) == Load(2)
+
+
+def test_half_a_frame_is_no_frame_yet(pair: Pair) -> None:
+    channel, data = Channel(pair[1]), encode(Load(3))
+    pair[0].sendall(data[:5])
+    assert channel.receive(0.01) is None
+    pair[0].sendall(data[5:])
+    assert channel.receive(1.0) == Load(3)
+
+
+def test_what_was_said_before_the_end_is_heard_before_the_end(pair: Pair) -> None:
+    Channel(pair[0]).send(Load(4))
+    pair[0].close()
+    channel = Channel(pair[1])
+    assert channel.receive(1.0) == Load(4)
+    with pytest.raises(ChannelClosed):
+        channel.receive(1.0)
+
+
+def test_an_end_inside_a_frame_counts_as_the_end(pair: Pair) -> None:
+    pair[0].sendall(encode(Load(5))[:-1])
+    pair[0].close()
+    with pytest.raises(ChannelClosed, match="mid-frame"):
+        Channel(pair[1]).receive(1.0)
+
+
+def test_nonsense_is_told_from_an_end(pair: Pair) -> None:
+    pair[0].sendall(b"\xff" * 64)
+    with pytest.raises(RemoteProtocolError):
+        Channel(pair[1]).receive(1.0)
+
+
+def test_sending_to_a_closed_side_raises_and_sends_no_signal(pair: Pair) -> None:
+    pair[1].close()
+    with pytest.raises(ChannelClosed):
+        Channel(pair[0]).send(Stop())
+
+
+def test_sending_gives_up_on_a_side_that_never_reads(pair: Pair) -> None:
+    channel = Channel(pair[0])
+    with pytest.raises(ChannelClosed, match="nobody took"):
+        for step in range(100):
+            channel.send(Train(step, ("x" * 4000,) * 16, 0), deadline_s=0.05)
+
+
+def test_using_a_channel_that_was_closed_on_this_side_says_so(pair: Pair) -> None:
+    pair[0].close()
+    with pytest.raises(ChannelClosed, match="this side"):
+        Channel(pair[0]).receive(0.0)

@@ -1,0 +1,67 @@
+"""Every frame survives the wire, and an impossible one cannot be made."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from p2ptrain.ids import Digest
+from p2ptrain.ipc import frames
+from p2ptrain.ipc.wire import FrameReader, encode
+
+DIGEST = Digest("ab" * 32)
+
+ONE_OF_EACH = (
+    frames.Load(7),
+    frames.Train(7, ("/store/ab/cd", "/store/ef/gh"), 70),
+    frames.Rebase(8),
+    frames.Evaluate(3, ("/store/x",)),
+    frames.Pause(),
+    frames.Resume(),
+    frames.Stop(),
+    frames.Hello(0, 2, DIGEST, 869_504, "cpu"),
+    frames.Progress(7, 71, 6.25, 9000.5, 2048),
+    frames.FragmentReady(7, 10_240, 10, 6.0),
+    frames.Evaluated(3, 5.5, 1024),
+    frames.Failed("NAN", "the loss is nan at inner step 71"),
+    frames.Failed("DATA", "a block is refused", 3),
+)
+
+
+@pytest.mark.parametrize("frame", ONE_OF_EACH, ids=lambda frame: frame.kind)
+def test_a_frame_comes_back_as_it_was_sent(frame: frames.Frame) -> None:
+    assert FrameReader().feed(encode(frame)) == [frame]
+
+
+def test_the_table_of_kinds_names_every_frame() -> None:
+    assert set(frames.KINDS.values()) == {type(frame) for frame in ONE_OF_EACH}
+    assert all(frame.kind == kind for kind, frame in frames.KINDS.items())
+
+
+@pytest.mark.parametrize(
+    ("frame", "fields"),
+    [
+        (frames.Load, {"step": -1}),
+        (frames.Load, {"step": True}),
+        (frames.Load, {"step": 2**60}),
+        (frames.Load, {"step": "7"}),
+        (frames.Train, {"step": 0, "block_paths": ["a"], "first_inner_step": 0}),
+        (frames.Train, {"step": 0, "block_paths": (1,), "first_inner_step": 0}),
+        (frames.Train, {"step": 0, "block_paths": ("a",) * 4097, "first_inner_step": 0}),
+        (frames.Evaluate, {"request": 0, "block_paths": ("x" * 5000,)}),
+        (frames.Hello, {"rank": 2, "ranks": 2, "layout_digest": DIGEST, "parameters": 1}),
+        (frames.Hello, {"rank": 0, "ranks": 1, "layout_digest": "ab", "parameters": 1}),
+        (frames.FragmentReady, {"step": 0, "tokens": 1, "blocks": 1, "loss": math.nan}),
+        (frames.Evaluated, {"request": 0, "loss": math.inf, "tokens": 1}),
+        (frames.Evaluated, {"request": 0, "loss": "low", "tokens": 1}),
+        (frames.Failed, {"code": "X" * 33, "text": ""}),
+    ],
+)
+def test_an_impossible_frame_cannot_be_made(
+    frame: type[frames.Frame], fields: dict[str, object]
+) -> None:
+    if frame is frames.Hello:
+        fields = fields | {"device": "cpu"}
+    with pytest.raises(ValueError):
+        frame(**fields)

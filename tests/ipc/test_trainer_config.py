@@ -1,0 +1,53 @@
+"""A trainer's settings travel as JSON and cannot be impossible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from p2ptrain.errors import ConfigError
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
+
+MODEL = ModelSpec(vocab=300, layers=2, width=32, heads=4, kv_heads=2, ffn=64, sequence=16)
+INNER = InnerSpec(steps=4, batch_sequences=4, lr=1e-3, warmup_steps=2, total_steps=40)
+CONFIG = TrainerConfig(MODEL, INNER, threads=2, micro_batch=1, seed=5)
+
+
+def test_settings_come_back_from_json_as_they_were() -> None:
+    assert TrainerConfig.from_json(CONFIG.to_json()) == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "value"),
+    [
+        (MODEL, "vocab", 0),
+        (MODEL, "layers", 1.5),
+        (MODEL, "width", 30),
+        (MODEL, "width", 4),
+        (MODEL, "kv_heads", 3),
+        (MODEL, "rope_base", 0.5),
+        (INNER, "steps", 0),
+        (INNER, "warmup_steps", 41),
+        (INNER, "lr", float("nan")),
+        (INNER, "clip", -1.0),
+        (INNER, "schedule", "linear"),
+        (INNER, "betas", (0.9, 1.0)),
+        (CONFIG, "device", "tpu"),
+        (CONFIG, "precision", "fp8"),
+        (CONFIG, "threads", 0),
+        (CONFIG, "micro_batch", -1),
+    ],
+)
+def test_an_impossible_setting_is_refused_by_its_name(
+    spec: ModelSpec | InnerSpec | TrainerConfig, field: str, value: object
+) -> None:
+    with pytest.raises(ConfigError, match=field) as caught:
+        replace(spec, **{field: value})
+    assert caught.value.do
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", CONFIG.to_json()[:-1]])
+def test_text_that_is_no_settings_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        TrainerConfig.from_json(text)

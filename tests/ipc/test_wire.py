@@ -1,0 +1,91 @@
+"""What comes over the socket is believed only if it is exactly one of our frames."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ipc import frames
+from p2ptrain.ipc.wire import FRAME_BYTES_MAX, FrameReader, encode
+
+TALK = (frames.Load(1), frames.Train(1, ("a", "b"), 0), frames.Progress(1, 0, 2.5, 10.0, 64))
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+@given(cuts=st.lists(st.integers(0, 400), max_size=12))
+def test_frames_do_not_depend_on_the_pieces_they_come_in(cuts: list[int]) -> None:
+    stream = b"".join(map(encode, TALK))
+    borders = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    reader, arrived = FrameReader(), []
+    for start, end in pairwise(borders):
+        arrived += reader.feed(stream[start:end])
+    reader.end()
+    assert arrived == list(TALK)
+
+
+@given(noise=st.binary(max_size=200))
+def test_noise_is_refused_and_never_anything_worse(noise: bytes) -> None:
+    try:
+        FrameReader().feed(framed(noise))
+    except RemoteProtocolError:
+        return
+    raise AssertionError("noise was taken for a frame")
+
+
+@given(place=st.integers(4, 60), flip=st.integers(1, 255))
+def test_a_damaged_frame_is_refused_or_is_another_valid_frame(place: int, flip: int) -> None:
+    data = bytearray(encode(TALK[2]))
+    data[place % (len(data) - 4) + 4] ^= flip
+    try:
+        arrived = FrameReader().feed(bytes(data))
+    except RemoteProtocolError:
+        return
+    assert [type(frame) for frame in arrived] == [frames.Progress]
+
+
+def test_an_oversize_frame_is_refused_by_its_length_alone() -> None:
+    with pytest.raises(RemoteProtocolError, match="at most"):
+        FrameReader().feed(struct.pack(">I", FRAME_BYTES_MAX + 1))
+
+
+def test_a_stream_that_ends_inside_a_frame_is_told_from_one_that_ends_after_it() -> None:
+    whole, cut = FrameReader(), FrameReader()
+    whole.feed(encode(TALK[0]))
+    whole.end()
+    assert cut.feed(encode(TALK[0])[:-1]) == []
+    with pytest.raises(RemoteProtocolError, match="into a frame"):
+        cut.end()
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ([1, 2], "not a map"),
+        ({"step": 1}, "not a map with a kind"),
+        ({"kind": 7}, "not a map with a kind"),
+        ({"kind": "reboot"}, "no trainer frame of kind"),
+        ({"kind": "load"}, "has the fields"),
+        ({"kind": "load", "step": 1, "also": 2}, "has the fields"),
+        ({"kind": "load", "step": "one"}, "invalid"),
+        ({"kind": "train", "step": 1, "block_paths": "ab", "first_inner_step": 0}, "invalid"),
+        ({"kind": "train", "step": 1, "block_paths": [["a"]], "first_inner_step": 0}, "invalid"),
+    ],
+)
+def test_a_map_that_is_no_frame_is_refused_in_words(value: object, complaint: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=complaint):
+        FrameReader().feed(framed(pack(value)))
+
+
+def test_two_frames_in_one_body_are_refused() -> None:
+    body = encode(TALK[0])[4:]
+    with pytest.raises(RemoteProtocolError):
+        FrameReader().feed(framed(body + body))

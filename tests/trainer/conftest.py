@@ -1,0 +1,152 @@
+"""A tiny model, its data and its arena, in this process, and a node that plays from a list."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from p2ptrain.data.blocks import encode_block
+from p2ptrain.ipc.frames import Frame, Progress, Stop
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
+from p2ptrain.state.layout import Layout
+from p2ptrain.trainer.arena import Arena, map_vector
+from p2ptrain.trainer.genesis import genesis
+from p2ptrain.trainer.loop import Loop
+from p2ptrain.trainer.model import Llama
+from p2ptrain.trainer.optimizer import make_optimizer
+from p2ptrain.trainer.parallelize import build
+from p2ptrain.trainer.ranks import Ranks, open_ranks
+from p2ptrain.trainer.shapes import layout_of
+
+# Odd sizes: neither vocab nor ffn nor the batch divides by two ranks.
+MODEL = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
+INNER = InnerSpec(steps=4, batch_sequences=5, lr=1e-2, warmup_steps=2, total_steps=400)
+CONFIG = TrainerConfig(MODEL, INNER)
+
+
+@dataclass
+class Vectors:
+    """θ and local as the node has them."""
+
+    layout: Layout
+    theta_fd: int
+    local_fd: int
+    theta: np.ndarray
+    local: np.ndarray
+
+    @property
+    def covered(self) -> np.ndarray:
+        """True where a parameter lies, False in the padding."""
+        mask = np.zeros(self.layout.numel, dtype=bool)
+        for entry in self.layout.entries:
+            mask[entry.offset : entry.end] = True
+        return mask
+
+    def at(self, vector: np.ndarray, name: str) -> np.ndarray:
+        entry = next(entry for entry in self.layout.entries if entry.name == name)
+        return vector[entry.offset : entry.end].reshape(entry.shape)
+
+
+@pytest.fixture
+def vectors() -> Iterator[Vectors]:
+    layout = layout_of(MODEL)
+    fds = [os.memfd_create(name) for name in ("theta", "local")]
+    for fd in fds:
+        os.ftruncate(fd, layout.numel * 4)
+    theta, local = (np.frombuffer(mmap.mmap(fd, layout.numel * 4), np.float32) for fd in fds)
+    theta[:] = genesis(MODEL, seed=0)
+    yield Vectors(layout, *fds, theta, local)
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.fixture(scope="session")
+def block_paths(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Twelve blocks of tokens in which the next one is easy to learn."""
+    folder = tmp_path_factory.mktemp("blocks")
+    random = np.random.default_rng(0)
+    paths = []
+    for index in range(12):
+        start = random.integers(0, 40, (INNER.batch_sequences, 1))
+        rows = (start + 3 * np.arange(MODEL.sequence + 1)) % 120
+        paths.append(folder / f"block-{index}")
+        paths[-1].write_bytes(encode_block(rows, MODEL.vocab))
+    return tuple(map(str, paths))
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Ranks]:
+    torch.set_num_threads(1)
+    with open_ranks("cpu", store_fd=None) as ranks:
+        yield ranks
+
+
+@dataclass
+class Script:
+    """The node's side: the next frame when the trainer is idle, and `after` n inner steps in all.
+
+    When the script is over it says Stop.
+    """
+
+    frames: list[Frame]
+    after: dict[int, Frame] = field(default_factory=dict)
+    heard: list[Frame] = field(default_factory=list)
+
+    def send(self, frame: Frame) -> None:
+        self.heard.append(frame)
+
+    def receive(self, timeout_s: float) -> Frame | None:
+        steps = sum(isinstance(frame, Progress) for frame in self.heard)
+        if steps in self.after:
+            return self.after.pop(steps)
+        if timeout_s == 0:
+            return None
+        return self.frames.pop(0) if self.frames else Stop()
+
+
+@dataclass
+class Desk:
+    """A trainer in this process: `tell` it frames and get what it answers."""
+
+    loop: Loop
+    arena: Arena
+    model: Llama
+    optimizer: torch.optim.Optimizer
+
+    def tell(self, *frames: Frame, after: dict[int, Frame] | None = None) -> list[Frame]:
+        script = Script(list(frames), after or {})
+        self.loop._channel = script  # type: ignore[assignment]
+        self.loop.run()
+        return script.heard
+
+
+MakeDesk = Callable[[TrainerConfig], Desk]
+
+
+@pytest.fixture
+def make_desk(vectors: Vectors, ranks: Ranks) -> MakeDesk:
+    def make(config: TrainerConfig) -> Desk:
+        model = build(config, ranks)
+        numel = vectors.layout.numel
+        theta, local = map_vector(vectors.theta_fd, numel), map_vector(vectors.local_fd, numel)
+        arena = Arena(model, vectors.layout, theta, local)
+        optimizer = make_optimizer(model, config.inner)
+        return Desk(Loop(config, model, optimizer, arena, ranks, None), arena, model, optimizer)
+
+    return make
+
+
+@pytest.fixture
+def config() -> TrainerConfig:
+    return CONFIG
+
+
+@pytest.fixture
+def desk(make_desk: MakeDesk) -> Desk:
+    return make_desk(CONFIG)

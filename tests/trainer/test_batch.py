@@ -1,0 +1,106 @@
+"""Sharing a block among ranks and micro-batches, and what a step may not do."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.data.blocks import read_block
+from p2ptrain.errors import ConfigError, TrainerDiverged
+from p2ptrain.ipc.frames import FragmentReady, Load, Train
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer.arena import map_vector
+from p2ptrain.trainer.batch import own_pieces, train_on
+from p2ptrain.trainer.optimizer import clip_gradients
+from p2ptrain.trainer.ranks import Ranks
+
+if TYPE_CHECKING:
+    from tests.trainer.conftest import Desk, MakeDesk
+
+
+@given(sequences=st.integers(1, 40), count=st.integers(1, 8), micro_batch=st.integers(0, 9))
+def test_every_row_is_trained_by_one_rank_in_equally_many_pieces(
+    sequences: int, count: int, micro_batch: int
+) -> None:
+    if sequences < count:
+        return
+    rows = np.arange(sequences * 3).reshape(sequences, 3)
+    ranks = [
+        Ranks(rank, count, None, torch.device("cpu"), None)  # type: ignore[arg-type]
+        for rank in range(count)
+    ]
+    shares = [own_pieces(rows, rank, micro_batch) for rank in ranks]
+    assert len({len(pieces) for pieces in shares}) == 1
+    assert all(len(piece) <= (micro_batch or sequences) for share in shares for piece in share)
+    joined = torch.cat([piece for share in shares for piece in share])
+    np.testing.assert_array_equal(joined.numpy(), rows)
+
+
+@pytest.fixture
+def rows(block_paths: tuple[str, ...], config: TrainerConfig) -> np.ndarray:
+    spec = config.model
+    return read_block(Path(block_paths[0]), vocab=spec.vocab, sequence=spec.sequence)
+
+
+def test_gradients_are_clipped_together_to_the_norm(desk: Desk) -> None:
+    desk.arena.load()
+    for parameter in desk.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    elements = sum(parameter.numel() for parameter in desk.model.parameters())
+    assert clip_gradients(desk.model.parameters(), 0.5) == pytest.approx(math.sqrt(elements))
+    assert clip_gradients(desk.model.parameters(), 0.0) == pytest.approx(0.5, rel=1e-4)
+
+
+def test_gains_do_not_decay_and_matrices_do(desk: Desk) -> None:
+    decay = {
+        parameter.ndim: group["weight_decay"]
+        for group in desk.optimizer.param_groups
+        for parameter in group["params"]
+    }
+    assert decay == {2: 0.1, 1: 0.0}
+
+
+def test_a_step_that_diverges_leaves_no_gradient_behind(
+    desk: Desk, ranks: Ranks, config: TrainerConfig, rows: np.ndarray
+) -> None:
+    desk.arena.load()
+    with torch.no_grad():
+        desk.model.get_parameter("norm.weight").mul_(float("inf"))
+    with pytest.raises(TrainerDiverged) as caught:
+        train_on(rows, desk.model, desk.optimizer, ranks, config)
+    assert caught.value.code == "NAN"
+    assert all(parameter.grad is None for parameter in desk.model.parameters())
+
+
+def test_bf16_learns_about_as_fp32_does_and_keeps_fp32_weights(
+    make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]
+) -> None:
+    ends = []
+    for precision in ("fp32", "bf16"):
+        desk = make_desk(replace(config, precision=precision))
+        ready = desk.tell(Load(0), Train(0, block_paths, 0))[-1]
+        assert isinstance(ready, FragmentReady)
+        assert {parameter.dtype for parameter in desk.model.parameters()} == {torch.float32}
+        ends.append(ready.loss)
+    assert ends[0] != ends[1]
+    assert ends[1] == pytest.approx(ends[0], abs=0.05)
+
+
+def test_an_arena_that_is_too_small_is_refused_with_the_numbers() -> None:
+    fd = os.memfd_create("small")
+    try:
+        os.ftruncate(fd, 4 * 100)
+        assert map_vector(fd, 100).shape == (100,)
+        with pytest.raises(ConfigError, match="holds 400 bytes; the model's layout needs 404"):
+            map_vector(fd, 101)
+    finally:
+        os.close(fd)

@@ -1,0 +1,226 @@
+"""What a node can tell a trainer, and what the trainer makes of it.  One rank, in this process."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from p2ptrain.data.blocks import encode_block, read_block
+from p2ptrain.data.pack import PackSpec, pack
+from p2ptrain.data.text import standard_library_text
+from p2ptrain.ipc.frames import (
+    Evaluate,
+    Evaluated,
+    Failed,
+    FragmentReady,
+    Load,
+    Pause,
+    Progress,
+    Rebase,
+    Resume,
+    Stop,
+    Train,
+)
+from p2ptrain.ipc.trainer_config import TrainerConfig
+
+if TYPE_CHECKING:
+    from tests.trainer.conftest import Desk, MakeDesk, Vectors
+
+BLOCK_TOKENS = 5 * 16
+
+
+def test_a_lease_is_trained_and_its_weights_lie_in_the_arena(
+    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    answers = desk.tell(Load(3), Train(3, block_paths[:4], 12))
+    progress, ready = answers[:-1], answers[-1]
+    assert [(p.step, p.inner_step, p.tokens) for p in progress] == [
+        (3, 12 + index, (index + 1) * BLOCK_TOKENS) for index in range(4)
+    ]
+    assert ready == FragmentReady(3, 4 * BLOCK_TOKENS, 4, ready.loss)
+    assert ready.loss == pytest.approx(np.mean([p.loss for p in progress]))
+    for name, parameter in desk.model.named_parameters():
+        weights = parameter.full_tensor().detach().numpy()
+        np.testing.assert_array_equal(vectors.at(vectors.local, name), weights)
+        assert not np.array_equal(weights, vectors.at(vectors.theta, name))
+
+
+def test_training_is_repeatable_to_the_bit(
+    make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    results = []
+    for _ in range(2):
+        make_desk(config).tell(Load(0), Train(0, block_paths, 0))
+        results.append(vectors.local.copy())
+    np.testing.assert_array_equal(*results)
+
+
+def test_micro_batches_train_as_the_whole_batch_does(
+    make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    moved = []
+    for micro_batch in (0, 1, 2):
+        make_desk(replace(config, micro_batch=micro_batch)).tell(Load(0), Train(0, block_paths, 0))
+        moved.append(vectors.local - vectors.theta)
+    np.testing.assert_allclose(moved[1], moved[0], atol=2e-4)
+    np.testing.assert_allclose(moved[2], moved[0], atol=2e-4)
+
+
+def test_training_learns(desk: Desk, block_paths: tuple[str, ...]) -> None:
+    answers = desk.tell(Load(0), Train(0, block_paths * 5, 0))
+    losses = [answer.loss for answer in answers if isinstance(answer, Progress)]
+    assert losses[0] == pytest.approx(math.log(301), abs=0.1)
+    assert losses[-1] < losses[0] - 2
+
+
+def test_load_drops_local_work_and_its_counts(
+    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    desk.tell(Load(0), Train(0, block_paths[:3], 0))
+    answers = desk.tell(Load(1), Train(1, (), 3))
+    assert answers == [FragmentReady(1, 0, 0, 0.0)]
+    np.testing.assert_array_equal(vectors.local, vectors.theta)
+
+
+def test_after_a_skip_training_goes_on_and_the_counts_add_up(
+    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    first = desk.tell(Load(0), Train(0, block_paths[:2], 0))[-1]
+    before = vectors.local.copy()
+    second = desk.tell(Train(1, block_paths[2:4], 2))[-1]
+    assert (first.step, first.blocks) == (0, 2)
+    assert (second.step, second.blocks, second.tokens) == (1, 4, 4 * BLOCK_TOKENS)
+    assert not np.array_equal(vectors.local, before)
+
+
+def test_rebase_of_a_ready_trainer_moves_its_weights_as_theta_moved(
+    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    ready = desk.tell(Load(0), Train(0, block_paths[:2], 0))[-1]
+    gradient = vectors.theta - vectors.local
+    vectors.theta[vectors.covered] += np.float32(0.25)
+    again = desk.tell(Rebase(1))
+    assert again == [replace(ready, step=1)]
+    np.testing.assert_allclose(vectors.theta - vectors.local, gradient, atol=1e-6)
+
+
+def test_two_rebases_count_each_move_of_theta_once(
+    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    desk.tell(Load(0), Train(0, block_paths[:2], 0))
+    gradient = vectors.theta - vectors.local
+    for step in (1, 2):
+        vectors.theta[vectors.covered] += np.float32(0.125)
+        desk.tell(Rebase(step))
+    np.testing.assert_allclose(vectors.theta - vectors.local, gradient, atol=1e-6)
+
+
+def test_rebase_in_mid_lease_keeps_the_work_and_goes_on(
+    desk: Desk, block_paths: tuple[str, ...]
+) -> None:
+    answers = desk.tell(Load(0), Train(0, block_paths[:4], 0), after={2: Rebase(1)})
+    steps = [(type(answer).__name__, answer.step) for answer in answers]
+    assert steps == [
+        *[("Progress", 0)] * 2,
+        *[("Progress", 1)] * 2,
+        ("FragmentReady", 1),
+    ]
+    assert answers[-1].blocks == 4
+
+
+def test_evaluation_measures_theta_and_leaves_training_untouched(
+    make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    make_desk(config).tell(Load(0), Train(0, block_paths[:6], 0))
+    undisturbed = vectors.local.copy()
+    evaluate = Evaluate(9, block_paths[6:8])
+    answers = make_desk(config).tell(
+        Load(0), evaluate, Train(0, block_paths[:6], 0), after={3: evaluate}
+    )
+    first, second = (answer for answer in answers if isinstance(answer, Evaluated))
+    assert first == second == Evaluated(9, first.loss, 2 * BLOCK_TOKENS)
+    assert first.loss == pytest.approx(math.log(301), abs=0.1)
+    np.testing.assert_array_equal(vectors.local, undisturbed)
+
+
+def test_pause_holds_after_the_inner_step_at_hand(desk: Desk, block_paths: tuple[str, ...]) -> None:
+    answers = desk.tell(Load(0), Train(0, block_paths[:3], 0), after={1: Pause()})
+    assert [type(answer) for answer in answers] == [Progress]
+    assert [type(a) for a in desk.tell(Resume())] == [Progress, Progress, FragmentReady]
+
+
+def test_stop_in_mid_lease_ends_without_a_word(desk: Desk, block_paths: tuple[str, ...]) -> None:
+    answers = desk.tell(Load(0), Train(0, block_paths, 0), after={2: Stop()})
+    assert [type(answer) for answer in answers] == [Progress, Progress]
+
+
+@pytest.mark.parametrize("order", [Train(0, (), 0), Rebase(1)])
+def test_an_order_before_the_first_load_is_refused(desk: Desk, order: Train | Rebase) -> None:
+    (answer,) = desk.tell(order)
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.evaluation) == ("ORDER", None)
+
+
+def test_a_loss_that_is_not_finite_is_reported_and_nothing_is_stepped(
+    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    healthy = vectors.theta.copy()
+    vectors.theta[:] = np.nan
+    answers = desk.tell(Load(0), Evaluate(4, block_paths[:1]), Train(0, block_paths, 0))
+    assert [(a.code, a.evaluation) for a in answers] == [("NAN", 4), ("NAN", None)]
+    assert "inner step 0" in answers[1].text
+    assert not desk.optimizer.state
+    vectors.theta[:] = healthy
+    answers = desk.tell(Load(0), Train(0, block_paths[:1], 0))
+    assert [type(answer) for answer in answers] == [Progress, FragmentReady]
+
+
+def test_a_damaged_block_ends_the_lease_and_keeps_what_was_trained(
+    desk: Desk, block_paths: tuple[str, ...], tmp_path: Path
+) -> None:
+    damaged = bytearray(Path(block_paths[0]).read_bytes())
+    damaged[-1] ^= 1
+    (tmp_path / "damaged").write_bytes(damaged)
+    lease = (*block_paths[:2], str(tmp_path / "damaged"), block_paths[2])
+    failed = desk.tell(Load(0), Train(0, lease, 0))[-1]
+    assert (failed.code, failed.evaluation) == ("DATA", None)
+    assert "checksum" in failed.text
+    ready = desk.tell(Train(0, block_paths[2:4], 2))[-1]
+    assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
+
+
+def test_a_block_of_another_batch_size_is_refused(
+    desk: Desk, block_paths: tuple[str, ...], tmp_path: Path
+) -> None:
+    rows = read_block(Path(block_paths[0]), vocab=301, sequence=16)
+    (tmp_path / "short").write_bytes(encode_block(rows[:3], 301))
+    failed = desk.tell(Load(0), Train(0, (str(tmp_path / "short"),), 0))[-1]
+    assert failed.code == "DATA"
+    assert "3 sequences; the run has 5" in failed.text
+
+
+def test_an_evaluation_on_a_missing_block_names_its_request(desk: Desk, tmp_path: Path) -> None:
+    (answer,) = desk.tell(Load(0), Evaluate(11, (str(tmp_path / "gone"),)))
+    assert (answer.code, answer.evaluation) == ("DATA", 11)
+
+
+def test_the_loss_falls_on_real_text(
+    make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, tmp_path: Path
+) -> None:
+    model, inner = config.model, config.inner
+    text = standard_library_text(250_000)
+    packed = pack(text, PackSpec(model.vocab, model.sequence, inner.batch_sequences, 4))
+    paths = [str(tmp_path / f"{index}") for index in range(84)]
+    for path, block in zip(paths, packed.validation + packed.train, strict=False):
+        Path(path).write_bytes(block)
+    desk, held_out = make_desk(config), tuple(paths[:4])
+    answers = desk.tell(Load(0), Evaluate(0, held_out), Train(0, tuple(paths[4:]), 0))
+    first = next(answer for answer in answers if isinstance(answer, Evaluated))
+    vectors.theta[:] = vectors.local
+    (last,) = desk.tell(Load(1), Evaluate(1, held_out))
+    assert last.loss < first.loss - 0.5

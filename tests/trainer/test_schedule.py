@@ -1,0 +1,40 @@
+"""The learning rate is a pure function of the inner step."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.ipc.trainer_config import InnerSpec
+from p2ptrain.trainer.schedule import learning_rate
+
+
+def spec(schedule: str, warmup_steps: int = 10) -> InnerSpec:
+    return InnerSpec(5, 4, 1.0, warmup_steps, 110, schedule)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("schedule", ["wsd", "cosine", "constant"])
+def test_the_rate_rises_from_above_zero_to_its_peak(schedule: str) -> None:
+    rates = [learning_rate(spec(schedule), step) for step in range(11)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates == sorted(rates)
+    assert rates[9:] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "half_way", "at_the_end", "long_after"),
+    [("wsd", 1.0, 0.0, 0.0), ("cosine", 0.55, 0.1, 0.1), ("constant", 1.0, 1.0, 1.0)],
+)
+def test_the_rate_falls_as_its_schedule_says(
+    schedule: str, half_way: float, at_the_end: float, long_after: float
+) -> None:
+    rates = [learning_rate(spec(schedule), step) for step in (60, 110, 9_999)]
+    assert rates == pytest.approx([half_way, at_the_end, long_after])
+
+
+def test_wsd_decays_over_its_last_fifth_by_one_minus_the_root() -> None:
+    assert learning_rate(spec("wsd"), 90) == 1.0
+    assert learning_rate(spec("wsd"), 95) == pytest.approx(0.5)
+
+
+def test_a_run_without_warm_up_starts_at_its_peak() -> None:
+    assert learning_rate(spec("constant", warmup_steps=0), 0) == 1.0

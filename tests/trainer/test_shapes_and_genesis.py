@@ -1,0 +1,80 @@
+"""The torch-free table of parameters is the model's own, and genesis fills it reproducibly."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from blake3 import blake3
+
+from p2ptrain.errors import ConfigError
+from p2ptrain.ipc.trainer_config import ModelSpec
+from p2ptrain.state.layout import Layout
+from p2ptrain.trainer import genesis as genesis_program
+from p2ptrain.trainer.genesis import genesis
+from p2ptrain.trainer.model import Llama
+from p2ptrain.trainer.shapes import layout_of, parameter_count, parameters
+
+SPEC = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [SPEC, replace(SPEC, tied=False), replace(SPEC, kv_heads=6), replace(SPEC, layers=11, ffn=8)],
+)
+def test_the_table_is_the_models_own(spec: ModelSpec) -> None:
+    with torch.device("meta"):
+        model = Llama(spec)
+    told = {parameter.name: parameter.shape for parameter in parameters(spec)}
+    assert told == {name: tuple(p.shape) for name, p in model.named_parameters()}
+    assert parameter_count(spec) == sum(p.numel() for p in model.parameters())
+
+
+def test_the_same_seed_gives_the_same_bytes_for_ever() -> None:
+    digest = blake3(genesis(SPEC, seed=7).tobytes()).hexdigest()
+    assert digest == blake3(genesis(SPEC, seed=7).tobytes()).hexdigest()
+    assert digest[:16] == "89c06c2b2864ed56"
+
+
+def test_another_seed_gives_other_values() -> None:
+    assert not np.array_equal(genesis(SPEC, seed=7), genesis(SPEC, seed=8))
+
+
+def test_padding_is_zero_and_gains_are_one() -> None:
+    theta, layout = genesis(SPEC, seed=0), layout_of(SPEC)
+    covered = np.zeros(layout.numel, dtype=bool)
+    for entry in layout.entries:
+        covered[entry.offset : entry.end] = True
+        if "norm" in entry.name:
+            assert set(theta[entry.offset : entry.end]) == {1.0}
+    assert theta.dtype == np.float32
+    assert not covered.all()
+    assert not theta[~covered].any()
+
+
+def test_a_parameters_start_does_not_depend_on_the_others() -> None:
+    shallow, deep = SPEC, replace(SPEC, layers=5)
+    for name in ("embedding.weight", "blocks.1.attention.query.weight"):
+        values = []
+        for spec in (shallow, deep):
+            entry = next(entry for entry in layout_of(spec).entries if entry.name == name)
+            values.append(genesis(spec, seed=3)[entry.offset : entry.end])
+        np.testing.assert_array_equal(*values)
+
+
+def test_the_program_writes_theta_and_layout(tmp_path: Path) -> None:
+    sizes = json.dumps(asdict(SPEC))
+    genesis_program.main(["--model-json", sizes, "--seed", "4", "--out", str(tmp_path / "new")])
+    theta = np.fromfile(tmp_path / "new" / "theta.bin", dtype="<f4")
+    np.testing.assert_array_equal(theta, genesis(SPEC, seed=4))
+    assert Layout.from_wire((tmp_path / "new" / "layout.bin").read_bytes()) == layout_of(SPEC)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"vocab": 1}', '{"colour": "red"}'])
+def test_the_program_refuses_what_is_no_model(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        genesis_program.main(["--model-json", text, "--out", str(tmp_path)])

@@ -1,0 +1,210 @@
+"""Real trainer processes: one rank and two, killed, stopped, frozen, orphaned, misled."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import pytest
+
+from p2ptrain.errors import TrainerDiverged, TrainerError, TrainerExited, TrainerStalled
+from p2ptrain.ipc.frames import (
+    Evaluate,
+    Evaluated,
+    Failed,
+    FragmentReady,
+    Frame,
+    Hello,
+    Load,
+    Progress,
+    Train,
+)
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer.shapes import parameter_count
+from p2ptrain.trainer.supervisor import RunningTrainer, Supervisor, failure
+from p2ptrain.trainer.watch import Patience, RestartBudget
+
+if TYPE_CHECKING:
+    from tests.trainer.conftest import Vectors
+
+AnyFrame = TypeVar("AnyFrame", bound=Frame)
+Supervise = Callable[..., Supervisor]
+
+
+@pytest.fixture
+def supervise(config: TrainerConfig, vectors: Vectors) -> Supervise:
+    def make(**options: object) -> Supervisor:
+        return Supervisor(config, vectors.theta_fd, vectors.local_fd, **options)
+
+    return make
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[[Supervisor], RunningTrainer]]:
+    running: list[RunningTrainer] = []
+
+    def start(supervisor: Supervisor) -> RunningTrainer:
+        running.append(supervisor.start())
+        return running[-1]
+
+    yield start
+    for trainer in running:
+        trainer.kill()
+
+
+def wait_for(trainer: RunningTrainer, kind: type[AnyFrame]) -> AnyFrame:
+    while True:
+        frame = trainer.receive(timeout_s=0.5)
+        if isinstance(frame, kind):
+            return frame
+
+
+def test_two_ranks_train_as_one_does_and_the_death_of_either_is_the_death_of_both(
+    supervise: Supervise,
+    started: Callable[[Supervisor], RunningTrainer],
+    config: TrainerConfig,
+    vectors: Vectors,
+    block_paths: tuple[str, ...],
+) -> None:
+    moved, losses, hellos = [], [], []
+    trainers = [started(supervise(ranks=count)) for count in (1, 2)]
+    for trainer in trainers:
+        vectors.local[:] = np.nan
+        hellos.append(wait_for(trainer, Hello))
+        trainer.send(Load(0))
+        trainer.send(Evaluate(1, block_paths[6:8]))
+        trainer.send(Train(0, block_paths[:6], 0))
+        losses.append([wait_for(trainer, Evaluated).loss])
+        losses[-1].append(wait_for(trainer, FragmentReady).loss)
+        moved.append(vectors.local - vectors.theta)
+
+    assert hellos[0] == Hello(0, 1, vectors.layout.digest, parameter_count(config.model), "cpu")
+    assert asdict(hellos[1]) == asdict(hellos[0]) | {"ranks": 2}
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+    covered = vectors.covered
+    np.testing.assert_array_equal(np.isnan(moved[1]), ~covered)
+    np.testing.assert_allclose(moved[1][covered], moved[0][covered], atol=5e-4)
+    assert np.abs(moved[0][covered]).max() > 0.02
+
+    assert trainers[0].stop(deadline_s=20.0) == 0
+    os.kill(trainers[1].pids[1], signal.SIGKILL)
+    with pytest.raises(TrainerExited) as caught:
+        wait_for(trainers[1], Hello)
+    assert caught.value.returncode == -signal.SIGKILL
+    assert trainers[1].poll() == -signal.SIGKILL
+
+
+def test_a_killed_trainer_can_be_started_again_and_goes_on(
+    supervise: Supervise,
+    started: Callable[[Supervisor], RunningTrainer],
+    block_paths: tuple[str, ...],
+) -> None:
+    supervisor = supervise(budget=RestartBudget(restarts_max=1))
+    trainer = started(supervisor)
+    wait_for(trainer, Hello)
+    trainer.send(Load(0))
+    trainer.send(Train(0, block_paths * 100, 0))
+    wait_for(trainer, Progress)
+    os.kill(trainer.pids[0], signal.SIGKILL)
+    with pytest.raises(TrainerExited) as caught:
+        wait_for(trainer, FragmentReady)
+    assert caught.value.returncode == -signal.SIGKILL
+    with pytest.raises(TrainerExited):
+        trainer.send(Load(1))
+
+    again = started(supervisor)
+    wait_for(again, Hello)
+    again.send(Load(1))
+    again.send(Train(1, block_paths[:2], 4))
+    assert wait_for(again, FragmentReady).blocks == 2
+    with pytest.raises(TrainerError, match="restarted 1 times") as refused:
+        supervisor.start()
+    assert refused.value.code == "TRAINER-RESTARTS"
+
+
+def test_a_frozen_trainer_counts_as_stalled_and_can_be_killed(
+    supervise: Supervise,
+    started: Callable[[Supervisor], RunningTrainer],
+    block_paths: tuple[str, ...],
+) -> None:
+    patience = Patience(silence_floor_s=1.5, silence_factor=3.0)
+    trainer = started(supervise(patience=patience))
+    trainer.send(Load(0))
+    trainer.send(Train(0, block_paths[:3], 0))
+    wait_for(trainer, FragmentReady)
+    os.kill(trainer.pids[0], signal.SIGSTOP)
+    trainer.send(Train(1, block_paths, 3))
+    with pytest.raises(TrainerStalled, match="training, and silent"):
+        wait_for(trainer, Progress)
+    assert trainer.poll() is None
+    assert trainer.kill() == -signal.SIGKILL
+    assert trainer.stop(deadline_s=1.0) == -signal.SIGKILL
+
+
+def test_what_a_dying_trainer_printed_is_kept(
+    config: TrainerConfig,
+    vectors: Vectors,
+    started: Callable[[Supervisor], RunningTrainer],
+) -> None:
+    small_fd = os.memfd_create("small")
+    os.ftruncate(small_fd, 64)
+    trainer = started(Supervisor(config, small_fd, vectors.local_fd))
+    os.close(small_fd)
+    pieces = iter(lambda: trainer.socket.recv(4096), b"")
+    assert list(pieces) == []
+    with pytest.raises(TrainerExited) as caught:
+        trainer.feed(b"")
+    assert caught.value.returncode == 2
+    assert "the arena holds 64 bytes" in caught.value.stderr_tail
+    assert "Traceback" not in caught.value.stderr_tail
+
+
+def test_a_trainer_does_not_outlive_its_node(tmp_path: Path, config: TrainerConfig) -> None:
+    program = (
+        "import os, sys\n"
+        "from p2ptrain.ipc.trainer_config import TrainerConfig\n"
+        "from p2ptrain.trainer.supervisor import Supervisor\n"
+        "fd = os.memfd_create('arena'); os.ftruncate(fd, 2**20)\n"
+        "trainer = Supervisor(TrainerConfig.from_json(sys.argv[1]), fd, fd).start()\n"
+        "print(trainer.pids[0], flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    node = subprocess.Popen(
+        [sys.executable, "-c", program, config.to_json()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with node:
+        assert node.stdout is not None
+        trainer_fd = os.pidfd_open(int(node.stdout.readline()))
+        node.kill()
+    ended, _, _ = select.select([trainer_fd], [], [], 30.0)
+    os.close(trainer_fd)
+    assert ended
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [("NAN", TrainerDiverged), ("DATA", TrainerError), ("ORDER", TrainerError)]
+)
+def test_a_failed_frame_has_its_error(code: str, error: type[TrainerError]) -> None:
+    raised = failure(Failed(code, "words"))
+    assert (type(raised), raised.code, raised.what) == (error, code, "words")
+
+
+def test_what_nodes_import_loads_neither_torch_nor_trio() -> None:
+    program = (
+        "import sys, p2ptrain.trainer.supervisor, p2ptrain.trainer.genesis, p2ptrain.ipc.channel\n"
+        "import p2ptrain.trainer.schedule, p2ptrain.data.blocks\n"
+        "print(*sorted({'torch', 'trio', 'libp2p', 'tokenizers'} & set(sys.modules)))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (loaded.returncode, loaded.stdout.strip()) == (0, ""), loaded.stderr

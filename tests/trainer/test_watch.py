@@ -1,0 +1,104 @@
+"""Silence is judged by the trainer's own pace, and only when it owes an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.ids import Digest
+from p2ptrain.ipc import frames
+from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
+
+HELLO = frames.Hello(0, 1, Digest("0" * 64), 100, "cpu")
+READY = frames.FragmentReady(0, 10, 1, 1.0)
+LEASE = frames.Train(0, ("a", "b", "c"), 0)
+PATIENCE = Patience(start_limit_s=100, silence_floor_s=10, silence_factor=20)
+
+
+def progress(inner_step: int = 0) -> frames.Progress:
+    return frames.Progress(0, inner_step, 1.0, 1.0, 10)
+
+
+@pytest.fixture
+def watch() -> StallWatch:
+    """Up at 5 s, and at 20 s through its first three inner steps of 2 s each."""
+    watch = StallWatch(0.0, PATIENCE)
+    watch.received(HELLO, 5.0)
+    watch.sent(LEASE, 14.0)
+    for index in range(3):
+        watch.received(progress(index), 16.0 + 2 * index)
+    watch.received(READY, 20.0)
+    return watch
+
+
+def test_a_start_may_take_its_time_but_not_for_ever() -> None:
+    watch = StallWatch(0.0, PATIENCE)
+    assert watch.overdue(100.0) is None
+    assert "starting, and silent for 101 s where 100 s is the limit" in str(watch.overdue(101.0))
+
+
+def test_a_trainer_that_owes_nothing_may_be_silent(watch: StallWatch) -> None:
+    assert watch.overdue(1e6) is None
+
+
+def test_a_lease_that_stops_moving_is_noticed_at_twenty_usual_steps(watch: StallWatch) -> None:
+    watch.sent(LEASE, 1000.0)
+    watch.received(progress(), 1002.0)
+    assert watch.overdue(1042.0) is None
+    assert "training, and silent for 41 s" in str(watch.overdue(1043.0))
+
+
+def test_the_last_block_still_owes_its_weights(watch: StallWatch) -> None:
+    watch.sent(LEASE, 1000.0)
+    for index in range(3):
+        watch.received(progress(index), 1001.0 + index)
+    assert watch.overdue(1100.0) is not None
+    watch.received(READY, 1100.5)
+    assert watch.overdue(9999.0) is None
+
+
+def test_a_paused_trainer_owes_nothing_until_it_resumes(watch: StallWatch) -> None:
+    watch.sent(LEASE, 1000.0)
+    watch.sent(frames.Pause(), 1001.0)
+    assert watch.overdue(9999.0) is None
+    watch.sent(frames.Resume(), 10_000.0)
+    assert watch.overdue(10_040.0) is None
+    assert watch.overdue(10_041.0) is not None
+
+
+def test_an_evaluation_is_given_time_for_its_blocks(watch: StallWatch) -> None:
+    watch.sent(frames.Evaluate(1, ("v",) * 50), 1000.0)
+    assert watch.overdue(1240.0) is None
+    assert watch.overdue(1241.0) is not None
+    watch.received(frames.Evaluated(1, 2.0, 10), 1300.0)
+    assert watch.overdue(9999.0) is None
+
+
+@pytest.mark.parametrize(
+    ("order", "failed"),
+    [
+        (LEASE, frames.Failed("NAN", "the loss is nan")),
+        (frames.Evaluate(7, ("v",)), frames.Failed("DATA", "gone", 7)),
+    ],
+)
+def test_a_failure_is_an_answer(
+    watch: StallWatch, order: frames.Train | frames.Evaluate, failed: frames.Failed
+) -> None:
+    watch.sent(order, 1000.0)
+    watch.received(failed, 1001.0)
+    assert watch.overdue(9999.0) is None
+
+
+def test_fast_steps_do_not_make_us_impatient() -> None:
+    watch = StallWatch(0.0, PATIENCE)
+    watch.received(HELLO, 1.0)
+    watch.sent(LEASE, 2.0)
+    watch.received(progress(), 2.01)
+    assert watch.overdue(12.0) is None
+    assert watch.overdue(12.1) is not None
+
+
+def test_restarts_are_rationed_and_forgiven_with_time() -> None:
+    budget = RestartBudget(restarts_max=2, window_s=60.0)
+    assert [budget.spend(now) for now in (0.0, 10.0, 20.0, 59.0)] == [True, True, False, False]
+    assert budget.spend(60.0)
+    assert not budget.spend(61.0)
