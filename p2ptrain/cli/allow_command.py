@@ -1,0 +1,84 @@
+"""`p2ptrain allow`: the organiser says who may take part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from p2ptrain.cli.control import ask
+from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, peer_from, run_of
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.errors import P2PTrainError
+
+app = typer.Typer(
+    help="Say who may take part in your run.", no_args_is_help=True, rich_markup_mode=None
+)
+
+PeerArgument = Annotated[str, typer.Argument(metavar="PEERID", help="As `p2ptrain id` prints it.")]
+
+
+@app.command(epilog=examples("p2ptrain allow add 12D3KooW… --home ORGANISER"))
+def add(peer: PeerArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Let a peer take part from now on."""
+    _change(home, peer, add=True, as_json=as_json)
+
+
+@app.command(epilog=examples("p2ptrain allow remove 12D3KooW… --home ORGANISER"))
+def remove(peer: PeerArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Take a peer off the list; it leaves the run at the next roster."""
+    _change(home, peer, add=False, as_json=as_json)
+
+
+@app.command("list", epilog=examples("p2ptrain allow list", "p2ptrain allow list --json"))
+def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Show the allowlist of the run in this home."""
+    from p2ptrain.names import peer_name
+    from p2ptrain.run import load_allowlist
+
+    where = open_home(home)
+    signed = load_allowlist(where.allowlist, run_of(where))
+    peers = list(signed.allowlist.peers) if signed else []
+    sequence = signed.allowlist.sequence if signed else 0
+    if as_json:
+        result_json({"sequence": sequence, "peers": peers})
+        return
+    progress(f"allowlist {sequence}: {len(peers)} peers")
+    for peer in peers:
+        result(f"{peer}  {peer_name(peer)}")
+
+
+def _change(home: HomeOption, peer_text: str, *, add: bool, as_json: bool) -> None:
+    from p2ptrain.ids import PeerId
+    from p2ptrain.names import label
+    from p2ptrain.run import Allowlist, SignedAllowlist, load_allowlist, save_allowlist
+
+    where = open_home(home)
+    run = run_of(where)
+    organiser = organiser_of(where, run)
+    peer = PeerId(peer_from(peer_text))
+    held = load_allowlist(where.allowlist, run)
+    before = held.allowlist if held else Allowlist.of(run.id, 1, [organiser.peer])
+    changed = (peer not in before.peers) if add else (peer in before.peers)
+    after = (before.with_peer(peer) if add else before.without_peer(peer)) if changed else before
+    if changed:
+        save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))
+        _tell_node(where.root)
+    done = "is on" if add else "is off"
+    progress(f"{label(peer)} {done} the allowlist, number {after.sequence}")
+    if run.manifest.admission == "open":
+        progress(f"note: run {run.manifest.name!r} is open to anybody; its allowlist has no effect")
+    if as_json:
+        result_json({"sequence": after.sequence, "changed": changed, "peers": list(after.peers)})
+
+
+def _tell_node(root: Path) -> None:
+    """A node that runs here takes the new list at once, and gossips it; else it counts later."""
+    try:
+        ask(root, "reload-allowlist")
+    except P2PTrainError as error:
+        if error.code == "NO-NODE":
+            progress("no node runs here: the list counts once one is started in this home")
+        else:
+            progress(f"the node here was not told: {error.what}")

@@ -1,0 +1,245 @@
+"""Every error code in words, for `p2ptrain explain CODE`.
+
+A test walks the sources and fails for a code that is not here, so nobody meets a code that cannot
+be explained. Each entry says what it means, whose fault it likely is, and what helps.
+"""
+
+from __future__ import annotations
+
+ADDRESSES = {
+    "ADDR-SYNTAX": (
+        "An address is not a multiaddr. One looks like /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…; "
+        "copy it whole, as the other node prints it."
+    ),
+    "ADDR-NO-PEER-ID": (
+        "An address lacks its end, /p2p/12D3KooW…. Without it nobody could tell whether the right"
+        " peer answers. Ask for the whole address."
+    ),
+    "ADDR-NONE": (
+        "There is no address to dial: no --bootstrap was given and no peers were met before. Ask "
+        "the organiser for one."
+    ),
+    "ADDR-SELF": "An address is this node's own. Give the address of another peer.",
+    "ADDR-LISTEN": (
+        "An address to listen on cannot be used as such. The usual one is /ip4/0.0.0.0/tcp/0, "
+        "where port 0 lets the system choose."
+    ),
+    "ADDR-LOOPBACK": (
+        "An address points to the machine that dials it (127.0.0.1). It works for several nodes "
+        "on one machine only."
+    ),
+    "ADDR-PRIVATE": "An address is of a private network and cannot be reached from the internet.",
+}
+
+NETWORK = {
+    "NET-UNREACHABLE": (
+        "Nobody could be reached. The lines above it say what happened with each address."
+    ),
+    "NET-DNS": (
+        "A host name in an address has no answer: it is misspelt, gone, or DNS does not work here."
+    ),
+    "NET-REFUSED": (
+        "The other machine is up, but nothing listens on that port. The peer is down, most "
+        "likely; it is not your machine's fault. Wait, or ask for a fresh address."
+    ),
+    "NET-TIMEOUT": (
+        "Nothing came back at all. The other machine is off, or a firewall on the way drops what "
+        "is sent to this port."
+    ),
+    "NET-NO-ROUTE": (
+        "This machine knows no way to that address: it is offline, or the address is IPv6 and "
+        "there is no IPv6 here."
+    ),
+    "NET-SILENT": (
+        "A connection was made and then nothing was said. An overloaded peer, or another program."
+    ),
+    "NET-NOT-LIBP2P": (
+        "Something answers on that port, but it is not a p2ptrain node. Check the port."
+    ),
+    "NET-RESET": (
+        "The connection was cut off while it was being made, by a firewall or by the peer."
+    ),
+    "NET-WRONG-ID": (
+        "Another peer answers than the address names. The address is old, or somebody answers in "
+        "its place; in both cases ask for a fresh one."
+    ),
+    "NET-OUTBOUND-ONLY": (
+        "A warning: nobody can dial this node from outside. It takes part by the connections that"
+        " it makes itself. Forwarding a port to it would help others."
+    ),
+    "LISTEN-FAILED": (
+        "This node could not listen on the address that it was given. Choose another with "
+        "--listen, or leave the port to the system with /tcp/0."
+    ),
+    "PORT-IN-USE": "Another program, or another node, listens on that port already.",
+    "SHUT-DOWN": "The network of this node has been closed; it is stopping.",
+    "ISOLATED": (
+        "Fewer members can be reached than the run needs to agree on anything. Nothing is lost: "
+        "training goes on when they are back."
+    ),
+}
+
+PEERS = {
+    "PEER": "Something went wrong with one other peer. The others are not concerned.",
+    "PEER-UNREACHABLE": "One peer cannot be reached at present.",
+    "PEER-LOST": "The connection to a peer broke. It may have stopped, or the network did.",
+    "PEER-TOO-SLOW": (
+        "A peer did not answer in time. It is dropped for this task and may try again later."
+    ),
+    "PEER-REFUSED": (
+        "A peer refused a request, for instance because we are not on its allowlist yet."
+    ),
+    "PEER-FAILED": "A peer said that it could not carry out a request.",
+    "PEER-PROTOCOL": (
+        "A peer sent what the protocol does not allow. It is dropped. A node with another "
+        "version, a fault, or malice: this node is not harmed by any of them."
+    ),
+    "PEER-ID": (
+        "A text is not a peer id. A peer id begins with 12D3KooW and has 52 characters; `p2ptrain"
+        " id` prints this node's own."
+    ),
+}
+
+RUNS = {
+    "CONFIG": "A setting is wrong. The message names it, its value, and what it should be.",
+    "RUN-FILE": (
+        "A document of the run in the home is damaged or belongs to another run. Move it away; a "
+        "node fetches it again."
+    ),
+    "RUN-NONE": "The command needs a run in this home and there is none.",
+    "RUN-EXISTS": "This home holds a run already, and a second one would overwrite its documents.",
+    "RUN-MISMATCH": (
+        "The peer serves another run than the one that was asked for. Compare the two run ids."
+    ),
+    "RUN-VERSION": "The run was made for another version of p2ptrain than this one.",
+    "RUN-ENDED": "The run has made all its outer steps; there is nothing left to train.",
+    "SIGNATURE": (
+        "A document's signature is wrong: it was altered on the way, or is a forgery. It was not "
+        "used."
+    ),
+    "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. It was not used.",
+    "DATA": "A data block is damaged or was not made for this run. It is fetched again.",
+    "DATA-SOURCE": "The text to train on cannot be read, or there is none.",
+}
+
+AUTHORITY = {
+    "AUTH-PENDING": (
+        "This node is not on the run's allowlist yet. Send its peer id (p2ptrain id) to the "
+        "organiser, who adds it with: p2ptrain allow add PEERID. The node can wait for that and "
+        "goes on by itself."
+    ),
+    "AUTH-DENIED": (
+        "This node is not on the run's allowlist, or may not do what it tried. The organiser "
+        "decides who takes part: p2ptrain allow add PEERID."
+    ),
+    "AUTH-REVOKED": (
+        "This node was on the run's allowlist and has been taken off it by the organiser."
+    ),
+    "AUTH-ORGANISER": (
+        "Only whoever holds the organiser's key can change a run's allowlist. It is in the home "
+        "that the run was published from."
+    ),
+    "ID-IN-USE": (
+        "A node with this identity runs already. Two of them would vote twice: give each node a "
+        "--home of its own, and never copy an identity.key."
+    ),
+    "ID-MODE": (
+        "The identity key could be read by other users of this machine. Make it private: chmod 600."
+    ),
+    "ID-BROKEN": (
+        "The identity key is not a key: damaged, or another file. Restore it, or move it away to "
+        "start as a new peer."
+    ),
+}
+
+MACHINE = {
+    "MACHINE-UNFIT": "This machine cannot take part; the message says what it lacks.",
+    "GPU-NONE": "A GPU was asked for and none was found. Use --device cpu, or install the driver.",
+    "GPU-DRIVER": "The GPU's driver and this build of torch do not fit together.",
+    "GPU-BUSY": "The GPU has too little free memory because other programs use it.",
+    "MEM-GPU": "The model does not fit into the GPU's memory. More --ranks share it out.",
+    "MEM-OOM": "The system ended a process because memory ran out.",
+    "MEM-HOST": "This machine has too little memory for the run's model.",
+    "DISK-LOW": "The disk is full. Nothing that was stored is lost. Make room, and start again.",
+    "FD-LIMIT": "Too few open files are allowed for this process: ulimit -n 4096.",
+    "SHM-SMALL": "Too little shared memory: in a container, give it more with --shm-size.",
+    "OS": (
+        "The system refused something; the message has its words, and the file that it is about."
+    ),
+    "KERNEL-VARIANT": (
+        "A variant of the native kernels was asked for that this processor cannot run."
+    ),
+}
+
+STORES = {
+    "STORE": "The store of this node has a problem; the message says which.",
+    "STORE-BUSY": "Another process uses this store: a node runs in the same home.",
+    "STORE-HEAD": (
+        "The store's head is damaged. Move the store away; the node fetches a snapshot again."
+    ),
+    "STORE-IO": "The disk under the store reported an error.",
+    "STORE-READONLY": "The store lies on a file system that cannot be written to.",
+    "CKPT-HASH": (
+        "A chunk is not what its name says: the disk or a peer altered it. It was not used."
+    ),
+    "CKPT-MISSING": "A chunk is not in the store. A node fetches it from its peers.",
+    "CKPT-MANIFEST": (
+        "The description of a snapshot or another blob is malformed. It was not used."
+    ),
+    "CKPT-NO-SOURCE": (
+        "No peer that can be reached has what is to be fetched. Wait for others to come back."
+    ),
+    "FETCH-CANCELLED": "Fetching was stopped. What has been fetched is kept.",
+    "FETCH-TIMEOUT": (
+        "Fetching took longer than it may. What has been fetched is kept for the next try."
+    ),
+    "LOG-CLOSED": "A log of this node was written to after it was closed.",
+    "LOG-CORRUPT": (
+        "A log on disk is damaged in the middle. That is not what a crash does: suspect the disk."
+    ),
+}
+
+TRAINING = {
+    "TRAINER": "The trainer processes have a problem; the message says which.",
+    "TRAINER-EXITED": (
+        "A trainer process ended by itself. The last lines that it wrote are shown. The node "
+        "starts it again a few times."
+    ),
+    "TRAINER-STALLED": "A trainer has not made an inner step for far longer than usual.",
+    "TRAINER-CHANNEL": "The connection between node and trainer broke: the trainer has ended.",
+    "TRAINER-RESTARTS": (
+        "Trainers have ended so often that the node gives up. The journal has each one's end."
+    ),
+    "NAN": (
+        "A loss or a weight is not a finite number. Training has diverged, or the hardware errs; "
+        "nothing of it was sent to the others."
+    ),
+    "PAYLOAD-SCALE": (
+        "A quantised block came with an impossible scale. It was refused, and its sender named."
+    ),
+    "REDUCE-ABORTED": (
+        "An exchange did not complete, usually because a peer went away. Nothing is lost: the "
+        "members agree on whom to go on without, and try again."
+    ),
+    "SYNC-SLOW": (
+        "Exchanges take longer than the run can afford, for this node's connection or another's."
+    ),
+    "SYNC-DROPPED": (
+        "This node was left out of an exchange because it was late. Its work is kept for the next."
+    ),
+}
+
+COMMANDS = {
+    "BUG": (
+        "p2ptrain did something that it should not. Run it again with -v to see where, and report"
+        " it."
+    ),
+    "TRY-LATER": "Nothing is wrong, but it cannot be done just now.",
+    "NO-NODE": "The command asks a running node, and none runs in this home.",
+    "NODE-SILENT": "A node runs in this home but does not answer.",
+    "CODE-UNKNOWN": "There is no such code. `p2ptrain explain` without a code lists all of them.",
+}
+
+CODES: dict[str, str] = (
+    ADDRESSES | NETWORK | PEERS | RUNS | AUTHORITY | MACHINE | STORES | TRAINING | COMMANDS
+)

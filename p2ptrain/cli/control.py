@@ -1,0 +1,77 @@
+"""Asks the node that runs in a home: one line of JSON there, one line back, over a unix socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from p2ptrain.errors import RemoteProtocolError, TryLater
+
+DEADLINE_S = 5.0
+REPLY_BYTES_MAX = 4 * 2**20
+SOCKET_PATH_BYTES_MAX = 100
+"""The kernel takes 107; a longer path is reached by way of a descriptor of its folder."""
+
+
+def ask(home: Path, command: str, *, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+    """The reply of the node in `home` to `command`.
+
+    Raises:
+        TryLater: no node runs there (NO-NODE), or it does not answer in time (NODE-SILENT).
+        RemoteProtocolError: its reply is not what was agreed.
+    """
+    request = json.dumps({"command": command}).encode() + b"\n"
+    with socket.socket(socket.AF_UNIX) as asker, _reachable(home / "control.sock") as path:
+        asker.settimeout(deadline_s)
+        try:
+            asker.connect(path)
+            asker.sendall(request)
+            with asker.makefile("rb") as reply:
+                line = reply.readline(REPLY_BYTES_MAX)
+        except TimeoutError as exc:
+            raise TryLater(
+                f"the node in {home} has not answered for {deadline_s:.0f} s",
+                code="NODE-SILENT",
+                likely="the machine is very busy, or the node hangs",
+                do="try again; if it stays so, stop the node and look at its journal",
+            ) from exc
+        except OSError as exc:
+            raise TryLater(
+                f"no node is running in {home}",
+                code="NO-NODE",
+                do=f"start one: p2ptrain node --home {home} --bootstrap ADDRESS",
+            ) from exc
+    return _parsed(line)
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        reply = json.loads(line)
+    except ValueError as exc:
+        raise RemoteProtocolError(f"the node's reply is not JSON: {line[:80]!r}") from exc
+    if not isinstance(reply, dict):
+        raise RemoteProtocolError("the node's reply is not an object")
+    if "error" in reply:
+        raise RemoteProtocolError(f"the node refused: {reply['error']}")
+    return reply
+
+
+@contextmanager
+def _reachable(path: Path) -> Iterator[str]:
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
+        yield str(path)
+        return
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield str(path)[:SOCKET_PATH_BYTES_MAX]  # Nothing can be there: connecting says so.
+        return
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

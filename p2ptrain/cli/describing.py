@@ -1,0 +1,58 @@
+"""A run as a person and as a program read it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from p2ptrain.run import Run
+
+
+def run_facts(run: Run) -> dict[str, object]:
+    """For `--json`."""
+    manifest = run.manifest
+    return {
+        "run": run.id,
+        "name": manifest.name,
+        "organiser": manifest.organiser,
+        "created_unix": manifest.created_unix,
+        "admission": manifest.admission,
+        "founders": list(manifest.founders),
+        "outer_steps": manifest.outer.steps,
+        "inner_steps": manifest.inner.steps,
+        "train_blocks": manifest.data.train_blocks,
+        "validation_blocks": manifest.data.validation_blocks,
+        "block_tokens": manifest.data.block_tokens,
+        "genesis": manifest.genesis,
+        "layout": manifest.layout,
+    }
+
+
+def run_lines(run: Run) -> list[str]:
+    """One screen: whose run it is, what it trains, how, and what an exchange sends."""
+    from p2ptrain.names import label
+    from p2ptrain.observe.states import size
+    from p2ptrain.trainer.shapes import parameter_count
+
+    manifest = run.manifest
+    model, inner, outer, data = manifest.model, manifest.inner, manifest.outer, manifest.data
+    parameters = parameter_count(model)
+    created = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.created_unix))
+    lease_tokens = inner.steps * data.block_tokens
+    return [
+        f"run       {manifest.name} ({run.id})",
+        f"signed by {label(manifest.organiser)}, {created}",
+        f"admission {manifest.admission}; {len(manifest.founders)} founders",
+        f"model     {parameters / 1e6:.2f} M parameters: {model.layers} layers of width "
+        f"{model.width}, {model.heads} heads, vocabulary {model.vocab}, context {model.sequence}",
+        f"data      {data.train_blocks} blocks of {data.block_tokens} tokens, "
+        f"{data.validation_blocks} more for validation",
+        f"inner     {inner.steps} steps of {inner.batch_sequences} sequences, "
+        f"learning rate {inner.lr:g}, {inner.schedule}",
+        f"outer     {outer.steps} steps of {lease_tokens} tokens a peer, "
+        f"learning rate {outer.lr:g}, momentum {outer.momentum:g}",
+        f"exchange  about {size(2 * parameters)} up and down for each peer and outer step "
+        f"({manifest.codec.name}, blocks of {manifest.codec.block})",
+        f"quorum    {manifest.policy.quorum}; at least {manifest.policy.participants_min} trainers",
+    ]

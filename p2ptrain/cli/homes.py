@@ -1,0 +1,104 @@
+"""Which home a command works in, and what it needs to find there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from p2ptrain.errors import ConfigError, NotAuthorised
+
+if TYPE_CHECKING:
+    from p2ptrain.identity import Identity
+    from p2ptrain.node.home import Home
+    from p2ptrain.run import Run
+
+HomeOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        envvar="P2PTRAIN_HOME",
+        metavar="DIR",
+        help="Where this node keeps its key, run, store and journal.",
+        show_default="the user's data folder",
+    ),
+]
+
+
+def home_path(given: Path | None) -> Path:
+    """The folder that was asked for, or the usual one of this user."""
+    if given is not None:
+        return given.expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("p2ptrain", appauthor=False))
+
+
+def open_home(given: Path | None) -> Home:
+    """The home, made if it is not there yet."""
+    from p2ptrain.node.home import Home
+
+    path = home_path(given)
+    if path.exists() and not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"the home {path} cannot be written to", do="choose another with --home DIR"
+        )
+    return Home(path)
+
+
+def run_of(home: Home) -> Run:
+    """The run whose documents are in this home.
+
+    Raises ConfigError: there is none, or its file is damaged.
+    """
+    from p2ptrain.run import load_run
+
+    run = load_run(home.manifest)
+    if run is None:
+        raise ConfigError(
+            f"there is no run in {home.root}",
+            code="RUN-NONE",
+            do="p2ptrain run publish makes one; a node fetches its own when it first connects",
+        )
+    return run
+
+
+def organiser_of(home: Home, run: Run) -> Identity:
+    """The identity in this home, which must be the one that organises `run`.
+
+    Raises NotAuthorised: it is not.
+    """
+    from p2ptrain.identity import load_or_create
+    from p2ptrain.names import label
+
+    identity = load_or_create(home.identity)
+    if identity.peer != run.manifest.organiser:
+        raise NotAuthorised(
+            f"only the organiser of run {run.manifest.name!r} can change who may take part",
+            code="AUTH-ORGANISER",
+            evidence=[
+                f"the organiser is {label(run.manifest.organiser)}",
+                f"the key in {home.root} is {label(identity.peer)}",
+            ],
+            do="use --home with the folder that the run was published from",
+        )
+    return identity
+
+
+def peer_from(text: str) -> str:
+    """`text` if it is a peer id.
+
+    Raises ConfigError: it is not, for instance because it is a whole address.
+    """
+    from p2ptrain.identity import is_peer_id
+
+    peer = text.rpartition("/p2p/")[2]
+    if not is_peer_id(peer):
+        raise ConfigError(
+            f"{text!r} is not a peer id",
+            code="PEER-ID",
+            do="it begins with 12D3KooW; the volunteer sees it with: p2ptrain id",
+        )
+    return peer

@@ -1,0 +1,136 @@
+"""The command `p2ptrain`: its table of commands, and the place where errors become exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+
+import typer
+from typer.exceptions import TyperException
+
+from p2ptrain import __version__
+from p2ptrain.cli import allow_command, run_command, status_command
+from p2ptrain.cli.node_command import EXAMPLES as NODE_EXAMPLES
+from p2ptrain.cli.node_command import node
+from p2ptrain.cli.output import examples, result, result_json
+from p2ptrain.cli.rendering import error_json, show_error
+from p2ptrain.errors import MachineUnfit, P2PTrainError
+
+BUG = 1
+INTERRUPTED = 130
+"""What a shell reports for a command that Ctrl-C ended."""
+
+app = typer.Typer(
+    name="p2ptrain",
+    help="Train one large model together with people you do not know, with no server in between.",
+    epilog=examples(
+        "p2ptrain node --bootstrap ADDRESS     take part in a run",
+        "p2ptrain run new                      make a run of your own",
+        "p2ptrain status                       see what the node here does",
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("node", epilog=NODE_EXAMPLES)(node)
+app.command("status", epilog=status_command.STATUS_EXAMPLES)(status_command.status)
+app.command("id", epilog=status_command.ID_EXAMPLES)(status_command.identity)
+app.add_typer(run_command.app, name="run")
+app.add_typer(allow_command.app, name="allow")
+app.command("explain", epilog=status_command.EXPLAIN_EXAMPLES)(status_command.explain)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        result(f"p2ptrain {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code; nothing is raised."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(words, prog_name="p2ptrain", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except TyperException as exc:
+        return _usage(exc)
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; a second complaint at exit helps nobody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (Exception, BaseExceptionGroup) as exc:
+        return _report(exc, words)
+
+
+def _usage(exc: TyperException) -> int:
+    """A wrong option or argument, in the words of the parser."""
+    show = getattr(exc, "show", None)
+    if show is not None:
+        show()
+    else:
+        print(exc, file=sys.stderr)
+    return int(exc.exit_code)
+
+
+def _report(exc: BaseException, words: Sequence[str]) -> int:
+    """Show whatever ended a command, for a person and, if asked for, for a program."""
+    error = translated(exc)
+    if error is None:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    if any(word in ("--verbose", "-v", "-vv") for word in words):
+        traceback.print_exception(exc)
+    show_error(error)
+    if "--json" in words:
+        result_json(error_json(error))
+    return int(error.exit_code)
+
+
+def translated(exc: BaseException) -> P2PTrainError | None:
+    """The error to show for `exc`: itself, the first of its group, or our admission of a bug.
+
+    None stands for Ctrl-C, which a group may have wrapped.
+    """
+    leaves = list(_leaves(exc))
+    for leaf in leaves:
+        if isinstance(leaf, P2PTrainError):
+            return leaf
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        return None
+    leaf = leaves[0]
+    if isinstance(leaf, OSError):
+        about = f"{leaf.filename}: " if leaf.filename else ""
+        return MachineUnfit(f"{about}{leaf.strerror or leaf}", code="OS")
+    frames = traceback.extract_tb(leaf.__traceback__)
+    where = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames[-3:]]
+    return P2PTrainError(
+        f"{type(leaf).__name__}: {leaf}",
+        code="BUG",
+        evidence=where,
+        likely="this is a fault in p2ptrain, not in what you did",
+        do="run the same command with -v, and report what it prints",
+    )
+
+
+def _leaves(exc: BaseException) -> Iterator[BaseException]:
+    if isinstance(exc, BaseExceptionGroup):
+        for inner in exc.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield exc

@@ -1,0 +1,96 @@
+"""`p2ptrain node`: from options to a NodeConfig, and on to the node itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from p2ptrain.cli.homes import HomeOption, home_path
+from p2ptrain.cli.output import examples
+from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port, parse_rate
+from p2ptrain.errors import ConfigError
+from p2ptrain.ids import RunId
+
+EXAMPLES = examples(
+    "p2ptrain node --bootstrap /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…",
+    "p2ptrain node --seed --listen /ip4/0.0.0.0/tcp/4201 --data-listen 0.0.0.0:4202",
+    "p2ptrain node --bootstrap ADDRESS --ranks 2 --device cuda --limit-up 20Mbit",
+)
+
+
+def node(
+    home: HomeOption = None,
+    bootstrap: Annotated[
+        list[str] | None,
+        typer.Option("--bootstrap", metavar="ADDR", help="A peer to start from; may be repeated."),
+    ] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option("--listen", metavar="ADDR", help="Where to listen.", show_default=LISTEN),
+    ] = None,
+    announce: Annotated[
+        list[str] | None,
+        typer.Option("--announce", metavar="ADDR", help="An address under which others reach us."),
+    ] = None,
+    data_listen: Annotated[
+        str, typer.Option("--data-listen", metavar="HOST:PORT", help="Where bulk data comes in.")
+    ] = DATA_LISTEN,
+    seed: Annotated[
+        bool, typer.Option("--seed", help="Vote and serve the run; train nothing.")
+    ] = False,
+    ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Trainer processes.")] = 1,
+    threads: Annotated[
+        int, typer.Option("--threads", metavar="N", help="CPU threads of each of them.")
+    ] = 1,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    limit_up: Annotated[
+        str | None, typer.Option("--limit-up", metavar="RATE", help="Such as 8Mbit or 2MB.")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUNID", help="Take part in this run or in none.")
+    ] = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="End with status 6 instead of waiting for approval.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    mdns: Annotated[bool, typer.Option("--mdns/--no-mdns", help="Find peers on this LAN.")] = False,
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, help="Tell more.", show_default=False)
+    ] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell errors only.")] = False,
+) -> None:
+    """Take part in a run, or serve one.
+
+    The node finds the run, fetches its state, trains, and exchanges with the others.
+    Ctrl-C once leaves kindly, twice at once.
+    """
+    if quiet and verbose:
+        raise ConfigError("--quiet and --verbose exclude each other", do="give one of them")
+    data_host, data_port = parse_host_port(data_listen)
+    config = NodeConfig(
+        home=home_path(home),
+        bootstrap=tuple(bootstrap or ()),
+        listen=tuple(listen or (LISTEN,)),
+        announce=tuple(announce or ()),
+        data_host=data_host,
+        data_port=data_port,
+        seed=seed,
+        ranks=ranks,
+        threads=threads,
+        device=device,  # type: ignore[arg-type]  # NodeConfig itself checks it
+        limit_up_bytes_per_s=None if limit_up is None else parse_rate(limit_up),
+        wait_for_approval=not no_wait,
+        run=None if run is None else RunId(run),
+        assume_yes=yes,
+        mdns=mdns,
+        verbosity=-1 if quiet else verbose,
+    )
+    raise typer.Exit(start(config))
+
+
+def start(config: NodeConfig) -> int:
+    """Load what is slow to load, and run."""
+    from p2ptrain.node.main import run_node
+
+    return run_node(config)

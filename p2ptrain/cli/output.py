@@ -1,0 +1,32 @@
+"""Where the lines of a command go: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+SCHEMA = 1
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+
+def result(text: str) -> None:
+    print(text)
+
+
+def result_json(value: Mapping[str, object]) -> None:
+    """One object with the schema number, unless it brings its own."""
+    print(json.dumps({"schema": SCHEMA, **value}, ensure_ascii=False))
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help. The mark keeps the lines as they are."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

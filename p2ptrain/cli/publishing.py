@@ -1,0 +1,140 @@
+"""Publishing a run: text to blocks, sizes to first weights, all into the store, and a signature.
+
+The order is such that a publish which is cut short leaves no run behind: the manifest is written
+last, and without it the rest is garbage that the next attempt finds and reuses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from p2ptrain.cli.corpus import corpus
+from p2ptrain.config.run_file import RunFile, load_run_file
+from p2ptrain.data.pack import PackedData, PackSpec, pack
+from p2ptrain.errors import ConfigError
+from p2ptrain.identity import load_or_create
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.node.home import Home
+from p2ptrain.observe.states import size
+from p2ptrain.run import (
+    Allowlist,
+    DataIndex,
+    Made,
+    Run,
+    SignedAllowlist,
+    data_index,
+    draft_manifest,
+    save_allowlist,
+    save_run,
+)
+from p2ptrain.run.draft import model_spec
+from p2ptrain.state import write_state
+from p2ptrain.store import Store
+from p2ptrain.trainer.genesis import genesis
+from p2ptrain.trainer.shapes import layout_of
+
+TOKENIZER_KIND = "tokenizer"
+
+
+def publish_run(
+    run_path: Path,
+    home: Home,
+    *,
+    founders: Sequence[PeerId],
+    allowed: Sequence[PeerId],
+    say: Callable[[str], None],
+) -> Run:
+    """Make the run that `run_path` describes, and keep all of it in `home`.
+
+    Without founders the organiser is the only one. Founders and the organiser are always allowed.
+
+    Raises:
+        ConfigError: the run file is wrong, its text cannot be read or is too short, or the home
+            holds a run already.
+        StoreError: the store is in use, or the disk is full.
+    """
+    if home.manifest.exists():
+        raise ConfigError(
+            f"there is a run in {home.root} already",
+            code="RUN-EXISTS",
+            do="give this run another home with --home DIR",
+        )
+    run_file = load_run_file(run_path)
+    organiser = load_or_create(home.identity)
+    with Store(home.store) as store:
+        made = _make(run_file, run_path.parent, store, say)
+    manifest = draft_manifest(
+        run_file,
+        made,
+        organiser=organiser.peer,
+        founders=tuple(dict.fromkeys(founders)) or (organiser.peer,),
+        created_unix=int(time.time()),
+    )
+    run = Run.publish(organiser, manifest)
+    allowlist = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
+    save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, allowlist))
+    save_run(home.manifest, run)
+    say(f"run {manifest.name!r} is signed; {len(allowlist.peers)} peers are on its allowlist")
+    return run
+
+
+def _make(run_file: RunFile, folder: Path, store: Store, say: Callable[[str], None]) -> Made:
+    """Data and genesis, stored; returns their digests."""
+    limit_bytes = int(run_file.data.limit_mb * 1e6)
+    documents = corpus(run_file.data.source, limit_bytes, beside=folder)
+    text_bytes = sum(len(document.encode()) for document in documents)
+    say(f"packing {size(text_bytes)} of text in {len(documents)} documents")
+    packed = pack(documents, _pack_spec(run_file))
+    say(
+        f"{len(packed.train)} blocks of {packed.spec.block_tokens} tokens to train on, "
+        f"{len(packed.validation)} to validate, {packed.bytes_per_token:.2f} bytes a token"
+    )
+    tokenizer = store.put_blob(TOKENIZER_KIND, [packed.tokenizer_json], {})
+    index = _store_blocks(store, packed)
+    genesis_digest, layout_digest = _store_genesis(run_file, store, say)
+    return Made(
+        tokenizer,
+        index,
+        len(packed.train),
+        len(packed.validation),
+        genesis_digest,
+        layout_digest,
+    )
+
+
+def _pack_spec(run_file: RunFile) -> PackSpec:
+    return PackSpec(
+        vocab=run_file.model.vocab,
+        sequence=run_file.model.sequence,
+        block_sequences=run_file.inner.batch_sequences,
+        validation_blocks=run_file.data.validation_blocks,
+        seed=run_file.data.seed,
+    )
+
+
+def _store_blocks(store: Store, packed: PackedData) -> Digest:
+    train = tuple(store.put_chunk(block, settle=False) for block in packed.train)
+    validation = tuple(store.put_chunk(block, settle=False) for block in packed.validation)
+    store.settle()
+    index = DataIndex(train, validation).to_bytes()
+    return store.put_blob(data_index.KIND, [index], {})
+
+
+def _store_genesis(
+    run_file: RunFile, store: Store, say: Callable[[str], None]
+) -> tuple[Digest, Digest]:
+    """The snapshot of θ and m before outer step 0, and the digest of the layout.
+
+    Its `meta` names no run, since the run's id follows from the snapshot's digest.
+    """
+    spec = model_spec(run_file)
+    layout = layout_of(spec)
+    theta = genesis(spec, run_file.model.seed)
+    meta = {"step": 0, "layout": layout.digest}
+    digest = write_state(store, theta, np.zeros_like(theta), meta)
+    say(f"first weights: {layout.numel} elements, {size(theta.nbytes)}")
+    return digest, layout.digest

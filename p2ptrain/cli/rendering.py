@@ -1,0 +1,77 @@
+"""Puts an error on the screen: code, what, evidence, whose fault, what to do, where to read more.
+
+    error[NET-REFUSED] none of the 2 bootstrap addresses answered
+      tried   /ip4/203.0.113.7/tcp/4201/p2p/12D3…  refused after 31 ms
+      likely  the organiser's seed is down. This is not your machine's fault.
+      do      wait, or ask for a fresh invite
+      more    p2ptrain explain NET-REFUSED
+
+Parts of an error may have come from a peer, so nothing unprintable reaches the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+from p2ptrain.errors import P2PTrainError
+
+SCHEMA = 1
+LABELS = ("tried", "seen")
+"""A line of evidence may begin with its label; one that does not is something that was seen."""
+
+LINE_CHARACTERS_MAX = 400
+
+
+def error_lines(error: P2PTrainError) -> list[str]:
+    """The error as lines of plain text."""
+    return [f"error[{error.code}] {printable(error.what)}", *_details(error)]
+
+
+def _details(error: P2PTrainError) -> Iterator[str]:
+    for line in error.evidence:
+        label, _, rest = line.partition(" ")
+        if label not in LABELS:
+            label, rest = "seen", line
+        yield f"  {label:<7} {printable(rest.strip())}"
+    for label, text in (("likely", error.likely), ("do", error.do)):
+        if text:
+            yield f"  {label:<7} {printable(text)}"
+    yield f"  {'more':<7} p2ptrain explain {error.code}"
+
+
+def error_json(error: P2PTrainError) -> dict[str, object]:
+    """The error for programs: `--json` prints it on stdout."""
+    return {
+        "schema": SCHEMA,
+        "error": {
+            "code": error.code,
+            "what": error.what,
+            "evidence": list(error.evidence),
+            "likely": error.likely,
+            "do": error.do,
+        },
+    }
+
+
+def printable(text: str) -> str:
+    """`text` on one line of bounded length, without anything that a terminal would obey."""
+    shown = "".join(letter if letter.isprintable() else "·" for letter in text)
+    return shown if len(shown) <= LINE_CHARACTERS_MAX else shown[: LINE_CHARACTERS_MAX - 1] + "…"
+
+
+def show_error(error: P2PTrainError, stream: TextIO | None = None) -> None:
+    """Write the error to stderr, its first words in red where that can be seen."""
+    stream = stream or sys.stderr
+    head, *details = error_lines(error)
+    if coloured(stream):
+        mark, bracket, rest = head.partition("]")
+        head = f"\033[1;31m{mark}{bracket}\033[0m{rest}"
+    print(head, *details, sep="\n", file=stream)
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether colours may be used: a terminal, and nobody said NO_COLOR."""
+    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

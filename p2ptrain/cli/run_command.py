@@ -1,0 +1,92 @@
+"""`p2ptrain run`: an organiser makes a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from p2ptrain.cli.describing import run_facts, run_lines
+from p2ptrain.cli.homes import HomeOption, open_home, peer_from, run_of
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.errors import ConfigError
+
+app = typer.Typer(help="Make a run and look at it.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command(epilog=examples("p2ptrain run new", "p2ptrain run new --out my.toml --size tiny"))
+def new(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")] = Path(
+        "run.toml"
+    ),
+    size: Annotated[str, typer.Option("--size", help="Where to start: demo or tiny.")] = "demo",
+) -> None:
+    """Write a commented run file to start from."""
+    from p2ptrain.config.samples import sample
+
+    text = sample(size)
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as exc:
+        raise ConfigError(f"{out} exists already", do="choose another name with --out") from exc
+    progress(f"{out} is a run to start from. Edit it, then: p2ptrain run publish {out}")
+
+
+@app.command(
+    epilog=examples(
+        "p2ptrain run publish run.toml",
+        "p2ptrain run publish run.toml --home ORGANISER --allow 12D3KooW… --allow 12D3KooX…",
+        "p2ptrain run publish run.toml --founder SEED1 --founder SEED2 --founder SEED3",
+    )
+)
+def publish(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", show_default=False)],
+    home: HomeOption = None,
+    founder: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--founder",
+            metavar="PEERID",
+            help="Who votes first; may be repeated.",
+            show_default="yourself",
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="PEERID", help="Who may take part; may be repeated."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Prepare data and first weights, sign manifest and allowlist, print the run id.
+
+    Founders and you yourself are on the allowlist in any case.
+    """
+    from p2ptrain.cli.publishing import publish_run
+    from p2ptrain.ids import PeerId
+
+    where = open_home(home)
+    published = publish_run(
+        run_file,
+        where,
+        founders=[PeerId(peer_from(peer)) for peer in founder or ()],
+        allowed=[PeerId(peer_from(peer)) for peer in allow or ()],
+        say=progress,
+    )
+    if as_json:
+        result_json(run_facts(published))
+    else:
+        result(published.id)
+    progress(f"start a seed for it: p2ptrain node --seed --home {where.root}")
+
+
+@app.command(epilog=examples("p2ptrain run show", "p2ptrain run show --home NODE --json"))
+def show(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Show the run in this home, as its organiser signed it."""
+    run = run_of(open_home(home))
+    if as_json:
+        result_json(run_facts(run))
+        return
+    for line in run_lines(run):
+        result(line)
