@@ -94,6 +94,8 @@ class PolicySection(Section):
     attempts_max: Annotated[int, Field(ge=1, le=100)] = 4
     participants_min: Annotated[int, Field(ge=1, le=10_000)] = 2
     snapshot_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    evaluate_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    chunk_bytes: Annotated[int, Field(ge=4096, le=4_194_304)] = 4_194_304
 
 
 class RunFile(Section):

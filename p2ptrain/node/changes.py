@@ -1,8 +1,8 @@
 """How the tasks of a node learn that it is time to look again.
 
 One bell for everybody: whoever changes something rings, and every task that waits looks at the
-whole state anew. A bell a task would be cheaper and could be forgotten; a node has a dozen tasks and
-a few changes a second.
+whole state anew. A bell a task would be cheaper and could be forgotten; a node has a dozen tasks
+and a few changes a second.
 """
 
 from __future__ import annotations

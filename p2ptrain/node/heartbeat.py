@@ -122,7 +122,9 @@ def decode(data: bytes) -> Heartbeat:
     run, head, state = wire["run"], wire["head"], wire["state"]
     if not (is_digest(run) and is_digest(head)):
         raise RemoteProtocolError("a heartbeat's run or head is not a digest")
-    assert isinstance(run, str) and isinstance(head, str) and isinstance(state, str)
+    assert isinstance(run, str)
+    assert isinstance(head, str)
+    assert isinstance(state, str)
     return Heartbeat(
         run=RunId(run),
         incarnation=_count(wire["incarnation"]),
@@ -189,7 +191,9 @@ def _reduce(value: object) -> ReduceReport | None:
         raise RemoteProtocolError("a heartbeat suspects what is not a peer")
     assert update is None or isinstance(update, str)
     named = tuple(PeerId(suspect) for suspect in suspects)
-    return ReduceReport(_count(step), _count(attempt), None if update is None else Digest(update), named)
+    return ReduceReport(
+        _count(step), _count(attempt), None if update is None else Digest(update), named
+    )
 
 
 def _items(value: object, count: int) -> Sequence[object]:

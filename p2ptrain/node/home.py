@@ -1,12 +1,12 @@
 """Where a node keeps what must survive it, and the lock that keeps a second one out.
 
-    HOME/identity.key          the peer's secret
-    HOME/run/manifest.signed   the run, as its organiser signed it
-    HOME/run/allowlist.signed  who may take part, the newest seen
-    HOME/ledger.log            certified entries          HOME/votes.log   what we promised
-    HOME/store/                chunks, snapshots, updates
-    HOME/peers.json            addresses of peers met before
-    HOME/journal.jsonl         what happened              HOME/control.sock  for `p2ptrain status`
+HOME/identity.key          the peer's secret
+HOME/run/manifest.signed   the run, as its organiser signed it
+HOME/run/allowlist.signed  who may take part, the newest seen
+HOME/ledger.log            certified entries          HOME/votes.log   what we promised
+HOME/store/                chunks, snapshots, updates
+HOME/peers.json            addresses of peers met before
+HOME/journal.jsonl         what happened              HOME/control.sock  for `p2ptrain status`
 """
 
 from __future__ import annotations

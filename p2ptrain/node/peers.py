@@ -6,7 +6,7 @@ bounded: a run of more peers than `PEERS_MAX` would need another way to gossip a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from p2ptrain.dataplane import Endpoint
@@ -32,8 +32,11 @@ class PeerTable:
     def __init__(self) -> None:
         self._views: dict[PeerId, PeerView] = {}
 
-    def __iter__(self) -> Iterable[PeerView]:
-        return iter(self._views.values())
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def __iter__(self) -> Iterator[PeerView]:
+        return iter(list(self._views.values()))
 
     def get(self, peer: PeerId) -> PeerView | None:
         return self._views.get(peer)

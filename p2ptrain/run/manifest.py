@@ -30,6 +30,7 @@ from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.names import label
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.reading import plain, read
+from p2ptrain.store.blob import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 
 VERSION = 1
 """The version of everything that peers say to each other. A run never changes it."""
@@ -102,7 +103,9 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How members decide. `snapshot_every` counts outer steps."""
+    """How members decide. `snapshot_every` and `evaluate_every` count outer steps; `chunk_bytes` is
+    how updates and snapshots are cut, so that all peers name them alike.
+    """
 
     quorum: Quorum
     quorum_loss: QuorumLoss
@@ -112,6 +115,8 @@ class Policy:
     attempts_max: int
     participants_min: int
     snapshot_every: int
+    evaluate_every: int
+    chunk_bytes: int
 
     def __post_init__(self) -> None:
         _require(self.quorum in get_args(Quorum), "policy.quorum", self.quorum)
@@ -123,7 +128,12 @@ class Policy:
             "policy.round_timeout_s",
             self.round_timeout_s,
         )
-        for name in ("attempts_max", "participants_min", "snapshot_every"):
+        _require(
+            CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX,
+            "policy.chunk_bytes",
+            self.chunk_bytes,
+        )
+        for name in ("attempts_max", "participants_min", "snapshot_every", "evaluate_every"):
             _require(0 < getattr(self, name) <= COUNT_MAX, f"policy.{name}", getattr(self, name))
 
 

@@ -1,0 +1,139 @@
+"""The ledger's core at work: events in, effects out, in the order that safety asks for.
+
+One task owns the `Ledger`. It alone calls `handle`, and it carries out the effects of one event
+before it takes the next: a vote is on disk before it is on the wire. Everybody else reads
+`parts.ledger.state` and tells this task what happened. It does not know what a roster or a commit
+leads to; it rings the bell, and the other tasks look.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import groupby
+
+import trio
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.effects import (
+    Announce,
+    AskEntries,
+    Decided,
+    Effect,
+    FetchUpdate,
+    Note,
+    Persist,
+    Send,
+)
+from p2ptrain.ledger.events import Allowed, Event, Received, Tick, UpdateHeld
+from p2ptrain.ledger.messages import EntriesRequest
+from p2ptrain.ledger.values import Certified, Roster
+from p2ptrain.ledger.wire import decode, encode
+from p2ptrain.node import chain, updates
+from p2ptrain.node.outboxes import Outboxes
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.topics import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, Handler, ledger_topic
+
+BATCH_EVENTS = 64
+"""Events that wait are taken together, so that a burst of reports rings the bell once."""
+
+
+async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> None:
+    """Own the ledger, for ever."""
+    parts.network.handle(LEDGER_PROTOCOL, _listener(parts), bytes_max=LEDGER_BYTES_MAX)
+    await parts.tell(Allowed(parts.admission.members_allowed()))
+    async with trio.open_nursery() as nursery:
+        outboxes = Outboxes(parts, nursery)
+        while True:
+            for event in await _due(events, parts.ledger.next_deadline()):
+                for effects in _in_runs(parts.ledger.handle(event, parts.now())):
+                    await _carry_out(parts, effects, outboxes, nursery)
+            parts.changes.ring()
+
+
+async def _due(events: trio.MemoryReceiveChannel[Event], deadline: float | None) -> list[Event]:
+    """What has come; a Tick if the ledger's own deadline is there first."""
+    taken: list[Event] = []
+    with trio.move_on_at(float("inf") if deadline is None else deadline):
+        taken.append(await events.receive())
+    with suppress(trio.WouldBlock):
+        while taken and len(taken) < BATCH_EVENTS:
+            taken.append(events.receive_nowait())
+    return taken or [Tick()]
+
+
+def _in_runs(effects: list[Effect]) -> list[list[Effect]]:
+    """Neighbouring effects of one type together: votes and entries then share a write."""
+    return [list(run) for _, run in groupby(effects, key=type)]
+
+
+async def _carry_out(
+    parts: Parts, effects: list[Effect], outboxes: Outboxes, nursery: trio.Nursery
+) -> None:
+    """One run of effects of the same type, done when this returns."""
+    records = [effect.record for effect in effects if isinstance(effect, Persist)]
+    if records:
+        await trio.to_thread.run_sync(parts.votes.append, records)
+    decided = [effect.certified for effect in effects if isinstance(effect, Decided)]
+    if decided:
+        await trio.to_thread.run_sync(
+            parts.chain_log.append, [chain.entry_bytes(each) for each in decided]
+        )
+        for certified in decided:
+            parts.journal.write("decided", **_account(certified))
+    for effect in effects:
+        match effect:
+            case Send(peer, message):
+                outboxes.post(peer, encode(message))
+            case AskEntries(peer, from_height):
+                outboxes.post(peer, encode(EntriesRequest(from_height)))
+            case Announce(message):
+                outboxes.announce(ledger_topic(parts.run), encode(message))
+            case FetchUpdate(update, _):
+                nursery.start_soon(_hold_update, parts, update)
+            case Note(text):
+                parts.journal.write("note", text=text)
+            case _:
+                pass
+
+
+async def _hold_update(parts: Parts, update: Digest) -> None:
+    """Get an update that is to be voted on; say so once its bytes are here and are sound."""
+    if update in parts.holding:
+        return
+    parts.holding.add(update)
+    try:
+        await updates.obtain(parts, update, parts.ledger.state.step)
+        await parts.tell(UpdateHeld(update))
+    except RemoteProtocolError as exc:
+        parts.journal.write("bad-update", digest=update, reason=exc.what)
+    finally:
+        parts.holding.discard(update)
+
+
+def _listener(parts: Parts) -> Handler:
+    async def receive(peer: PeerId, payload: bytes) -> bytes:
+        parts.hear(Received(peer, decode(payload)))
+        return b""
+
+    return receive
+
+
+def _account(certified: Certified) -> dict[str, object]:
+    """What the journal says of an entry."""
+    value = certified.entry.value
+    said: dict[str, object] = {
+        "height": certified.entry.height,
+        "entry": certified.entry.digest,
+        "kind": type(value).__name__.lower(),
+        "step": value.step,
+        "round": certified.certificate.round,
+    }
+    if isinstance(value, Roster):
+        said |= {
+            "attempt": value.attempt,
+            "voters": value.voters,
+            "learners": value.learners,
+            "participants": [[each.peer, each.tokens, each.blocks] for each in value.participants],
+        }
+    return said

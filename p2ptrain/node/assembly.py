@@ -1,0 +1,156 @@
+"""Open everything that a node holds, in the order of need, and close it in the opposite one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import psutil
+import trio
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.dataplane import Credentials, Endpoint, Listener, RingInbox
+from p2ptrain.errors import VersionMismatch
+from p2ptrain.identity import Identity
+from p2ptrain.ledger.detector import Detector
+from p2ptrain.ledger.events import Event
+from p2ptrain.net import Network
+from p2ptrain.node.admission import Admission
+from p2ptrain.node.chain import open_ledger
+from p2ptrain.node.gossip import HEARTBEAT_S
+from p2ptrain.node.home import Home
+from p2ptrain.node.parts import Outer, Parts
+from p2ptrain.observe.journal import Journal
+from p2ptrain.ring import TokenBucket
+from p2ptrain.run import Run
+from p2ptrain.state import Arena, Layout, OuterState
+from p2ptrain.store import Store
+from p2ptrain.swarm import PURPOSE, ChunkServer
+from p2ptrain.trainer.shapes import layout_of
+
+EVENTS_MAX = 4096
+"""Reports of a thousand peers with room for bursts; own events wait, those of peers are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The parts, the run that they serve, and the end of the ledger's inbox that reads."""
+
+    parts: Parts
+    run: Run
+    events: trio.MemoryReceiveChannel[Event]
+
+
+@asynccontextmanager
+async def assembled(
+    config: NodeConfig,
+    home: Home,
+    journal: Journal,
+    identity: Identity,
+    run: Run,
+    admission: Admission,
+    network: Network,
+) -> AsyncIterator[Made]:
+    """The parts of a node that serves `run`, closed again when the block is left.
+
+    Raises:
+        ConfigError: the data plane's port cannot be bound.
+        StoreError: the store or a log cannot be opened.
+        VersionMismatch: the run's parameters lie otherwise than this version places them.
+        MachineUnfit: too little memory for the run's vectors.
+    """
+    layout = _layout(run)
+    send, receive = trio.open_memory_channel[Event](EVENTS_MAX)
+    credentials = Credentials.create(identity)
+    with ExitStack() as stack:
+        store = stack.enter_context(Store(home.store, chunk_bytes=run.manifest.policy.chunk_bytes))
+        listener = stack.enter_context(
+            Listener(credentials, config.data_host, config.data_port, allowed=admission.admits)
+        )
+        limit = config.limit_up_bytes_per_s
+        uplink = TokenBucket(limit) if limit else None
+        ring_inbox = RingInbox()
+        listener.handle("ring", ring_inbox.handle)
+        listener.handle(
+            PURPOSE, ChunkServer(store, limit=partial(_wait_for, uplink) if uplink else None)
+        )
+        ledger, chain_log, votes = open_ledger(home, run, identity, trio.current_time())
+        for log in (chain_log, votes):
+            if log.recovered:
+                journal.write("recovered", what=log.recovered)
+        vectors = OuterState(layout.numel)
+        stack.callback(vectors.close)
+        arena = None if config.seed else Arena(vectors)
+        if arena is not None:
+            stack.callback(arena.close)
+        parts = Parts(
+            config=config,
+            home=home,
+            identity=identity,
+            run=run.id,
+            manifest=run.manifest,
+            admission=admission,
+            network=network,
+            credentials=credentials,
+            listener=listener,
+            ring_inbox=ring_inbox,
+            endpoint=_endpoint(identity, credentials, listener, network),
+            store=store,
+            layout=layout,
+            outer=Outer(vectors),
+            arena=arena,
+            ledger=ledger,
+            chain_log=chain_log,
+            votes=votes,
+            detector=Detector(HEARTBEAT_S),
+            journal=journal,
+            uplink=uplink,
+            events=send,
+        )
+        yield Made(parts, run, receive)
+
+
+def _layout(run: Run) -> Layout:
+    layout = layout_of(run.manifest.model)
+    if layout.digest != run.manifest.layout:
+        raise VersionMismatch(
+            "the run's parameters lie in another order than this p2ptrain puts them",
+            evidence=[f"the run has layout {run.manifest.layout}", f"here it is {layout.digest}"],
+            likely="the run was published with another version of p2ptrain",
+            do="install the version that the organiser names",
+        )
+    return layout
+
+
+def _wait_for(uplink: TokenBucket, count: int) -> None:
+    """For the chunk server's threads: return when `count` bytes may be sent."""
+    threading.Event().wait(min(uplink.reserve(count), threading.TIMEOUT_MAX))
+
+
+def _endpoint(
+    identity: Identity, credentials: Credentials, listener: Listener, network: Network
+) -> Endpoint:
+    """Where others reach our data plane: its own address, or where the control plane is reached."""
+    host, port = listener.address
+    if host in ("0.0.0.0", "::"):
+        host = _outward_host(network)
+    return Endpoint(identity.peer, host, port, credentials.certificate_der)
+
+
+def _outward_host(network: Network) -> str:
+    for address in network.addresses():
+        parts = address.split("/")
+        if parts[1] in ("ip4", "ip6") and not parts[2].startswith("127."):
+            return parts[2]
+    return _first_own_address()
+
+
+def _first_own_address() -> str:
+    for addresses in psutil.net_if_addrs().values():
+        for address in addresses:
+            if address.family.name == "AF_INET" and not address.address.startswith("127."):
+                return address.address
+    return "127.0.0.1"

@@ -1,0 +1,111 @@
+"""Stay connected to everybody we know of: votes, reports and bulk data go straight between peers.
+
+Of two peers the one with the smaller id dials first, so that two do not usually dial each other at
+once. A lost connection is a hint for the failure detector at once, and a reason to dial again.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from p2ptrain.errors import P2PTrainError, PeerError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.detector import Colour
+from p2ptrain.ledger.events import PeerDown, PeerUp
+from p2ptrain.net import PeerCache, PeerDisconnected
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.topics import provider_key
+
+LOOK_EVERY_S = 1.0
+DIAL_S = 6.0
+OTHERS_TURN_S = 4.0
+"""How long the peer with the larger id leaves the dialling to the other."""
+
+RETRY_FIRST_S = 2.0
+RETRY_MAX_S = 60.0
+FIND_EVERY_S = 60.0
+SAVE_EVERY_S = 30.0
+
+
+async def stay_connected(parts: Parts) -> None:
+    """Dial whom we know and are not connected to, for ever."""
+    due_at: dict[PeerId, float] = {}
+    waits_s: dict[PeerId, float] = {}
+    async with trio.open_nursery() as nursery:
+        while True:
+            connected = parts.network.connected()
+            for peer in known_peers(parts):
+                if peer in connected:
+                    due_at.pop(peer, None)
+                    waits_s.pop(peer, None)
+                    continue
+                first_s = 0.0 if parts.me < peer else OTHERS_TURN_S
+                if parts.now() >= due_at.setdefault(peer, parts.now() + first_s):
+                    wait_s = waits_s[peer] = min(2 * waits_s.get(peer, RETRY_FIRST_S), RETRY_MAX_S)
+                    due_at[peer] = parts.now() + wait_s
+                    nursery.start_soon(_dial, parts, peer)
+            await trio.sleep(LOOK_EVERY_S)
+
+
+def known_peers(parts: Parts) -> list[PeerId]:
+    """Admitted peers that we have addresses of, members or not."""
+    known = parts.network.known_addresses()
+    return [peer for peer in known if peer != parts.me and parts.admission.admits(peer)]
+
+
+async def _dial(parts: Parts, peer: PeerId) -> None:
+    try:
+        await parts.network.connect_peer(peer, deadline_s=DIAL_S)
+    except PeerError as exc:
+        parts.journal.write("dial-failed", peer=peer, reason=exc.what)
+
+
+async def bootstrap_again(parts: Parts) -> None:
+    """When nobody is connected, go back to the addresses that we were given."""
+    while True:
+        await trio.sleep(10 * LOOK_EVERY_S)
+        if parts.network.connected() or not parts.config.bootstrap:
+            continue
+        try:
+            await parts.network.connect_any(parts.config.bootstrap, deadline_s=DIAL_S)
+        except P2PTrainError as exc:
+            parts.journal.write("bootstrap-failed", reason=exc.what, evidence=exc.evidence)
+
+
+async def find_peers(parts: Parts) -> None:
+    """Be on record in the DHT, look there for others, and remember addresses on disk."""
+    cache = PeerCache(parts.home.peers)
+    while True:
+        if parts.network.connected():
+            await parts.network.provide(provider_key(parts.run))
+            await parts.network.find_providers(provider_key(parts.run))
+        for _ in range(int(FIND_EVERY_S / SAVE_EVERY_S)):
+            await trio.to_thread.run_sync(cache.save, parts.network.known_addresses())
+            await trio.sleep(SAVE_EVERY_S)
+
+
+async def notice_lost_connections(parts: Parts) -> None:
+    """A connection that ends without a goodbye is a hint, acted on at once."""
+    async for event in parts.network.events:
+        if isinstance(event, PeerDisconnected):
+            parts.detector.hint_lost(event.peer, parts.now())
+            _judge(parts)
+
+
+async def watch_peers(parts: Parts) -> None:
+    """Let the detector judge whenever a colour may have changed."""
+    while True:
+        _judge(parts)
+        deadline = parts.detector.next_deadline()
+        until_s = LOOK_EVERY_S if deadline is None else deadline - parts.now()
+        await parts.changes.wait(at_most_s=min(max(until_s, 0.01), LOOK_EVERY_S))
+
+
+def _judge(parts: Parts) -> None:
+    for peer, colour in parts.detector.changes(parts.now()):
+        parts.journal.write("peer", peer=peer, health=colour.value)
+        if colour is Colour.RED:
+            parts.hear(PeerDown(peer))
+        elif colour is Colour.GREEN:
+            parts.hear(PeerUp(peer))
+        parts.changes.ring()

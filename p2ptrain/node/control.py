@@ -1,0 +1,103 @@
+"""The unix socket in a node's home, by which its owner's commands reach it.
+
+One line of JSON in, one line out. Whoever can open the socket owns the node: the home's mode keeps
+others out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from p2ptrain.errors import P2PTrainError
+from p2ptrain.node.gossip import admission_changed
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.status import status
+
+LINE_BYTES_MAX = 65_536
+ANSWER_S = 30.0
+
+Command = Callable[[Parts], Awaitable[dict[str, object]]]
+
+
+async def serve_commands(parts: Parts) -> None:
+    """Listen at HOME/control.sock, for ever."""
+    path = parts.home.control
+    with suppress(FileNotFoundError):
+        path.unlink()  # Left by a node that was killed: the home's lock says that it is gone.
+    listener = await _bind(path)
+    try:
+        await trio.serve_listeners(lambda stream: _serve(parts, stream), [listener])
+    finally:
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+async def _bind(path: Path) -> trio.SocketListener:
+    """A socket at `path`, by way of its folder, since the kernel takes no path over 107 bytes."""
+    sock = trio.socket.socket(trio.socket.AF_UNIX)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        await sock.bind(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+    path.chmod(0o600)
+    sock.listen(16)
+    return trio.SocketListener(sock)
+
+
+async def _serve(parts: Parts, stream: trio.SocketStream) -> None:
+    with trio.move_on_after(ANSWER_S), suppress(trio.BrokenResourceError):
+        async with stream:
+            answer = await _answer(parts, await _line(stream))
+            await stream.send_all(json.dumps(answer).encode() + b"\n")
+
+
+async def _line(stream: trio.SocketStream) -> bytes:
+    received = bytearray()
+    while b"\n" not in received and len(received) < LINE_BYTES_MAX:
+        piece = await stream.receive_some()
+        if not piece:
+            break
+        received += piece
+    return bytes(received).partition(b"\n")[0]
+
+
+async def _answer(parts: Parts, line: bytes) -> dict[str, object]:
+    try:
+        request = json.loads(line)
+        command = COMMANDS[request["command"]]
+    except (ValueError, TypeError, KeyError):
+        return {"error": f"a command is one of {', '.join(COMMANDS)}"}
+    try:
+        return await command(parts)
+    except P2PTrainError as exc:
+        return {"error": exc.what, "code": exc.code}
+
+
+async def _status(parts: Parts) -> dict[str, object]:
+    return (await status(parts)).to_json()
+
+
+async def _reload_allowlist(parts: Parts) -> dict[str, object]:
+    newer = parts.admission.reload()
+    if newer:
+        admission_changed(parts)
+    held = parts.admission.allowlist
+    return {"newer": newer, "sequence": held.allowlist.sequence if held else 0}
+
+
+async def _pending(parts: Parts) -> dict[str, object]:
+    return {"pending": sorted(parts.pending)}
+
+
+COMMANDS: dict[str, Command] = {
+    "status": _status,
+    "reload-allowlist": _reload_allowlist,
+    "pending": _pending,
+}

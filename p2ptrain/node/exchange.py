@@ -1,0 +1,173 @@
+"""Take part in the open reduce: connect the ring, average, store the update, say how it ended.
+
+One attempt at a time, each tried once. The outer lock is held meanwhile, so θ does not move under
+the ring. An attempt that has lost its point, because the ledger has moved on or a participant is
+down, is given up at once: nobody waits for a deadline that the agreement has already made moot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from p2ptrain.errors import ReduceAborted, StoreError
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.events import ReduceDone, ReduceFailed, UpdateHeld
+from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.values import Roster
+from p2ptrain.node import updates
+from p2ptrain.node.edges import Edges, connect
+from p2ptrain.node.heartbeat import ReduceReport
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.threads import in_thread
+from p2ptrain.observe.states import Exchanging, StandingBy
+from p2ptrain.ring import Reduce, ReduceRequest
+
+STREAMS = 2
+LINGER_S = 3.0
+"""How long a failed attempt's connections stay open, for the reason to travel by gossip first."""
+
+Result = TypeVar("Result")
+
+
+def reduce_due(state: LedgerState, outer_step: int | None, me: PeerId) -> Roster | None:
+    """The open roster, if we are to take part in its reduce and stand where it starts from."""
+    roster = state.roster
+    if roster is None or outer_step != roster.step or me not in roster.peers:
+        return None
+    return roster
+
+
+async def exchange(parts: Parts) -> None:
+    """Take part in every reduce that the ledger opens with us in it."""
+    tried: tuple[int, int] | None = None
+    while True:
+        roster = reduce_due(parts.ledger.state, parts.outer.step, parts.me)
+        if roster is None or (roster.step, roster.attempt) == tried:
+            await parts.changes.wait()
+            continue
+        tried = (roster.step, roster.attempt)
+        edges = Edges()
+        try:
+            await _attempt(parts, roster, edges)
+        finally:
+            edges.close()
+
+
+async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
+    """One reduce from its roster to our report of it."""
+    step, attempt = roster.step, roster.attempt
+    parts.journal.write("exchange-started", step=step, attempt=attempt, peers=roster.peers)
+    parts.enter(Exchanging())
+    try:
+        update = await _reduce(parts, roster, edges)
+    except ReduceAborted as exc:
+        parts.journal.write(
+            "exchange-failed", step=step, attempt=attempt, reason=exc.reason, suspects=exc.suspects
+        )
+        parts.standing.reduce = ReduceReport(step, attempt, None, exc.suspects)
+        parts.enter(StandingBy("for the members to agree how to go on"))
+        await parts.tell(ReduceFailed(parts.me, step, attempt, exc.suspects))
+        parts.speak_now()
+        with trio.move_on_after(LINGER_S):
+            while parts.ledger.state.roster == roster:
+                await parts.changes.wait()
+    else:
+        parts.standing.reduce = ReduceReport(step, attempt, update, ())
+        parts.enter(StandingBy("for the members to commit the update"))
+        await parts.tell(UpdateHeld(update))
+        await parts.tell(ReduceDone(parts.me, step, attempt, update))
+        parts.speak_now()
+
+
+async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
+    """The digest of the update that the ring made, which is in our store.
+
+    Raises:
+        ReduceAborted: it did not come to an end.
+    """
+    assert parts.arena is not None, "a seed is never a participant"
+    request = _request(parts, roster)
+    payload = bytearray(updates.payload_bytes(parts))
+    async with parts.outer.lock:
+        await _while_it_matters(parts, roster, partial(connect, parts, request, edges))
+        reduce = Reduce(
+            request,
+            *edges.in_order(),
+            parts.outer.vectors.theta,
+            parts.arena.local,
+            payload,
+            parts.uplink,
+        )
+        where = {"step": roster.step, "attempt": roster.attempt}
+        parts.journal.write("exchange-connected", **where, peers=roster.peers)
+        parts.standing.ring = reduce
+        try:
+            run = partial(in_thread, reduce.run, stop=partial(reduce.abort, "it was given up"))
+            report = await _while_it_matters(parts, roster, run)
+        finally:
+            parts.standing.ring = None
+    try:
+        update = await updates.store(parts, roster.step, payload)
+    except StoreError as exc:
+        raise ReduceAborted(roster.step, roster.attempt, (), f"not stored: {exc.what}") from exc
+    parts.journal.write("exchange-done", **where, update=update, **asdict(report))
+    return update
+
+
+def _request(parts: Parts, roster: Roster) -> ReduceRequest:
+    return ReduceRequest(
+        run=parts.run,
+        step=roster.step,
+        attempt=roster.attempt,
+        peers=roster.peers,
+        me=roster.peers.index(parts.me),
+        weights=tuple(each.tokens for each in roster.participants),
+        numel=parts.layout.numel,
+        block=parts.manifest.codec.block,
+        streams=STREAMS,
+    )
+
+
+async def _while_it_matters(
+    parts: Parts, roster: Roster, work: Callable[[], Awaitable[Result]]
+) -> Result:
+    """The result of `work`, which is cancelled as soon as the attempt is moot.
+
+    Raises:
+        ReduceAborted: by `work`, or because the attempt is moot.
+    """
+    moot: list[ReduceAborted] = []
+    results: list[Result] = []
+
+    async def watch() -> None:
+        while (reason := _why_moot(parts, roster)) is None:
+            await parts.changes.wait()
+        moot.append(reason)
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        try:
+            results.append(await work())
+        except ReduceAborted as exc:
+            moot.append(exc)
+        nursery.cancel_scope.cancel()
+    if results:
+        return results[0]
+    raise moot[0]
+
+
+def _why_moot(parts: Parts, roster: Roster) -> ReduceAborted | None:
+    """Why nobody needs this attempt any more; None while somebody does."""
+    where = roster.step, roster.attempt
+    if parts.ledger.state.roster != roster:
+        return ReduceAborted(*where, (), "the members agreed to go on without it")
+    lost = tuple(peer for peer in roster.peers if peer != parts.me and parts.is_down(peer))
+    if lost:
+        return ReduceAborted(*where, lost, "a participant is down")
+    return None

@@ -1,0 +1,174 @@
+"""Say what this node is and hear what the others are: heartbeats, decided entries, allowlists.
+
+What is heard becomes events for the ledger, marks for the failure detector and rows of the peer
+table. What is wrong with it costs its sender that message, and nobody anything else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable
+
+import trio
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import ProtocolError, RunMismatch
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.events import (
+    Allowed,
+    Heard,
+    Joining,
+    Leaving,
+    Ready,
+    Received,
+    ReduceDone,
+    ReduceFailed,
+)
+from p2ptrain.ledger.wire import decode as decode_ledger
+from p2ptrain.node.heartbeat import Heartbeat, decode, encode
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.topics import allowlist_topic, heartbeat_topic, ledger_topic
+from p2ptrain.observe.states import words
+
+HEARTBEAT_S = 2.0
+PEERS_AT_FULL_RATE = 20
+"""A message costs every host about 3.5 ms of CPU: twenty peers every 2 s take 3.5 % of a core."""
+
+HASTE_S = 0.05
+"""Changes within this time share a heartbeat."""
+
+ALLOWLIST_S = 30.0
+
+Take = Callable[[Parts, PeerId, bytes], None]
+
+
+async def speak(parts: Parts) -> None:
+    """Send a heartbeat every two seconds, and at once when something changed."""
+    incarnation = secrets.randbits(48)
+    for serial in itertools.count():
+        parts.heartbeat_due = trio.Event()
+        heartbeat = describe(parts, incarnation, serial)
+        await parts.network.publish(heartbeat_topic(parts.run), encode(heartbeat))
+        await trio.sleep(HASTE_S)
+        with trio.move_on_after(interval_s(len(parts.peers))):
+            await parts.heartbeat_due.wait()
+
+
+def interval_s(peers: int) -> float:
+    """Between two heartbeats of one node, in a run of this many."""
+    return HEARTBEAT_S * max(1.0, peers / PEERS_AT_FULL_RATE)
+
+
+def describe(parts: Parts, incarnation: int, serial: int) -> Heartbeat:
+    """This node, now."""
+    state, standing = parts.ledger.state, parts.standing
+    return Heartbeat(
+        run=parts.run,
+        incarnation=incarnation,
+        serial=serial,
+        state=words(standing.state),
+        trains=parts.trains,
+        joining=parts.wants_to_join(),
+        leaving=standing.leaving,
+        height=state.height,
+        head=state.head,
+        step=state.step,
+        inner_step=standing.inner_step,
+        inner_steps=standing.inner_steps,
+        tokens_per_s=int(standing.tokens_per_s),
+        endpoint=pack(parts.endpoint.to_wire()),
+        addresses=tuple(parts.network.addresses()),
+        ready=standing.ready,
+        reduce=standing.reduce,
+    )
+
+
+async def listen(parts: Parts) -> None:
+    """Take in what the others say, for ever."""
+    network, run = parts.network, parts.run
+    async with trio.open_nursery() as nursery:
+        for topic, take in (
+            (heartbeat_topic(run), _take_heartbeat),
+            (ledger_topic(run), _take_entry),
+            (allowlist_topic(run), _take_allowlist),
+        ):
+            nursery.start_soon(_follow, parts, network.subscribe(topic), take)
+        nursery.start_soon(_offer_allowlist, parts)
+
+
+async def _follow(
+    parts: Parts, messages: trio.MemoryReceiveChannel[tuple[PeerId, bytes]], take: Take
+) -> None:
+    async for peer, payload in messages:
+        if peer == parts.me or not parts.admission.admits(peer):
+            continue
+        try:
+            take(parts, peer, payload)
+        except (ProtocolError, RunMismatch) as exc:
+            parts.journal.write("bad-gossip", peer=peer, reason=exc.what)
+
+
+def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
+    heartbeat = decode(payload)
+    if heartbeat.run != parts.run:
+        return
+    view = parts.peers.take(peer, heartbeat, parts.now())
+    if view is None:
+        return
+    if view.endpoint is not None:
+        parts.listener.trust(view.endpoint.certificate_der)
+    parts.network.remember(peer, heartbeat.addresses)
+    parts.detector.heard(peer, parts.now())
+    _report(parts, peer, heartbeat)
+    parts.changes.ring()
+
+
+def _report(parts: Parts, peer: PeerId, heartbeat: Heartbeat) -> None:
+    """What a heartbeat means to the ledger, which knows what to make of repetitions."""
+    parts.hear(Heard(peer, heartbeat.height))
+    if heartbeat.leaving:
+        parts.hear(Leaving(peer))
+    elif heartbeat.joining:
+        parts.hear(Joining(peer))
+    ready, reduce = heartbeat.ready, heartbeat.reduce
+    if ready is not None:
+        parts.hear(Ready(peer, ready.step, ready.tokens, ready.blocks))
+    elif not heartbeat.trains:
+        parts.hear(Ready(peer, heartbeat.step, 0, 0))
+    if reduce is None:
+        return
+    if reduce.update is None:
+        parts.hear(ReduceFailed(peer, reduce.step, reduce.attempt, reduce.suspects))
+    else:
+        parts.hear(ReduceDone(peer, reduce.step, reduce.attempt, reduce.update))
+
+
+def _take_entry(parts: Parts, peer: PeerId, payload: bytes) -> None:
+    parts.hear(Received(peer, decode_ledger(payload)))
+
+
+def _take_allowlist(parts: Parts, peer: PeerId, payload: bytes) -> None:
+    if parts.admission.consider(payload):
+        admission_changed(parts)
+
+
+def admission_changed(parts: Parts) -> None:
+    """A newer allowlist holds: tell the network and the ledger, and pass it on."""
+    allowlist = parts.admission.allowlist
+    assert allowlist is not None
+    parts.journal.write("allowlist", sequence=allowlist.allowlist.sequence)
+    parts.network.refresh_admission()
+    parts.hear(Allowed(parts.admission.members_allowed()))
+    parts.allowlist_due.set()
+
+
+async def _offer_allowlist(parts: Parts) -> None:
+    """Publish our list when it has changed, and now and then for those who missed it."""
+    while True:
+        parts.allowlist_due = trio.Event()
+        if parts.admission.allowlist is not None:
+            payload = parts.admission.allowlist.to_bytes()
+            await parts.network.publish(allowlist_topic(parts.run), payload)
+        with trio.move_on_after(ALLOWLIST_S):
+            await parts.allowlist_due.wait()

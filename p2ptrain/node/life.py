@@ -1,0 +1,133 @@
+"""A node at work: all its tasks in one nursery, each started when it has what it needs.
+
+A task that fails ends the node: an error of the user's machine (a full disk, a trainer that keeps
+dying) is told as such, and a bug is not survived by accident.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.ledger.events import Ready
+from p2ptrain.ledger.state import Phase
+from p2ptrain.node import transfer
+from p2ptrain.node.agreement import agree
+from p2ptrain.node.assembly import Made
+from p2ptrain.node.connections import (
+    bootstrap_again,
+    find_peers,
+    notice_lost_connections,
+    stay_connected,
+    watch_peers,
+)
+from p2ptrain.node.control import serve_commands
+from p2ptrain.node.data import fetch_ahead
+from p2ptrain.node.exchange import exchange
+from p2ptrain.node.gossip import listen, speak
+from p2ptrain.node.learning import Say
+from p2ptrain.node.outer import keep_outer_state
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.serving import answer_hellos
+from p2ptrain.node.training import train
+from p2ptrain.observe.states import Serving, StandingBy, words
+from p2ptrain.run import DataIndex
+from p2ptrain.trainer.supervisor import Supervisor
+
+NVIDIA_DEVICE = Path("/dev/nvidia0")
+
+
+async def live(made: Made, say: Say) -> None:
+    """Run until cancelled.
+
+    Raises:
+        P2PTrainError: something that this node cannot go on without has failed.
+    """
+    parts = made.parts
+    answer_hellos(parts, made.run)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(agree, parts, made.events)
+        for task in (speak, listen, stay_connected, bootstrap_again, find_peers):
+            nursery.start_soon(task, parts)
+        for task in (notice_lost_connections, watch_peers, serve_commands, notice_the_end):
+            nursery.start_soon(task, parts)
+        nursery.start_soon(narrate, parts, say)
+        await _learn_data(parts)
+        nursery.start_soon(keep_outer_state, parts)
+        nursery.start_soon(fetch_ahead, parts)
+        if parts.arena is None:
+            nursery.start_soon(serve_only, parts)
+        else:
+            nursery.start_soon(exchange, parts)
+            nursery.start_soon(train, parts, _supervisor(parts, say))
+
+
+async def _learn_data(parts: Parts) -> None:
+    """The index of the run's data blocks, and its tokenizer."""
+    manifest = parts.manifest
+    for digest in (manifest.data.index, manifest.tokenizer):
+        await transfer.fetch(parts, digest)
+    index = await trio.to_thread.run_sync(parts.store.read_blob, manifest.data.index)
+    parts.data = DataIndex.from_bytes(
+        index,
+        train_blocks=manifest.data.train_blocks,
+        validation_blocks=manifest.data.validation_blocks,
+    )
+
+
+def _supervisor(parts: Parts, say: Say) -> Supervisor:
+    assert parts.arena is not None
+    config = parts.config
+    device = config.device
+    if device == "auto":
+        device = "cuda" if NVIDIA_DEVICE.exists() else "cpu"
+    say(f"training on {device} with {config.ranks} rank{'s' * (config.ranks != 1)}")
+    return Supervisor(
+        TrainerConfig(
+            model=parts.manifest.model,
+            inner=parts.manifest.inner,
+            device=device,
+            threads=config.threads,
+        ),
+        *parts.arena.fds,
+        ranks=config.ranks,
+    )
+
+
+async def serve_only(parts: Parts) -> None:
+    """A seed has nothing to train: it is ready for every outer step, with no tokens."""
+    parts.enter(Serving())
+    told_step = -1
+    while True:
+        step = parts.ledger.state.step
+        if step != told_step:
+            told_step = step
+            await parts.tell(Ready(parts.me, step, 0, 0))
+        else:
+            await parts.changes.wait()
+
+
+async def notice_the_end(parts: Parts) -> None:
+    """When the last outer step is behind us, say so, and go on serving what was made."""
+    while not (parts.ledger.state.phase is Phase.ENDED and parts.at_head()):
+        await parts.changes.wait()
+    parts.journal.write("run-ended", step=parts.outer.step, tokens=parts.ledger.state.tokens)
+    if parts.trains:
+        parts.enter(StandingBy("the run is complete; its weights are served from here"))
+
+
+async def narrate(parts: Parts, say: Say) -> None:
+    """Tell a person what the node does: each change of state, each outer step."""
+    name, step = "", None
+    while True:
+        state = parts.standing.state
+        if state.name != name:
+            name = state.name
+            say(words(state))
+        if parts.outer.step != step:
+            step = parts.outer.step
+            total = parts.manifest.outer.steps
+            say(f"outer step {step} of {total}, {parts.ledger.state.tokens:,} tokens in all")
+        await parts.changes.wait()

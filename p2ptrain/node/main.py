@@ -1,0 +1,112 @@
+"""`p2ptrain node`: put the parts together, run the tasks, and take them apart again.
+
+    home, identity ─► network ─► run ─► admission ─► store, ledger, outer state ─► tasks
+
+Each stage needs the ones before it and is undone in the opposite order, whatever ends the node.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from functools import partial
+
+import trio
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import P2PTrainError
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.names import label
+from p2ptrain.net import Network, PeerCache, open_network
+from p2ptrain.node import learning
+from p2ptrain.node.admission import Admission
+from p2ptrain.node.assembly import assembled
+from p2ptrain.node.home import Home, sole_use
+from p2ptrain.node.leaving import Exit
+from p2ptrain.node.life import live
+from p2ptrain.observe.journal import Journal
+from p2ptrain.run import Run
+
+
+def run_node(config: NodeConfig) -> int:
+    """Run a node until it is told to stop. Returns the exit status.
+
+    Raises:
+        P2PTrainError: it cannot start, or cannot go on; the error says why and what to do.
+    """
+    home = Home(config.home)
+    with sole_use(home), Journal(home.journal) as journal:
+        journal.write("started", pid=os.getpid())
+        try:
+            trio.run(_main, config, home, journal, strict_exception_groups=True)
+        except* P2PTrainError as group:
+            error = _first(group)
+            journal.write("stopped", code=error.code, reason=error.what, evidence=error.evidence)
+            raise error from None
+        journal.write("stopped", code="", reason="")
+    return 0
+
+
+async def _main(config: NodeConfig, home: Home, journal: Journal) -> None:
+    say = partial(_say, config.verbosity)
+    identity = load_or_create(home.identity)
+    say(f"you are {label(identity.peer)}")
+    exit_ = Exit(say)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(exit_.obey_signals, nursery.cancel_scope)
+        admission = Admission(home)
+        async with open_network(
+            identity,
+            listen=config.listen,
+            announce=config.announce,
+            mdns=config.mdns,
+            admitted=admission.admits,
+        ) as network:
+            for address in network.addresses():
+                say(f"listening at {address}")
+            run = await _join(network, config, home, identity, admission, say)
+            async with assembled(config, home, journal, identity, run, admission, network) as made:
+                exit_.parts = made.parts
+                await live(made, say)
+        nursery.cancel_scope.cancel()
+
+
+async def _join(
+    network: Network,
+    config: NodeConfig,
+    home: Home,
+    identity: Identity,
+    admission: Admission,
+    say: learning.Say,
+) -> Run:
+    """Know the run, be connected to somebody if there is anybody, and be admitted."""
+    met = PeerCache(home.peers).load()
+    for peer, addresses in met.items():
+        network.remember(peer, addresses)
+    ways_in = [*config.bootstrap, *(address for told in met.values() for address in told)]
+    run = learning.known_run(home, config)
+    if run is None:
+        run = await learning.learn_run(network, config, home, ways_in)
+    elif ways_in:
+        await learning.reconnect(network, ways_in, say)
+    admission.enter(run)
+    network.refresh_admission()
+    say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")
+    say("this software never runs code sent by the run or by peers")
+    say("your IP address is visible to other peers")
+    await learning.be_admitted(network, config, identity, run, admission, say)
+    network.refresh_admission()
+    return run
+
+
+def _say(verbosity: int, text: str) -> None:
+    """Tell whoever watches; the journal has the rest."""
+    if verbosity >= 0:
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')}  {text}\n")
+        sys.stderr.flush()
+
+
+def _first(group: BaseExceptionGroup[P2PTrainError]) -> P2PTrainError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,146 @@
+"""Keep θ and m at the ledger's head: from a snapshot once, then one committed update at a time.
+
+A newcomer, a node that was away for an hour and one that missed a single ring all do the same: get
+the next update that they lack, by its digest, from whoever has it, and apply those bytes. Nothing
+here trusts the peer that sent them; the ledger named them.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import trio
+
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.events import SnapshotTaken
+from p2ptrain.ledger.values import Certified, Commit
+from p2ptrain.node import transfer, updates
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.start import Start, choose_start
+from p2ptrain.observe.states import CatchingUp
+from p2ptrain.store import Head
+
+HEAR_FIRST_S = 10.0
+"""Five heartbeats: who has heard nobody by then is alone, and starts from what it has."""
+
+
+async def keep_outer_state(parts: Parts) -> None:
+    """Load a snapshot, then follow the ledger for ever."""
+    with trio.move_on_after(HEAR_FIRST_S):
+        while not parts.ledger_is_current():
+            await parts.changes.wait()
+    await _load(parts, _start(parts))
+    started_s, replayed = time.monotonic(), 0
+    while not parts.at_head():
+        replayed += await _advance(parts)
+    parts.journal.write(
+        "caught-up", step=parts.outer.step, updates=replayed, seconds=time.monotonic() - started_s
+    )
+    while True:
+        if parts.at_head():
+            await parts.changes.wait()
+        else:
+            await _advance(parts)
+
+
+def _start(parts: Parts) -> Start:
+    """The cheapest of our own snapshot, the newest certified one, and genesis."""
+    head = parts.store.head()
+    own = None
+    if head is not None and head.run == parts.run:
+        if head.snapshot is not None and head.snapshot_step is not None:
+            own = Start(head.snapshot_step, head.snapshot)
+    certified = parts.ledger.state.snapshot
+    return choose_start(
+        target_step=parts.ledger.state.step,
+        own=own,
+        others=[
+            Start(0, parts.manifest.genesis),
+            *([Start(certified.step, certified.digest)] if certified else []),
+        ],
+        snapshot_bytes=8 * parts.layout.numel,
+        update_bytes=updates.payload_bytes(parts),
+    )
+
+
+async def _load(parts: Parts, start: Start) -> None:
+    """Have the snapshot in the store and its vectors in memory."""
+    report = await transfer.fetch(parts, start.digest, shown=True)
+    if report.bytes_by_peer:
+        parts.journal.write(
+            "snapshot-fetched",
+            step=start.step,
+            seconds=report.seconds,
+            bytes_by_peer=report.bytes_by_peer,
+            dropped=report.dropped,
+        )
+    load = partial(parts.outer.vectors.load_snapshot, parts.store, start.digest)
+    async with parts.outer.lock:
+        await trio.to_thread.run_sync(load)
+        parts.outer.step = start.step
+    parts.changes.ring()
+
+
+async def _advance(parts: Parts) -> int:
+    """Put one outer step behind us. Returns how many updates that took: one, or none for a Skip."""
+    step = parts.outer.step
+    assert step is not None
+    closing = parts.history.closing(step)
+    behind = parts.ledger.state.step - step
+    if behind > 1:
+        parts.enter_unless_training(CatchingUp(behind))
+    commit = closing.entry.value
+    if isinstance(commit, Commit):
+        await _apply(parts, commit)
+    parts.outer.step = step + 1
+    parts.journal.write("committed", **_account(parts, step, closing))
+    parts.changes.ring()
+    parts.speak_now()
+    if isinstance(commit, Commit) and parts.outer.step % parts.manifest.policy.snapshot_every == 0:
+        await _snapshot(parts, closing)
+    return int(isinstance(commit, Commit))
+
+
+async def _apply(parts: Parts, commit: Commit) -> None:
+    """Apply the update's bytes, once no ring and no trainer reads θ any more."""
+    payload = await updates.obtain(parts, commit.update, commit.step)
+    while parts.standing.theta_in_use:
+        await parts.changes.wait()
+    outer, codec = parts.manifest.outer, parts.manifest.codec
+    apply = partial(parts.outer.vectors.apply, payload, outer.lr, outer.momentum, codec.block)
+    async with parts.outer.lock:
+        await trio.to_thread.run_sync(apply)
+
+
+async def _snapshot(parts: Parts, closing: Certified) -> None:
+    """Write θ and m as they are after `closing`, and have the ledger certify the digest."""
+    assert parts.outer.step is not None
+    meta = {"run": parts.run, "step": parts.outer.step, "layout": parts.layout.digest}
+    write = partial(parts.outer.vectors.write_snapshot, parts.store, meta)
+    digest: Digest = await trio.to_thread.run_sync(write)
+    head = Head(
+        run=parts.run,
+        height=closing.entry.height,
+        head=closing.entry.digest,
+        step=parts.outer.step,
+        snapshot=digest,
+        snapshot_step=parts.outer.step,
+    )
+    await trio.to_thread.run_sync(parts.store.put_head, head)
+    parts.journal.write("snapshot", step=parts.outer.step, digest=digest)
+    await parts.tell(SnapshotTaken(parts.outer.step, digest))
+
+
+def _account(parts: Parts, step: int, closing: Certified) -> dict[str, object]:
+    """What the journal says of an outer step that is behind us."""
+    participants = parts.history.participants(step)
+    return {
+        "step": step,
+        "height": closing.entry.height,
+        "head": closing.entry.digest,
+        "skipped": not isinstance(closing.entry.value, Commit),
+        "tokens": sum(each.tokens for each in participants),
+        "peers": len(participants),
+        "took_part": any(each.peer == parts.me for each in participants),
+    }

@@ -1,0 +1,180 @@
+"""What a node is made of. The composition root makes one `Parts`, and hands it to every task.
+
+`Parts` holds no behaviour beyond telling the ledger and ringing the bell. What the tasks share and
+change is in `Standing` and `Outer`; each field has one writer, named beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import trio
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.dataplane import Credentials, Endpoint, Listener, RingInbox
+from p2ptrain.identity import Identity
+from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.detector import Colour, Detector
+from p2ptrain.ledger.events import Event
+from p2ptrain.ledger.state import Phase
+from p2ptrain.net import Network
+from p2ptrain.node.admission import Admission
+from p2ptrain.node.changes import Changes
+from p2ptrain.node.heartbeat import ReadyReport, ReduceReport
+from p2ptrain.node.history import History
+from p2ptrain.node.home import Home
+from p2ptrain.node.peers import PeerTable
+from p2ptrain.observe.journal import Journal
+from p2ptrain.observe.states import Exchanging, Serving, Starting, State, Training
+from p2ptrain.ring import Reduce, TokenBucket
+from p2ptrain.run import DataIndex, JoinRequest, RunManifest
+from p2ptrain.state import Arena, Layout, OuterState
+from p2ptrain.store import RecordLog, Store
+
+
+@dataclass(slots=True)
+class Outer:
+    """θ and m, and where in the run they stand. Written by `outer`, under `lock`.
+
+    `step` counts the outer steps that are behind them; None until a first snapshot is loaded.
+    """
+
+    vectors: OuterState
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    step: int | None = None
+    digest: tuple[int, Digest] | None = None
+    """Of θ and m at an outer step, when somebody has asked for it; by `status`."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """What this node says of itself in heartbeats and status."""
+
+    state: State = field(default_factory=Starting)
+    leaving: bool = False
+    """Written by `leaving`."""
+    ready: ReadyReport | None = None
+    inner_step: int = 0
+    inner_steps: int = 0
+    tokens_per_s: float = 0.0
+    loss: float | None = None
+    trainer_up: bool = False
+    theta_in_use: bool = False
+    """A trainer was told to read θ and has not said that it has. These six by `training`."""
+    validation: tuple[int, float] | None = None
+    reduce: ReduceReport | None = None
+    ring: Reduce | None = None
+    """These two by `exchange`."""
+    warnings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Parts:
+    config: NodeConfig
+    home: Home
+    identity: Identity
+    run: RunId
+    manifest: RunManifest
+    admission: Admission
+    network: Network
+    credentials: Credentials
+    listener: Listener
+    ring_inbox: RingInbox
+    endpoint: Endpoint
+    store: Store
+    layout: Layout
+    outer: Outer
+    arena: Arena | None
+    """None on a seed, which has no trainer."""
+    ledger: Ledger
+    chain_log: RecordLog
+    votes: RecordLog
+    detector: Detector
+    journal: Journal
+    uplink: TokenBucket | None
+    events: trio.MemorySendChannel[Event]
+    history: History = field(init=False)
+    data: DataIndex | None = None
+    """None until it has been fetched."""
+    peers: PeerTable = field(default_factory=PeerTable)
+    pending: dict[PeerId, JoinRequest] = field(default_factory=dict)
+    """Requests to join that wait for the organiser."""
+    fetching: set[Digest] = field(default_factory=set)
+    holding: set[Digest] = field(default_factory=set)
+    changes: Changes = field(default_factory=Changes)
+    heartbeat_due: trio.Event = field(default_factory=trio.Event)
+    allowlist_due: trio.Event = field(default_factory=trio.Event)
+    standing: Standing = field(default_factory=Standing)
+    started_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.history = History(self.ledger.chain)
+
+    @property
+    def me(self) -> PeerId:
+        return self.identity.peer
+
+    @property
+    def trains(self) -> bool:
+        return self.arena is not None
+
+    @property
+    def validation_blocks(self) -> tuple[Digest, ...]:
+        assert self.data is not None, "nobody trains before the data index is here"
+        return self.data.validation
+
+    def data_block(self, block: int) -> Digest:
+        """The digest of the data block that the ledger's block id `block` stands for."""
+        assert self.data is not None, "nobody trains before the data index is here"
+        return self.data.train[self.ledger.rules.data_block(block)]
+
+    def now(self) -> float:
+        """The local monotonic clock, in seconds, by which everything here is judged."""
+        return trio.current_time()
+
+    def at_head(self) -> bool:
+        """Whether θ stands where the ledger stands."""
+        return self.outer.step == self.ledger.state.step
+
+    def ledger_is_current(self) -> bool:
+        """Whether somebody was heard, and nobody is ahead of us in the ledger."""
+        heights = [view.heartbeat.height for view in self.peers]
+        return bool(heights) and max(heights) <= self.ledger.state.height
+
+    def is_down(self, peer: PeerId) -> bool:
+        return self.detector.status(peer, self.now()) is Colour.RED
+
+    def wants_to_join(self) -> bool:
+        """Whether this node could train if it were a member."""
+        state = self.ledger.state
+        able = self.trains and self.standing.trainer_up and self.at_head()
+        wanted = state.phase is not Phase.ENDED and not self.standing.leaving
+        return able and wanted and not state.is_member(self.me)
+
+    async def tell(self, event: Event) -> None:
+        """Tell the ledger something of our own, which must not be lost."""
+        await self.events.send(event)
+
+    def hear(self, event: Event) -> None:
+        """Tell the ledger what a peer said; under a flood it is dropped, since peers repeat it."""
+        try:
+            self.events.send_nowait(event)
+        except trio.WouldBlock:
+            self.standing.warnings["flood"] = "more messages than this node can judge"
+
+    def enter(self, state: State) -> None:
+        """Be in `state` from now on; a change of its name goes to the journal."""
+        if state.name != self.standing.state.name:
+            self.journal.write("state", state=state.name)
+        self.standing.state = state
+
+    def enter_unless_training(self, state: State) -> None:
+        """For what goes on beside the training, which is the more telling of the two."""
+        if not isinstance(self.standing.state, (Training, Exchanging, Serving)):
+            self.enter(state)
+
+    def speak_now(self) -> None:
+        """Send a heartbeat at once: something changed that others wait for."""
+        self.heartbeat_due.set()

@@ -1,0 +1,63 @@
+"""Answer newcomers: the run, the allowlist and, if they are admitted, where the others are."""
+
+from __future__ import annotations
+
+from p2ptrain.ids import PeerId
+from p2ptrain.node.hello import (
+    PEERS_TOLD_MAX,
+    REQUEST_BYTES_MAX,
+    HelloReply,
+    decode_request,
+    encode_reply,
+)
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.topics import HELLO_PROTOCOL, Handler
+from p2ptrain.run import JoinRequest, Run
+
+PENDING_MAX = 256
+"""Requests to join that are remembered; who comes later is remembered when others are settled."""
+
+
+def answer_hellos(parts: Parts, run: Run) -> None:
+    """From now on serve `run` to whoever asks."""
+    parts.network.handle(
+        HELLO_PROTOCOL, _hello(parts, run), bytes_max=REQUEST_BYTES_MAX, anyone=True
+    )
+
+
+def _hello(parts: Parts, run: Run) -> Handler:
+    async def answer(peer: PeerId, payload: bytes) -> bytes:
+        request = decode_request(payload)
+        admitted = parts.admission.admits(peer)
+        if request.join and not admitted:
+            _note_request(parts, peer, JoinRequest.from_bytes(request.join))
+        allowlist = parts.admission.allowlist
+        return encode_reply(
+            HelloReply(
+                manifest=run.to_bytes(),
+                allowlist=allowlist.to_bytes() if allowlist else b"",
+                admitted=admitted,
+                peers=_told(parts) if admitted else {},
+            )
+        )
+
+    return answer
+
+
+def _note_request(parts: Parts, peer: PeerId, request: JoinRequest) -> None:
+    """Keep a request for the organiser to see. What is not this peer's own is ignored."""
+    if request.peer != peer or request.run != parts.run or len(parts.pending) >= PENDING_MAX:
+        return
+    if peer not in parts.pending:
+        parts.journal.write("join-request", peer=peer, note=request.note)
+    parts.pending[peer] = request
+
+
+def _told(parts: Parts) -> dict[PeerId, tuple[str, ...]]:
+    """Peers that are connected here, and ourselves."""
+    told = {parts.me: tuple(parts.network.addresses())}
+    for peer in sorted(parts.network.connected()):
+        addresses = parts.network.addresses_of(peer)
+        if addresses and parts.admission.admits(peer) and len(told) < PEERS_TOLD_MAX:
+            told[peer] = tuple(addresses)
+    return told

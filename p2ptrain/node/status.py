@@ -1,0 +1,90 @@
+"""This node's account of itself, made when somebody asks."""
+
+from __future__ import annotations
+
+import time
+
+import trio
+
+from p2ptrain.ids import PeerId
+from p2ptrain.names import peer_name
+from p2ptrain.node.parts import Parts
+from p2ptrain.observe.states import words
+from p2ptrain.observe.status import MemberStatus, NodeStatus
+
+DIGEST_NUMEL_MAX = 1 << 28
+"""Hashing θ and m of more parameters than this takes over a second; snapshots name those states."""
+
+
+async def status(parts: Parts) -> NodeStatus:
+    """All that a person or a program may want to know, as of now."""
+    state, standing = parts.ledger.state, parts.standing
+    digest = await _state_digest(parts)
+    agreement = parts.ledger.status(parts.now())
+    waited_for = ", ".join(map(peer_name, agreement.waiting_for))
+    return NodeStatus(
+        peer=parts.me,
+        peer_name=peer_name(parts.me),
+        state=words(standing.state),
+        state_name=standing.state.name,
+        run=parts.run,
+        run_name=parts.manifest.name,
+        outer_step=parts.outer.step or 0,
+        outer_steps=parts.manifest.outer.steps,
+        inner_step=standing.inner_step,
+        inner_steps=standing.inner_steps,
+        ledger_height=state.height,
+        ledger_head=state.head,
+        state_digest=digest,
+        snapshot_step=state.snapshot.step if state.snapshot else None,
+        tokens=state.tokens_by_peer.get(parts.me, 0),
+        tokens_total=state.tokens,
+        tokens_per_s=standing.tokens_per_s,
+        loss=standing.loss,
+        validation_loss=standing.validation[1] if standing.validation else None,
+        waits_for=f"{agreement.reason}: {waited_for}" if waited_for else agreement.reason,
+        role=_role(parts, parts.me),
+        members=tuple(_member(parts, peer) for peer in state.members),
+        addresses=tuple(parts.network.addresses()),
+        uptime_s=time.monotonic() - parts.started_s,
+        warnings=tuple(parts.standing.warnings.values()),
+    )
+
+
+async def _state_digest(parts: Parts) -> str:
+    """blake3 of θ and m, computed once an outer step; empty while there is none to show."""
+    outer = parts.outer
+    if outer.step is None or outer.vectors.numel > DIGEST_NUMEL_MAX:
+        return ""
+    if outer.digest is None or outer.digest[0] != outer.step:
+        step = outer.step
+        digest = await trio.to_thread.run_sync(outer.vectors.digest)
+        if outer.step != step:
+            return ""
+        outer.digest = (step, digest)
+    return outer.digest[1]
+
+
+def _role(parts: Parts, peer: PeerId) -> str:
+    state = parts.ledger.state
+    if peer in state.voters:
+        return "voter"
+    return "learner" if peer in state.learners else ""
+
+
+def _member(parts: Parts, peer: PeerId) -> MemberStatus:
+    mine = peer == parts.me
+    view = parts.peers.get(peer)
+    heard_s_ago = parts.now() - view.heard_s if view else None
+    rate = parts.standing.tokens_per_s if mine else view.heartbeat.tokens_per_s if view else 0
+    said = words(parts.standing.state) if mine else view.heartbeat.state if view else ""
+    return MemberStatus(
+        peer=peer,
+        peer_name=peer_name(peer),
+        role=_role(parts, peer),
+        health="green" if mine else parts.detector.status(peer, parts.now()).value,
+        state=said,
+        tokens=parts.ledger.state.tokens_by_peer.get(peer, 0),
+        tokens_per_s=rate,
+        heard_s_ago=None if mine else heard_s_ago,
+    )

@@ -1,0 +1,35 @@
+"""The names under which nodes talk on the control plane, with their versions and bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from p2ptrain.ids import PeerId, RunId
+
+Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
+"""Makes the reply to a peer's request."""
+
+HELLO_PROTOCOL = "/p2ptrain/hello/1"
+HELLO_BYTES_MAX = 1 << 20
+"""A manifest (64 kB), an allowlist of 4,096 peers (240 kB) and some addresses."""
+
+LEDGER_PROTOCOL = "/p2ptrain/ledger/1"
+LEDGER_BYTES_MAX = 1 << 20
+
+
+def heartbeat_topic(run: RunId) -> str:
+    return f"/p2ptrain/1/{run}/heartbeat"
+
+
+def ledger_topic(run: RunId) -> str:
+    """Decided entries, with their certificates."""
+    return f"/p2ptrain/1/{run}/ledger"
+
+
+def allowlist_topic(run: RunId) -> str:
+    return f"/p2ptrain/1/{run}/allowlist"
+
+
+def provider_key(run: RunId) -> str:
+    """What the DHT knows this run's nodes by."""
+    return f"p2ptrain/1/{run}"

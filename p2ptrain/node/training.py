@@ -1,0 +1,245 @@
+"""Keep a trainer at work on what is agreed, whatever happens to its processes.
+
+The trainer is told what `orders.next_orders` says, and its answers become this node's reports. If
+its processes die they are started again within a budget, with the same lease: what they had trained
+since the last commit is trained anew, and the node stays a member all the while.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import partial
+
+import trio
+
+from p2ptrain.errors import StoreError, TrainerError
+from p2ptrain.ipc import frames
+from p2ptrain.ledger.events import Ready
+from p2ptrain.ledger.state import Phase
+from p2ptrain.node import data
+from p2ptrain.node.heartbeat import ReadyReport
+from p2ptrain.node.orders import Desk, LoadOrder, Order, RebaseOrder, TrainOrder, after, next_orders
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.turns import evaluates
+from p2ptrain.observe.states import Loading, StandingBy, Training
+from p2ptrain.trainer.supervisor import RunningTrainer, Supervisor
+
+READ_BYTES = 1 << 16
+CHECK_EVERY_S = 1.0
+STOP_S = 5.0
+
+
+async def train(parts: Parts, supervisor: Supervisor) -> None:
+    """Run trainers one after another, for ever.
+
+    Raises:
+        TrainerError: the budget of restarts is spent.
+    """
+    while True:
+        running = await trio.to_thread.run_sync(supervisor.start)
+        parts.journal.write("trainer-started", pids=running.pids)
+        try:
+            await Conversation(parts, running).hold()
+        except TrainerError as exc:
+            parts.journal.write(
+                "trainer-ended", code=exc.code, reason=exc.what, evidence=exc.evidence
+            )
+        finally:
+            _forget_trainer(parts)
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(partial(running.stop, STOP_S))
+
+
+def _forget_trainer(parts: Parts) -> None:
+    standing = parts.standing
+    standing.trainer_up = False
+    standing.theta_in_use = False
+    standing.ready = None
+    standing.tokens_per_s = 0.0
+    parts.changes.ring()
+
+
+class Conversation:
+    """One trainer from its Hello to its end."""
+
+    def __init__(self, parts: Parts, running: RunningTrainer) -> None:
+        self._parts = parts
+        self._running = running
+        self._up = False
+        self._desk: Desk | None = None
+        self._answered_step: int | None = None
+        """The outer step of the newest report: orders up to it have been carried out."""
+        self._evaluated_step: int | None = None
+        self._evaluating = False
+        self._inner_started_s = time.monotonic()
+
+    async def hold(self) -> None:
+        """Until the trainer ends.
+
+        Raises:
+            TrainerError: it ended, stalled or cannot go on.
+        """
+        self._parts.enter(Loading())
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._listen)
+                nursery.start_soon(self._watch)
+                nursery.start_soon(self._give_orders)
+        except* TrainerError as group:
+            raise _first(group) from None
+
+    async def _listen(self) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self._running.socket.fileno())
+            received = self._running.socket.recv(READ_BYTES)
+            for frame in await trio.to_thread.run_sync(self._running.feed, received):
+                await self._hear(frame)
+            self._parts.changes.ring()
+
+    async def _watch(self) -> None:
+        while True:
+            self._running.check()
+            await trio.sleep(CHECK_EVERY_S)
+
+    # -- what it is told ------------------------------------------------------------------------
+
+    async def _give_orders(self) -> None:
+        while True:
+            orders = self._orders_due()
+            for order in orders:
+                await self._give(order)
+            evaluated = await self._evaluate_if_it_is_our_turn()
+            if not orders and not evaluated:
+                await self._parts.changes.wait()
+
+    def _may_read_theta(self) -> bool:
+        """Whether θ stands at the ledger's head and nothing is about to change it."""
+        parts = self._parts
+        return (
+            self._up
+            and parts.outer.step == parts.ledger.state.step
+            and not parts.outer.lock.locked()
+        )
+
+    def _orders_due(self) -> list[Order]:
+        parts, state = self._parts, self._parts.ledger.state
+        if not self._may_read_theta() or state.phase is Phase.ENDED:
+            return []
+        lease = state.leases.get(parts.me, ())
+        if not lease:
+            parts.standing.ready = None
+            parts.enter(StandingBy("for a place in the next roster"))
+        return next_orders(self._desk, state.step, lease)
+
+    async def _give(self, order: Order) -> None:
+        parts, standing = self._parts, self._parts.standing
+        match order:
+            case LoadOrder(step):
+                frame: frames.ToTrainer = frames.Load(step)
+            case RebaseOrder(step):
+                frame = frames.Rebase(step)
+            case TrainOrder(step, blocks):
+                paths = await data.paths_of(parts, [parts.data_block(block) for block in blocks])
+                before = len(self._desk.blocks) if self._desk else 0
+                first_inner_step = step * parts.manifest.inner.steps + before
+                frame = frames.Train(step, tuple(map(str, paths)), first_inner_step)
+                standing.inner_step, standing.inner_steps = before, before + len(blocks)
+                self._inner_started_s = time.monotonic()
+                parts.enter(Training(standing.inner_step, standing.inner_steps))
+        self._desk = after(self._desk, order)
+        standing.ready = None
+        self._note_use_of_theta()
+        await trio.to_thread.run_sync(self._running.send, frame)
+
+    async def _evaluate_if_it_is_our_turn(self) -> bool:
+        """Have the loss of θ measured on the validation blocks, once an outer step."""
+        parts, step = self._parts, self._parts.ledger.state.step
+        if not self._may_read_theta() or self._evaluated_step == step:
+            return False
+        every = parts.manifest.policy.evaluate_every
+        if not evaluates(parts.history, parts.ledger.state, parts.me, every=every):
+            return False
+        self._evaluated_step = step
+        paths = await data.paths_of(parts, parts.validation_blocks)
+        if parts.ledger.state.step != step or parts.outer.step != step:
+            return True
+        self._evaluating = True
+        self._note_use_of_theta()
+        frame = frames.Evaluate(step, tuple(map(str, paths)))
+        await trio.to_thread.run_sync(self._running.send, frame)
+        return True
+
+    def _note_use_of_theta(self) -> None:
+        """θ is in use from an order until a report from beyond it; `outer` waits for that."""
+        owes_report = self._desk is not None and self._answered_step != self._desk.step
+        self._parts.standing.theta_in_use = owes_report or self._evaluating
+
+    # -- what it says ---------------------------------------------------------------------------
+
+    async def _hear(self, frame: frames.Frame) -> None:
+        parts, standing = self._parts, self._parts.standing
+        match frame:
+            case frames.Hello():
+                self._greet(frame)
+            case frames.Progress():
+                self._answered_step = frame.step
+                self._note_progress(frame)
+            case frames.FragmentReady(step, tokens, blocks, loss):
+                self._answered_step = step
+                if step != parts.ledger.state.step or blocks == 0:
+                    return
+                standing.ready = ReadyReport(step, tokens, blocks)
+                parts.journal.write("ready", step=step, tokens=tokens, blocks=blocks, loss=loss)
+                parts.enter(StandingBy("for the others to finish their inner steps"))
+                await parts.tell(Ready(parts.me, step, tokens, blocks))
+                parts.speak_now()
+            case frames.Evaluated(step, loss, tokens):
+                self._evaluating = False
+                standing.validation = (step, loss)
+                parts.journal.write("evaluated", step=step, loss=loss, tokens=tokens)
+            case frames.Failed(code, text):
+                self._forget_damaged_blocks()
+                raise TrainerError(f"the trainer cannot go on: {text}", code=code)
+            case _:
+                raise TrainerError(f"the trainer sent a {frame.kind} frame")
+        self._note_use_of_theta()
+
+    def _greet(self, hello: frames.Hello) -> None:
+        parts = self._parts
+        if hello.layout_digest != parts.layout.digest:
+            raise TrainerError("the trainer's layout is not the run's", code="RUN-VERSION")
+        self._up = parts.standing.trainer_up = True
+        parts.journal.write(
+            "trainer-up", ranks=hello.ranks, device=hello.device, parameters=hello.parameters
+        )
+        parts.speak_now()
+
+    def _note_progress(self, progress: frames.Progress) -> None:
+        parts, standing = self._parts, self._parts.standing
+        now_s = time.monotonic()
+        parts.journal.write(
+            "inner-step",
+            step=progress.step,
+            inner_step=progress.inner_step,
+            loss=progress.loss,
+            tokens_per_s=progress.tokens_per_s,
+            seconds=now_s - self._inner_started_s,
+        )
+        self._inner_started_s = now_s
+        standing.inner_step += 1
+        standing.loss = progress.loss
+        standing.tokens_per_s = progress.tokens_per_s
+        parts.enter(Training(standing.inner_step, standing.inner_steps))
+
+    def _forget_damaged_blocks(self) -> None:
+        """Read this lease's blocks once; the store counts a damaged one as missing from then on,
+        and the next trainer gets a fresh copy."""
+        for block in self._desk.blocks if self._desk else ():
+            with suppress(StoreError):
+                self._parts.store.get_chunk(self._parts.data_block(block))
+
+
+def _first(group: BaseExceptionGroup[TrainerError]) -> TrainerError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

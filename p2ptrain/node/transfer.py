@@ -1,0 +1,129 @@
+"""Get named bytes from whoever has them, for as long as it takes.
+
+One fetch of a digest at a time: a second caller waits for the first. What nobody has now is asked
+for again when peers have come or a little time has passed; a full disk is not ours to wait out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from p2ptrain.dataplane import Endpoint, SecureSocket, dial
+from p2ptrain.errors import StoreError, TryLater
+from p2ptrain.ids import Digest
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.threads import in_thread
+from p2ptrain.observe.states import FetchingSnapshot
+from p2ptrain.swarm import (
+    PURPOSE,
+    Cancellation,
+    FetchProgress,
+    FetchReport,
+    fetch_blob,
+    fetch_chunks,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+DIAL_S = 8.0
+FETCH_S = 3600.0
+"""One try at a whole blob; what has come by then is kept, and the next try goes on from there."""
+
+RETRY_S = 2.0
+"""A heartbeat: by then a peer that has the bytes may have been heard of."""
+
+Fetch = Callable[[Sequence[Endpoint], Cancellation], FetchReport]
+
+
+async def fetch(parts: Parts, digest: Digest, *, shown: bool = False) -> FetchReport:
+    """Have the blob `digest` whole in the store. `shown`: it is what this node is doing now.
+
+    Raises:
+        StoreError: this store cannot take it, or the digest names something that is not a blob.
+    """
+
+    def progress(so_far: FetchProgress) -> None:
+        total = so_far.bytes_fetched / so_far.fraction if so_far.fraction else 0
+        parts.standing.state = FetchingSnapshot(so_far.bytes_fetched, int(total))
+
+    return await _until_here(
+        parts,
+        digest,
+        lambda sources, cancellation: fetch_blob(
+            parts.store,
+            digest,
+            sources,
+            partial(_dial, parts),
+            deadline_s=FETCH_S,
+            progress=progress if shown else None,
+            cancellation=cancellation,
+        ),
+    )
+
+
+async def fetch_loose(parts: Parts, digests: Sequence[Digest]) -> FetchReport:
+    """Have these chunks in the store. Raises StoreError as `fetch` does."""
+    return await _until_here(
+        parts,
+        digests[0],
+        lambda sources, cancellation: fetch_chunks(
+            parts.store,
+            digests,
+            sources,
+            partial(_dial, parts),
+            deadline_s=FETCH_S,
+            cancellation=cancellation,
+        ),
+    )
+
+
+async def _until_here(parts: Parts, name: Digest, attempt: Fetch) -> FetchReport:
+    async with _one_at_a_time(parts, name):
+        while True:
+            cancellation = Cancellation()
+            work = partial(attempt, sources(parts), cancellation)
+            try:
+                report = await in_thread(work, stop=cancellation.cancel)
+            except TryLater as exc:
+                reason: TryLater | StoreError = exc
+            except StoreError as exc:
+                if exc.code != "CKPT-NO-SOURCE":
+                    raise
+                reason = exc
+            else:
+                for peer in report.blamed:
+                    parts.journal.write("bad-chunk", peer=peer, digest=name)
+                return report
+            parts.journal.write(
+                "fetch-delayed", digest=name, reason=reason.what, evidence=reason.evidence
+            )
+            await parts.changes.wait(at_most_s=RETRY_S)
+
+
+@asynccontextmanager
+async def _one_at_a_time(parts: Parts, name: Digest) -> AsyncIterator[None]:
+    while name in parts.fetching:
+        await parts.changes.wait()
+    parts.fetching.add(name)
+    try:
+        yield
+    finally:
+        parts.fetching.discard(name)
+        parts.changes.ring()
+
+
+def sources(parts: Parts) -> list[Endpoint]:
+    """The data planes of all admitted peers that are heard, the most recently heard first."""
+    now = parts.now()
+    views = [view for view in parts.peers if view.endpoint is not None and view.peer != parts.me]
+    alive = [view for view in views if parts.detector.status(view.peer, now) != "red"]
+    alive.sort(key=lambda view: -view.heard_s)
+    return [view.endpoint for view in alive if view.endpoint and parts.admission.admits(view.peer)]
+
+
+def _dial(parts: Parts, endpoint: Endpoint) -> SecureSocket:
+    return dial(parts.credentials, endpoint, {"purpose": PURPOSE}, deadline_s=DIAL_S)

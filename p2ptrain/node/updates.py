@@ -1,0 +1,70 @@
+"""The bytes of an update: checked before anybody votes for them, and before anybody applies them.
+
+An update is named by the ledger, but a name says nothing of what it names. A voter that has no
+result of its own must not certify bytes that nobody could apply.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from p2ptrain import kernels
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest
+from p2ptrain.node import transfer
+from p2ptrain.node.parts import Parts
+
+KIND = "update"
+
+
+def payload_bytes(parts: Parts) -> int:
+    """The length of every update of this run."""
+    return kernels.encoded_bytes(parts.layout.numel, parts.manifest.codec.block)
+
+
+def meta(parts: Parts, step: int) -> dict[str, object]:
+    """What an update says of itself. Equal on all peers, since it is part of what is named."""
+    codec = parts.manifest.codec
+    return {
+        "run": parts.run,
+        "step": step,
+        "numel": parts.layout.numel,
+        "codec": codec.name,
+        "block": codec.block,
+    }
+
+
+async def store(parts: Parts, step: int, payload: bytearray) -> Digest:
+    """Keep what the ring made; returns its digest."""
+    put = partial(parts.store.put_blob, KIND, [payload], meta(parts, step))
+    return await trio.to_thread.run_sync(put)
+
+
+async def obtain(parts: Parts, digest: Digest, step: int) -> bytes:
+    """The payload, from the store or from peers.
+
+    Raises:
+        RemoteProtocolError: the digest names what is no update of this run and step.
+        StoreError: this store cannot take it.
+    """
+    if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
+        await transfer.fetch(parts, digest)
+    return await trio.to_thread.run_sync(partial(_read, parts, digest, step))
+
+
+def _read(parts: Parts, digest: Digest, step: int) -> bytes:
+    manifest = parts.store.manifest(digest)
+    if manifest.kind != KIND or dict(manifest.meta) != meta(parts, step):
+        raise RemoteProtocolError(f"{digest[:12]} is not an update of outer step {step}")
+    if manifest.size != payload_bytes(parts):
+        raise RemoteProtocolError(f"update {digest[:12]} has {manifest.size} bytes")
+    payload = parts.store.read_blob(digest)
+    try:
+        kernels.check(payload, parts.layout.numel, parts.manifest.codec.block)
+    except kernels.BadScale as exc:
+        raise RemoteProtocolError(
+            f"update {digest[:12]} holds a scale that no codec writes"
+        ) from exc
+    return payload

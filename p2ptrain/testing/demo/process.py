@@ -1,0 +1,131 @@
+"""One node of the demo: its process, its journal as it grows, its status.
+
+It is a user of the node and no more: it starts the command, reads files that any user can read, and
+sends signals.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+STATUS_BYTES_MAX = 1 << 22
+
+
+class DemoNode:
+    """A node process in `home`. `events` are the records of its journal read so far."""
+
+    def __init__(self, name: str, home: Path) -> None:
+        self.name = name
+        self.home = home
+        self.events: list[Event] = []
+        self.process: subprocess.Popen[bytes] | None = None
+        self._read_bytes = 0
+        self._partial = b""
+
+    def start(self, *arguments: str) -> None:
+        """Run `p2ptrain node` with these arguments; what it prints goes to HOME/output.txt."""
+        environment = os.environ | {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+        with (self.home / "output.txt").open("ab") as output:
+            self.process = subprocess.Popen(
+                [*command("node"), "--home", str(self.home), "--yes", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        return None if self.process is None else self.process.poll()
+
+    def output(self) -> str:
+        path = self.home / "output.txt"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def news(self) -> Iterator[Event]:
+        """The journal's records since the last call, also kept in `events`."""
+        path = self.home / "journal.jsonl"
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            file.seek(self._read_bytes)
+            fresh = file.read()
+        self._read_bytes += len(fresh)
+        *lines, self._partial = (self._partial + fresh).split(b"\n")
+        for line in lines:
+            event = json.loads(line)
+            self.events.append(event)
+            yield event
+
+    def find(self, kind: str, **fields: object) -> Event | None:
+        """The first record read so far of this kind with these fields."""
+        for event in self.events:
+            if event["event"] == kind and all(event.get(k) == v for k, v in fields.items()):
+                return event
+        return None
+
+    def status(self) -> dict[str, Any] | None:
+        """The node's own account of itself; None while it cannot be asked."""
+        try:
+            with socket.socket(socket.AF_UNIX) as asker:
+                asker.settimeout(5)
+                asker.connect(str(self.home / "control.sock"))
+                asker.sendall(b'{"command":"status"}\n')
+                with asker.makefile("rb") as reply:
+                    answer = json.loads(reply.readline(STATUS_BYTES_MAX))
+        except (OSError, ValueError):
+            return None
+        return answer if isinstance(answer, dict) else None
+
+    def kill(self) -> None:
+        """SIGKILL to the node and its trainers at once, as when a machine loses power."""
+        if self.process is not None and self.running:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(10)
+
+    def stop(self) -> None:
+        """SIGTERM to the node alone: it should leave kindly."""
+        if self.process is not None and self.running:
+            self.process.send_signal(signal.SIGTERM)
+
+    def finish(self, deadline_s: float) -> None:
+        """Stop, wait, and kill whatever is left after `deadline_s`."""
+        if self.process is None:
+            return
+        self.stop()
+        try:
+            self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+def command(*arguments: str) -> list[str]:
+    """The p2ptrain command of this very environment."""
+    return [sys.executable, "-m", "p2ptrain.cli", *arguments]
+
+
+def run_command(*arguments: str) -> str:
+    """The standard output of a `p2ptrain` command that must succeed.
+
+    Raises:
+        subprocess.CalledProcessError: it did not; its standard error has been shown.
+    """
+    done = subprocess.run(
+        command(*arguments), check=True, stdout=subprocess.PIPE, text=True, timeout=300
+    )
+    return done.stdout

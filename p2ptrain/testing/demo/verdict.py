@@ -1,0 +1,87 @@
+"""Did the demo show what it set out to show? Facts in, an object with `ok` out.
+
+Pure, so that each claim can be tested with facts that break it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+LOSS_FALL_NATS = 1.0
+KILL_TO_COMMIT_S_MAX = 5.0
+STEPS_AFTER_SEED_MIN = 2
+JOIN_SOURCES_MIN = 2
+
+
+@dataclass
+class Facts:
+    """What was seen. None stands for what never happened."""
+
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    outer_steps: int = 0
+    outer_steps_planned: int = 0
+    val_loss_first: float | None = None
+    val_loss_last: float | None = None
+    setup_s: float = 0.0
+    run_s: float = 0.0
+    killed_at_step: int | None = None
+    killed_in_reduce: bool = False
+    killed_step_committed_without_victim: bool = False
+    survivors_tokens_kept: bool = False
+    kill_to_commit_s: float | None = None
+    join_fetch_s: float | None = None
+    join_sources: int = 0
+    join_updates_replayed: int | None = None
+    join_first_roster_step: int | None = None
+    refused_code: str | None = None
+    refused_exit: int | None = None
+    refused_says_what_to_do: bool = False
+    seed_stopped_at_step: int | None = None
+    steps_after_seed_stopped: int = 0
+    inner_rate_while_joining: float | None = None
+
+
+def claims(facts: Facts) -> dict[str, bool]:
+    """Each claim of the demo in words, and whether the facts bear it out."""
+    first, last = facts.val_loss_first, facts.val_loss_last
+    to_commit_s = facts.kill_to_commit_s
+    return {
+        "the run came to its planned end": 0 < facts.outer_steps_planned == facts.outer_steps,
+        "all nodes that are left have one ledger and one state": _agree(facts.nodes),
+        f"the validation loss fell by {LOSS_FALL_NATS} nat or more": first is not None
+        and last is not None
+        and first - last >= LOSS_FALL_NATS,
+        "a volunteer was killed while a reduce was under way": facts.killed_in_reduce,
+        "the others committed that same outer step without it": (
+            facts.killed_step_committed_without_victim
+        ),
+        "nothing that the survivors trained was lost": facts.survivors_tokens_kept,
+        f"and they did so within {KILL_TO_COMMIT_S_MAX:.0f} s": to_commit_s is not None
+        and to_commit_s <= KILL_TO_COMMIT_S_MAX,
+        f"a newcomer fetched a snapshot from {JOIN_SOURCES_MIN} peers or more": (
+            facts.join_fetch_s is not None and facts.join_sources >= JOIN_SOURCES_MIN
+        ),
+        "and the updates committed since": bool(facts.join_updates_replayed),
+        "and contributed": facts.join_first_roster_step is not None,
+        "a stranger was refused and told what to do": facts.refused_exit == 6
+        and facts.refused_code is not None
+        and facts.refused_code.startswith("AUTH-")
+        and facts.refused_says_what_to_do,
+        "the run went on without the seed": facts.seed_stopped_at_step is not None
+        and facts.steps_after_seed_stopped >= STEPS_AFTER_SEED_MIN,
+    }
+
+
+def _agree(nodes: list[dict[str, Any]]) -> bool:
+    """At least three nodes are left, and they hold the same bytes at the same height."""
+    names = ("ledger_height", "ledger_head", "state_digest", "outer_step")
+    accounts = {tuple(node.get(name) for name in names) for node in nodes}
+    return len(nodes) >= 3 and len(accounts) == 1 and None not in accounts.pop()
+
+
+def verdict(facts: Facts) -> dict[str, Any]:
+    """The object that `--json` writes: `ok`, every fact, and the claims."""
+    judged = claims(facts)
+    assert {each.name for each in fields(facts)} == set(asdict(facts))
+    return {"schema": 1, "ok": all(judged.values()), **asdict(facts), "claims": judged}
