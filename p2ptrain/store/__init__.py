@@ -4,6 +4,7 @@ from p2ptrain.store.blob import CHUNK_BYTES, CHUNK_BYTES_MAX, BlobManifest, dige
 from p2ptrain.store.disk import Disk, LocalDisk
 from p2ptrain.store.garbage import Collected
 from p2ptrain.store.head import Head
+from p2ptrain.store.memory_disk import MemoryDisk, PowerCut
 from p2ptrain.store.record_log import RecordLog
 from p2ptrain.store.store import Store
 
@@ -15,6 +16,8 @@ __all__ = [
     "Disk",
     "Head",
     "LocalDisk",
+    "MemoryDisk",
+    "PowerCut",
     "RecordLog",
     "Store",
     "digest_of",

@@ -31,8 +31,8 @@ class Lock(Protocol):
 class Disk(Protocol):
     """What the store asks of a file system. All raise OSError, as the system calls do."""
 
-    def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents, durably. One that is there already is left alone."""
+    def make_directories(self, *paths: Path) -> None:
+        """Create directories and their parents, durably. What is there already is left alone."""
 
     def write(self, path: Path, data: memoryview) -> None:
         """Create the file, or empty it, and write `data`. Cut short, it leaves a prefix."""
@@ -74,13 +74,16 @@ class Disk(Protocol):
 class LocalDisk:
     """The file system of this machine."""
 
-    def make_directory(self, path: Path) -> None:
-        if path.is_dir():
-            return
-        if path.parent != path:
-            self.make_directory(path.parent)
-        path.mkdir(exist_ok=True)
-        self.sync_directory(path.parent)
+    def make_directories(self, *paths: Path) -> None:
+        grown = {path.parent for path in paths}
+        for path in paths:
+            while not path.is_dir():
+                grown.add(path.parent)
+                path = path.parent
+        for path in paths:
+            path.mkdir(parents=True, exist_ok=True)
+        for parent in sorted(grown):
+            self.sync_directory(parent)
 
     def write(self, path: Path, data: memoryview) -> None:
         with _descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:

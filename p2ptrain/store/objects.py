@@ -1,4 +1,4 @@
-"""The directory of chunks: objects/ab/cdef…, one file a chunk, named by its digest.
+"""The directory of chunks: objects/a/bcdef…, one file a chunk, named by its digest.
 
 A name appears only when the bytes under it are durable (write beside, sync, rename), so a name that
 exists has the right content unless the disk has rotted. That is noticed on reading, when every
@@ -25,7 +25,9 @@ from p2ptrain.store.blob import CHUNK_BYTES_MAX, Buffer, digest_of
 from p2ptrain.store.disk import Disk, disk_errors
 
 _CORRUPT = ".corrupt"
-_FANOUT = [f"{number:02x}" for number in range(256)]
+_FANOUT = "0123456789abcdef"
+"""Sixteen directories and not 256: each that was touched must be synced before a blob counts, and a
+million chunks (4 TiB) are still only 65,000 names in each."""
 
 
 class Objects:
@@ -44,20 +46,22 @@ class Objects:
         self._young: dict[Digest, int] = {}
         with disk_errors("opening the store", root):
             self._open()
-        # The process before us may have been killed between a rename and its settling.
-        self._unsettled = {root, *(self._directory / name for name in _FANOUT)}
+        # Likewise for chunks, but nothing relies on their names before the next settling.
+        self._unsettled = {self._directory / name for name in _FANOUT}
 
     def _open(self) -> None:
-        for name in _FANOUT:
-            self._disk.make_directory(self._directory / name)
-        self._disk.make_directory(self._temporary)
+        fans = [self._directory / name for name in _FANOUT]
+        self._disk.make_directories(*fans, self._temporary)
         for name in self._disk.names(self._temporary):
             self._disk.remove(self._temporary / name)
+        # The process before us may have been killed between renaming the head and making that
+        # durable. Whoever reads the head now relies on it.
+        self._disk.sync_directory(self._root)
 
     def path(self, digest: Digest) -> Path:
         """Where this chunk is or would be."""
         assert is_digest(digest)
-        return self._directory / digest[:2] / digest[2:]
+        return self._directory / digest[0] / digest[1:]
 
     def size(self, digest: Digest) -> int | None:
         """The length of a chunk in bytes, None if it is not held."""

@@ -28,9 +28,10 @@ from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 
 _FILE_MAGIC = b"p2plog1\n"
 _NONCE_BYTES = 8
-_FILE_HEADER_BYTES = len(_FILE_MAGIC) + _NONCE_BYTES
+_FILE_HEADER = struct.Struct("<8s8sI")  # magic, nonce, crc32 of both
+_FILE_HEADER_BYTES = _FILE_HEADER.size
 _FRAME_MAGIC = b"\xf7REC"
-_HEADER = struct.Struct("<4sIQI") # magic, body bytes, durable bytes, crc32 of the rest
+_HEADER = struct.Struct("<4sIQI")  # magic, body bytes, durable bytes, crc32 of the rest
 _LENGTH = struct.Struct("<I")
 
 BODY_BYTES_MAX = 16 * 2**20
@@ -91,7 +92,8 @@ class RecordLog:
         """Replace the whole log by these records, at one stroke and durably: for compaction."""
         fresh = self.path.with_name(self.path.name + ".new")
         nonce = os.urandom(_NONCE_BYTES)
-        content = _FILE_MAGIC + nonce + _frame(records, 0, zlib.crc32(nonce))
+        header = _FILE_HEADER.pack(_FILE_MAGIC, nonce, zlib.crc32(_FILE_MAGIC + nonce))
+        content = header + _frame(records, 0, zlib.crc32(nonce))
         with disk_errors(f"rewriting {self.path.name}", self.path):
             self._disk.write(fresh, memoryview(content))
             self._disk.sync(fresh)
@@ -124,14 +126,17 @@ class RecordLog:
     def _create(self) -> None:
         # By renaming: a file that exists and is shorter than its header was damaged, not torn.
         with disk_errors("creating a log", self.path):
-            self._disk.make_directory(self.path.parent)
+            self._disk.make_directories(self.path.parent)
         self.rewrite(())
 
     def _open(self, size: int) -> None:
         header = self._disk.read(self.path, 0, _FILE_HEADER_BYTES)
-        if len(header) < _FILE_HEADER_BYTES or not header.startswith(_FILE_MAGIC):
+        if len(header) < _FILE_HEADER_BYTES:
             raise _corrupt(self.path, 0)
-        self._seed = zlib.crc32(header[len(_FILE_MAGIC) :])
+        magic, nonce, checksum = _FILE_HEADER.unpack(header)
+        if magic != _FILE_MAGIC or checksum != zlib.crc32(magic + nonce):
+            raise _corrupt(self.path, 0)
+        self._seed = zlib.crc32(nonce)
         self._size = self._sound_end(size)
         if self._size < size:
             self._check_never_durable(self._size, size)

@@ -66,7 +66,7 @@ class Store:
         # Held for a whole collection: pins and heads come before it or after it.
         self._collecting = threading.Lock()
         with disk_errors("opening the store", root):
-            self._disk.make_directory(root)
+            self._disk.make_directories(root)
             self._lock = self._disk.lock(root / "lock")
         if self._lock is None:
             raise StoreError(

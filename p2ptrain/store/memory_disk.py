@@ -1,0 +1,219 @@
+"""A disk in memory that can be cut off at any write, for tests and simulations.
+
+It keeps what is durable apart from what is only written, and counts the operations that change
+something. At a chosen one it fails: with a power cut, after which nothing more happens until
+`reboot`, or with an error of the system's, such as ENOSPC. Data cut short leaves a prefix.
+
+The model of a crash is the harshest that POSIX allows: each name that was not made durable and each
+file that was not synced survives or not, in any combination; of what was not synced any part may be
+zeros. Directories themselves are durable at once, as `make_directories` promises.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_PAGE_BYTES = 512
+
+
+class PowerCut(BaseException):
+    """The machine is gone. Not an Exception: no code that tidies up may survive it."""
+
+
+@dataclass(slots=True)
+class _File:
+    content: bytes = b""
+    durable: bytes = b""
+
+
+_Tree = dict[Path, dict[str, _File]]
+
+
+@dataclass(slots=True)
+class _Lock:
+    held: set[Path]
+    path: Path
+
+    def close(self) -> None:
+        self.held.discard(self.path)
+
+
+@dataclass(slots=True)
+class MemoryDisk:
+    """A `Disk` whose write number `fail_at` (from 1) fails; 0: none does.
+
+    `failure` is an errno or None, which is a power cut. With `forever` all later writes fail too.
+    """
+
+    fail_at: int = 0
+    failure: int | None = None
+    forever: bool = False
+    writes: list[str] = field(default_factory=list)
+    _names: _Tree = field(default_factory=dict)
+    _durable_names: _Tree = field(default_factory=dict)
+    _locked: set[Path] = field(default_factory=set)
+    _is_off: bool = False
+
+    def reboot(self, rng: random.Random | None) -> MemoryDisk:
+        """The disk as the next process finds it. Without `rng` only the process died, by SIGKILL:
+        the kernel still has all that was written."""
+        if rng is None:
+            # One table of copies for both, so that what is one file stays one file.
+            copies: dict[int, _File] = {}
+            names = _copied(self._names, copies)
+            return MemoryDisk(_names=names, _durable_names=_copied(self._durable_names, copies))
+        after = MemoryDisk()
+        for directory, written in self._names.items():
+            durable = self._durable_names[directory]
+            left = after._names[directory] = {}
+            for name in sorted(written.keys() | durable.keys()):
+                file = rng.choice([written.get(name), durable.get(name)])
+                if file is not None:
+                    content = _torn(file, rng)
+                    left[name] = _File(content, content)
+            after._durable_names[directory] = dict(left)
+        return after
+
+    def damage(self, path: Path, change: Callable[[bytes], bytes]) -> None:
+        """Bit rot: alter a file's durable bytes behind everybody's back."""
+        file = self._file(path)
+        file.content = file.durable = change(file.content)
+
+    # What a Disk does.
+
+    def make_directories(self, *paths: Path) -> None:
+        self._check_on()
+        for path in paths:
+            self._names.setdefault(path, {})
+            self._durable_names.setdefault(path, {})
+
+    def write(self, path: Path, data: memoryview) -> None:
+        self._check_on()
+        file = self._names[path.parent].setdefault(path.name, _File())
+        file.content = b""
+        with self._write(f"write {path}", lambda: self._set(file, bytes(data[: len(data) // 2]))):
+            file.content = bytes(data)
+
+    def append(self, path: Path, data: memoryview) -> None:
+        file = self._file(path)
+        before = file.content
+        partial = before + bytes(data[: len(data) // 2])
+        with self._write(f"append {path}", lambda: self._set(file, partial)):
+            file.content = before + bytes(data)
+
+    def truncate(self, path: Path, size: int) -> None:
+        file = self._file(path)
+        with self._write(f"truncate {path}"):
+            file.content = file.content[:size]
+
+    def sync(self, path: Path) -> None:
+        file = self._file(path)
+        with self._write(f"sync {path}"):
+            file.durable = file.content
+
+    def replace(self, source: Path, target: Path) -> None:
+        file = self._file(source)
+        with self._write(f"replace {target}"):
+            del self._names[source.parent][source.name]
+            self._names[target.parent][target.name] = file
+
+    def sync_directory(self, path: Path) -> None:
+        with self._write(f"sync directory {path}"):
+            self._durable_names[path] = dict(self._names[path])
+
+    def remove(self, path: Path) -> None:
+        self._file(path)
+        with self._write(f"remove {path}"):
+            del self._names[path.parent][path.name]
+
+    def size(self, path: Path) -> int | None:
+        file = self._names.get(path.parent, {}).get(path.name)
+        return None if file is None else len(file.content)
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        return self._file(path).content[offset : offset + size]
+
+    def read_into(self, path: Path, view: memoryview) -> int:
+        content = self._file(path).content[: len(view)]
+        view[: len(content)] = content
+        return len(content)
+
+    def names(self, path: Path) -> list[str]:
+        return sorted(self._names[path])
+
+    def lock(self, path: Path) -> _Lock | None:
+        if path in self._locked:
+            return None
+        self._locked.add(path)
+        return _Lock(self._locked, path)
+
+    def _file(self, path: Path) -> _File:
+        self._check_on()
+        try:
+            return self._names[path.parent][path.name]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path)) from None
+
+    def _check_on(self) -> None:
+        if self._is_off:
+            raise PowerCut
+
+    @staticmethod
+    def _set(file: _File, content: bytes) -> None:
+        file.content = content
+
+    @contextmanager
+    def _write(self, what: str, partly: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Count a change, and let it happen unless this is where the disk fails."""
+        self._check_on()
+        self.writes.append(what)
+        number = len(self.writes)
+        if not (number == self.fail_at or (self.forever and 0 < self.fail_at <= number)):
+            yield
+            return
+        partly()
+        if self.failure is None:
+            self._is_off = True
+            raise PowerCut(what)
+        raise OSError(self.failure, "as the test demands", what)
+
+
+def _copied(tree: _Tree, copies: dict[int, _File]) -> _Tree:
+    return {
+        directory: {
+            name: copies.setdefault(id(file), _File(file.content, file.durable))
+            for name, file in names.items()
+        }
+        for directory, names in tree.items()
+    }
+
+
+def _common_start(one: bytes, other: bytes) -> int:
+    if other.startswith(one):
+        return len(one)  # the usual case, an append
+    equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in equal)
+
+
+def _torn(file: _File, rng: random.Random) -> bytes:
+    """What is left of a file: what was synced, or more of what was written, or holes of zeros."""
+    if file.content == file.durable:
+        return file.durable
+    lengths = sorted([len(file.durable), len(file.content)])
+    longest = rng.choice([*lengths, rng.randint(*lengths)])
+    same = _common_start(file.durable, file.content)
+    pages = []
+    for start in range(0, longest, _PAGE_BYTES):
+        stop = min(start + _PAGE_BYTES, longest)
+        zeros = file.durable[start : min(stop, same)].ljust(stop - start, b"\0")
+        synced = file.durable[start:stop].ljust(stop - start, b"\0")
+        written = file.content[start:stop].ljust(stop - start, b"\0")
+        unsynced = synced != written
+        pages.append(rng.choice([synced, written, zeros]) if unsynced else written)
+    return b"".join(pages)

@@ -1,0 +1,22 @@
+"""Chunks from many peers at once: what is asked of whom, how, and what is believed."""
+
+from p2ptrain.swarm.fetch import Cancellation, fetch_blob, fetch_chunks
+from p2ptrain.swarm.lanes import Source
+from p2ptrain.swarm.picker import Picker
+from p2ptrain.swarm.report import DroppedPeer, Fault, FetchProgress, FetchReport
+from p2ptrain.swarm.server import ChunkServer
+from p2ptrain.swarm.wire import PURPOSE
+
+__all__ = [
+    "PURPOSE",
+    "Cancellation",
+    "ChunkServer",
+    "DroppedPeer",
+    "Fault",
+    "FetchProgress",
+    "FetchReport",
+    "Picker",
+    "Source",
+    "fetch_blob",
+    "fetch_chunks",
+]

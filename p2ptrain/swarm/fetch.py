@@ -1,0 +1,126 @@
+"""Fetching chunks from many peers at once, in threads, each byte checked before it is believed.
+
+What is held already is not fetched, so a fetch that was cut short resumes by being called again.
+How the bytes travel is in `lanes`, and what is asked of whom in `picker`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from p2ptrain.dataplane import SecureSocket
+from p2ptrain.ids import Digest
+from p2ptrain.store import Store
+from p2ptrain.swarm.lanes import STALL_S, Fetch, FetchPlan, SourceT
+from p2ptrain.swarm.report import FetchProgress, FetchReport
+
+
+class Cancellation:
+    """Ends a fetch from another thread: it then raises TryLater, and keeps what it has got."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._stop: Callable[[], None] | None = None
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            stop = self._stop
+        if stop is not None:
+            stop()
+
+    def bind(self, stop: Callable[[], None]) -> None:
+        """For the fetch: have `stop` called on `cancel`, or now if that has been."""
+        with self._lock:
+            self._stop = stop
+            cancelled = self._cancelled
+        if cancelled:
+            stop()
+
+
+def fetch_blob(
+    store: Store,
+    digest: Digest,
+    sources: Sequence[SourceT],
+    dial: Callable[[SourceT], SecureSocket],
+    *,
+    deadline_s: float,
+    progress: Callable[[FetchProgress], None] | None = None,
+    streams_per_peer: int = 1,
+    stall_s: float = STALL_S,
+    cancellation: Cancellation | None = None,
+) -> FetchReport:
+    """Bring a blob into the store whole: its manifest first, then the chunks that are not held.
+
+    Blocks; call it in a thread. `dial` is called in threads and has a deadline of its own: one that
+    still dials when the rest is over is left behind to end by itself. `progress` is called in
+    threads after each chunk and must be quick.
+
+    Raises:
+        StoreError: CKPT-NO-SOURCE, nobody that could be reached has it; evidence lists each source.
+        StoreFull and others: from this store. What was fetched stays and is not fetched again.
+        ManifestInvalid: the digest names something that is not a blob.
+        TryLater: cancelled (FETCH-CANCELLED) or not complete in `deadline_s` (FETCH-TIMEOUT).
+    """
+
+    def more_after(arrived: Digest) -> list[Digest]:
+        return _missing(store, digest) if arrived == digest else []
+
+    with store.pin([digest]):
+        wanted = _missing(store, digest) if store.has_chunk(digest) else [digest]
+        plan = FetchPlan(
+            wanted,
+            sources,
+            dial,
+            more_after,
+            deadline_s,
+            stall_s,
+            streams_per_peer,
+            progress or _nobody_listens,
+        )
+        return _run(Fetch(store, plan), cancellation)
+
+
+def fetch_chunks(
+    store: Store,
+    digests: Iterable[Digest],
+    sources: Sequence[SourceT],
+    dial: Callable[[SourceT], SecureSocket],
+    *,
+    deadline_s: float,
+    progress: Callable[[FetchProgress], None] | None = None,
+    streams_per_peer: int = 1,
+    stall_s: float = STALL_S,
+    cancellation: Cancellation | None = None,
+) -> FetchReport:
+    """The same for bare chunks, such as the data blocks of a lease. They are durable on return."""
+    wanted = list(dict.fromkeys(digests))
+    with store.pin(wanted):
+        plan = FetchPlan(
+            [digest for digest in wanted if not store.has_chunk(digest)],
+            sources,
+            dial,
+            lambda _: [],
+            deadline_s,
+            stall_s,
+            streams_per_peer,
+            progress or _nobody_listens,
+        )
+        return _run(Fetch(store, plan), cancellation)
+
+
+def _run(fetch: Fetch[SourceT], cancellation: Cancellation | None) -> FetchReport:
+    if cancellation is not None:
+        cancellation.bind(fetch.cancel)
+    return fetch.run()
+
+
+def _missing(store: Store, digest: Digest) -> list[Digest]:
+    store.manifest(digest).sizes()  # refuses a manifest that contradicts itself, before any byte
+    return store.missing_chunks(digest)
+
+
+def _nobody_listens(progress: FetchProgress) -> None:
+    pass

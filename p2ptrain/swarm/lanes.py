@@ -1,0 +1,284 @@
+"""The threads of one fetch: a *lane* is a connection to a source, with a thread of its own.
+
+Each lane asks the picker what to ask for, keeps a few requests open, and puts what comes into the
+store under the digest that was asked for. A lane that fails is dropped for this fetch and what it
+owed is asked of the others; a peer that sent a wrong chunk loses all its lanes.
+
+The decisions are the picker's; this module knows threads and sockets, and no blobs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from p2ptrain.dataplane import SecureSocket
+from p2ptrain.errors import (
+    ChunkCorrupt,
+    P2PTrainError,
+    PeerError,
+    RemoteProtocolError,
+    StoreError,
+    TryLater,
+)
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.store import CHUNK_BYTES_MAX, Store
+from p2ptrain.swarm.picker import Picker
+from p2ptrain.swarm.report import DroppedPeer, FetchProgress, FetchReport
+from p2ptrain.swarm.wire import receive_response, send_request
+
+LANES_MAX = 64
+"""More connections than this bring nothing, and each has a thread and a buffer of one chunk."""
+
+STALL_S = 60.0
+"""How long a source may take for one chunk: 560 kbit/s. The picker asks another one much sooner."""
+
+RECONSIDER_S = 0.01
+"""The shortest wait before the picker is asked again: rounding must not make a thread spin."""
+
+
+class Source(Protocol):
+    """Whatever the caller's `dial` understands, such as a dataplane Endpoint."""
+
+    @property
+    def peer(self) -> PeerId: ...
+
+
+SourceT = TypeVar("SourceT", bound=Source)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One of a peer's connections."""
+
+    peer: PeerId
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan(Generic[SourceT]):
+    """What a fetch is to do, and within which bounds.
+
+    `more_after(digest)` is called when a chunk has come and says what else is wanted now.
+    """
+
+    wanted: Sequence[Digest]
+    sources: Sequence[SourceT]
+    dial: Callable[[SourceT], SecureSocket]
+    more_after: Callable[[Digest], Sequence[Digest]]
+    deadline_s: float
+    stall_s: float
+    streams_per_peer: int
+    progress: Callable[[FetchProgress], None]
+
+    def lanes(self) -> dict[Lane, SourceT]:
+        """A first connection to each source, then a second one, as far as the bound allows."""
+        lanes = {
+            Lane(source.peer, stream): source
+            for stream in range(self.streams_per_peer)
+            for source in self.sources
+        }
+        return dict(list(lanes.items())[:LANES_MAX])
+
+
+class Fetch(Generic[SourceT]):
+    """The state of one fetch, shared by its lanes. `_changed` guards all of it."""
+
+    def __init__(self, store: Store, plan: FetchPlan[SourceT]) -> None:
+        self._store = store
+        self._plan = plan
+        self._lanes = plan.lanes()
+        self._changed = threading.Condition()
+        self._picker = Picker(self._lanes)
+        self._picker.want(plan.wanted)
+        self._sockets: dict[Lane, SecureSocket] = {}
+        self._dropped: dict[PeerId, DroppedPeer] = {}
+        self._lacked: Counter[PeerId] = Counter()
+        self._bytes_by_peer: Counter[PeerId] = Counter()
+        self._chunks_fetched = 0
+        self._over = False
+        self._timed_out = False
+        self._failure: BaseException | None = None
+
+    def run(self) -> FetchReport:
+        """Fetch all that is wanted, blocking; raises as `fetch_blob` says."""
+        started = time.monotonic()
+        if not self._picker.done and self._lanes:
+            self._run_lanes(started + self._plan.deadline_s)
+        self._store.settle()
+        self._judge()
+        return FetchReport(
+            self._chunks_fetched,
+            dict(self._bytes_by_peer),
+            time.monotonic() - started,
+            tuple(self._dropped.values()),
+        )
+
+    def cancel(self) -> None:
+        """End it from another thread; `run` then raises TryLater, unless it was over already."""
+        with self._changed:
+            if not self._is_over():
+                self._failure = TryLater("the fetch was cancelled", code="FETCH-CANCELLED")
+        self._stop()
+
+    def _run_lanes(self, deadline: float) -> None:
+        pool = ThreadPoolExecutor(len(self._lanes), "swarm")
+        for lane, source in self._lanes.items():
+            pool.submit(self._run_lane, lane, source).add_done_callback(self._lane_ended)
+        with self._changed:
+            while not self._is_over() and (remaining_s := deadline - time.monotonic()) > 0:
+                self._changed.wait(remaining_s)
+            self._timed_out = not self._is_over()
+        self._stop()
+        # Lanes that still dial are not waited for: they end by `dial`'s own deadline, and find then
+        # that it is over.
+        pool.shutdown(wait=False)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._sockets)
+
+    def _judge(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._picker.done:
+            return
+        lacks = [f"{peer} lacks {count} of the chunks" for peer, count in self._lacked.items()]
+        evidence = [*map(str, self._dropped.values()), *lacks]
+        if self._timed_out:
+            raise TryLater(
+                f"{self._picker.left} chunks are missing after {self._plan.deadline_s:.0f} s",
+                code="FETCH-TIMEOUT",
+                evidence=evidence,
+                likely="the sources or the path to them are slow",
+                do="nothing: what has come is kept, and the rest is asked for again",
+            )
+        raise StoreError(
+            f"no source has {self._picker.left} of the chunks that are needed",
+            code="CKPT-NO-SOURCE",
+            evidence=evidence or ["no source is known"],
+            likely="the peers that hold it are not connected, or have moved on to a newer one",
+            do="nothing: it is tried again with whoever is connected then",
+        )
+
+    # What follows runs in the lanes' threads.
+
+    def _run_lane(self, lane: Lane, source: SourceT) -> None:
+        try:
+            sock = self._plan.dial(source)
+        except P2PTrainError as exc:
+            self._drop(lane, exc, connected=False)
+            return
+        with self._changed:
+            over = self._over
+            if not over:
+                self._sockets[lane] = sock
+        if over:
+            sock.close()
+            return
+        try:
+            self._exchange(lane, sock)
+        except (PeerError, RemoteProtocolError, ChunkCorrupt) as exc:
+            self._drop(lane, exc, connected=True)
+        finally:
+            sock.close()
+            with self._changed:
+                del self._sockets[lane]
+                self._changed.notify_all()
+
+    def _lane_ended(self, ended: Future[None]) -> None:
+        """A lane fails the whole fetch by what is not its peer's fault, such as a full disk."""
+        exc = ended.exception()
+        if exc is not None:
+            with self._changed:
+                self._failure = self._failure or exc
+            self._stop()
+
+    def _exchange(self, lane: Lane, sock: SecureSocket) -> None:
+        buffer = bytearray(CHUNK_BYTES_MAX)
+        asked: deque[Digest] = deque()
+        while True:
+            assigned = self._assigned(lane, idle=not asked)
+            sock.set_deadline(self._plan.stall_s)
+            for digest in assigned:
+                send_request(sock, digest)
+                asked.append(digest)
+            if not asked:
+                return
+            chunk = receive_response(sock, buffer)
+            self._received(lane, asked.popleft(), chunk)
+
+    def _assigned(self, lane: Lane, *, idle: bool) -> list[Digest]:
+        """What to ask for now. A lane that is idle waits for something, or for the end: []."""
+        with self._changed:
+            while not self._is_over():
+                now = time.monotonic()
+                assigned = self._picks(lane, now)
+                if assigned or not idle:
+                    return assigned
+                reconsider_at = self._picker.reconsider_at()
+                wait_s = None if reconsider_at is None else max(RECONSIDER_S, reconsider_at - now)
+                self._changed.wait(wait_s)
+            return []
+
+    def _picks(self, lane: Lane, now: float) -> list[Digest]:
+        picks: list[Digest] = []
+        while (digest := self._picker.next(lane, now)) is not None:
+            picks.append(digest)
+        return picks
+
+    def _received(self, lane: Lane, digest: Digest, chunk: memoryview | None) -> None:
+        if chunk is None:
+            self._note_lack(lane, digest)
+            return
+        self._store.put_chunk(chunk, expected=digest, settle=False)
+        more = self._plan.more_after(digest)
+        with self._changed:
+            # First more, then arrived: in between, nothing that is wanted would be left.
+            self._picker.want(more)
+            if self._picker.arrived(lane, digest, time.monotonic()):
+                self._chunks_fetched += 1
+                self._bytes_by_peer[lane.peer] += len(chunk)
+            progress = FetchProgress(
+                self._chunks_fetched, self._picker.left, self._bytes_by_peer.total()
+            )
+            self._changed.notify_all()
+        self._plan.progress(progress)
+
+    def _note_lack(self, lane: Lane, digest: Digest) -> None:
+        with self._changed:
+            self._lacked[lane.peer] += 1
+            for other in self._lanes_of(lane.peer):
+                self._picker.lacks_too(other, digest)
+            self._picker.lacks(lane, digest)
+            self._changed.notify_all()
+
+    def _drop(self, lane: Lane, exc: P2PTrainError, *, connected: bool) -> None:
+        dropped = DroppedPeer.by(lane.peer, exc, connected=connected)
+        with self._changed:
+            if self._over:
+                return  # we ended the connection ourselves
+            given_up = self._lanes_of(lane.peer) if dropped.fault.is_blame else [lane]
+            for other in given_up:
+                self._picker.drop(other)
+                if other in self._sockets:
+                    self._sockets[other].shutdown()
+            if self._picker.lanes.isdisjoint(self._lanes_of(lane.peer)):
+                self._dropped.setdefault(lane.peer, dropped)
+            self._changed.notify_all()
+
+    def _lanes_of(self, peer: PeerId) -> list[Lane]:
+        return [lane for lane in self._lanes if lane.peer == peer]
+
+    def _is_over(self) -> bool:
+        return self._over or self._picker.done or self._picker.stuck
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._over = True
+            for sock in self._sockets.values():
+                sock.shutdown()
+            self._changed.notify_all()

@@ -1,0 +1,90 @@
+"""What a fetch says while it runs and when it is over, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from p2ptrain.errors import (
+    ChunkCorrupt,
+    P2PTrainError,
+    PeerTooSlow,
+    RemoteProtocolError,
+)
+from p2ptrain.ids import PeerId
+
+
+class Fault(Enum):
+    """Why a source was dropped. The first two are its own doing; the others may be the path's."""
+
+    CORRUPT = "sent a chunk that does not match its digest"
+    PROTOCOL = "broke the protocol"
+    SLOW = "sent nothing for too long"
+    LOST = "lost the connection"
+    UNREACHABLE = "could not be reached"
+
+    @property
+    def is_blame(self) -> bool:
+        """Whether the peer should answer for it."""
+        return self in (Fault.CORRUPT, Fault.PROTOCOL)
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedPeer:
+    """A source that was given up for the rest of this fetch."""
+
+    peer: PeerId
+    fault: Fault
+    detail: str
+
+    @classmethod
+    def by(cls, peer: PeerId, exc: P2PTrainError, *, connected: bool) -> DroppedPeer:
+        """The verdict on a peer whose connection ended with this error."""
+        return cls(peer, _fault_of(exc, connected), exc.what)
+
+    def __str__(self) -> str:
+        return f"{self.peer} {self.fault.value}: {self.detail}"
+
+
+def _fault_of(exc: P2PTrainError, connected: bool) -> Fault:
+    if isinstance(exc, ChunkCorrupt):
+        return Fault.CORRUPT
+    if isinstance(exc, RemoteProtocolError):
+        return Fault.PROTOCOL
+    if not connected:
+        return Fault.UNREACHABLE
+    return Fault.SLOW if isinstance(exc, PeerTooSlow) else Fault.LOST
+
+
+@dataclass(frozen=True, slots=True)
+class FetchProgress:
+    """How far a fetch is. `chunks_left` grows once, when a blob's manifest has come."""
+
+    chunks_fetched: int
+    chunks_left: int
+    bytes_fetched: int
+
+    @property
+    def fraction(self) -> float:
+        """Between 0 and 1, of the chunks that were not held when the fetch began."""
+        return self.chunks_fetched / max(1, self.chunks_fetched + self.chunks_left)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReport:
+    """What a fetch that succeeded took. `bytes_by_peer` counts chunks that were right and first."""
+
+    chunks_fetched: int
+    bytes_by_peer: Mapping[PeerId, int]
+    seconds: float
+    dropped: tuple[DroppedPeer, ...]
+
+    @property
+    def bytes_fetched(self) -> int:
+        return sum(self.bytes_by_peer.values())
+
+    @property
+    def blamed(self) -> tuple[PeerId, ...]:
+        """The peers to report: what they did cannot be the fault of the path to them."""
+        return tuple(drop.peer for drop in self.dropped if drop.fault.is_blame)

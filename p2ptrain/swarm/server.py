@@ -1,0 +1,80 @@
+"""Serves chunks to whoever the listener lets in: one thread a connection, nothing kept in memory.
+
+A chunk is hashed when it is read from the store, so that rot on our disk is never passed on: what
+is damaged is answered like what is missing. The server knows no blobs and no runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from p2ptrain.dataplane import SecureSocket
+from p2ptrain.errors import PeerError, StoreError
+from p2ptrain.ids import Digest
+from p2ptrain.store import Store
+from p2ptrain.swarm.wire import Limit, receive_request, send_response
+
+IDLE_S = 120.0
+"""How long a client may think between requests: longer than it waits for any other source."""
+
+SEND_S = 120.0
+"""How long one chunk may take to send: 4 MiB at 280 kbit/s, below which a client is no use."""
+
+
+class ChunkServer:
+    """A listener's handler for `swarm.PURPOSE`.
+
+    `extra` is asked first, for chunks that are in memory and not (yet) in the store. `limit` is
+    called with a number of bytes before they are sent and returns when they may be, for instance a
+    token bucket's `take`: so that the ring wins.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        extra: Callable[[Digest], bytes | None] | None = None,
+        limit: Limit | None = None,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._store = store
+        self._extra = extra
+        self._limit = limit
+        self._idle_s = idle_s
+        self._counting = threading.Lock()
+        self._bytes_sent = 0
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of chunks sent since the start."""
+        return self._bytes_sent
+
+    def __call__(self, sock: SecureSocket, hello: Mapping[str, object]) -> None:
+        """Serve one connection until the client closes it.
+
+        Raises RemoteProtocolError if it sends what is not a request.
+        """
+        try:
+            while True:
+                self._serve_one(sock)
+        except PeerError:
+            return  # It has all that it wanted, or is gone: the same to us.
+
+    def _serve_one(self, sock: SecureSocket) -> None:
+        sock.set_deadline(self._idle_s)
+        digest = receive_request(sock)
+        chunk = self._chunk(digest)
+        sock.set_deadline(SEND_S)
+        send_response(sock, chunk, self._limit)
+        with self._counting:
+            self._bytes_sent += len(chunk or b"")
+
+    def _chunk(self, digest: Digest) -> bytes | None:
+        chunk = self._extra(digest) if self._extra is not None else None
+        if chunk is not None:
+            return chunk
+        try:
+            return self._store.get_chunk(digest)
+        except StoreError:
+            return None

@@ -1,0 +1,84 @@
+"""What goes over a swarm connection: requests one way, chunks the other, in the order asked.
+
+    request    frame of canonical msgpack {"chunk": 32 bytes}, at most 64 KiB
+    response   status (1 byte), length (4 bytes, big endian), then `length` bytes of the chunk
+
+A client may send several requests before the first response has come, so that the path's latency is
+paid once. Nothing received is trusted here beyond its length; whoever called checks the digest.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+from p2ptrain.dataplane import SecureSocket
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest
+from p2ptrain.store import CHUNK_BYTES_MAX
+
+PURPOSE = "swarm"
+"""The hello's purpose, under which a listener knows the chunk server."""
+
+REQUEST_BYTES_MAX = 64 * 2**10
+"""A request takes 41 bytes; the rest is room for requests of a later version."""
+
+SLICE_BYTES = 64 * 2**10
+"""A rate limit is asked before each slice: short enough for the ring to slip in between."""
+
+HELD, MISSING = 0, 1
+_RESPONSE = struct.Struct(">BI")
+
+Limit = Callable[[int], object]
+"""Called with a number of bytes before they are sent; returns when they may be."""
+
+
+def send_request(sock: SecureSocket, digest: Digest) -> None:
+    """Ask for a chunk."""
+    sock.send_frame(pack({"chunk": bytes.fromhex(digest)}))
+
+
+def receive_request(sock: SecureSocket) -> Digest:
+    """The next chunk that the client wants. Raises RemoteProtocolError for anything else."""
+    request = unpack(sock.receive_frame(REQUEST_BYTES_MAX), bytes_max=REQUEST_BYTES_MAX)
+    raw = fields(request, chunk=bytes)["chunk"]
+    assert isinstance(raw, bytes)
+    if len(raw) != 32:
+        raise RemoteProtocolError("a chunk is not named by 32 bytes", peer=sock.peer)
+    return Digest(raw.hex())
+
+
+def send_response(sock: SecureSocket, chunk: bytes | None, limit: Limit | None = None) -> None:
+    """Answer a request with the chunk, or with the word that we lack it."""
+    if chunk is None:
+        sock.send_all(_RESPONSE.pack(MISSING, 0))
+        return
+    sock.send_all(_RESPONSE.pack(HELD, len(chunk)))
+    for piece in _slices(memoryview(chunk)) if limit else [memoryview(chunk)]:
+        if limit:
+            limit(len(piece))
+        sock.send_all(piece)
+
+
+def receive_response(sock: SecureSocket, buffer: bytearray) -> memoryview | None:
+    """The bytes that came, as a view of `buffer`; None if the peer lacks the chunk.
+
+    `buffer` has the length of the longest chunk, and is used again for the next one.
+    """
+    assert len(buffer) == CHUNK_BYTES_MAX
+    header = bytearray(_RESPONSE.size)
+    sock.receive_into(header)
+    status, length = _RESPONSE.unpack(header)
+    if status == MISSING and length == 0:
+        return None
+    if status != HELD or length > CHUNK_BYTES_MAX:
+        raise RemoteProtocolError(f"response {status} with {length} bytes", peer=sock.peer)
+    view = memoryview(buffer)[:length]
+    sock.receive_into(view)
+    return view
+
+
+def _slices(view: memoryview) -> Iterator[memoryview]:
+    for start in range(0, len(view), SLICE_BYTES):
+        yield view[start : start + SLICE_BYTES]

@@ -1,0 +1,131 @@
+"""Manifests: one name for one content, and nothing believed that a peer could have made up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import ManifestInvalid
+from p2ptrain.store import BlobManifest, digest_of
+from p2ptrain.store.blob import META_BYTES_MAX, looks_like_manifest, rechunked
+
+A, B = digest_of(b"a"), digest_of(b"b")
+
+
+def manifest(**changes):
+    return BlobManifest(
+        **{
+            "kind": "snapshot",
+            "size": 1500,
+            "chunk_bytes": 1024,
+            "chunks": (A, B),
+            "meta": {"step": 3},
+            **changes,
+        }
+    )
+
+
+def wire(**changes):
+    value = {
+        "kind": "snapshot",
+        "size": 1500,
+        "chunk_bytes": 1024,
+        "chunks": [bytes.fromhex(A), bytes.fromhex(B)],
+        "meta": {"step": 3},
+        **changes,
+    }
+    return pack({key: field for key, field in value.items() if field is not None})
+
+
+def test_a_manifest_survives_the_wire():
+    sent = manifest()
+    assert BlobManifest.from_wire(sent.to_wire()) == sent
+    assert sent.to_wire() == wire()
+    assert [sent.chunk_size(0), sent.chunk_size(1)] == [1024, 476]
+
+
+def test_an_empty_blob_has_no_chunks():
+    assert BlobManifest.from_wire(manifest(size=0, chunks=()).to_wire()).chunks == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"size": -1},
+        {"size": 1024},
+        {"size": 2049},
+        {"size": 2**62},
+        {"size": True},
+        {"size": "1500"},
+        {"chunk_bytes": 0},
+        {"chunk_bytes": -1024},
+        {"chunk_bytes": 1},
+        {"chunk_bytes": 2**40, "chunks": [bytes(32)]},
+        {"chunks": [bytes(31), bytes(32)]},
+        {"chunks": [A, B]},
+        {"chunks": bytes(64)},
+        {"chunks": None},
+        {"kind": ""},
+        {"kind": "../../etc"},
+        {"kind": "x" * 33},
+        {"kind": 7},
+        {"meta": []},
+        {"meta": {"x": b"y" * META_BYTES_MAX}},
+        {"surplus": 1},
+    ],
+)
+def test_a_hostile_manifest_is_refused(changes):
+    with pytest.raises(ManifestInvalid):
+        BlobManifest.from_wire(wire(**changes))
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_do_worse_than_being_no_manifest(data):
+    with pytest.raises(ManifestInvalid):
+        BlobManifest.from_wire(data)
+
+
+@given(st.integers(0, 400), st.integers(0, 255))
+def test_a_manifest_with_one_byte_changed_is_refused_or_is_another_one(position, value):
+    data = bytearray(manifest().to_wire())
+    data[position % len(data)] = value
+    try:
+        changed = BlobManifest.from_wire(data)
+    except ManifestInvalid:
+        return
+    assert changed.to_wire() == bytes(data)
+
+
+def test_a_manifest_too_long_for_a_chunk_is_refused():
+    chunks = tuple([A] * 130_000)
+    with pytest.raises(ManifestInvalid):
+        manifest(size=1024 * len(chunks), chunks=chunks).to_wire()
+
+
+def test_one_digest_cannot_stand_for_two_lengths():
+    assert manifest(size=2048, chunks=(A, A)).sizes() == {A: 1024}
+    with pytest.raises(ManifestInvalid):
+        manifest(chunks=(A, A)).sizes()
+
+
+def test_every_manifest_looks_like_one_and_text_does_not():
+    assert looks_like_manifest(manifest().to_wire())
+    assert not looks_like_manifest(b"once upon a time")
+    assert not looks_like_manifest(b"")
+
+
+@given(st.lists(st.binary(max_size=50), max_size=12), st.integers(1, 16))
+def test_rechunking_keeps_the_bytes_and_cuts_them_evenly(parts, chunk_bytes):
+    pieces = [bytes(piece) for piece in rechunked(parts, chunk_bytes)]
+    assert b"".join(pieces) == b"".join(parts)
+    assert all(len(piece) == chunk_bytes for piece in pieces[:-1])
+    assert all(0 < len(piece) <= chunk_bytes for piece in pieces)
+
+
+def test_rechunking_a_long_part_copies_nothing():
+    part = bytearray(64)
+    pieces = list(rechunked([part], 16))
+    part[20] = 7
+    assert [piece[4] for piece in pieces] == [0, 7, 0, 0]

@@ -1,0 +1,172 @@
+"""The store's promise, tested at every single write: cut the power there, or fill the disk there.
+
+The story below snapshots, moves the head, collects garbage and goes on. It is first run whole,
+which enumerates its writes; then once for each write and several outcomes of a crash there.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.errors import StoreError, StoreFull
+from p2ptrain.ids import RunId
+from p2ptrain.store import Head, MemoryDisk, PowerCut, Store, digest_of
+
+ROOT = Path("/store")
+RUN = RunId("cd" * 32)
+STEPS = 3
+
+
+def snapshot_bytes(step):
+    """Three chunks, of which the middle one never changes."""
+    return b"%d" % step * 1024 + b"same" * 256 + b"tail of %d" % step * 20
+
+
+def put_step(store, step):
+    """One outer step as a node stores it: the update, a snapshot, then the head."""
+    update = store.put_blob("update", [b"update %d" % step * 150], {"step": step})
+    snapshot = store.put_blob("snapshot", [snapshot_bytes(step)], {"step": step})
+    store.put_head(Head(RUN, 2 * step, digest_of(b"%d" % step), step, snapshot, step))
+    store.collect_garbage([update])
+
+
+def story(store, finished):
+    """Notes the steps that the head must not fall behind any more, from wherever the head is."""
+    head = store.head()
+    finished.append(head.step if head else 0)
+    for step in range(finished[-1] + 1, STEPS + 1):
+        put_step(store, step)
+        finished.append(step)
+
+
+def opened(disk):
+    return Store(ROOT, disk=disk, chunk_bytes=1024)
+
+
+def whole_story():
+    disk = MemoryDisk()
+    story(opened(disk), [])
+    return disk.writes
+
+
+WRITES = whole_story()
+POINTS = range(1, len(WRITES) + 1)
+
+
+def check_whole(store, step_at_least):
+    """Everything that must hold of a store after any fault."""
+    head = store.head()
+    if head is None:
+        assert step_at_least == 0
+        return 0
+    assert head.step >= step_at_least
+    assert head == Head(
+        RUN, 2 * head.step, digest_of(b"%d" % head.step), head.step, head.snapshot, head.step
+    )
+    assert store.holds_blob(head.snapshot)
+    assert store.read_blob(head.snapshot) == snapshot_bytes(head.step)
+    for digest in store._objects:
+        store.get_chunk(digest)  # a name exists only if its bytes are right
+    return head.step
+
+
+def run_into(disk):
+    """The story on this disk, as far as it gets; returns the last step that was finished."""
+    finished = [0]
+    with suppress(PowerCut):
+        story(opened(disk), finished)
+    return finished[-1]
+
+
+def finish(disk, rng):
+    """The next process goes on where the head is, and gets to the end."""
+    store = opened(disk)
+    story(store, [])
+    assert check_whole(store, STEPS) == STEPS
+    store.close()
+    assert check_whole(opened(disk.reboot(rng)), STEPS) == STEPS
+
+
+def test_the_story_has_the_writes_that_it_should():
+    kinds = {" ".join(write.split()[:2]).split(" /")[0] for write in WRITES}
+    assert kinds == {"write", "sync", "replace", "sync directory", "remove"}
+    assert len(POINTS) > 60
+
+
+@pytest.mark.parametrize("fail_at", POINTS)
+def test_after_a_power_cut_at_any_write_the_head_is_valid_and_all_it_reaches_is_there(fail_at):
+    for seed in range(3):
+        rng = random.Random(f"{fail_at}/{seed}") if seed else None
+        disk = MemoryDisk(fail_at=fail_at)
+        finished = run_into(disk)
+        disk = disk.reboot(rng)
+        check_whole(opened(disk), finished)
+        finish(disk.reboot(None), random.Random(seed))
+
+
+def test_five_hundred_random_crashes_three_in_each_story_lose_nothing():
+    for seed in range(170):
+        rng = random.Random(seed)
+        disk, finished = MemoryDisk(), 0
+        for _ in range(3):
+            disk.fail_at = rng.randint(1, len(WRITES))
+            finished = max(finished, run_into(disk))
+            disk = disk.reboot(rng if rng.random() < 0.7 else None)
+            finished = max(finished, check_whole(opened(disk.reboot(None)), finished))
+        finish(disk, rng)
+
+
+@pytest.mark.parametrize("fail_at", POINTS)
+@pytest.mark.parametrize("failure", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
+def test_an_error_at_any_write_is_named_loses_nothing_and_is_over_when_the_cause_is(
+    fail_at, failure
+):
+    disk = MemoryDisk(fail_at=fail_at, failure=failure)
+    finished = [0]
+    error = None
+    try:
+        story(opened(disk), finished)
+    except StoreError as exc:
+        error = exc
+    assert isinstance(error, StoreFull) == (failure == errno.ENOSPC and error is not None)
+    if error is None:
+        assert WRITES[fail_at - 1].startswith("remove")  # tidying up may fail in silence
+        return
+    assert error.evidence
+    assert error.do
+    assert disk.names(ROOT / "tmp") == []
+    check_whole(opened(disk.reboot(None)), finished[-1])
+    check_whole(opened(disk.reboot(random.Random(fail_at))), finished[-1])
+    finish(disk.reboot(None), random.Random(1))
+
+
+def test_a_disk_that_stays_full_refuses_writes_and_goes_on_serving():
+    disk = MemoryDisk()
+    store = opened(disk)
+    put_step(store, 1)
+    disk.fail_at, disk.failure, disk.forever = 1, errno.ENOSPC, True
+    for _ in range(3):
+        with pytest.raises(StoreFull) as caught:
+            put_step(store, 2)
+        assert caught.value.code == "DISK-LOW"
+        assert check_whole(store, 1) == 1
+    disk.fail_at = 0
+    put_step(store, 2)
+    assert check_whole(store, 2) == 2
+
+
+@pytest.mark.parametrize("failure", [errno.EROFS, errno.EACCES])
+def test_a_read_only_disk_has_its_own_code_and_can_be_read(failure):
+    disk = MemoryDisk()
+    store = opened(disk)
+    put_step(store, 1)
+    disk.fail_at, disk.failure, disk.forever = 1, failure, True
+    with pytest.raises(StoreError) as caught:
+        store.put_chunk(b"new")
+    assert caught.value.code == "STORE-READONLY"
+    assert check_whole(store, 1) == 1

@@ -1,0 +1,128 @@
+"""One conformance suite for the seam, run on the real disk and on the one in memory."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from p2ptrain.store import LocalDisk, MemoryDisk, PowerCut
+
+
+@pytest.fixture(params=["local", "memory"])
+def disk(request):
+    return LocalDisk() if request.param == "local" else MemoryDisk()
+
+
+@pytest.fixture
+def root(disk, tmp_path):
+    disk.make_directories(tmp_path / "a" / "b")
+    return tmp_path / "a" / "b"
+
+
+def test_a_file_reads_back_as_it_was_written_whole_or_in_part(disk, root):
+    disk.write(root / "f", memoryview(b"hello world"))
+    assert disk.read(root / "f", 0, 100) == b"hello world"
+    assert disk.read(root / "f", 6, 3) == b"wor"
+    assert disk.read(root / "f", 11, 5) == b""
+    assert disk.read(root / "f", 50, 5) == b""
+
+
+def test_writing_again_replaces_the_content_and_appending_adds_to_it(disk, root):
+    disk.write(root / "f", memoryview(b"a long first content"))
+    disk.write(root / "f", memoryview(b"short"))
+    disk.append(root / "f", memoryview(b"er"))
+    disk.truncate(root / "f", 6)
+    assert disk.read(root / "f", 0, 100) == b"shorte"
+    assert disk.size(root / "f") == 6
+
+
+def test_read_into_fills_as_much_as_there_is(disk, root):
+    disk.write(root / "f", memoryview(b"abcdef"))
+    short, long = bytearray(3), bytearray(9)
+    assert disk.read_into(root / "f", memoryview(short)) == 3
+    assert disk.read_into(root / "f", memoryview(long)) == 6
+    assert (bytes(short), bytes(long)) == (b"abc", b"abcdef\0\0\0")
+
+
+def test_replace_moves_over_what_was_there(disk, root):
+    disk.write(root / "old", memoryview(b"old"))
+    disk.write(root / "new", memoryview(b"new"))
+    disk.sync(root / "new")
+    disk.replace(root / "new", root / "old")
+    disk.sync_directory(root)
+    assert disk.names(root) == ["old"]
+    assert disk.read(root / "old", 0, 9) == b"new"
+
+
+def test_a_file_that_is_not_there_has_no_size_and_cannot_be_used(disk, root):
+    assert disk.size(root / "none") is None
+    for use in (
+        lambda: disk.read(root / "none", 0, 1),
+        lambda: disk.append(root / "none", memoryview(b"x")),
+        lambda: disk.remove(root / "none"),
+        lambda: disk.replace(root / "none", root / "other"),
+    ):
+        with pytest.raises(FileNotFoundError):
+            use()
+    assert disk.names(root) == []
+
+
+def test_a_lock_is_held_by_one_until_it_is_closed(disk, root):
+    lock = disk.lock(root / "lock")
+    assert lock is not None
+    assert disk.lock(root / "lock") is None
+    lock.close()
+    again = disk.lock(root / "lock")
+    assert again is not None
+    again.close()
+
+
+def test_after_a_power_cut_only_what_was_made_durable_is_sure(tmp_path):
+    survived = set()
+    for seed in range(200):
+        disk = MemoryDisk()
+        disk.make_directories(tmp_path)
+        disk.write(tmp_path / "sure", memoryview(b"sure"))
+        disk.sync(tmp_path / "sure")
+        disk.sync_directory(tmp_path)
+        disk.write(tmp_path / "named", memoryview(b"data" * 300))
+        disk.sync_directory(tmp_path)
+        disk.write(tmp_path / "written", memoryview(b"data"))
+        disk.remove(tmp_path / "sure")
+        after = disk.reboot(random.Random(seed))
+        survived.add(tuple(after.names(tmp_path)))
+        assert "named" in after.names(tmp_path)
+        if "sure" in after.names(tmp_path):
+            assert after.read(tmp_path / "sure", 0, 9) == b"sure"
+        survived.add(after.read(tmp_path / "named", 0, 9999))
+    assert ("named",) in survived
+    assert ("named", "sure", "written") in survived
+    assert {b"", b"data" * 300} < survived
+    assert len(survived) > 20  # torn in many ways
+
+
+def test_a_killed_process_loses_nothing_that_the_kernel_had(tmp_path):
+    disk = MemoryDisk()
+    disk.make_directories(tmp_path)
+    disk.write(tmp_path / "f", memoryview(b"never synced"))
+    disk.replace(tmp_path / "f", tmp_path / "g")
+    after = disk.reboot(None)
+    assert after.names(tmp_path) == ["g"]
+    assert after.read(tmp_path / "g", 0, 99) == b"never synced"
+    assert after.reboot(random.Random(3)).read(tmp_path / "g", 0, 99) != b"never synced"
+
+
+def test_nothing_happens_on_a_disk_without_power(tmp_path):
+    disk = MemoryDisk(fail_at=1)
+    disk.make_directories(tmp_path)
+    with pytest.raises(PowerCut):
+        disk.write(tmp_path / "f", memoryview(b"half of it"))
+    for use in (
+        lambda: disk.write(tmp_path / "g", memoryview(b"")),
+        lambda: disk.remove(tmp_path / "f"),
+        lambda: disk.sync_directory(tmp_path),
+    ):
+        with pytest.raises(PowerCut):
+            use()
+    assert disk.reboot(None).names(tmp_path) == ["f"]

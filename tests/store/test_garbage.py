@@ -1,0 +1,148 @@
+"""Collection removes what nothing needs, and never anything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2ptrain.errors import ChunkCorrupt
+from p2ptrain.ids import RunId
+from p2ptrain.store import Collected, Head, MemoryDisk, Store, digest_of
+
+
+@pytest.fixture
+def disk():
+    return MemoryDisk()
+
+
+@pytest.fixture
+def store(disk):
+    return Store(Path("/store"), disk=disk, chunk_bytes=1024)
+
+
+def grown_up(store):
+    """Forget what was put recently, as a collection that keeps everything would."""
+    store._objects.grow_up(2**62)
+
+
+def blob(store, seed, chunks=3):
+    return store.put_blob(
+        "update", [b"%d-%d|" % (seed, n) * 200 for n in range(chunks)], {"n": seed}
+    )
+
+
+def test_what_is_kept_stays_and_the_rest_goes(store):
+    kept, lost = blob(store, 1), blob(store, 2)
+    bare = store.put_chunk(b"a data block")
+    grown_up(store)
+    collected = store.collect_garbage([kept], keep_chunks=[bare])
+    assert store.read_blob(kept)
+    assert store.get_chunk(bare) == b"a data block"
+    assert not store.has_chunk(lost)
+    assert collected.chunks == 4
+    assert collected.bytes_freed > 2000
+    assert store.collect_garbage([kept], keep_chunks=[bare]) == Collected(
+        0, 0, collected.chunks_left
+    )
+
+
+def test_what_was_put_since_the_last_collection_is_spared_once(store):
+    fresh = blob(store, 1)
+    assert store.collect_garbage([]).chunks == 0
+    assert store.holds_blob(fresh)
+    assert store.collect_garbage([]).chunks == 4
+    assert not store.has_chunk(fresh)
+
+
+def test_putting_a_chunk_again_spares_it_again(store):
+    store.put_chunk(b"again")
+    grown_up(store)
+    digest = store.put_chunk(b"again")
+    assert store.collect_garbage([]).chunks == 0
+    assert store.has_chunk(digest)
+
+
+def test_the_heads_snapshot_needs_no_keeping(store):
+    snapshot = blob(store, 1)
+    store.put_head(Head(RunId("cd" * 32), 4, digest_of(b"e"), 2, snapshot, 2))
+    grown_up(store)
+    store.collect_garbage([])
+    assert store.read_blob(snapshot)
+
+
+def test_a_pin_protects_what_is_being_fetched_even_before_its_manifest_is_here(store):
+    whole = blob(store, 1)
+    manifest = store.get_chunk(whole)
+    grown_up(store)
+    store.collect_garbage(store.manifest(whole).chunks)
+    assert not store.has_chunk(whole)
+    with store.pin([whole]):
+        store.put_chunk(manifest)
+        grown_up(store)
+        store.collect_garbage([])
+        assert store.holds_blob(whole)
+    store.collect_garbage([])
+    assert not store.has_chunk(whole)
+
+
+def test_a_blob_that_is_being_written_is_not_collected_however_often(store):
+    collections = []
+
+    def parts():
+        for number in range(5):
+            yield b"%d" % number * 1024
+            collections.append(store.collect_garbage([]).chunks)
+
+    digest = store.put_blob("snapshot", parts(), {})
+    assert collections == [0] * 5
+    assert len(store.read_blob(digest)) == 5 * 1024
+
+
+def test_a_damaged_root_stops_the_collection_before_it_removes_anything(store, disk):
+    kept, other = blob(store, 1), blob(store, 2)
+    grown_up(store)
+    disk.damage(store.chunk_path(kept), lambda data: b"\0" + data[1:])
+    for _ in range(2):  # the second time it has been set aside
+        with pytest.raises(ChunkCorrupt):
+            store.collect_garbage([kept])
+    assert store.holds_blob(other)
+
+
+def test_a_data_block_that_begins_like_a_manifest_is_kept_as_a_chunk(store):
+    block = store.put_chunk(b"\x85\xabchunk_bytes but not really")
+    grown_up(store)
+    store.collect_garbage([block])
+    assert store.has_chunk(block)
+
+
+def test_set_aside_garbage_is_removed_too(store, disk):
+    digest = store.put_chunk(b"z" * 500)
+    grown_up(store)
+    disk.damage(store.chunk_path(digest), lambda data: data[:-1])
+    with pytest.raises(ChunkCorrupt):
+        store.get_chunk(digest)
+    assert store.collect_garbage([]) == Collected(1, 499, 0)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=6),
+    st.sets(st.integers(0, 5)),
+)
+def test_shared_chunks_live_as_long_as_any_blob_that_is_kept(contents, kept_numbers):
+    store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
+    blobs = [
+        store.put_blob("update", [b"%d" % part * 1024 for part in content], {})
+        for content in contents
+    ]
+    grown_up(store)
+    kept = {blobs[number] for number in kept_numbers if number < len(blobs)}
+    store.collect_garbage(kept)
+    for digest, content in zip(blobs, contents, strict=True):
+        if digest in kept:
+            assert store.read_blob(digest) == b"".join(b"%d" % part * 1024 for part in content)
+        else:
+            assert not store.has_chunk(digest)

@@ -1,0 +1,188 @@
+"""The log: what was appended durably is there for ever, or opening it says that it is not."""
+
+from __future__ import annotations
+
+import errno
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2ptrain.errors import LocalProtocolError, StoreError, StoreFull
+from p2ptrain.store import MemoryDisk, PowerCut, RecordLog
+
+PATH = Path("/home/votes.log")
+
+
+@pytest.fixture
+def disk():
+    return MemoryDisk()
+
+
+def test_records_come_back_in_order_after_reopening(tmp_path):
+    path = tmp_path / "deep" / "chain.log"
+    log = RecordLog(path)
+    log.append([b"one", b"", b"two"])
+    log.append([b"three" * 1000])
+    assert list(log) == [b"one", b"", b"two", b"three" * 1000]
+    again = RecordLog(path)
+    assert list(again) == list(log)
+    assert again.recovered == ""
+    again.append([b"four"])
+    assert list(RecordLog(path))[-1] == b"four"
+
+
+def test_an_empty_append_is_no_record(disk):
+    log = RecordLog(PATH, disk=disk)
+    log.append([])
+    assert list(RecordLog(PATH, disk=disk)) == []
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(st.binary(max_size=40), max_size=4), max_size=6))
+def test_any_records_come_back(batches):
+    disk = MemoryDisk()
+    log = RecordLog(PATH, disk=disk)
+    for batch in batches:
+        log.append(batch, durable=False)
+    expected = [record for batch in batches for record in batch]
+    assert list(log) == list(RecordLog(PATH, disk=disk)) == expected
+
+
+def test_a_tail_torn_at_any_byte_is_cut_off_with_a_word(tmp_path):
+    path = tmp_path / "chain.log"
+    log = RecordLog(path)
+    log.append([b"first", b"second"])
+    sound = path.stat().st_size
+    log.append([b"third"])
+    whole = path.read_bytes()
+    for size in range(sound, len(whole)):
+        path.write_bytes(whole[:size])
+        torn = RecordLog(path)
+        assert list(torn) == [b"first", b"second"]
+        assert bool(torn.recovered) == (size > sound)
+        torn.append([b"next"])
+        assert list(RecordLog(path)) == [b"first", b"second", b"next"]
+
+
+def test_damage_anywhere_before_the_last_append_is_an_error_never_a_loss(disk):
+    log = RecordLog(PATH, disk=disk)
+    for number in range(3):
+        log.append([b"record %d" % number])
+    whole = disk.read(PATH, 0, 9999)
+    last = len(whole) - 20 - 4 - len(b"record 2")
+    for position in range(last):
+
+        def flip(data, position=position):
+            return data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :]
+
+        disk.damage(PATH, flip)
+        with pytest.raises(StoreError) as caught:
+            RecordLog(PATH, disk=disk)
+        assert caught.value.code == "LOG-CORRUPT"
+        disk.damage(PATH, lambda _: whole)
+    assert len(list(RecordLog(PATH, disk=disk))) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"p2plog1", b"something else altogether"])
+def test_a_file_that_is_no_log_is_not_taken_for_an_empty_one(tmp_path, content):
+    (tmp_path / "log").write_bytes(content)
+    with pytest.raises(StoreError) as caught:
+        RecordLog(tmp_path / "log")
+    assert caught.value.code == "LOG-CORRUPT"
+    assert (tmp_path / "log").read_bytes() == content
+
+
+def test_a_record_that_holds_a_copy_of_a_frame_cannot_pass_for_one(disk):
+    log = RecordLog(PATH, disk=disk)
+    log.append([b"real"])
+    other = MemoryDisk()
+    RecordLog(PATH, disk=other).append([b"x"] * 3)
+    RecordLog(PATH, disk=other).append([b"forged"])
+    frame_of_another_log = other.read(PATH, 20, 9999)
+    log.append([frame_of_another_log])
+    disk.damage(PATH, lambda data: data[:-1])
+    assert list(RecordLog(PATH, disk=disk)) == [b"real"]
+
+
+def test_a_record_over_the_bound_is_our_own_mistake(disk):
+    log = RecordLog(PATH, disk=disk)
+    with pytest.raises(LocalProtocolError):
+        log.append([bytes(2**24)])
+    assert list(log) == []
+
+
+def test_rewriting_replaces_everything_at_once(disk):
+    log = RecordLog(PATH, disk=disk)
+    log.append([b"a", b"b", b"c"])
+    log.rewrite([b"c"])
+    log.append([b"d"])
+    assert list(log) == list(RecordLog(PATH, disk=disk)) == [b"c", b"d"]
+
+
+def test_a_full_disk_leaves_the_log_as_it_was_and_in_use(disk):
+    log = RecordLog(PATH, disk=disk)
+    log.append([b"before"])
+    for failing in ("append", "sync"):
+        disk.fail_at = len(disk.writes) + (1 if failing == "append" else 2)
+        disk.failure = errno.ENOSPC
+        with pytest.raises(StoreFull):
+            log.append([b"lost"])
+        assert list(log) == list(RecordLog(PATH, disk=disk))
+    log.append([b"after"])
+    assert list(RecordLog(PATH, disk=disk)) == [b"before", b"after"]
+
+
+def test_a_log_that_cannot_be_cut_back_takes_no_more(disk):
+    log = RecordLog(PATH, disk=disk)
+    log.append([b"before"])
+    disk.fail_at, disk.failure, disk.forever = len(disk.writes) + 1, errno.EIO, True
+    with pytest.raises(StoreError):
+        log.append([b"lost"])
+    disk.fail_at = 0
+    with pytest.raises(StoreError) as caught:
+        log.append([b"after"])
+    assert caught.value.code == "LOG-CLOSED"
+    assert list(RecordLog(PATH, disk=disk)) == [b"before"]
+
+
+def story(log, durable):
+    """Appends of all sorts; notes how many records must survive from then on."""
+    log.append([b"0"])
+    durable.append(1)
+    log.append([b"1", b"2" * 700], durable=False)
+    log.append([b"3" * 1300], durable=False)
+    log.append([b"4"])
+    durable.append(5)
+    log.append([b"5"], durable=False)
+    log.rewrite([b"0", b"1", b"2" * 700, b"3" * 1300, b"4", b"5"])
+    durable.append(6)
+    log.append([b"6"])
+    durable.append(7)
+
+
+RECORDS = [b"0", b"1", b"2" * 700, b"3" * 1300, b"4", b"5", b"6"]
+
+
+def writes_of_the_story():
+    disk = MemoryDisk()
+    story(RecordLog(PATH, disk=disk), [])
+    return len(disk.writes)
+
+
+@pytest.mark.parametrize("fail_at", range(1, writes_of_the_story() + 2))
+def test_a_crash_at_any_write_keeps_all_durable_records_and_tears_none(fail_at):
+    for seed in range(25):
+        disk = MemoryDisk(fail_at=fail_at)
+        durable = [0]
+        with suppress(PowerCut):
+            story(RecordLog(PATH, disk=disk), durable)
+        disk = disk.reboot(random.Random(seed) if seed else None)
+        found = list(RecordLog(PATH, disk=disk))
+        assert found == RECORDS[: len(found)], f"seed {seed}"
+        assert len(found) >= durable[-1], f"seed {seed}"
+        RecordLog(PATH, disk=disk).append([b"on"])
+        assert list(RecordLog(PATH, disk=disk.reboot(random.Random(seed)))) == [*found, b"on"]

@@ -1,0 +1,259 @@
+"""The store on a sound disk, on a rotten one, and between two processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2ptrain.errors import (
+    ChunkCorrupt,
+    ChunkMissing,
+    LocalProtocolError,
+    ManifestInvalid,
+    StoreError,
+)
+from p2ptrain.ids import Digest, RunId
+from p2ptrain.store import CHUNK_BYTES_MAX, BlobManifest, Head, MemoryDisk, Store, digest_of
+
+ABSENT = Digest("ab" * 32)
+RUN = RunId("cd" * 32)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "store", chunk_bytes=1024) as store:
+        yield store
+
+
+def memory_store():
+    return Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
+
+
+def rot(store, digest):
+    path = store.chunk_path(digest)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_chunk_comes_back_as_it_was_put_and_is_one_file(store):
+    digest = store.put_chunk(b"chunk")
+    assert digest == store.put_chunk(bytearray(b"chunk"))
+    assert store.get_chunk(digest) == b"chunk"
+    assert store.has_chunk(digest)
+    assert store.chunk_path(digest).read_bytes() == b"chunk"
+    assert list((store.root / "tmp").iterdir()) == []
+
+
+def test_a_chunk_that_is_not_held_is_missing_in_words(store):
+    assert not store.has_chunk(ABSENT)
+    for use in (store.get_chunk, store.chunk_path, store.manifest, store.missing_chunks):
+        with pytest.raises(ChunkMissing):
+            use(ABSENT)
+    assert not store.holds_blob(ABSENT)
+
+
+def test_what_a_peer_sent_under_a_wrong_name_is_not_stored(store):
+    with pytest.raises(ChunkCorrupt):
+        store.put_chunk(b"forged", expected=ABSENT)
+    assert not store.has_chunk(ABSENT)
+    assert not store.has_chunk(digest_of(b"forged"))
+
+
+def test_a_chunk_over_the_bound_is_our_own_mistake(store):
+    with pytest.raises(LocalProtocolError):
+        store.put_chunk(bytes(CHUNK_BYTES_MAX + 1))
+
+
+@pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, 4096, 5000])
+def test_a_blob_of_any_size_comes_back(store, size):
+    data = bytes(index % 251 for index in range(size))
+    digest = store.put_blob("update", [data], {"step": size})
+    assert store.read_blob(digest) == data
+    assert store.manifest(digest) == BlobManifest(
+        "update", size, 1024, store.manifest(digest).chunks, {"step": size}
+    )
+    assert store.holds_blob(digest)
+    assert store.missing_chunks(digest) == []
+
+
+@settings(max_examples=40)
+@given(st.binary(max_size=6000), st.lists(st.integers(0, 6000), max_size=5))
+def test_a_blobs_name_does_not_depend_on_how_it_was_cut(data, cuts):
+    store = memory_store()
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    parts = [data[start:stop] for start, stop in pairwise(edges)]
+    assert store.put_blob("update", parts, {}) == store.put_blob("update", [data], {})
+
+
+def test_the_meta_and_the_kind_are_part_of_a_blobs_name(store):
+    names = {
+        store.put_blob("update", [b"x"], {"step": 1}),
+        store.put_blob("update", [b"x"], {"step": 2}),
+        store.put_blob("index", [b"x"], {"step": 1}),
+    }
+    assert len(names) == 3
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=4))
+def test_a_blob_is_read_across_several_views(sizes):
+    store = memory_store()
+    data = np.random.default_rng(1).bytes(sum(sizes))
+    digest = store.put_blob("snapshot", [data], {})
+    views = [bytearray(size) for size in sizes]
+    store.read_blob_into(digest, *map(memoryview, views))
+    assert b"".join(views) == data
+
+
+def test_views_of_another_size_than_the_blob_are_refused_untouched(store):
+    digest = store.put_blob("update", [b"x" * 3000], {})
+    view = bytearray(2999)
+    with pytest.raises(LocalProtocolError):
+        store.read_blob_into(digest, memoryview(view))
+    assert view == bytes(2999)
+
+
+def test_a_bare_chunk_is_no_blob(store):
+    digest = store.put_chunk(b"data block")
+    with pytest.raises(ManifestInvalid):
+        store.holds_blob(digest)
+
+
+def test_a_manifest_that_misstates_a_chunks_length_is_refused(store):
+    chunk = store.put_chunk(b"x" * 100)
+    lie = BlobManifest("update", 900, 1024, (chunk,), {})
+    with pytest.raises(ManifestInvalid):
+        store.read_blob(store.put_chunk(lie.to_wire()))
+    assert store.get_chunk(chunk) == b"x" * 100
+
+
+def test_a_rotten_chunk_is_noticed_set_aside_and_can_be_put_again(store):
+    digest = store.put_blob("update", [b"x" * 3000], {})
+    (last,) = store.manifest(digest).chunks[2:]
+    rot(store, last)
+    assert store.holds_blob(digest)  # names only: bytes are hashed when they are read
+    with pytest.raises(ChunkCorrupt) as caught:
+        store.read_blob(digest)
+    assert caught.value.code == "CKPT-HASH"
+    assert store.missing_chunks(digest) == [last]
+    store.put_chunk(b"x" * 952, expected=last)
+    assert store.read_blob(digest) == b"x" * 3000
+    assert not list(store.root.rglob("*.corrupt"))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda data: b"", lambda data: data[:-1], lambda data: data * 2]
+)
+def test_a_chunk_of_a_wrong_length_is_corrupt(store, change):
+    digest = store.put_blob("update", [b"y" * 700], {})
+    (chunk,) = store.manifest(digest).chunks
+    path = store.chunk_path(chunk)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ChunkCorrupt):
+        store.read_blob(digest)
+    assert not store.holds_blob(digest)
+
+
+def head_of(store, step, snapshot=None):
+    step_of_snapshot = step if snapshot else None
+    return Head(RUN, 2 * step, digest_of(b"%d" % step), step, snapshot, step_of_snapshot)
+
+
+def test_a_new_store_has_no_head_and_then_the_last_that_was_put(store):
+    assert store.head() is None
+    snapshot = store.put_blob("snapshot", [b"theta"], {})
+    store.put_head(head_of(store, 1))
+    store.put_head(head_of(store, 2, snapshot))
+    assert store.head() == head_of(store, 2, snapshot)
+
+
+def test_the_head_outlives_the_process(tmp_path):
+    with Store(tmp_path / "store") as store:
+        store.put_head(head_of(store, 7))
+    with Store(tmp_path / "store") as store:
+        assert store.head() == head_of(store, 7)
+
+
+def test_a_head_cannot_name_a_snapshot_that_is_not_whole(store):
+    snapshot = store.put_blob("snapshot", [b"x" * 2000], {})
+    store.chunk_path(store.manifest(snapshot).chunks[0]).unlink()
+    store.put_head(head_of(store, 1))
+    for absent in (snapshot, ABSENT):
+        with pytest.raises(ChunkMissing):
+            store.put_head(head_of(store, 2, absent))
+    assert store.head() == head_of(store, 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"x" * 10_000])
+def test_a_damaged_head_is_said_to_be_so(store, content):
+    store.put_head(head_of(store, 1))
+    (store.root / "head").write_bytes(content)
+    with pytest.raises(StoreError) as caught:
+        store.head()
+    assert caught.value.code == "STORE-HEAD"
+
+
+def test_every_flipped_bit_of_a_head_is_noticed(store):
+    store.put_head(head_of(store, 1))
+    good = (store.root / "head").read_bytes()
+    for position in range(len(good)):
+        bad = bytearray(good)
+        bad[position] ^= 1 << position % 8
+        (store.root / "head").write_bytes(bad)
+        with pytest.raises(StoreError):
+            store.head()
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; from p2ptrain.store import Store;"
+            "s = Store(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()",
+            str(tmp_path / "store"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(StoreError) as caught:
+            Store(tmp_path / "store")
+        assert caught.value.code == "STORE-BUSY"
+        holder.kill()
+        holder.wait()
+        Store(tmp_path / "store").close()
+
+
+def test_leftovers_of_a_crash_are_swept_out_on_opening(tmp_path):
+    Store(tmp_path / "store").close()
+    (tmp_path / "store" / "tmp" / "123-4").write_bytes(b"half a chunk")
+    with Store(tmp_path / "store"):
+        assert list((tmp_path / "store" / "tmp").iterdir()) == []
+
+
+def test_threads_that_put_the_same_chunks_get_along(store):
+    blobs = []
+
+    def put():
+        parts = [b"%04d" % index * 256 for index in range(20)]
+        blobs.append(store.put_blob("update", parts, {}))
+
+    threads = [threading.Thread(target=put) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(blobs) == 4
+    assert len(set(blobs)) == 1
+    assert len(store.read_blob(blobs[0])) == 20 * 1024
