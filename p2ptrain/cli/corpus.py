@@ -6,7 +6,7 @@ from pathlib import Path
 
 from p2ptrain.errors import ConfigError
 
-DOCUMENT_CHARACTERS = 65_536
+DOCUMENT_CHARACTERS = 8192
 """A long file is cut into documents of about this length, at line ends, so that some of it can be
 kept apart for validation."""
 

@@ -68,7 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TyperException as exc:
         return _usage(exc)
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has seen enough; a second complaint at exit helps nobody.
@@ -92,7 +91,6 @@ def _report(exc: BaseException, words: Sequence[str]) -> int:
     """Show whatever ended a command, for a person and, if asked for, for a program."""
     error = translated(exc)
     if error is None:
-        print("interrupted", file=sys.stderr)
         return INTERRUPTED
     if any(word in ("--verbose", "-v", "-vv") for word in words):
         traceback.print_exception(exc)

@@ -1,0 +1,93 @@
+"""A published run, a way to run a command, and a stand-in for a running node."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from p2ptrain.cli.main import main
+from p2ptrain.config.samples import sample
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did: its exit code and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        value = json.loads(self.out)
+        assert isinstance(value, dict)
+        return value
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def p2ptrain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a command in this process, with nothing of ours in the environment."""
+    monkeypatch.delenv("P2PTRAIN_HOME", raising=False)
+
+    def run(*words: object) -> Outcome:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        written = capsys.readouterr()
+        return Outcome(code, written.out, written.err)
+
+    return run
+
+
+RUN_TOML = sample("tiny").replace("limit_mb = 0.5", "limit_mb = 0.06")
+
+
+@pytest.fixture(scope="session")
+def _published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("organiser")
+    (home / "run.toml").write_text(RUN_TOML)
+    assert main(["run", "publish", str(home / "run.toml"), "--home", str(home)]) == 0
+    return home
+
+
+@pytest.fixture
+def organiser_home(_published: Path, tmp_path: Path) -> Path:
+    """A home with a published run, for this test alone."""
+    home = tmp_path / "organiser"
+    shutil.copytree(_published, home)
+    return home
+
+
+@contextmanager
+def fake_node(home: Path, *replies: bytes) -> Iterator[list[dict[str, Any]]]:
+    """A node's control socket in `home` that gives these replies; yields the requests so far."""
+    requests: list[dict[str, Any]] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(home / "control.sock"))
+        listener.listen()
+
+        def answer() -> None:
+            for reply in replies:
+                client, _ = listener.accept()
+                with client, client.makefile("rb") as lines:
+                    requests.append(json.loads(lines.readline()))
+                    client.sendall(reply)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield requests
+        finally:
+            thread.join(10)
+            assert not thread.is_alive(), "the command asked less often than the test expected"

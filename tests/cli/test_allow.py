@@ -1,0 +1,111 @@
+"""The organiser says who may take part; a node that runs here hears of it at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.node.home import Home
+from p2ptrain.run import load_allowlist, load_run
+from tests.cli.conftest import Command, fake_node
+
+PEER = Identity.from_seed(b"\x07" * 32).peer
+
+
+def listed(home: Path) -> tuple[int, set[str]]:
+    """Sequence number and peers on disk, the organiser left out, its signature checked."""
+    run = load_run(Home(home).manifest)
+    assert run is not None
+    signed = load_allowlist(Home(home).allowlist, run)
+    assert signed is not None
+    peers = set(signed.allowlist.peers)
+    assert run.manifest.organiser in peers
+    return signed.allowlist.sequence, peers - {run.manifest.organiser}
+
+
+def test_a_peer_is_added_and_removed_and_each_time_the_number_rises(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
+    assert listed(organiser_home) == (1, set())
+    assert p2ptrain("allow", "add", PEER, "--home", organiser_home).code == 0
+    assert listed(organiser_home) == (2, {PEER})
+    assert p2ptrain("allow", "remove", PEER, "--home", organiser_home).code == 0
+    assert listed(organiser_home) == (3, set())
+
+
+def test_what_is_so_already_changes_nothing(p2ptrain: Command, organiser_home: Path) -> None:
+    p2ptrain("allow", "add", PEER, "--home", organiser_home)
+    again = p2ptrain("allow", "add", PEER, "--home", organiser_home, "--json")
+    assert again.json["changed"] is False
+    assert listed(organiser_home) == (2, {PEER})
+
+
+def test_the_list_is_shown(p2ptrain: Command, organiser_home: Path) -> None:
+    p2ptrain("allow", "add", PEER, "--home", organiser_home)
+    plain = p2ptrain("allow", "list", "--home", organiser_home)
+    value = p2ptrain("allow", "list", "--home", organiser_home, "--json").json
+    assert len(plain.out.splitlines()) == 2
+    assert PEER in plain.out
+    assert value["sequence"] == 2
+    assert PEER in value["peers"]
+
+
+def test_a_running_node_is_told(p2ptrain: Command, organiser_home: Path) -> None:
+    with fake_node(organiser_home, b'{"newer":true}\n') as requests:
+        outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
+    assert requests == [{"command": "reload-allowlist"}]
+    assert outcome.code == 0
+    assert "no node runs here" not in outcome.err
+
+
+@pytest.mark.parametrize("reply", [b"", b"junk\n", b"[]\n", b'{"error":"no"}\n'])
+def test_a_node_that_answers_oddly_does_not_undo_the_change(
+    reply: bytes, p2ptrain: Command, organiser_home: Path
+) -> None:
+    with fake_node(organiser_home, reply):
+        outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
+    assert outcome.code == 0
+    assert "the node here was not told" in outcome.err
+    assert listed(organiser_home) == (2, {PEER})
+
+
+def test_without_a_node_the_organiser_is_told_so(p2ptrain: Command, organiser_home: Path) -> None:
+    assert "no node runs here" in p2ptrain("allow", "add", PEER, "--home", organiser_home).err
+
+
+def test_only_the_organiser_can(p2ptrain: Command, organiser_home: Path) -> None:
+    (organiser_home / "identity.key").unlink()
+    stranger = load_or_create(organiser_home / "identity.key")
+    run = load_run(Home(organiser_home).manifest)
+    assert run is not None
+    assert stranger.peer != run.manifest.organiser
+    outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
+    assert outcome.code == 6
+    assert outcome.err.startswith("error[AUTH-ORGANISER]")
+    assert listed(organiser_home) == (1, set())
+
+
+@pytest.mark.parametrize("text", ["nobody", "", "12D3KooW", "/ip4/1.2.3.4/tcp/1"])
+def test_what_is_no_peer_id_is_refused(text: str, p2ptrain: Command, organiser_home: Path) -> None:
+    outcome = p2ptrain("allow", "add", text, "--home", organiser_home)
+    assert outcome.code == 2
+    assert "error[PEER-ID]" in outcome.err
+
+
+def test_a_whole_address_serves_as_a_peer_id(p2ptrain: Command, organiser_home: Path) -> None:
+    address = f"/ip4/203.0.113.7/tcp/4201/p2p/{PEER}"
+    assert p2ptrain("allow", "add", address, "--home", organiser_home).code == 0
+    assert listed(organiser_home) == (2, {PEER})
+
+
+def test_a_forged_list_on_disk_is_not_built_upon(p2ptrain: Command, organiser_home: Path) -> None:
+    path = organiser_home / "run" / "allowlist.signed"
+    data = bytearray(path.read_bytes())
+    data[-80] ^= 1
+    path.write_bytes(bytes(data))
+    outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
+    assert outcome.code == 2
+    assert "error[RUN-FILE]" in outcome.err
+    assert path.read_bytes() == bytes(data)

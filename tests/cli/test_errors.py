@@ -1,0 +1,167 @@
+"""Whatever goes wrong ends as a code, a sentence and an exit status, never as a traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from p2ptrain import errors
+from p2ptrain.cli import node_command
+from p2ptrain.cli.codes import CODES
+from p2ptrain.cli.main import main, translated
+from p2ptrain.cli.rendering import error_lines, printable, show_error
+from p2ptrain.config.node import NodeConfig
+from tests.cli.conftest import Command
+
+REFUSED = errors.NetworkUnreachable(
+    "none of the 2 bootstrap addresses answered",
+    code="NET-REFUSED",
+    evidence=["tried   /ip4/203.0.113.7/tcp/4201   refused after 31 ms", "the clock is right"],
+    likely="the organiser's seed is down. This is not your machine's fault.",
+    do="wait, or ask for a fresh invite",
+)
+
+
+def test_an_error_tells_what_why_and_what_to_do() -> None:
+    assert error_lines(REFUSED) == [
+        "error[NET-REFUSED] none of the 2 bootstrap addresses answered",
+        "  tried   /ip4/203.0.113.7/tcp/4201   refused after 31 ms",
+        "  seen    the clock is right",
+        "  likely  the organiser's seed is down. This is not your machine's fault.",
+        "  do      wait, or ask for a fresh invite",
+        "  more    p2ptrain explain NET-REFUSED",
+    ]
+
+
+def test_what_a_peer_wrote_cannot_steer_the_terminal() -> None:
+    hostile = errors.RemoteProtocolError("said \x1b[2Jhello\r\nerror[OK] all is well " + "x" * 9999)
+    lines = error_lines(hostile)
+    assert lines[0].startswith("error[PEER-PROTOCOL] said ·[2Jhello··error[OK] all is well xxx")
+    assert all(line.isprintable() and len(line) < 500 for line in lines)
+    assert printable("Ünïcode – fine") == "Ünïcode – fine"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    plain, coloured, declined = io.StringIO(), Terminal(), Terminal()
+    show_error(REFUSED, plain)
+    show_error(REFUSED, coloured)
+    monkeypatch.setenv("NO_COLOR", "1")
+    show_error(REFUSED, declined)
+    assert "\033" not in plain.getvalue() + declined.getvalue()
+    assert coloured.getvalue().startswith("\033[1;31merror[NET-REFUSED]\033[0m none")
+
+
+FAULTS: list[tuple[BaseException, str, int]] = [
+    (errors.ConfigError("x"), "CONFIG", 2),
+    (errors.RunMismatch("x"), "RUN-MISMATCH", 3),
+    (errors.MachineUnfit("x"), "MACHINE-UNFIT", 4),
+    (errors.StoreFull("x"), "DISK-LOW", 4),
+    (errors.TrainerExited(-9, "killed"), "TRAINER-EXITED", 4),
+    (REFUSED, "NET-REFUSED", 5),
+    (errors.NotAuthorised("x"), "AUTH-DENIED", 6),
+    (errors.VersionMismatch("x"), "RUN-VERSION", 7),
+    (errors.IdentityInUse("x"), "ID-IN-USE", 8),
+    (errors.TryLater("x"), "TRY-LATER", 75),
+    (PermissionError(13, "Permission denied", "/root/x"), "OS", 4),
+    (ZeroDivisionError("x"), "BUG", 1),
+    (ExceptionGroup("g", [ValueError("x"), ExceptionGroup("h", [REFUSED])]), "NET-REFUSED", 5),
+    (ExceptionGroup("g", [ValueError("x")]), "BUG", 1),
+]
+
+
+@pytest.mark.parametrize(("fault", "code", "status"), FAULTS, ids=[c for _, c, _ in FAULTS])
+def test_every_fault_has_its_code_and_status(
+    fault: BaseException,
+    code: str,
+    status: int,
+    p2ptrain: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(config: NodeConfig) -> int:
+        raise fault
+
+    monkeypatch.setattr(node_command, "start", fail)
+    outcome = p2ptrain("node")
+    assert outcome.code == status
+    assert outcome.err.startswith(f"error[{code}] ")
+    assert "Traceback" not in outcome.err
+    assert outcome.out == ""
+    assert code in CODES
+
+
+@pytest.mark.parametrize(
+    "fault", [KeyboardInterrupt(), BaseExceptionGroup("g", [KeyboardInterrupt()])]
+)
+def test_ctrl_c_is_not_an_error(
+    fault: BaseException, p2ptrain: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(config: NodeConfig) -> int:
+        raise fault
+
+    monkeypatch.setattr(node_command, "start", fail)
+    outcome = p2ptrain("node")
+    assert (outcome.code, outcome.out, outcome.err.strip()) == (130, "", "")
+
+
+def test_a_traceback_is_shown_to_who_asks(
+    p2ptrain: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(config: NodeConfig) -> int:
+        raise ZeroDivisionError("x")
+
+    monkeypatch.setattr(node_command, "start", fail)
+    outcome = p2ptrain("node", "-v")
+    assert "Traceback" in outcome.err
+    assert "error[BUG] ZeroDivisionError: x" in outcome.err
+
+
+def test_a_bug_says_where() -> None:
+    try:
+        raise ZeroDivisionError("x")
+    except ZeroDivisionError as exc:
+        error = translated(exc)
+    assert error is not None
+    assert "in test_a_bug_says_where" in error.evidence[-1]
+    assert error.exit_code == 1
+
+
+def test_with_json_a_program_reads_the_error_too(
+    tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--json", "--home", str(tmp_path)]) == 75
+    written = capsys.readouterr()
+    value = json.loads(written.out)
+    assert value["schema"] == 1
+    assert value["error"]["code"] == "NO-NODE"
+    assert value["error"]["what"] == f"no node is running in {tmp_path}"
+    assert set(value["error"]) == {"code", "what", "evidence", "likely", "do"}
+    assert written.err.startswith("error[NO-NODE]")
+
+
+@pytest.mark.parametrize("code", ["NET-REFUSED", "net-refused", "BUG"])
+def test_a_code_is_explained(code: str, p2ptrain: Command) -> None:
+    outcome = p2ptrain("explain", code)
+    assert outcome.code == 0
+    assert outcome.out == f"{code.upper()}: {CODES[code.upper()]}\n"
+
+
+def test_all_codes_are_listed_in_one_line_each(p2ptrain: Command) -> None:
+    lines = p2ptrain("explain").out.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(CODES)
+    assert all(line.endswith(".") for line in lines)
+
+
+def test_an_unknown_code_is_answered_with_near_ones(p2ptrain: Command) -> None:
+    outcome = p2ptrain("explain", "NET-REFUSE")
+    assert outcome.code == 2
+    assert "did you mean NET-REFUSED" in outcome.err
+    assert p2ptrain("explain", "\x1b[2J").code == 2

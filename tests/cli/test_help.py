@@ -1,0 +1,90 @@
+"""Help answers at once, and every page ends with examples."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from p2ptrain.cli.main import app, main
+
+SLOW = {"torch", "libp2p", "trio", "numpy", "cryptography", "msgpack", "rich"}
+
+PROGRAM = """
+import sys
+from p2ptrain.cli.main import main
+assert main(sys.argv[1:]) == 0
+print(len(sys.modules), *(name for name in sys.modules if "." not in name), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "slow"),
+    [
+        (["--help"], SLOW | {"pydantic"}),
+        (["node", "--help"], SLOW),  # typer checks an option's type with pydantic, in 20 ms
+        (["run", "publish", "--help"], SLOW),
+    ],
+)
+def test_help_loads_nothing_that_is_slow(words: list[str], slow: set[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True
+    )
+    count, *modules = done.stderr.split()
+    assert slow.isdisjoint(modules)
+    assert int(count) < 400, "each module costs about a fifth of a millisecond"
+
+
+def pages() -> list[list[str]]:
+    found: list[list[str]] = [[]]
+    found += [[command.name or ""] for command in app.registered_commands]
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        assert group.name is not None
+        for command in group.typer_instance.registered_commands:
+            assert command.callback is not None
+            found.append([group.name, command.name or command.callback.__name__.strip("_")])
+    return found
+
+
+@pytest.mark.parametrize("words", pages(), ids=" ".join)
+def test_every_page_ends_with_examples_that_name_a_command(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--help"]) == 0
+    text, _, shown = capsys.readouterr().out.partition("Examples:\n")
+    assert "Usage: p2ptrain" in text
+    lines = [line.strip() for line in shown.splitlines() if line.strip()]
+    assert 1 <= len(lines) <= 4
+    assert all(line.startswith(" ".join(["p2ptrain", *words])) for line in lines)
+
+
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("p2ptrain 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nod"], "Did you mean 'node'?"),
+        (["node", "--bootsrap", "x"], "--bootsrap"),
+        (["node", "--ranks", "many"], "--ranks"),
+        (["run", "publish"], "RUN.TOML"),
+        (["explain", "A", "B"], "B"),
+    ],
+)
+def test_a_wrong_use_is_answered_with_status_2(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    written = capsys.readouterr()
+    assert said in written.err
+    assert written.out == ""
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    written = capsys.readouterr()
+    assert "Commands:" in written.out + written.err

@@ -1,0 +1,159 @@
+"""Options become a NodeConfig; status asks the node over its socket."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.cli import node_command
+from p2ptrain.cli.control import ask
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import TryLater
+from p2ptrain.ids import RunId
+from p2ptrain.observe.status import NodeStatus
+from tests.cli.conftest import Command, fake_node
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
+    """The nodes that commands would have started; each ends with status 3."""
+    configs: list[NodeConfig] = []
+
+    def start(config: NodeConfig) -> int:
+        configs.append(config)
+        return 3
+
+    monkeypatch.setattr(node_command, "start", start)
+    return configs
+
+
+def test_plain_node_has_the_usual_options(
+    p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
+) -> None:
+    assert p2ptrain("node", "--home", tmp_path).code == 3
+    assert started == [NodeConfig(tmp_path)]
+
+
+def test_every_option_arrives(p2ptrain: Command, started: list[NodeConfig], tmp_path: Path) -> None:
+    p2ptrain(
+        *("node", "--home", tmp_path, "--bootstrap", "/a", "--bootstrap", "/b", "--listen", "/l"),
+        *("--announce", "/n", "--data-listen", "[::1]:4202", "--seed", "--ranks", 2),
+        *("--threads", 3, "--device", "cpu", "--limit-up", "8Mbit", "--run", "ab" * 32),
+        *("--no-wait", "--yes", "--mdns", "-vv"),
+    )
+    assert started == [
+        NodeConfig(
+            home=tmp_path,
+            bootstrap=("/a", "/b"),
+            listen=("/l",),
+            announce=("/n",),
+            data_host="::1",
+            data_port=4202,
+            seed=True,
+            ranks=2,
+            threads=3,
+            device="cpu",
+            limit_up_bytes_per_s=1_000_000,
+            wait_for_approval=False,
+            run=RunId("ab" * 32),
+            assume_yes=True,
+            mdns=True,
+            verbosity=2,
+        )
+    ]
+
+
+def test_the_home_may_come_from_the_environment(
+    p2ptrain: Command,
+    started: list[NodeConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("P2PTRAIN_HOME", str(tmp_path))
+    p2ptrain("node", "-q")
+    assert started == [NodeConfig(tmp_path, verbosity=-1)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--ranks", "0"],
+        ["--device", "tpu"],
+        ["--limit-up", "8"],
+        ["--data-listen", "4202"],
+        ["--run", "demo"],
+        ["-q", "-v"],
+    ],
+)
+def test_an_impossible_option_starts_nothing(
+    words: list[str], p2ptrain: Command, started: list[NodeConfig]
+) -> None:
+    outcome = p2ptrain("node", *words)
+    assert outcome.code == 2
+    assert "error[CONFIG]" in outcome.err
+    assert "  do      " in outcome.err
+    assert started == []
+
+
+STATUS = NodeStatus("12D3KooWExampleAbCdEf", "brave-otter", "training (inner 3/8)", "training")
+
+
+def test_status_shows_what_the_node_says(p2ptrain: Command, tmp_path: Path) -> None:
+    reply = json.dumps(STATUS.to_json()).encode() + b"\n"
+    with fake_node(tmp_path, reply, reply) as requests:
+        plain = p2ptrain("status", "--home", tmp_path)
+        value = p2ptrain("status", "--home", tmp_path, "--json")
+    assert requests == [{"command": "status"}] * 2
+    assert plain.out.splitlines()[0] == "brave-otter (…AbCdEf): training (inner 3/8)"
+    assert value.json == json.loads(json.dumps(STATUS.to_json()))
+
+
+def test_a_hostile_state_from_a_peer_stays_on_its_line(p2ptrain: Command, tmp_path: Path) -> None:
+    status = {**STATUS.to_json(), "warnings": ["all\nfine\x1b[2J"]}
+    with fake_node(tmp_path, json.dumps(status).encode() + b"\n"):
+        outcome = p2ptrain("status", "--home", tmp_path)
+    assert "warning   all·fine·[2J\n" in outcome.out
+
+
+def test_no_node_and_a_dead_nodes_socket_are_the_same(p2ptrain: Command, tmp_path: Path) -> None:
+    assert p2ptrain("status", "--home", tmp_path).code == 75
+    with fake_node(tmp_path):
+        pass
+    outcome = p2ptrain("status", "--home", tmp_path)
+    assert (outcome.code, outcome.out) == (75, "")
+    assert "error[NO-NODE]" in outcome.err
+    assert f"p2ptrain node --home {tmp_path}" in outcome.err
+
+
+def test_a_home_whose_path_is_too_long_for_a_socket_works(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 60) / ("y" * 60)
+    deep.mkdir(parents=True)
+    with pytest.raises(TryLater):
+        ask(deep / "missing", "status")
+    shallow = tmp_path / "short"
+    shallow.mkdir()
+    with fake_node(shallow, b'{"ok":true}\n'):
+        (shallow / "control.sock").rename(deep / "control.sock")
+        assert ask(deep, "status") == {"ok": True}
+
+
+def test_a_silent_node_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    with fake_node(tmp_path, b"{}\n"):
+        with pytest.raises(TryLater) as caught:
+            ask_silently(tmp_path)
+        assert ask(tmp_path, "status") == {}
+    assert caught.value.code == "NODE-SILENT"
+
+
+def ask_silently(home: Path) -> None:
+    """Ask a socket that accepts into its backlog and never answers."""
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        path = home / "silent"
+        path.mkdir()
+        listener.bind(str(path / "control.sock"))
+        listener.listen()
+        ask(path, "status", deadline_s=0.05)

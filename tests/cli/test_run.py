@@ -1,0 +1,201 @@
+"""An organiser makes a run: new, publish, show."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2ptrain.cli.publishing import publish_run
+from p2ptrain.config.samples import sample
+from p2ptrain.data.blocks import decode_block
+from p2ptrain.errors import StoreError
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.node.home import Home
+from p2ptrain.run import DataIndex, load_allowlist, load_run
+from p2ptrain.store import Store
+from p2ptrain.trainer.shapes import layout_of
+from tests.cli.conftest import RUN_TOML, Command
+
+PEERS = [Identity.from_seed(bytes([number]) * 32).peer for number in range(1, 4)]
+
+
+def test_a_new_run_file_is_one_to_start_from(p2ptrain: Command, tmp_path: Path) -> None:
+    out = tmp_path / "my.toml"
+    outcome = p2ptrain("run", "new", "--out", out)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert out.read_text() == sample("demo")
+    assert f"p2ptrain run publish {out}" in outcome.err
+
+
+def test_a_new_run_file_replaces_nothing(p2ptrain: Command, tmp_path: Path) -> None:
+    out = tmp_path / "my.toml"
+    out.write_text("mine")
+    assert p2ptrain("run", "new", "--out", out).code == 2
+    assert out.read_text() == "mine"
+    assert p2ptrain("run", "new", "--out", tmp_path / "x.toml", "--size", "huge").code == 2
+
+
+def test_a_published_run_is_whole(organiser_home: Path) -> None:
+    """Everything that the manifest names is in the store, and is what it should be."""
+    home = Home(organiser_home)
+    run = load_run(home.manifest)
+    assert run is not None
+    manifest = run.manifest
+    layout = layout_of(manifest.model)
+    assert manifest.layout == layout.digest
+    with Store(home.store) as store:
+        index = DataIndex.from_bytes(
+            store.read_blob(manifest.data.index),
+            train_blocks=manifest.data.train_blocks,
+            validation_blocks=manifest.data.validation_blocks,
+        )
+        for block in (*index.train, *index.validation):
+            tokens = decode_block(store.get_chunk(block), vocab=512, sequence=32)
+            assert tokens[:, 1:].size == manifest.data.block_tokens
+        genesis = np.frombuffer(store.read_blob(manifest.genesis), dtype="<f4")
+        assert genesis.shape == (2 * layout.numel,)
+        assert np.isfinite(genesis).all()
+        assert genesis[: layout.numel].any()
+        assert not genesis[layout.numel :].any()
+        assert b"endoftext" in store.read_blob(manifest.tokenizer)
+
+
+def test_the_organiser_is_founder_and_allowed_unless_it_says_otherwise(
+    organiser_home: Path,
+) -> None:
+    home = Home(organiser_home)
+    run = load_run(home.manifest)
+    assert run is not None
+    me = load_or_create(home.identity).peer
+    held = load_allowlist(home.allowlist, run)
+    assert held is not None
+    assert (run.manifest.organiser, run.manifest.founders) == (me, (me,))
+    assert (held.allowlist.sequence, held.allowlist.peers) == (1, (me,))
+
+
+def test_founders_and_allowed_peers_are_as_asked(p2ptrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(RUN_TOML)
+    outcome = p2ptrain(
+        *("run", "publish", tmp_path / "run.toml", "--home", tmp_path / "home", "--json"),
+        *("--founder", PEERS[1], "--founder", f"/ip4/1.2.3.4/tcp/1/p2p/{PEERS[0]}"),
+        *("--founder", PEERS[1], "--allow", PEERS[2]),
+    )
+    assert outcome.code == 0
+    assert outcome.json["founders"] == [PEERS[1], PEERS[0]]
+    home = Home(tmp_path / "home")
+    run = load_run(home.manifest)
+    assert run is not None
+    assert outcome.json["run"] == run.id
+    held = load_allowlist(home.allowlist, run)
+    assert held is not None
+    assert held.allowlist.peers == tuple(sorted([*PEERS, run.manifest.organiser]))
+
+
+def test_publishing_the_same_file_twice_makes_the_same_data_and_weights(
+    organiser_home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run.toml").write_text(RUN_TOML)
+    said: list[str] = []
+    again = publish_run(
+        tmp_path / "run.toml", Home(tmp_path / "home"), founders=[], allowed=[], say=said.append
+    )
+    first = load_run(Home(organiser_home).manifest)
+    assert first is not None
+    ours = dataclasses.replace(
+        again.manifest,
+        organiser=first.manifest.organiser,
+        founders=first.manifest.founders,
+        created_unix=first.manifest.created_unix,
+    )
+    assert ours == first.manifest
+    assert said[0].startswith("packing ")
+
+
+def test_a_home_holds_one_run(p2ptrain: Command, organiser_home: Path) -> None:
+    before = (organiser_home / "run" / "manifest.signed").read_bytes()
+    outcome = p2ptrain("run", "publish", organiser_home / "run.toml", "--home", organiser_home)
+    assert outcome.code == 2
+    assert outcome.err.startswith("error[RUN-EXISTS]")
+    assert (organiser_home / "run" / "manifest.signed").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("width = 32", "width = 33", "width 33 must be an even multiple"),
+        ('source = "stdlib"', 'source = "none.txt"', "none.txt cannot be read: No such file"),
+        ('source = "stdlib"', 'source = "raw.bin"', "raw.bin cannot be read: it is not UTF-8"),
+        ('source = "stdlib"', 'source = "empty"', "holds no text"),
+        ("limit_mb = 0.06", "limit_mb = 0.001", "tokens are too few"),
+    ],
+)
+def test_a_run_that_cannot_be_published_leaves_nothing(
+    old: str, new: str, said: str, p2ptrain: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "raw.bin").write_bytes(b"\xff\xfe\xfd")
+    (tmp_path / "empty").mkdir()
+    assert old in RUN_TOML
+    (tmp_path / "run.toml").write_text(RUN_TOML.replace(old, new))
+    outcome = p2ptrain("run", "publish", tmp_path / "run.toml", "--home", tmp_path / "home")
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert outcome.out == ""
+    assert not (tmp_path / "home" / "run" / "manifest.signed").exists()
+
+
+@pytest.mark.parametrize("source", ["story.txt", "stories"])
+def test_ones_own_text_can_be_published(source: str, p2ptrain: Command, tmp_path: Path) -> None:
+    text = "".join(f"{number} times {number} is {number * number}.\n" for number in range(4000))
+    (tmp_path / "stories").mkdir()
+    for name in ("story.txt", "stories/a.txt", "stories/b.txt"):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "run.toml").write_text(RUN_TOML.replace('"stdlib"', f'"{source}"'))
+    outcome = p2ptrain("run", "publish", tmp_path / "run.toml", "--home", tmp_path / "h", "--json")
+    assert outcome.code == 0
+    assert outcome.json["train_blocks"] > 50
+
+
+def test_a_busy_store_is_not_written_to(organiser_home: Path) -> None:
+    home = Home(organiser_home)
+    home.manifest.unlink()
+    with Store(home.store), pytest.raises(StoreError) as caught:
+        publish_run(
+            organiser_home / "run.toml", home, founders=[], allowed=[], say=lambda text: None
+        )
+    assert caught.value.code == "STORE-BUSY"
+
+
+def test_a_run_is_shown_in_words_and_as_json(p2ptrain: Command, organiser_home: Path) -> None:
+    lines = p2ptrain("run", "show", "--home", organiser_home).out.splitlines()
+    value = p2ptrain("run", "show", "--home", organiser_home, "--json").json
+    file = tomllib.loads(RUN_TOML)
+    assert lines[0] == f"run       tiny ({value['run']})"
+    assert value["schema"] == 1
+    assert value["outer_steps"] == file["outer"]["steps"]
+    assert any("2 layers of width 32" in line for line in lines)
+    assert any("about 79.2 kB up and down" in line for line in lines)
+
+
+def test_a_home_without_a_run_and_one_with_a_forged_run_are_told_apart(
+    p2ptrain: Command, organiser_home: Path, tmp_path: Path
+) -> None:
+    assert "error[RUN-NONE]" in p2ptrain("run", "show", "--home", tmp_path / "empty").err
+    path = organiser_home / "run" / "manifest.signed"
+    path.write_bytes(path.read_bytes().replace(b"tiny", b"evil"))
+    outcome = p2ptrain("run", "show", "--home", organiser_home)
+    assert outcome.code == 2
+    assert "error[RUN-FILE]" in outcome.err
+    assert "the signature of this manifest is wrong" in outcome.err
+
+
+def test_an_identity_is_made_once(p2ptrain: Command, tmp_path: Path) -> None:
+    first = p2ptrain("id", "--home", tmp_path / "h")
+    again = p2ptrain("id", "--home", tmp_path / "h", "--json")
+    assert (
+        first.out.strip() == again.json["peer"] == load_or_create(tmp_path / "h/identity.key").peer
+    )
+    assert set(again.json) == {"schema", "peer", "peer_name"}
