@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.messages import Accept, Message, Promise
+from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.values import Certified, Commit, Roster
@@ -115,37 +115,57 @@ class CommitsAreHeld(_Watch):
 
 @dataclass(slots=True)
 class VotesAreKept(_Watch):
-    """S2: no voter ever says what contradicts what it said before, crash or no crash."""
+    """S2: no voter ever says what contradicts what it said before, crash or no crash.
 
-    accepted: dict[tuple[PeerId, int], dict[int, Digest]] = field(default_factory=dict)
-    promised: dict[tuple[PeerId, int], int] = field(default_factory=dict)
+    A promise (p, a) says: for rounds below p my last vote is that of round a. So votes of the
+    rounds between are lies, whichever was sent first. Repeating an old vote is none.
+    """
+
+    votes: dict[tuple[PeerId, int], dict[int, Digest]] = field(default_factory=dict)
+    promises: dict[tuple[PeerId, int], set[tuple[int, int]]] = field(default_factory=dict)
 
     def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
-        if isinstance(message, Accept):
-            self._on_accept(voter, message)
-        elif isinstance(message, Promise):
-            self._on_promise(voter, message)
+        match message:
+            case Accept(vote):
+                self._on_accept(voter, vote.height, vote.round, vote.entry)
+                self._check_disk(voter, disk, vote.height, vote.round, promise=False)
+            case Propose(round, entry):
+                self._on_accept(voter, entry.height, round, entry.digest)
+                self._check_disk(voter, disk, entry.height, round, promise=False)
+            case Promise(height, round):
+                self._on_promise(voter, message)
+                self._check_disk(voter, disk, height, round, promise=True)
+            case _:
+                pass
 
-    def _on_accept(self, voter: PeerId, message: Accept) -> None:
-        vote = message.vote
-        place = (voter, vote.height)
-        known = self.accepted.setdefault(place, {}).setdefault(vote.round, vote.entry)
-        if known != vote.entry:
-            self.object(f"{voter} voted twice at {vote.height}, round {vote.round}")
-        if self._is_new(place, vote.round) and vote.round < self.promised.get(place, 0):
-            promised = self.promised[place]
-            self.object(f"{voter} voted in round {vote.round} of {vote.height} after {promised}")
+    def _check_disk(
+        self, voter: PeerId, disk: Disk, height: int, round: int, *, promise: bool
+    ) -> None:
+        """What is said must be on disk already."""
+        tail = f'"height":{height},"round":{round}}}'.encode()
+        if any(
+            record.endswith(tail) and record.startswith(b'{"entry":null') == promise
+            for record in reversed(disk.records)
+        ):
+            return
+        self.object(f"{voter} spoke at {height}, round {round}, before it had written it down")
 
-    def _is_new(self, place: tuple[PeerId, int], round: int) -> bool:
-        return round == max(self.accepted[place])
+    def _on_accept(self, voter: PeerId, height: int, round: int, entry: Digest) -> None:
+        place = (voter, height)
+        known = self.votes.setdefault(place, {}).setdefault(round, entry)
+        if known != entry:
+            self.object(f"{voter} voted twice at {height}, round {round}")
+        for promised, last in self.promises.get(place, ()):
+            if last < round < promised:
+                self.object(f"{voter} voted in round {round} of {height} after {promised}")
 
     def _on_promise(self, voter: PeerId, promise: Promise) -> None:
         place = (voter, promise.height)
-        said = -1 if promise.accepted is None else promise.accepted.round
-        votes = [round for round in self.accepted.get(place, {}) if round < promise.round]
-        if votes and max(votes) > said:
-            self.object(f"{voter} forgot its vote of round {max(votes)} at {promise.height}")
-        self.promised[place] = max(self.promised.get(place, 0), promise.round)
+        last = -1 if promise.accepted is None else promise.accepted.round
+        self.promises.setdefault(place, set()).add((promise.round, last))
+        for round in self.votes.get(place, {}):
+            if last < round < promise.round:
+                self.object(f"{voter} forgot its vote of round {round} at {promise.height}")
 
 
 @dataclass(slots=True)

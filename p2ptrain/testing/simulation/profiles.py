@@ -52,6 +52,14 @@ PROFILES: dict[str, Profile] = {
             reduce_half_done=0.1,
             loss=0.01,
         ),
+        Profile(
+            "torn",
+            crash_every_s=6.0,
+            crash_in_effects=0.02,
+            down_s=(0.02, 1.5),
+            reduce_half_done=0.3,
+            loss=0.1,
+        ),
         Profile("partitions", partition_every_s=8.0, one_way=0.3, loss=0.01),
         Profile(
             "churn",

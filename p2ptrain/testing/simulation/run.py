@@ -8,7 +8,7 @@ from random import Random
 
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger import wire
-from p2ptrain.ledger.messages import Accept, Message, Promise
+from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import QuorumPolicy, Rules
 from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis
 from p2ptrain.ledger.values import Certified, Commit, Roster, Skip
@@ -213,7 +213,7 @@ class Simulation:
         return [peer for peer in self.nodes if peer != me]
 
     def send(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None:
-        if isinstance(payload, Accept | Promise):
+        if isinstance(payload, Accept | Promise | Propose):
             for checker in self.checkers:
                 checker.on_vote(sender, payload, self.nodes[sender].disk)
         if self.profile.through_wire and not isinstance(payload, Heartbeat):
