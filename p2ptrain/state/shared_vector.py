@@ -24,13 +24,14 @@ BYTES_PER_ELEMENT = 4
 
 
 class SharedVector:
-    """`numel` float32 zeros at first. `array` is a numpy view of them, and `fd` is for
-    subprocesses.
+    """`numel` float32 zeros at first, as the numpy view `array` and, for subprocesses, as `fd`.
 
     Pass `fd` through `subprocess.Popen(pass_fds=…)`; there, `SharedVector.attach(fd, numel)` or an
     mmap of `4 · numel` bytes from offset 0 shows the same memory. Pages that were never touched
     take no memory. After `close` existing views stay valid until they are dropped.
     """
+
+    _fd = -1
 
     def __init__(self, numel: int, *, name: str = "p2ptrain") -> None:
         assert 0 < numel <= NUMEL_MAX
@@ -76,7 +77,10 @@ class SharedVector:
         return memoryview(self._mapping)
 
     def close(self) -> None:
-        """Give the descriptor back. The memory goes with its last view."""
+        """Give the descriptor back, as dropping it does. The memory goes with its last view."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()

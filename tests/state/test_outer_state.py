@@ -1,0 +1,245 @@
+"""θ and m: equal bits after equal updates, and snapshots that are named by them alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2ptrain import kernels
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, LocalProtocolError, ManifestInvalid
+from p2ptrain.kernels import reference
+from p2ptrain.state import Arena, OuterState, SharedVector, outer_state, write_frozen, write_state
+from p2ptrain.store import MemoryDisk, Store
+
+BLOCK = 64
+LR, MU = 0.7, 0.9
+
+
+@pytest.fixture
+def store():
+    return Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
+
+
+@pytest.fixture(autouse=True)
+def short_shares(monkeypatch):
+    """Many shares in a small vector, so that threads have something to disagree about."""
+    monkeypatch.setattr(outer_state, "SHARE_ELEMENTS", 256)
+
+
+def payload(numel, seed, block=BLOCK):
+    gradient = np.random.default_rng(seed).standard_normal(numel, dtype=np.float32)
+    out = bytearray(kernels.encoded_bytes(numel, block))
+    kernels.quantise(gradient, out, block)
+    return bytes(out)
+
+
+def state_of(numel, seed=0, threads=None):
+    state = OuterState(numel, threads=threads)
+    state.theta[:] = np.random.default_rng(seed).standard_normal(numel, dtype=np.float32)
+    return state
+
+
+def reference_step(theta, momentum, update, block=BLOCK):
+    reference.outer_step(theta, momentum, np.frombuffer(update, np.uint8), LR, MU, block)
+
+
+def bits(vector):
+    return vector.tobytes()
+
+
+@pytest.mark.parametrize("numel", [1, 63, 64, 65, 255, 256, 257, 5000])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_updates_give_the_bits_of_the_reference_on_any_number_of_threads(numel, threads):
+    state = state_of(numel, threads=threads)
+    theta, momentum = state.theta.copy(), state.momentum.copy()
+    for step in range(3):
+        state.apply(payload(numel, step), LR, MU, BLOCK)
+        reference_step(theta, momentum, payload(numel, step))
+    assert bits(state.theta) == bits(theta)
+    assert bits(state.momentum) == bits(momentum)
+
+
+def test_a_block_longer_than_a_share_is_not_cut():
+    state = state_of(3000)
+    theta, momentum = state.theta.copy(), state.momentum.copy()
+    state.apply(payload(3000, 1, block=1024), LR, MU, 1024)
+    reference_step(theta, momentum, payload(3000, 1, block=1024), 1024)
+    assert bits(state.theta) == bits(theta)
+
+
+@pytest.mark.parametrize("change", [lambda p: p[:-1], lambda p: p + b"\0", lambda p: b""])
+def test_an_update_of_another_length_changes_nothing(change):
+    state = state_of(1000)
+    before = state.digest()
+    with pytest.raises(ValueError):
+        state.apply(change(payload(1000, 1)), LR, MU, BLOCK)
+    assert state.digest() == before
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf, -1.0])
+def test_an_update_with_a_bad_scale_in_its_last_block_changes_nothing(scale):
+    state = state_of(1000)
+    before = state.digest()
+    bad = bytearray(payload(1000, 1))
+    start = kernels.encoded_bytes(1000 // BLOCK * BLOCK, BLOCK)
+    bad[start : start + 4] = np.float32(scale).tobytes()
+    with pytest.raises(kernels.BadScale):
+        state.apply(bytes(bad), LR, MU, BLOCK)
+    assert state.digest() == before
+
+
+def test_the_digest_sees_every_part_of_the_state():
+    state = state_of(1000)
+    digests = {state.digest()}
+    for vector, index in ((state.theta, 0), (state.theta, 999), (state.momentum, 999)):
+        vector[index] += 1
+        digests.add(state.digest())
+    assert len(digests) == 4
+    assert OuterState(1000).digest() == OuterState(1000).digest()
+
+
+def test_a_snapshot_brings_another_node_to_the_same_bits(store):
+    state, other = state_of(3000), OuterState(3000)
+    state.apply(payload(3000, 1), LR, MU, BLOCK)
+    digest = state.write_snapshot(store, {"step": 1})
+    manifest = other.load_snapshot(store, digest)
+    assert manifest.meta == {"step": 1, "numel": 3000}
+    assert other.digest() == state.digest()
+    assert other.write_snapshot(store, {"step": 1}) == digest
+    for node in (state, other):
+        node.apply(payload(3000, 2), LR, MU, BLOCK)
+    assert other.digest() == state.digest()
+
+
+def test_genesis_written_from_plain_vectors_has_the_name_that_a_node_gives_it(store):
+    state = state_of(700)
+    meta = {"step": 0}
+    assert write_state(store, state.theta, state.momentum, meta) == state.write_snapshot(
+        store, meta
+    )
+
+
+def test_a_snapshot_shows_its_instant_though_updates_go_on_in_every_gap(store):
+    state = state_of(3000)
+    calm = state_of(3000)
+    expected = calm.write_snapshot(store, {})
+    with state.freeze(store.chunk_bytes) as frozen:
+        state.apply(payload(3000, 1), LR, MU, BLOCK)
+        applied = []
+
+        def apply_more():
+            for step in range(2, 30):
+                state.apply(payload(3000, step), LR, MU, BLOCK)
+                applied.append(step)
+
+        thread = threading.Thread(target=apply_more)
+        thread.start()
+        digest = write_frozen(store, frozen, state.numel, {})
+        thread.join(30)
+    assert digest == expected
+    assert len(applied) == 28
+    calm.apply(payload(3000, 1), LR, MU, BLOCK)
+    for step in applied:
+        calm.apply(payload(3000, step), LR, MU, BLOCK)
+    assert state.digest() == calm.digest()
+
+
+def test_one_snapshot_at_a_time_and_the_next_one_after_it(store):
+    state = state_of(1000)
+    with state.freeze(1024):
+        with pytest.raises(LocalProtocolError):
+            state.write_snapshot(store, {})
+        with pytest.raises(LocalProtocolError):
+            state.load_snapshot(store, write_state(store, state.theta, state.momentum, {}))
+    state.write_snapshot(store, {})
+
+
+def test_a_snapshot_that_fails_leaves_the_state_free_for_updates(store):
+    state = state_of(3000)
+    with pytest.raises(ZeroDivisionError), state.freeze(1024) as frozen:
+        for _ in frozen.pieces():
+            raise ZeroDivisionError
+    state.apply(payload(3000, 1), LR, MU, BLOCK)
+    state.write_snapshot(store, {})
+
+
+def test_what_is_no_snapshot_of_this_state_is_refused_untouched(store):
+    state = state_of(1000)
+    before = state.digest()
+    for digest in (
+        store.put_blob("update", [bytes(8000)], {}),
+        store.put_blob("snapshot", [bytes(7996)], {}),
+        store.put_blob("snapshot", [bytes(16000)], {}),
+        store.put_chunk(b"not a blob"),
+    ):
+        with pytest.raises(ManifestInvalid):
+            state.load_snapshot(store, digest)
+    assert state.digest() == before
+
+
+def test_a_snapshot_with_a_rotten_chunk_is_not_loaded_in_silence():
+    disk = MemoryDisk()
+    store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
+    state, other = state_of(1000), OuterState(1000)
+    digest = state.write_snapshot(store, {})
+    chunk = store.manifest(digest).chunks[2]
+    good = store.get_chunk(chunk)
+    disk.damage(store.chunk_path(chunk), lambda data: data[:-1] + b"\1")
+    with pytest.raises(ChunkCorrupt):
+        other.load_snapshot(store, digest)
+    with pytest.raises(ChunkMissing):
+        other.load_snapshot(store, digest)
+    store.put_chunk(good)
+    other.load_snapshot(store, digest)
+    assert other.digest() == state.digest()
+
+
+CHILD = """
+import sys
+from p2ptrain.state import SharedVector
+theta, local = (SharedVector.attach(int(fd), 1000) for fd in sys.argv[1:])
+local.array[:] = theta.array + 1
+"""
+
+
+def test_a_subprocess_maps_the_same_memory_through_the_descriptors():
+    state = state_of(1000)
+    arena = Arena(state)
+    command = [sys.executable, "-c", CHILD, str(arena.theta_fd), str(arena.local_fd)]
+    subprocess.run(command, pass_fds=arena.fds, check=True)
+    assert bits(arena.local) == bits(state.theta + 1)
+    assert arena.theta is state.theta
+    assert arena.numel == 1000
+
+
+def test_a_shared_vector_starts_as_zeros_and_cannot_be_resized():
+    vector = SharedVector(100)
+    assert bits(vector.array) == bytes(400)
+    assert vector.numel == 100
+    with pytest.raises(PermissionError):
+        os.truncate(vector.fd, 8)
+
+
+def test_views_outlive_the_closing_of_their_vector():
+    vector = SharedVector(100)
+    view = vector.array
+    vector.close()
+    vector.close()
+    view[:] = 3
+    assert view.sum() == 300
+    with pytest.raises(AssertionError):
+        _ = vector.fd
+
+
+def test_a_vector_longer_than_two_to_the_31_elements_is_addressed_right():
+    # Sparse: only the touched pages take memory.
+    vector = SharedVector(2**31 + 4096)
+    vector.array[-1] = 7
+    assert vector.bytes_view[-4:] == np.float32(7).tobytes()
+    assert vector.array[2**31 - 1] == 0
