@@ -153,6 +153,18 @@ def shielded_for(seconds: float) -> Iterator[trio.CancelScope]:
         yield scope
 
 
+async def sever(host: IHost, peer: ID) -> None:
+    """End every connection with `peer`, at once, even if it takes no data any more.
+
+    The socket first: libp2p would begin with a farewell, and wait for ever to send it.
+    """
+    for connection in host.get_network().get_connections(peer):
+        with shielded_for(CLOSE_S), suppress(Exception):
+            muxed: Any = connection.muxed_conn
+            await muxed.secured_conn.close()
+            await connection.close()
+
+
 def is_open(stream: Any) -> bool:
     """Whether `stream` is not known to have ended; libp2p has no name for it in its interface."""
     return not stream.is_closed

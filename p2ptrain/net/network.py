@@ -22,12 +22,11 @@ from p2ptrain.net.connections import Connections, Event
 from p2ptrain.net.dialling import Dialler
 from p2ptrain.net.discovery import Discovery, Found, greet_neighbours
 from p2ptrain.net.gossip import Gossip, Message
-from p2ptrain.net.hardening import build_host, contain_tasks, contained, running, shielded_for
+from p2ptrain.net.hardening import build_host, contain_tasks, contained, running, sever
 from p2ptrain.net.listening import claimed, dialable, listen_failed
 from p2ptrain.net.requests import Handler, Requester, Responder, Service
 
 DIAL_S = 10.0
-DISCONNECT_S = 3.0
 
 Admitted = Callable[[PeerId], bool]
 
@@ -104,8 +103,7 @@ class Network:
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection with `peer`."""
-        with shielded_for(DISCONNECT_S):
-            await self._host.disconnect(ID.from_base58(peer))
+        await sever(self._host, ID.from_base58(peer))
 
     async def request(
         self,

@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 from libp2p.abc import IHost, INetStream
@@ -37,7 +38,7 @@ from p2ptrain.errors import (
     RemoteProtocolError,
 )
 from p2ptrain.ids import PeerId
-from p2ptrain.net.hardening import is_open, shielded_for
+from p2ptrain.net.hardening import is_open, sever, shielded_for
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +51,12 @@ IDLE_STREAMS_MAX = 4
 REUSE_S = 20.0
 IDLE_S = 60.0
 """We stop reusing a stream well before the other side stops waiting on it."""
-OPEN_S = 10.0
+OPEN_S = 8.0
+"""Less than libp2p's own limit, after which it would leave the connection as it is."""
 WRITE_S = 10.0
 BODY_S = 15.0
 HANDLER_S = 30.0
+LINGER_S = 1.0
 REASON_BYTES_MAX = 400
 
 _LENGTH = struct.Struct(">I")
@@ -165,7 +168,7 @@ class Requester:
         with shielded_for(WRITE_S) as writing:
             await stream.write(_LENGTH.pack(len(exchange.payload)) + exchange.payload)
         if writing.cancelled_caught:
-            await self._host.disconnect(ID.from_base58(peer))
+            await sever(self._host, ID.from_base58(peer))
             raise PeerTooSlow("it takes no data; the connection was given up", peer=peer)
         with trio.move_on_at(exchange.ends) as reading:
             frame = await _read_frame(stream, exchange.bytes_max + 1, peer)
@@ -189,12 +192,16 @@ class Requester:
         raise RemoteProtocolError(f"it says our request is malformed: {reason}", peer=peer)
 
     async def _open(self, peer: PeerId, protocol: str) -> INetStream:
+        stream: INetStream | None = None
         with shielded_for(OPEN_S):
             try:
-                return await self._host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
+                stream = await self._host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
             except _GONE as exc:
                 raise PeerUnreachable(f"it opens no stream: {_text(exc)}", peer=peer) from exc
-        raise PeerTooSlow("it does not open a stream", peer=peer)
+        if stream is None:
+            await sever(self._host, ID.from_base58(peer))
+            raise PeerTooSlow("it opens no stream; the connection was given up", peer=peer)
+        return stream
 
     def _take_idle(self, peer: PeerId, protocol: str) -> INetStream | None:
         idle = self._idle.get((peer, protocol), [])
@@ -244,8 +251,7 @@ class Responder:
             self._streams[peer] -= 1
             if not self._streams[peer]:
                 del self._streams[peer]
-            with shielded_for(1.0):
-                await _reset(stream)
+            await _finish(stream)
 
     async def _serve_one(self, stream: INetStream, peer: PeerId, service: Service) -> bool:
         """Answer one request; False if the stream should end."""
@@ -263,7 +269,7 @@ class Responder:
         if late.cancelled_caught:
             return False
         status, reply = await self._answer(peer, service, payload)
-        return await self._reply(stream, peer, status, reply) and status is Status.OK
+        return await self._reply(stream, peer, status, reply)
 
     async def _answer(self, peer: PeerId, service: Service, payload: bytes) -> tuple[Status, bytes]:
         if not (service.anyone or self._admitted(peer)):
@@ -289,7 +295,7 @@ class Responder:
         with shielded_for(WRITE_S) as writing:
             await stream.write(frame)
         if writing.cancelled_caught:
-            await self._host.disconnect(ID.from_base58(peer))
+            await sever(self._host, ID.from_base58(peer))
             return False
         return True
 
@@ -310,6 +316,16 @@ async def _read_exactly(stream: INetStream, count: int) -> bytes:
     while len(pieces) < count:
         pieces += await stream.read(count - len(pieces))
     return bytes(pieces)
+
+
+async def _finish(stream: Any) -> None:
+    """End `stream` so that a reply on its way still arrives: a reset would overtake it."""
+    with shielded_for(LINGER_S), suppress(Exception):
+        await stream.close_write()
+        while True:
+            await stream.read(1 << 16)
+    with shielded_for(LINGER_S):
+        await _reset(stream)
 
 
 async def _reset(stream: INetStream) -> None:

@@ -1,0 +1,89 @@
+"""Networks of real hosts on loopback, and waiting for things without sleeping."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial, wraps
+
+import pytest
+import trio
+
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId
+from p2ptrain.net import Network, open_network
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+TEST_S = 30.0
+
+Admitted = Callable[[PeerId], bool]
+
+
+def everybody(peer: PeerId) -> bool:
+    return True
+
+
+def identity(number: int) -> Identity:
+    return Identity.from_seed(number.to_bytes(32, "big"))
+
+
+@asynccontextmanager
+async def networks(
+    count: int,
+    admitted: Sequence[Admitted] | Admitted = everybody,
+    listen: Sequence[str] = LOOPBACK,
+) -> AsyncIterator[list[Network]]:
+    """`count` hosts that do not know each other; host i has the identity i + 1."""
+    gates = [admitted] * count if callable(admitted) else list(admitted)
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(
+                open_network(identity(number + 1), listen=listen, admitted=gates[number])
+            )
+            for number in range(count)
+        ]
+
+
+async def eventually(holds: Callable[[], bool], deadline_s: float = 10.0) -> None:
+    """Wait until something that happens elsewhere has made `holds` true."""
+    never = trio.Event()
+    with trio.fail_after(deadline_s):
+        while not holds():
+            with trio.move_on_after(0.005):
+                await never.wait()
+
+
+async def heard(
+    publish: Callable[[], Awaitable[None]],
+    channel: trio.MemoryReceiveChannel[tuple[PeerId, bytes]],
+    deadline_s: float = 10.0,
+) -> tuple[PeerId, bytes]:
+    """Publish, as heartbeats do, again and again until a message arrives; the message."""
+    with trio.fail_after(deadline_s):
+        while True:
+            await publish()
+            with trio.move_on_after(0.1):
+                return await channel.receive()
+
+
+async def echo(peer: PeerId, payload: bytes) -> bytes:
+    return payload
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run `async def` tests in trio, with a deadline."""
+    function = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(function):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    run = partial(function, **{name: pyfuncitem.funcargs[name] for name in names})
+
+    @wraps(function)
+    async def bounded() -> None:
+        with trio.fail_after(TEST_S):
+            await run()
+
+    trio.run(bounded)
+    return True

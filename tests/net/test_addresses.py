@@ -1,0 +1,181 @@
+"""What is an address, and what people read when it is none."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.errors import ConfigError
+from p2ptrain.identity import Identity
+from p2ptrain.net.addresses import Address, parse, parse_told, parse_with_peer
+from p2ptrain.net.book import ADDRESSES_PER_PEER_MAX, PEERS_MAX, AddressBook, PeerCache
+
+PEER = Identity.from_seed(b"p" * 32).peer
+OTHER = Identity.from_seed(b"o" * 32).peer
+HERE = f"/ip4/127.0.0.1/tcp/4201/p2p/{PEER}"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("/ip4/203.0.113.7/tcp/4201", Address("ip4", "203.0.113.7", 4201)),
+        (HERE, Address("ip4", "127.0.0.1", 4201, PEER)),
+        ("/ip6/::1/tcp/0", Address("ip6", "::1", 0)),
+        ("/dns/seed.example/tcp/80", Address("dns", "seed.example", 80)),
+        ("/dns4/a-b.example./tcp/65535", Address("dns4", "a-b.example.", 65535)),
+        ("/dns6/localhost/tcp/1", Address("dns6", "localhost", 1)),
+    ],
+)
+def test_an_address_is_read_and_written_the_same(text: str, address: Address) -> None:
+    assert parse(text) == address
+    assert str(parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/",
+        "203.0.113.7:4201",
+        "http://203.0.113.7:4201",
+        "/ip4/203.0.113.7",
+        "/ip4/203.0.113.7/tcp",
+        "/ip4/203.0.113.7/tcp/",
+        "/ip4/203.0.113.7/tcp/65536",
+        "/ip4/203.0.113.7/tcp/-1",
+        "/ip4/203.0.113.7/tcp/99999999999999999999",
+        "/ip4/203.0.113.700/tcp/1",
+        "/ip4/::1/tcp/1",
+        "/ip6/127.0.0.1/tcp/1",
+        "/ip4/seed.example/tcp/1",
+        "/dns4/-bad-/tcp/1",
+        "/dns4/a b/tcp/1",
+        "/dns4//tcp/1",
+        "/ip4/203.0.113.7/udp/1/quic-v1",
+        "/ip4/203.0.113.7/udp/1",
+        "/unix/run/socket/tcp/1",
+        "/ip4/203.0.113.7/tcp/1/p2p/",
+        "/ip4/203.0.113.7/tcp/1/p2p/12D3KooW",
+        f"/ip4/203.0.113.7/tcp/1/p2p/{PEER[:-1]}",
+        f"/ip4/203.0.113.7/tcp/1/peer/{PEER}",
+        f"{HERE}/p2p-circuit",
+        "/ip4/203.0.113.7/tcp/1\u0660",
+        "/dns4/" + "a" * 500 + "/tcp/1",
+    ],
+)
+def test_what_is_no_address_is_told_in_words(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert caught.value.code == "ADDR-SYNTAX"
+    assert caught.value.exit_code == 2
+    assert caught.value.do
+
+
+@given(st.text(max_size=60) | st.from_regex(r"/(ip4|dns)/[^/]*/tcp/[^/]*(/p2p/.*)?"))
+def test_a_text_is_an_address_or_a_clear_error(text: str) -> None:
+    try:
+        address = parse(text)
+    except ConfigError:
+        return
+    assert parse(str(address)) == address
+
+
+def test_an_address_to_dial_says_whose_it_is() -> None:
+    assert parse_with_peer(HERE) == (parse(HERE), PEER)
+    with pytest.raises(ConfigError) as caught:
+        parse_with_peer("/ip4/127.0.0.1/tcp/4201")
+    assert caught.value.code == "ADDR-NO-PEER-ID"
+
+
+def test_of_what_peers_tell_only_what_can_be_dialled_is_kept() -> None:
+    told = [
+        "/ip4/10.0.0.1/tcp/4201",
+        f"/ip4/10.0.0.2/tcp/4201/p2p/{PEER}",
+        f"/ip4/10.0.0.3/tcp/4201/p2p/{OTHER}",
+        "/ip4/0.0.0.0/tcp/4201",
+        "/ip4/10.0.0.4/tcp/0",
+        "nonsense",
+        "/ip4/10.0.0.5/udp/4201/quic-v1",
+    ]
+    assert [address.host for address in parse_told(told, PEER)] == ["10.0.0.1", "10.0.0.2"]
+
+
+class TestAddressBook:
+    def test_the_newest_come_first_and_few_are_kept(self) -> None:
+        book = AddressBook()
+        for port in range(1, 21):
+            book.remember(PEER, [f"/ip4/127.0.0.1/tcp/{port}"])
+        ports = [address.port for address in book.addresses_of(PEER)]
+        assert ports == list(range(20, 20 - ADDRESSES_PER_PEER_MAX, -1))
+
+    def test_an_address_told_again_moves_to_the_front(self) -> None:
+        book = AddressBook()
+        for port in (1, 2, 1):
+            book.remember(PEER, [f"/ip4/127.0.0.1/tcp/{port}"])
+        assert [address.port for address in book.addresses_of(PEER)] == [1, 2]
+
+    def test_it_forgets_the_peers_longest_not_heard_of(self) -> None:
+        book = AddressBook()
+        peers = [Identity.from_seed(n.to_bytes(32, "big")).peer for n in range(PEERS_MAX + 2)]
+        for peer in [*peers[:PEERS_MAX], peers[0], *peers[PEERS_MAX:]]:
+            book.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
+        assert set(book.snapshot()) == set(peers) - {peers[1], peers[2]}
+
+    def test_nonsense_leaves_no_trace(self) -> None:
+        book = AddressBook()
+        book.remember(PEER, ["nonsense"])
+        assert book.snapshot() == {}
+
+
+class TestPeerCache:
+    def test_what_is_saved_is_loaded(self, tmp_path: Path) -> None:
+        cache = PeerCache(tmp_path / "peers.json")
+        cache.save({PEER: [HERE]})
+        assert cache.load() == {PEER: [HERE]}
+        assert cache.complaint == ""
+        assert os.listdir(tmp_path) == ["peers.json"]
+
+    def test_no_file_is_an_empty_cache(self, tmp_path: Path) -> None:
+        cache = PeerCache(tmp_path / "peers.json")
+        assert cache.load() == {}
+        assert cache.complaint == ""
+
+    @pytest.mark.parametrize(
+        "content",
+        [b"", b"{", b"[]", b"7", b"\xff\xfe", b"[" * 100_000, b"1" * (3 << 20)],
+        ids=["empty", "cut", "a list", "a number", "no text", "deep", "huge"],
+    )
+    def test_a_broken_file_is_ignored_with_a_word(self, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "peers.json"
+        path.write_bytes(content)
+        cache = PeerCache(path)
+        assert cache.load() == {}
+        assert "peers.json was ignored" in cache.complaint
+
+    def test_a_folder_in_its_place_is_ignored_with_a_word(self, tmp_path: Path) -> None:
+        cache = PeerCache(tmp_path)
+        assert cache.load() == {}
+        assert "cannot be read" in cache.complaint
+
+    def test_hostile_entries_are_left_out(self, tmp_path: Path) -> None:
+        path = tmp_path / "peers.json"
+        entries = {
+            PEER: [HERE, 7, "nonsense", f"/ip4/127.0.0.1/tcp/1/p2p/{OTHER}"],
+            OTHER: "no list",
+            "nobody": ["/ip4/127.0.0.1/tcp/1"],
+        }
+        path.write_text(json.dumps(entries))
+        assert PeerCache(path).load() == {PEER: [HERE]}
+
+    def test_a_failed_save_leaves_the_old_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "peers.json"
+        cache = PeerCache(path)
+        cache.save({PEER: [HERE]})
+        with pytest.raises(OSError):
+            PeerCache(tmp_path / "gone" / "peers.json").save({})
+        assert cache.load() == {PEER: [HERE]}

@@ -1,0 +1,367 @@
+"""Every way in which a dial fails has its own code, words and advice, in time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from p2ptrain.errors import (
+    ConfigError,
+    NetworkUnreachable,
+    PeerUnreachable,
+    RunMismatch,
+)
+from p2ptrain.identity import Identity
+from p2ptrain.net import PeerConnected, PeerDisconnected, open_network
+
+from .conftest import LOOPBACK, echo, eventually, everybody, identity, networks
+
+NOBODY = Identity.from_seed(b"n" * 32).peer
+
+Serve = Callable[[trio.SocketStream], Awaitable[None]]
+
+
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def server(serve: Serve) -> AsyncIterator[str]:
+    """The address of a TCP server that is no peer."""
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(
+            lambda task_status: trio.serve_tcp(serve, 0, host="127.0.0.1", task_status=task_status)
+        )
+        port = listeners[0].socket.getsockname()[1]
+        yield f"/ip4/127.0.0.1/tcp/{port}/p2p/{NOBODY}"
+        nursery.cancel_scope.cancel()
+
+
+async def web(stream: trio.SocketStream) -> None:
+    await stream.receive_some()
+    await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+async def silent(stream: trio.SocketStream) -> None:
+    await trio.sleep_forever()
+
+
+async def closes(stream: trio.SocketStream) -> None:
+    await stream.aclose()
+
+
+async def banner_then_silent(stream: trio.SocketStream) -> None:
+    await stream.send_all(b"\x13/multistream/1.0.0\n")
+    await trio.sleep_forever()
+
+
+async def banner_then_garbage(stream: trio.SocketStream) -> None:
+    await stream.send_all(b"\x13/multistream/1.0.0\n" + b"\x07/noise\n" + bytes(range(200)))
+    await stream.receive_some()
+
+
+async def half_a_banner(stream: trio.SocketStream) -> None:
+    await stream.send_all(b"\x13/multi")
+
+
+async def test_two_peers_connect_and_both_say_so() -> None:
+    async with networks(2) as (left, right):
+        assert await left.connect(right.addresses()[0]) == right.peer
+        assert await left.events.receive() == PeerConnected(right.peer)
+        assert await right.events.receive() == PeerConnected(left.peer)
+        assert (left.connected(), right.connected()) == ({right.peer}, {left.peer})
+        assert left.addresses_of(right.peer) == right.addresses()
+
+
+async def test_connecting_again_is_nothing_new() -> None:
+    async with networks(2) as (left, right):
+        for _ in range(3):
+            await left.connect(right.addresses()[0])
+        assert await left.events.receive() == PeerConnected(right.peer)
+        with pytest.raises(trio.WouldBlock):
+            left.events.receive_nowait()
+
+
+async def test_dials_from_both_sides_at_once_are_one_connection_to_us() -> None:
+    async with networks(2) as (left, right):
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(left.connect, right.addresses()[0])
+                nursery.start_soon(right.connect, left.addresses()[0])
+        left.handle("/test/1", echo)
+        assert await right.request(left.peer, "/test/1", b"x", deadline_s=5) == b"x"
+        assert await left.events.receive() == PeerConnected(right.peer)
+        await left.disconnect(right.peer)
+        assert await left.events.receive() == PeerDisconnected(right.peer)
+        assert left.connected() == set()
+
+
+async def test_disconnecting_is_told_on_both_sides() -> None:
+    async with networks(2) as (left, right):
+        await left.connect(right.addresses()[0])
+        await right.events.receive()
+        started = time.monotonic()
+        await left.disconnect(right.peer)
+        assert await right.events.receive() == PeerDisconnected(left.peer)
+        assert time.monotonic() - started < 1
+        assert right.connected() == set()
+
+
+async def test_a_peer_is_found_again_by_what_is_remembered() -> None:
+    async with networks(2) as (left, right):
+        with pytest.raises(PeerUnreachable, match="no address"):
+            await left.connect_peer(right.peer)
+        left.remember(right.peer, [f"/ip4/127.0.0.1/tcp/{unused_port()}", *right.addresses()])
+        await left.connect_peer(right.peer)
+        assert left.connected() == {right.peer}
+
+
+async def test_a_remembered_peer_that_is_gone_is_unreachable() -> None:
+    async with networks(1) as (left,):
+        left.remember(NOBODY, [f"/ip4/127.0.0.1/tcp/{unused_port()}"])
+        with pytest.raises(PeerUnreachable) as caught:
+            await left.connect_peer(NOBODY, deadline_s=5)
+        assert caught.value.peer == NOBODY
+        assert caught.value.code == "NET-REFUSED"
+
+
+@pytest.mark.parametrize(
+    ("serve", "code", "words"),
+    [
+        (web, "NET-NOT-LIBP2P", "HTTP"),
+        (silent, "NET-SILENT", "not a word"),
+        (closes, "NET-RESET", "closed"),
+        (banner_then_silent, "NET-SILENT", "handshake"),
+        (banner_then_garbage, "NET-RESET", "handshake"),
+        (half_a_banner, "NET-RESET", "closed"),
+    ],
+)
+async def test_whatever_answers_there_has_its_code(serve: Serve, code: str, words: str) -> None:
+    async with networks(1) as (network,), server(serve) as address:
+        started = time.monotonic()
+        with pytest.raises(NetworkUnreachable) as caught:
+            await network.connect(address, deadline_s=1.0)
+        assert time.monotonic() - started < 2
+        assert caught.value.code == code
+        assert words in caught.value.evidence[0]
+        assert address in caught.value.evidence[0]
+        assert caught.value.likely
+        assert caught.value.do
+        assert caught.value.exit_code == 5
+        assert network.connected() == set()
+
+
+async def test_nothing_listens() -> None:
+    async with networks(1) as (network,):
+        with pytest.raises(NetworkUnreachable) as caught:
+            await network.connect(f"/ip4/127.0.0.1/tcp/{unused_port()}/p2p/{NOBODY}")
+        assert caught.value.code == "NET-REFUSED"
+        assert "nothing listens" in caught.value.evidence[0]
+
+
+@pytest.mark.parametrize("kind", ["dns", "dns4", "dns6"])
+async def test_a_name_that_does_not_exist(kind: str) -> None:
+    async with networks(1) as (network,):
+        with pytest.raises(NetworkUnreachable) as caught:
+            await network.connect(f"/{kind}/no-such-name.invalid/tcp/1/p2p/{NOBODY}", deadline_s=8)
+        assert caught.value.code == "NET-DNS"
+        assert "DNS" in caught.value.evidence[0]
+
+
+async def test_a_resolver_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hangs(*args: object, **options: object) -> list[object]:
+        await trio.sleep_forever()
+        return []
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", hangs)
+    async with networks(1) as (network,):
+        with pytest.raises(NetworkUnreachable) as caught:
+            await network.connect(f"/dns4/seed.example/tcp/1/p2p/{NOBODY}", deadline_s=0.2)
+        assert caught.value.code == "NET-DNS"
+        assert "no answer" in caught.value.evidence[0]
+
+
+async def test_a_name_that_exists_is_dialled() -> None:
+    async with networks(2) as (left, right):
+        port = right.addresses()[0].split("/")[4]
+        address = f"/dns4/localhost/tcp/{port}/p2p/{right.peer}"
+        assert await left.connect(address) == right.peer
+
+
+async def test_a_full_backlog_is_a_timeout() -> None:
+    """A machine that drops what is sent to it looks the same: the SYN is never answered."""
+    with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for filler in (first, second):
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        address = f"/ip4/127.0.0.1/tcp/{listener.getsockname()[1]}/p2p/{NOBODY}"
+        async with networks(1) as (network,):
+            with pytest.raises(NetworkUnreachable) as caught:
+                await network.connect(address, deadline_s=0.5)
+            assert caught.value.code == "NET-TIMEOUT"
+
+
+async def test_another_peer_answers_at_the_address() -> None:
+    async with networks(2) as (left, right):
+        address = right.addresses()[0].replace(right.peer, NOBODY)
+        with pytest.raises(NetworkUnreachable) as caught:
+            await left.connect(address)
+        assert caught.value.code == "NET-WRONG-ID"
+        assert f"{right.peer} answers there" in caught.value.evidence[0]
+        assert left.connected() == set()
+        assert await left.connect(right.addresses()[0]) == right.peer
+
+
+@pytest.mark.parametrize(
+    ("address", "code"),
+    [("nonsense", "ADDR-SYNTAX"), ("/ip4/127.0.0.1/tcp/1", "ADDR-NO-PEER-ID")],
+)
+async def test_a_malformed_address_is_our_own_mistake(address: str, code: str) -> None:
+    async with networks(1) as (network,):
+        with pytest.raises(ConfigError) as caught:
+            await network.connect(address)
+        assert caught.value.code == code
+
+
+async def test_our_own_address_is_not_dialled() -> None:
+    async with networks(1) as (network,):
+        with pytest.raises(ConfigError) as caught:
+            await network.connect(network.addresses()[0])
+        assert caught.value.code == "ADDR-SELF"
+
+
+class TestSeveralAddresses:
+    async def test_the_first_that_answers_is_enough(self) -> None:
+        async with networks(2) as (left, right):
+            dead = f"/ip4/127.0.0.1/tcp/{unused_port()}/p2p/{NOBODY}"
+            assert await left.connect_any([dead, "x", *right.addresses()]) == right.peer
+
+    async def test_the_evidence_has_a_line_for_each(self) -> None:
+        async with networks(1) as (network,):
+            addresses = [
+                f"/ip4/127.0.0.1/tcp/{unused_port()}/p2p/{NOBODY}",
+                f"/dns4/no-such-name.invalid/tcp/1/p2p/{NOBODY}",
+                "nonsense",
+            ]
+            with pytest.raises(NetworkUnreachable) as caught:
+                await network.connect_any(addresses)
+        error = caught.value
+        assert error.what == "none of the 3 addresses answered"
+        assert error.code == "NET-REFUSED"
+        assert len(error.evidence) == 3
+        for address, line in zip(addresses, error.evidence, strict=True):
+            assert line.startswith("tried   ")
+            assert address in line
+
+    async def test_malformed_addresses_only_are_a_mistake_in_the_configuration(self) -> None:
+        async with networks(1) as (network,):
+            with pytest.raises(ConfigError) as caught:
+                await network.connect_any(["x", "y"])
+        assert caught.value.code == "ADDR-SYNTAX"
+        assert len(caught.value.evidence) == 2
+
+    async def test_none_at_all_is_said_so(self) -> None:
+        async with networks(1) as (network,):
+            with pytest.raises(ConfigError) as caught:
+                await network.connect_any([])
+        assert caught.value.code == "ADDR-NONE"
+
+    async def test_silent_ones_share_the_time(self) -> None:
+        async with networks(1) as (network,), server(silent) as address:
+            started = time.monotonic()
+            with pytest.raises(NetworkUnreachable):
+                await network.connect_any([address, address], deadline_s=1.0)
+            assert time.monotonic() - started < 2
+
+
+class TestListening:
+    async def test_a_port_in_use_by_a_node_is_a_clear_error(self) -> None:
+        async with networks(1) as (network,):
+            listen = [network.addresses()[0].split("/p2p/")[0]]
+            with pytest.raises(ConfigError) as caught:
+                async with open_network(identity(9), listen=listen, admitted=everybody):
+                    pass
+        assert caught.value.code == "PORT-IN-USE"
+
+    async def test_a_port_in_use_by_another_program_is_a_clear_error(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            listen = [f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}"]
+            with pytest.raises(ConfigError) as caught:
+                async with open_network(identity(9), listen=listen, admitted=everybody):
+                    pass
+        assert caught.value.code == "PORT-IN-USE"
+        assert listen[0].split("/")[-1] in caught.value.what
+
+    @pytest.mark.parametrize(
+        "address",
+        [
+            "/ip4/203.0.113.7/tcp/4201",
+            "/dns4/localhost/tcp/0",
+            f"/ip4/127.0.0.1/tcp/0/p2p/{NOBODY}",
+        ],
+    )
+    async def test_what_is_not_ours_is_a_clear_error(self, address: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            async with open_network(identity(9), listen=[address], admitted=everybody):
+                pass
+        assert caught.value.code == "ADDR-LISTEN"
+
+    async def test_the_port_is_free_again_afterwards(self) -> None:
+        listen = [f"/ip4/127.0.0.1/tcp/{unused_port()}"]
+        for _ in range(2):
+            async with open_network(identity(9), listen=listen, admitted=everybody) as network:
+                assert network.addresses() == [f"{listen[0]}/p2p/{network.peer}"]
+
+    async def test_listening_nowhere_one_can_still_dial(self) -> None:
+        async with networks(1) as (right,), networks(1, listen=()) as (same_id,):
+            assert same_id.addresses() == []
+            with pytest.raises(ConfigError):
+                await same_id.connect(right.addresses()[0])
+        async with (
+            networks(1) as (right,),
+            open_network(identity(9), listen=[], admitted=everybody) as left,
+        ):
+            right.handle("/test/1", echo)
+            assert await left.connect(right.addresses()[0]) == right.peer
+            assert await left.request(right.peer, "/test/1", b"x", deadline_s=5) == b"x"
+
+    async def test_everywhere_means_addresses_that_can_be_dialled(self) -> None:
+        async with networks(1, listen=["/ip4/0.0.0.0/tcp/0"]) as (network,):
+            assert network.addresses()
+            assert not any("0.0.0.0" in address for address in network.addresses())
+            assert any("127.0.0.1" in address for address in network.addresses())
+
+    async def test_what_is_announced_is_told_instead(self) -> None:
+        announce = ["/dns4/seed.example/tcp/4201"]
+        async with open_network(
+            identity(9), listen=LOOPBACK, announce=announce, admitted=everybody
+        ) as network:
+            assert network.addresses() == [f"{announce[0]}/p2p/{network.peer}"]
+
+
+async def test_an_exception_in_the_block_comes_out_as_itself() -> None:
+    with pytest.raises(RunMismatch):
+        async with networks(1):
+            raise RunMismatch("another run")
+
+
+async def test_leaving_leaves_nothing_behind() -> None:
+    async with networks(2) as (left, right):
+        await left.connect(right.addresses()[0])
+    await eventually(lambda: trio.lowlevel.current_statistics().tasks_living < 12)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    async with networks(2) as (left, right):
+        left.handle("/test/1", echo)
+        left.subscribe("topic")
+        await right.connect(left.addresses()[0])
+        await right.request(left.peer, "/test/1", b"x", deadline_s=5)
+    await eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)

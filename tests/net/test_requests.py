@@ -1,0 +1,439 @@
+"""Requests: every one ends in time with a reply or a named error, whatever the other side does."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+import trio
+from libp2p.abc import IHost, INetStream
+from libp2p.custom_types import TProtocol
+from libp2p.host.exceptions import StreamFailure
+from libp2p.io.exceptions import IOException
+from libp2p.network.stream.exceptions import StreamError
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from multiaddr import Multiaddr
+
+from p2ptrain.errors import (
+    LocalProtocolError,
+    NotAuthorised,
+    PeerError,
+    PeerLost,
+    PeerTooSlow,
+    PeerUnreachable,
+    RemoteProtocolError,
+    TryLater,
+)
+from p2ptrain.ids import PeerId
+from p2ptrain.net import Network
+from p2ptrain.net import requests as requests_module
+from p2ptrain.net.hardening import build_host, running
+
+from .conftest import LOOPBACK, echo, eventually, everybody, identity, networks
+
+P = "/test/1"
+
+
+@asynccontextmanager
+async def connected_pair(
+    admitted: Callable[[PeerId], bool] = everybody,
+) -> AsyncIterator[tuple[Network, Network]]:
+    """(asks, answers); the latter's admission is `admitted`."""
+    async with networks(2, [everybody, admitted]) as (asks, answers):
+        await asks.connect(answers.addresses()[0])
+        yield asks, answers
+
+
+@asynccontextmanager
+async def raw_host(target: Network | None = None) -> AsyncIterator[IHost]:
+    """A peer that is not ours and may do anything, connected to `target`."""
+    host = build_host(identity(99), announce=[], mdns=False)
+    async with running(host, list(LOOPBACK)):
+        if target is not None:
+            await host.connect(info_from_p2p_addr(Multiaddr(target.addresses()[0])))
+        yield host
+
+
+async def open_raw(host: IHost, target: Network) -> INetStream:
+    return await host.new_stream(ID.from_base58(target.peer), [TProtocol(P)])
+
+
+async def read_all(stream: INetStream) -> bytes:
+    """What comes until the other side ends the stream."""
+    heard = b""
+    while True:
+        try:
+            heard += await stream.read(1 << 16)
+        except StreamError:
+            return heard
+
+
+async def test_a_reply_comes_back_to_the_request() -> None:
+    async with connected_pair() as (asks, answers):
+
+        async def greet(peer: PeerId, payload: bytes) -> bytes:
+            return peer.encode() + payload
+
+        answers.handle(P, greet)
+        reply = await asks.request(answers.peer, P, b"hello", deadline_s=5)
+        assert reply == asks.peer.encode() + b"hello"
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_536, 1 << 20])
+async def test_requests_of_every_size_arrive_whole(size: int) -> None:
+    async with connected_pair() as (asks, answers):
+        answers.handle(P, echo, bytes_max=1 << 20)
+        payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
+        assert await asks.request(answers.peer, P, payload, deadline_s=10) == payload
+
+
+async def test_a_hundred_at_once_do_not_mix() -> None:
+    async with connected_pair() as (asks, answers):
+        answers.handle(P, echo)
+        replies: dict[int, bytes] = {}
+
+        async def ask(number: int) -> None:
+            payload = str(number).encode()
+            replies[number] = await asks.request(answers.peer, P, payload, deadline_s=10)
+
+        for start in (0, 25, 50, 75):
+            async with trio.open_nursery() as nursery:
+                for number in range(start, start + 25):
+                    nursery.start_soon(ask, number)
+        assert replies == {number: str(number).encode() for number in range(100)}
+
+
+async def test_more_than_the_bound_at_once_are_refused_here() -> None:
+    async with connected_pair() as (asks, answers):
+        free = trio.Event()
+
+        async def waits(peer: PeerId, payload: bytes) -> bytes:
+            await free.wait()
+            return b""
+
+        answers.handle(P, waits)
+        outcomes: list[type] = []
+
+        async def ask() -> None:
+            try:
+                await asks.request(answers.peer, P, b"", deadline_s=10)
+                outcomes.append(bytes)
+            except PeerError as exc:
+                outcomes.append(type(exc))
+            if len(outcomes) == 6:
+                free.set()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(requests_module.IN_FLIGHT_PER_PEER_MAX + 6):
+                nursery.start_soon(ask)
+        assert outcomes[:6] == [PeerTooSlow] * 6
+        # Of those sent, the other side serves as many streams as it allows, and resets the rest.
+        assert outcomes.count(bytes) >= requests_module.STREAMS_PER_PEER_MAX
+        assert await asks.request(answers.peer, P, b"", deadline_s=5) == b""
+
+
+async def test_streams_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected_pair() as (asks, answers):
+        answers.handle(P, echo)
+        opened = 0
+        new_stream = asks._host.new_stream
+
+        async def counted(peer: ID, protocols: list[TProtocol]) -> INetStream:
+            nonlocal opened
+            opened += P in protocols
+            return await new_stream(peer, protocols)
+
+        monkeypatch.setattr(asks._host, "new_stream", counted)
+        for _ in range(20):
+            await asks.request(answers.peer, P, b"x", deadline_s=5)
+        assert opened == 1
+
+
+async def test_a_kept_stream_that_broke_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests_module, "IDLE_S", 0.05)
+    async with connected_pair() as (asks, answers):
+        answers.handle(P, echo)
+        for _ in range(3):
+            assert await asks.request(answers.peer, P, b"x", deadline_s=5) == b"x"
+            await eventually(lambda: not answers._responder._streams)
+
+
+async def test_a_request_dials_a_remembered_peer() -> None:
+    async with networks(2) as (asks, answers):
+        answers.handle(P, echo)
+        asks.remember(answers.peer, answers.addresses())
+        assert await asks.request(answers.peer, P, b"x", deadline_s=5) == b"x"
+
+
+async def test_a_request_to_nobody_known_is_unreachable() -> None:
+    async with networks(1) as (asks,):
+        with pytest.raises(PeerUnreachable):
+            await asks.request(identity(7).peer, P, b"x", deadline_s=5)
+
+
+async def test_a_protocol_that_is_not_spoken_is_unreachable() -> None:
+    async with connected_pair() as (asks, answers):
+        with pytest.raises(PeerUnreachable) as caught:
+            await asks.request(answers.peer, "/unknown/1", b"x", deadline_s=5)
+        assert caught.value.peer == answers.peer
+
+
+class TestAdmission:
+    async def test_a_peer_that_is_not_admitted_is_refused(self) -> None:
+        async with connected_pair(lambda peer: False) as (asks, answers):
+            called: list[PeerId] = []
+
+            async def note(peer: PeerId, payload: bytes) -> bytes:
+                called.append(peer)
+                return b""
+
+            answers.handle(P, note)
+            with pytest.raises(PeerUnreachable, match="not admitted") as caught:
+                await asks.request(answers.peer, P, b"x", deadline_s=5)
+            assert caught.value.code == "PEER-REFUSED"
+            assert called == []
+
+    async def test_what_is_for_anyone_answers_strangers(self) -> None:
+        async with connected_pair(lambda peer: False) as (asks, answers):
+            answers.handle(P, echo, anyone=True)
+            assert await asks.request(answers.peer, P, b"hello", deadline_s=5) == b"hello"
+
+    async def test_admission_is_asked_for_every_request(self) -> None:
+        allowed: set[PeerId] = set()
+        async with connected_pair(allowed.__contains__) as (asks, answers):
+            answers.handle(P, echo)
+            with pytest.raises(PeerUnreachable):
+                await asks.request(answers.peer, P, b"x", deadline_s=5)
+            allowed.add(asks.peer)
+            assert await asks.request(answers.peer, P, b"x", deadline_s=5) == b"x"
+            allowed.clear()
+            with pytest.raises(PeerUnreachable):
+                await asks.request(answers.peer, P, b"x", deadline_s=5)
+
+
+class TestHandlers:
+    @pytest.mark.parametrize(
+        ("raised", "expected", "code"),
+        [
+            (RemoteProtocolError("no vote"), RemoteProtocolError, "PEER-PROTOCOL"),
+            (NotAuthorised("not on the list"), PeerUnreachable, "PEER-REFUSED"),
+            (TryLater("busy"), PeerUnreachable, "PEER-FAILED"),
+            (ValueError("bug"), PeerUnreachable, "PEER-FAILED"),
+            (StreamError("looks like a hang-up"), PeerUnreachable, "PEER-FAILED"),
+            (trio.TooSlowError(), PeerUnreachable, "PEER-FAILED"),
+        ],
+    )
+    async def test_what_a_handler_raises_is_told_and_nothing_ends(
+        self, raised: Exception, expected: type[Exception], code: str
+    ) -> None:
+        async with connected_pair() as (asks, answers):
+
+            async def fails(peer: PeerId, payload: bytes) -> bytes:
+                raise raised
+
+            answers.handle(P, fails)
+            answers.handle("/test/2", echo)
+            with pytest.raises(expected) as caught:
+                await asks.request(answers.peer, P, b"x", deadline_s=5)
+            assert caught.value.code == code  # type: ignore[attr-defined]
+            assert caught.value.peer == answers.peer  # type: ignore[attr-defined]
+            assert await asks.request(answers.peer, "/test/2", b"x", deadline_s=5) == b"x"
+
+    async def test_a_handler_that_hangs_is_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(requests_module, "HANDLER_S", 0.05)
+        async with connected_pair() as (asks, answers):
+
+            async def hangs(peer: PeerId, payload: bytes) -> bytes:
+                await trio.sleep_forever()
+                return b""
+
+            answers.handle(P, hangs)
+            with pytest.raises(PeerUnreachable) as caught:
+                await asks.request(answers.peer, P, b"x", deadline_s=5)
+            assert caught.value.code == "PEER-FAILED"
+
+    async def test_a_slow_handler_is_not_waited_for_beyond_the_deadline(self) -> None:
+        async with connected_pair() as (asks, answers):
+
+            async def hangs(peer: PeerId, payload: bytes) -> bytes:
+                await trio.sleep_forever()
+                return b""
+
+            answers.handle(P, hangs)
+            answers.handle("/test/2", echo)
+            started = time.monotonic()
+            with pytest.raises(PeerTooSlow):
+                await asks.request(answers.peer, P, b"x", deadline_s=0.1)
+            assert time.monotonic() - started < 1
+            assert await asks.request(answers.peer, "/test/2", b"x", deadline_s=5) == b"x"
+
+
+class TestOversize:
+    async def test_a_request_too_long_to_send_is_our_bug(self) -> None:
+        async with connected_pair() as (asks, answers):
+            with pytest.raises(LocalProtocolError):
+                await asks.request(answers.peer, P, bytes((1 << 20) + 1), deadline_s=5)
+
+    async def test_a_request_longer_than_the_handler_takes_is_refused(self) -> None:
+        async with connected_pair() as (asks, answers):
+            answers.handle(P, echo, bytes_max=100)
+            with pytest.raises(RemoteProtocolError, match="101 bytes"):
+                await asks.request(answers.peer, P, bytes(101), deadline_s=5)
+            assert await asks.request(answers.peer, P, bytes(100), deadline_s=5) == bytes(100)
+
+    async def test_a_reply_longer_than_asked_for_is_refused(self) -> None:
+        async with connected_pair() as (asks, answers):
+            answers.handle(P, echo)
+            with pytest.raises(RemoteProtocolError) as caught:
+                await asks.request(answers.peer, P, bytes(100), deadline_s=5, bytes_max=99)
+            assert caught.value.peer == answers.peer
+            assert await asks.request(answers.peer, P, b"x", deadline_s=5) == b"x"
+
+
+class TestHostileClient:
+    """A host that speaks libp2p well and our protocol badly."""
+
+    @pytest.mark.parametrize(
+        "sent",
+        [
+            b"",
+            b"\x00",
+            b"\xff\xff\xff\xff",
+            struct.pack(">I", 100) + b"half",
+            b"GET / HTTP/1.1\r\n\r\n",
+            bytes(range(256)) * 300,
+        ],
+        ids=["nothing", "a byte", "4 GiB", "half", "http", "much"],
+    )
+    async def test_whatever_is_sent_the_node_goes_on(
+        self, sent: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(requests_module, "IDLE_S", 0.1)
+        monkeypatch.setattr(requests_module, "BODY_S", 0.1)
+        async with connected_pair() as (asks, answers), raw_host(answers) as hostile:
+            answers.handle(P, echo, bytes_max=1000)
+            stream = await open_raw(hostile, answers)
+            if sent:
+                await stream.write(sent)
+            await read_all(stream)
+            assert await asks.request(answers.peer, P, b"x", deadline_s=5) == b"x"
+            await eventually(lambda: identity(99).peer not in answers._responder._streams)
+
+    async def test_streams_of_one_peer_are_bounded(self) -> None:
+        async with connected_pair() as (asks, answers), raw_host(answers) as hostile:
+            answers.handle(P, echo)
+            streams = []
+            for _ in range(requests_module.STREAMS_PER_PEER_MAX + 10):
+                with suppress(StreamFailure):
+                    streams.append(await open_raw(hostile, answers))
+            assert answers._responder._streams[identity(99).peer] <= (
+                requests_module.STREAMS_PER_PEER_MAX
+            )
+            assert await asks.request(answers.peer, P, b"x", deadline_s=5) == b"x"
+            for stream in streams:
+                await stream.reset()
+
+
+class TestHostileServer:
+    """Our request to a host that accepts the stream and then does as it likes."""
+
+    @asynccontextmanager
+    async def asking(
+        self, serve: Callable[[INetStream], object]
+    ) -> AsyncIterator[tuple[Network, PeerId]]:
+        async with networks(1) as (asks,), raw_host() as hostile:
+            hostile.set_stream_handler(TProtocol(P), serve)  # type: ignore[arg-type]
+            peer = PeerId(str(hostile.get_id()))
+            asks.remember(peer, [str(address) for address in hostile.get_transport_addrs()])
+            await asks.connect_peer(peer)
+            yield asks, peer
+
+    async def test_silence_is_too_slow(self) -> None:
+        async def silent(stream: INetStream) -> None:
+            await read_all(stream)
+
+        async with self.asking(silent) as (asks, peer):
+            started = time.monotonic()
+            with pytest.raises(PeerTooSlow) as caught:
+                await asks.request(peer, P, b"x", deadline_s=0.2)
+            assert time.monotonic() - started < 1
+            assert caught.value.peer == peer
+
+    @pytest.mark.parametrize(
+        ("answer", "expected"),
+        [
+            (b"", PeerLost),
+            (b"\x00\x00", PeerLost),
+            (struct.pack(">I", 10) + b"\x00half", PeerLost),
+            (b"\xff\xff\xff\xff", RemoteProtocolError),
+            (struct.pack(">I", 0), RemoteProtocolError),
+            (struct.pack(">I", 2) + b"\x09x", RemoteProtocolError),
+            (struct.pack(">I", 5) + b"\x01\xff\xfe\x1b[", PeerUnreachable),
+        ],
+        ids=["reset", "cut", "half", "4 GiB", "no status", "status 9", "bad words"],
+    )
+    async def test_a_malformed_reply_names_the_peer(
+        self, answer: bytes, expected: type[PeerError]
+    ) -> None:
+        async def malformed(stream: INetStream) -> None:
+            await stream.read(4)
+            if answer:
+                await stream.write(answer)
+                await stream.close_write()
+            else:
+                await stream.reset()
+
+        async with self.asking(malformed) as (asks, peer):
+            with pytest.raises(expected) as caught:
+                await asks.request(peer, P, b"x", deadline_s=5)
+            assert caught.value.peer == peer
+            assert "\x1b" not in caught.value.what
+
+    @pytest.mark.parametrize("stuck_in", ["OPEN_S", "WRITE_S"])
+    async def test_a_frozen_peer_costs_its_connection_only(
+        self, stuck_in: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It reads nothing any more; our writes get stuck; cancelling one spoils the connection."""
+        monkeypatch.setattr(requests_module, stuck_in, 0.3)
+        outcomes: list[str] = []
+
+        async def ask(asks: Network, peer: PeerId) -> None:
+            with pytest.raises(PeerError) as caught:
+                await asks.request(peer, P, bytes(1 << 20), deadline_s=5)
+            outcomes.append(caught.value.peer)
+
+        async with self.asking(read_all) as (asks, peer):
+            if stuck_in == "WRITE_S":
+                stream = await asks._requester._open(peer, P)
+                asks._requester._keep_idle(peer, P, stream)
+            [connection] = asks._host.get_network().get_connections(ID.from_base58(peer))
+            freeze(connection)
+            async with trio.open_nursery() as nursery:
+                for _ in range(3 if stuck_in == "OPEN_S" else 1):
+                    nursery.start_soon(ask, asks, peer)
+            assert set(outcomes) == {peer}
+            await eventually(lambda: peer not in asks.connected())
+            await asks.connect_peer(peer)
+            assert asks.connected() == {peer}
+
+
+def freeze(connection: Any) -> None:
+    """As if the other machine had been unplugged: what is sent stays until the socket is closed."""
+    stream = connection.muxed_conn.secured_conn.conn.read_writer.read_write_closer.stream
+    closed = trio.Event()
+    close = stream.close
+
+    async def stuck(data: bytes) -> None:
+        await closed.wait()
+        raise IOException("closed")
+
+    async def close_and_wake() -> None:
+        closed.set()
+        await close()
+
+    stream.write, stream.close = stuck, close_and_wake
