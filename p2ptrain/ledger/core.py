@@ -21,7 +21,7 @@ from p2ptrain.ledger.acceptor import Acceptor, recall
 from p2ptrain.ledger.catchup import Catchup, page_from
 from p2ptrain.ledger.effects import Announce, AskEntries, Decided, Effect, Note, Send
 from p2ptrain.ledger.electorate import Electorate, Sign
-from p2ptrain.ledger.events import Event, Heard, Received, Tick
+from p2ptrain.ledger.events import Event, Heard, Received
 from p2ptrain.ledger.instance import Counsel, Instance
 from p2ptrain.ledger.messages import (
     Entries,
@@ -102,14 +102,15 @@ class Ledger:
         match event:
             case Received(sender, message):
                 effects = self._receive(sender, message, now)
+                news = True
             case Heard(peer, height):
                 self._catchup.heard(peer, height, self.state.height, now)
-            case Tick():
-                pass
+                news = False
             case _:
-                if not self.view.note(event) and not self._is_time(now):
-                    return []
-        return effects + self._advance(now)
+                news = self.view.note(event)
+        if news or self._is_time(now):
+            effects += self._advance(now)
+        return effects
 
     def next_deadline(self) -> float | None:
         """When to call `handle(Tick(), now)` if nothing else happens before."""

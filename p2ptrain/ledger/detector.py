@@ -35,8 +35,11 @@ class Colour(StrEnum):
 
 @dataclass(slots=True)
 class _Record:
+    """`allowed_s` is the interval that this peer may be expected to keep, from its recent ones."""
+
     last: float
     shown: Colour
+    allowed_s: float
     hinted_at: float | None = None
     intervals: deque[float] = field(default_factory=lambda: deque(maxlen=INTERVALS_KEPT))
 
@@ -61,7 +64,7 @@ class Detector:
     def watch(self, peer: PeerId, now: float) -> None:
         """Expect `peer` from now on, though it was never heard: silence will count."""
         self._give_lost_time(now)
-        self._records.setdefault(peer, _Record(now, Colour.GREEN))
+        self._records.setdefault(peer, _Record(now, Colour.GREEN, self.interval_s))
 
     def forget(self, peer: PeerId) -> None:
         self._records.pop(peer, None)
@@ -69,13 +72,14 @@ class Detector:
     def heard(self, peer: PeerId, now: float) -> None:
         """A heartbeat (or any authenticated word) of `peer` arrived."""
         self._give_lost_time(now)
-        record = self._records.setdefault(peer, _Record(now, Colour.GREEN))
+        record = self._records.setdefault(peer, _Record(now, Colour.GREEN, self.interval_s))
         if record.hinted_at is not None:
             if now < record.hinted_at + self.interval_s / 2:
                 return  # Gossip still echoes what the peer said before it was lost.
             record.hinted_at = None
         elif now > record.last:
             record.intervals.append(now - record.last)
+            record.allowed_s = self._habit(record.intervals)
         record.last = now
 
     def hint_lost(self, peer: PeerId, now: float) -> None:
@@ -119,17 +123,14 @@ class Detector:
         return Colour.YELLOW if now >= self._yellow_at(record) else Colour.GREEN
 
     def _yellow_at(self, record: _Record) -> float:
-        return record.last + self._yellow_after * self._silence_allowed(record)
+        return record.last + self._yellow_after * record.allowed_s
 
     def _red_at(self, record: _Record) -> float:
-        return record.last + self._red_after * self._silence_allowed(record)
+        return record.last + self._red_after * record.allowed_s
 
-    def _silence_allowed(self, record: _Record) -> float:
-        """The interval that this peer may be expected to keep."""
-        if not record.intervals:
-            return self.interval_s
-        habit = sorted(record.intervals)[int(0.9 * (len(record.intervals) - 1))]
-        return min(max(self.interval_s, habit), HABIT_MAX * self.interval_s)
+    def _habit(self, intervals: deque[float]) -> float:
+        usual = sorted(intervals)[int(0.9 * (len(intervals) - 1))]
+        return min(max(self.interval_s, usual), HABIT_MAX * self.interval_s)
 
     def _give_lost_time(self, now: float) -> None:
         """If nobody called for longer than anything takes, this process stood still, not the

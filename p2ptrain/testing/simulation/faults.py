@@ -1,8 +1,9 @@
 """What goes wrong, and when: plans crashes, cuts, joins and leaves by a profile's rates, from one
 seed.
 
-Peers vanish for good only while those who stay could still decide: a run whose majority is gone for
-ever must stand still, and that would show nothing.
+A run whose majority is gone for ever must stand still, and that would show nothing. So peers vanish
+only while those who stay could decide, and vanished voters return at the end: a roster that was
+under way when they vanished may have made them needed.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Faults:
         self._active = False
         self._world.network.faulty = self._world.rings.faulty = False
         self._world.network.heal()
+        self._gone.difference_update(self._world.latest.voters)
         for node in list(self._world.nodes.values()):
             self._restart(node)
 
@@ -68,6 +70,7 @@ class Faults:
     def _restart(self, node: SimNode) -> None:
         if not node.alive and node.me not in self._gone:
             self._world.restarts += 1
+            node.leaving = False
             self._world.start_node(node)
 
     def crashes_now(self, node: SimNode) -> bool:

@@ -1,0 +1,215 @@
+"""A handful of ledgers in one place, for telling stories about them message by message.
+
+`Group` holds real ledgers, their disks, and the mail between them; the test decides what is
+delivered, lost, or delayed, who crashes, and how much time passes. `certify` makes certified
+entries without any protocol. The signatures are cheap and the same as in the simulator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.effects import (
+    Announce,
+    AskEntries,
+    Decided,
+    Effect,
+    FetchUpdate,
+    Note,
+    Persist,
+    Send,
+)
+from p2ptrain.ledger.events import Event, Ready, Received, Tick, UpdateHeld
+from p2ptrain.ledger.messages import EntriesRequest, Message
+from p2ptrain.ledger.rules import QuorumPolicy, Rules
+from p2ptrain.ledger.state import LedgerState, apply, genesis
+from p2ptrain.ledger.values import (
+    Certificate,
+    Certified,
+    Entry,
+    Value,
+    vote_message,
+)
+from p2ptrain.testing.simulation.disk import Disk, signature_of, signer, verify
+
+DELIVERIES_MAX = 10_000
+"""More mail than this for one story means that the ledgers talk in circles."""
+
+
+def digest(text: str) -> Digest:
+    return Digest(hashlib.sha256(text.encode()).hexdigest())
+
+
+def peers(names: str) -> tuple[PeerId, ...]:
+    """`peers("a b c")`"""
+    return tuple(PeerId(name) for name in names.split())
+
+
+def small_rules(
+    founders: str = "a b c",
+    *,
+    outer_steps: int = 5,
+    participants_min: int = 1,
+    attempts_max: int = 3,
+    grace_s: float = 10.0,
+    quorum: QuorumPolicy = "majority",
+) -> Rules:
+    return Rules(
+        run=RunId(digest("a run")),
+        founders=peers(founders),
+        outer_steps=outer_steps,
+        blocks=16,
+        blocks_per_lease=2,
+        tokens_per_block=100,
+        participants_min=participants_min,
+        attempts_max=attempts_max,
+        grace_s=grace_s,
+        round_timeout_s=1.0,
+        patience_s=0.5,
+        quorum=quorum,
+    )
+
+
+def certify(rules: Rules, state: LedgerState, value: Value, *, round: int = 0) -> Certified:
+    """`value` as the next entry, with the votes of all voters."""
+    entry = Entry(state.height + 1, state.head, value)
+    message = vote_message(rules.run, entry.height, round, entry.digest)
+    votes = tuple(sorted((voter, signature_of(voter, message)) for voter in state.voters))
+    return Certified(entry, Certificate(entry.height, round, entry.digest, votes))
+
+
+def chain_of(rules: Rules, values: Iterable[Value]) -> tuple[list[Certified], LedgerState]:
+    """The certified chain of these values, and the state at its end."""
+    chain: list[Certified] = []
+    state = genesis(rules)
+    for value in values:
+        chain.append(certify(rules, state, value))
+        state = apply(rules, state, chain[-1].entry)
+    return chain, state
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    sender: PeerId
+    receiver: PeerId
+    message: Message
+
+
+Postman = Callable[[Letter], bool]
+"""Whether the letter arrives."""
+
+
+def everything(letter: Letter) -> bool:
+    return True
+
+
+@dataclass(slots=True)
+class Group:
+    """Ledgers by name. Nothing is delivered and no time passes unless the story says so."""
+
+    rules: Rules
+    names: tuple[PeerId, ...] = ()
+    now: float = 0.0
+    ledgers: dict[PeerId, Ledger] = field(default_factory=dict)
+    disks: dict[PeerId, Disk] = field(default_factory=dict)
+    mail: list[Letter] = field(default_factory=list)
+    notes: list[tuple[PeerId, str]] = field(default_factory=list)
+    fetches: list[tuple[PeerId, FetchUpdate]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.names = self.names or self.rules.founders
+        for name in self.names:
+            self.disks[name] = Disk()
+            self.start(name)
+
+    def start(self, name: PeerId | str) -> Ledger:
+        """A process starts, or starts again, from its disk."""
+        me = PeerId(name)
+        disk = self.disks.setdefault(me, Disk())
+        self.ledgers[me] = Ledger(
+            self.rules, me, signer(me), verify, disk.chain, disk.records, self.now
+        )
+        return self.ledgers[me]
+
+    def crash(self, name: PeerId | str) -> None:
+        """The process is gone, and the mail to it. Its disk stays."""
+        del self.ledgers[PeerId(name)]
+        self.mail = [letter for letter in self.mail if letter.receiver != name]
+
+    def __getitem__(self, name: str) -> Ledger:
+        return self.ledgers[PeerId(name)]
+
+    # ── events and mail ──────────────────────────────────────────────────────────────────────────
+
+    def tell(self, name: PeerId | str, *events: Event) -> list[Effect]:
+        """These events happen to one ledger. Returns the effects, which are carried out as well."""
+        me, effects = PeerId(name), []
+        for event in events:
+            effects += self.ledgers[me].handle(event, self.now)
+        for effect in effects:
+            self._carry_out(me, effect)
+        return effects
+
+    def tell_all(self, *events: Event) -> None:
+        for name in list(self.ledgers):
+            self.tell(name, *events)
+
+    def ready(self, names: str) -> None:
+        """These peers have trained their whole lease, and everybody hears of it."""
+        for peer in peers(names):
+            state = self.ledgers[peer].state
+            blocks = len(state.leases[peer])
+            self.tell_all(Ready(peer, state.step, 100 * blocks, blocks))
+
+    def hold(self, update: Digest, names: str) -> None:
+        for peer in peers(names):
+            self.disks[peer].updates.add(update)
+            self.tell(peer, UpdateHeld(update))
+
+    def deliver(self, arrives: Postman = everything) -> None:
+        """Deliver all mail, and what it leads to, in order; what does not arrive is lost."""
+        for _ in range(DELIVERIES_MAX):
+            if not self.mail:
+                return
+            letter = self.mail.pop(0)
+            if arrives(letter) and letter.receiver in self.ledgers:
+                self.tell(letter.receiver, Received(letter.sender, letter.message))
+        raise AssertionError("the ledgers talk in circles")
+
+    def wait(self, seconds: float, arrives: Postman = everything) -> None:
+        """Time passes; timers ring when they are due, and mail is delivered."""
+        until = self.now + seconds
+        for _ in range(DELIVERIES_MAX):
+            self.deliver(arrives)
+            due = [(at, n) for n in self.ledgers if (at := self.ledgers[n].next_deadline())]
+            if not due or min(due)[0] > until:
+                self.now = until
+                return
+            self.now = max(self.now, min(due)[0])
+            self.tell(min(due)[1], Tick())
+        raise AssertionError("a timer rings for ever")
+
+    def heights(self) -> dict[str, int]:
+        return {name: ledger.state.height for name, ledger in self.ledgers.items()}
+
+    def _carry_out(self, me: PeerId, effect: Effect) -> None:
+        match effect:
+            case Persist(record):
+                self.disks[me].append_record(record)
+            case Decided(certified):
+                self.disks[me].chain.append(certified)
+            case Send(peer, message):
+                self.mail.append(Letter(me, peer, message))
+            case Announce(message):
+                others = [name for name in self.names if name != me]
+                self.mail.extend(Letter(me, other, message) for other in others)
+            case AskEntries(peer, from_height):
+                self.mail.append(Letter(me, peer, EntriesRequest(from_height)))
+            case FetchUpdate():
+                self.fetches.append((me, effect))
+            case Note(text):
+                self.notes.append((me, text))
