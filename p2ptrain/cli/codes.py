@@ -193,6 +193,10 @@ STORES = {
     "FETCH-TIMEOUT": (
         "Fetching took longer than it may. What has been fetched is kept for the next try."
     ),
+    "LEDGER-BROKEN": (
+        "The ledger on this disk does not fit together: an entry is missing, altered, or of "
+        "another run. Move the home away, or give the node a new one; it fetches the ledger again."
+    ),
     "LOG-CLOSED": "A log of this node was written to after it was closed.",
     "LOG-CORRUPT": (
         "A log on disk is damaged in the middle. That is not what a crash does: suspect the disk."

@@ -23,15 +23,13 @@ from p2ptrain.observe.states import size
 from p2ptrain.run import (
     Allowlist,
     DataIndex,
-    Made,
     Run,
     SignedAllowlist,
     data_index,
-    draft_manifest,
     save_allowlist,
     save_run,
 )
-from p2ptrain.run.draft import model_spec
+from p2ptrain.run.draft import Made, draft_manifest, model_spec
 from p2ptrain.state import write_state
 from p2ptrain.store import Store
 from p2ptrain.trainer.genesis import genesis

@@ -1,8 +1,10 @@
-"""The signed documents of a run: its manifest, its allowlist, requests to join, its data index."""
+"""The signed documents of a run: its manifest, its allowlist, requests to join, its data index.
+
+`draft` is not among the names here: making a run loads pydantic, and taking part in one must not.
+"""
 
 from p2ptrain.run.allowlist import Allowlist, SignedAllowlist
 from p2ptrain.run.data_index import DataIndex
-from p2ptrain.run.draft import Made, draft_manifest
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.files import (
     load_allowlist,
@@ -26,14 +28,12 @@ __all__ = [
     "DataIndex",
     "DataSpec",
     "JoinRequest",
-    "Made",
     "OuterSpec",
     "Policy",
     "Run",
     "RunManifest",
     "Signed",
     "SignedAllowlist",
-    "draft_manifest",
     "load_allowlist",
     "load_run",
     "save_allowlist",

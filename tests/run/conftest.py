@@ -10,7 +10,8 @@ from p2ptrain.config.run_file import RunFile, parse_run_file
 from p2ptrain.config.samples import sample
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
-from p2ptrain.run import Made, Run, RunManifest, draft_manifest
+from p2ptrain.run import Run, RunManifest
+from p2ptrain.run.draft import Made, draft_manifest
 
 MADE = Made(
     tokenizer=Digest("11" * 32),

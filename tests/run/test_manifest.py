@@ -13,7 +13,8 @@ from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, VersionMismatch
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
-from p2ptrain.run import Made, Run, RunManifest, Signed, draft_manifest
+from p2ptrain.run import Run, RunManifest, Signed
+from p2ptrain.run.draft import Made, draft_manifest
 from tests.run.conftest import MADE
 
 

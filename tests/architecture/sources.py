@@ -1,0 +1,100 @@
+"""The repository as data: its modules as syntax trees, its texts. For the tests in this folder."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "p2ptrain"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Python file. `name` is dotted, without a final __init__."""
+
+    path: Path
+    name: str
+    text: str
+
+    @property
+    def tree(self) -> ast.Module:
+        return _parsed(self.text)
+
+    @property
+    def part(self) -> str:
+        """The first name below p2ptrain, which is what has a rank; empty for the package itself."""
+        return (*self.name.split("."), "")[1]
+
+    @property
+    def where(self) -> str:
+        return str(self.path.relative_to(ROOT))
+
+
+@cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@lru_cache(maxsize=1)
+def modules() -> tuple[Module, ...]:
+    """All modules of p2ptrain."""
+    return tuple(_module(path) for path in sorted(PACKAGE.rglob("*.py")))
+
+
+@lru_cache(maxsize=1)
+def modules_of_tests() -> tuple[Module, ...]:
+    """All modules of the tests."""
+    return tuple(_module(path) for path in sorted((ROOT / "tests").rglob("*.py")))
+
+
+def _module(path: Path) -> Module:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return Module(path, name, path.read_text(encoding="utf-8"))
+
+
+def imports(module: Module) -> Iterator[str]:
+    """Every dotted name that the module imports, at its top or inside functions.
+
+    `from a import b` counts as a.b: b may be a module.
+    """
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module.where}: relative imports hide where they lead"
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}"
+
+
+def definitions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node
+
+
+@lru_cache(maxsize=1)
+def tracked_texts() -> tuple[tuple[str, str], ...]:
+    """(path, text) of all text files that belong to the repository, committed yet or not."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    found = []
+    for name in sorted(filter(None, listed.stdout.split("\0"))):
+        path = ROOT / name
+        if path.is_file() and not path.is_symlink():
+            try:
+                found.append((name, path.read_text(encoding="utf-8")))
+            except UnicodeDecodeError:
+                continue
+    return tuple(found)

@@ -1,0 +1,64 @@
+"""No error code without an explanation, and no explanation that cannot be found."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from p2ptrain.cli.codes import CODES
+from tests.architecture.sources import Module, modules
+
+CODE = re.compile(r"[A-Z][A-Z0-9]*(-[A-Z0-9]+)*")
+COMPOUND = re.compile(
+    r"(ADDR|ALLOWLIST|AUTH|CKPT|DISK|FETCH|GPU|ID|MEM|NET|NODE|PEER|RUN|STORE|TRAINER)(-[A-Z0-9]+)+"
+)
+
+PROMISED = """
+ADDR-SYNTAX ADDR-NO-PEER-ID ADDR-LOOPBACK ADDR-PRIVATE NET-DNS NET-REFUSED NET-TIMEOUT NET-SILENT
+NET-NOT-LIBP2P NET-RESET NET-WRONG-ID NET-OUTBOUND-ONLY RUN-MISMATCH RUN-VERSION RUN-ENDED
+AUTH-PENDING AUTH-DENIED AUTH-REVOKED ID-IN-USE GPU-NONE GPU-DRIVER GPU-BUSY MEM-GPU MEM-OOM
+MEM-HOST DISK-LOW FD-LIMIT SHM-SMALL CKPT-HASH CKPT-NO-SOURCE SYNC-SLOW SYNC-DROPPED ISOLATED
+NAN BUG
+""".split()
+"""The codes that users were told of from the beginning."""
+
+
+def codes_in(module: Module) -> set[str]:
+    """What is used as a code, and strings that begin as codes do."""
+    found: set[str] = set()
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.keyword(arg="code", value=ast.Constant(value=str(text))):
+                found.add(text)
+            case ast.Assign(targets=[ast.Name(id="default_code")], value=ast.Constant(value=text)):
+                found.add(str(text))
+            case ast.Constant(value=str(text)) if COMPOUND.fullmatch(text):
+                found.add(text)
+    return found - {""}
+
+
+def test_every_code_in_the_sources_is_explained() -> None:
+    used = {code: module.where for module in modules() for code in codes_in(module)}
+    assert {code: where for code, where in used.items() if code not in CODES} == {}
+
+
+def test_every_promised_code_is_explained() -> None:
+    assert set(PROMISED) <= set(CODES)
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_a_code_is_well_formed_and_explained_in_a_sentence(code: str) -> None:
+    text = CODES[code]
+    assert CODE.fullmatch(code)
+    assert text[0].isupper() or text.startswith("p2ptrain")
+    assert text.endswith(".")
+    assert 20 <= len(text) <= 300
+    assert "  " not in text
+
+
+def test_the_walker_finds_codes_however_they_are_written() -> None:
+    text = 'class E:\n    default_code = "A"\nraise E(code="B-C")\nTABLE = {"NET-X": "D-E"}\n'
+    module = Module(modules()[0].path, "p2ptrain.x", text)
+    assert codes_in(module) == {"A", "B-C", "NET-X"}

@@ -1,0 +1,115 @@
+"""Imports only go down, and what is heavy or foreign comes in by one door."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.architecture.sources import Module, imports, modules
+
+TIERS = """
+ids
+errors
+encoding identity names
+config dataplane ipc kernels ledger store
+data net observe ring run state swarm
+trainer
+node testing
+cli dashboard
+""".split("\n")[1:-1]
+"""Lowest first. Parts in one line do not import each other."""
+
+RANKS = {part: rank for rank, parts in enumerate(TIERS) for part in parts.split()} | {"": 0}
+
+DOORS = {
+    "torch": {"trainer"},
+    "libp2p": {"net"},
+    "multiaddr": {"net"},
+    "trio": {"net", "swarm", "node", "cli"},
+    "pydantic": {"config"},
+    "typer": {"cli"},
+    "rich": {"cli", "testing"},
+    "msgpack": {"encoding"},
+    "tokenizers": {"data"},
+    "cryptography": {"identity", "dataplane"},
+}
+"""Which parts may import what. A part that is not listed may not."""
+
+
+def ours(name: str) -> str | None:
+    """The part of p2ptrain that an imported name belongs to."""
+    head, _, rest = name.partition(".")
+    return rest.partition(".")[0] if head == "p2ptrain" else None
+
+
+def upward(module: Module) -> list[str]:
+    """The imports of `module` that do not go strictly down, nor stay in its own part."""
+    return [
+        f"{module.where} imports {name}"
+        for name in imports(module)
+        if (part := ours(name)) is not None
+        and part in RANKS
+        and part != module.part
+        and RANKS[part] >= RANKS[module.part]
+    ]
+
+
+def test_every_part_has_a_rank() -> None:
+    assert {module.part for module in modules()} <= set(RANKS)
+
+
+def test_imports_go_strictly_down() -> None:
+    assert [fault for module in modules() for fault in upward(module)] == []
+
+
+def test_the_walker_sees_imports_wherever_they_stand() -> None:
+    text = "def f():\n    from p2ptrain.node import main\n    import p2ptrain.cli\n"
+    module = Module(modules()[0].path, "p2ptrain.ledger.core", text)
+    assert [fault.split(" imports ")[1] for fault in upward(module)] == [
+        "p2ptrain.node.main",
+        "p2ptrain.cli",
+    ]
+
+
+@pytest.mark.parametrize("foreign", DOORS)
+def test_a_foreign_package_has_its_doors(foreign: str) -> None:
+    found = {
+        module.part
+        for module in modules()
+        for name in imports(module)
+        if name.partition(".")[0] == foreign
+    }
+    assert found <= DOORS[foreign]
+
+
+def test_the_ledger_needs_the_standard_library_alone() -> None:
+    allowed = {"p2ptrain.errors", "p2ptrain.ids", "p2ptrain.ledger"}
+    foreign = [
+        f"{module.where} imports {name}"
+        for module in modules()
+        if module.part == "ledger"
+        for name in imports(module)
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        and not any(name == each or name.startswith(each + ".") for each in allowed)
+    ]
+    assert foreign == []
+
+
+@pytest.mark.parametrize(
+    ("imported", "absent"),
+    [
+        ("p2ptrain", {"torch", "libp2p", "trio", "numpy"}),
+        ("p2ptrain.node.main", {"torch", "pydantic"}),
+        ("p2ptrain.trainer.supervisor", {"torch", "libp2p", "trio"}),
+        ("p2ptrain.ledger", {"torch", "libp2p", "trio", "numpy", "cryptography"}),
+        ("p2ptrain.run", {"torch", "libp2p", "trio", "numpy"}),
+    ],
+)
+def test_importing_one_thing_does_not_load_another(imported: str, absent: set[str]) -> None:
+    program = f"import sys, {imported}; print(*(m for m in sys.modules if '.' not in m))"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert absent.isdisjoint(done.stdout.split())

@@ -1,0 +1,199 @@
+"""The parts of our style that a machine can see, each with its exceptions named."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.architecture.sources import (
+    PACKAGE,
+    ROOT,
+    Module,
+    definitions,
+    modules,
+    modules_of_tests,
+    tracked_texts,
+)
+
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+LONG_FUNCTIONS: dict[str, str] = {
+    "p2ptrain/cli/node_command.py:node": "a table of options in the shape of a signature",
+    "p2ptrain/node/assembly.py:assembled": "the composition root: every part in a line or two",
+}
+
+BANNED_WORDS = {"utils", "util", "helper", "helpers", "common", "manager", "worker", "epoch", "job"}
+"""Words that name nothing, or that mean something else here."""
+
+NAMES_ALLOWED = {
+    "manager": "libp2p's own word for what runs its tasks",
+    "_common_start": "how much two byte strings share",
+}
+
+BROAD_EXCEPT_ALLOWED = ("p2ptrain/net/", "p2ptrain/cli/main.py")
+"""A foreign library may raise anything, and the user must see an error whatever it is."""
+
+HOSTS = re.compile(r"www\.apache\.org|github\.com|([\w-]+\.)?example(\.org)?|203\.0\.113\.\d+")
+"""The licence's, the project's, and those that are set aside for examples."""
+
+
+def words_of(name: str) -> set[str]:
+    """The words of an identifier, in either case."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+def names_defined(module: Module) -> Iterator[str]:
+    yield from module.name.split(".")
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def test_no_name_says_nothing() -> None:
+    found = [
+        f"{module.where}: {name}"
+        for module in (*modules(), *modules_of_tests())
+        for name in names_defined(module)
+        if words_of(name) & BANNED_WORDS and name not in NAMES_ALLOWED
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("PeerManager", {"peer", "manager"}),
+        ("_job_queue", {"job", "queue"}),
+        ("TLSSocket", {"tls", "socket"}),
+    ],
+)
+def test_identifiers_are_taken_apart(name: str, words: set[str]) -> None:
+    assert words_of(name) == words
+
+
+def test_modules_are_short() -> None:
+    long = [
+        f"{module.where}: {module.text.count(chr(10))} lines"
+        for module in modules()
+        if module.text.count("\n") > MODULE_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_functions_are_short() -> None:
+    long = {
+        f"{module.where}:{node.name}": node.end_lineno - node.lineno + 1
+        for module in modules()
+        for node in definitions(module)
+        if not isinstance(node, ast.ClassDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno >= FUNCTION_LINES_MAX
+    }
+    assert set(long) <= set(LONG_FUNCTIONS), long
+
+
+def test_every_module_says_why_it_exists() -> None:
+    silent = [module.where for module in modules() if not ast.get_docstring(module.tree)]
+    assert silent == []
+
+
+def test_every_package_is_one() -> None:
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_the_native_sources_do_not_shadow_cython() -> None:
+    assert not (ROOT / "cython" / "__init__.py").exists()
+    assert list((ROOT / "cython").rglob("*.py")) == []
+
+
+def test_every_native_source_is_built() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    named = {
+        path
+        for extension in settings["ext-modules"]
+        for path in (*extension["sources"], *extension["depends"])
+    }
+    faces = {f"cython/{path.name}" for path in (ROOT / "cython").glob("*.pyx")}
+    plain = {f"cython/{path.name}" for path in (ROOT / "cython").glob("*_impl.c")}
+    headers = {f"cython/{path.name}" for path in (ROOT / "cython").glob("*.h")}
+    assert named == faces | plain | headers
+
+
+def broad(node: ast.AST) -> bool:
+    """Whether an except clause takes everything, and does not raise it again."""
+    if not isinstance(node, ast.ExceptHandler):
+        return False
+    kinds = ast.unparse(node.type) if node.type else "BaseException"
+    raises = any(isinstance(inner, ast.Raise) and inner.exc is None for inner in ast.walk(node))
+    return bool(re.search(r"\b(Base)?Exception\b", kinds)) and not raises
+
+
+def test_everything_is_caught_in_two_places_only() -> None:
+    found = [
+        f"{module.where}:{node.lineno}"
+        for module in modules()
+        if not module.where.startswith(BROAD_EXCEPT_ALLOWED)
+        for node in ast.walk(module.tree)
+        if broad(node) and isinstance(node, ast.ExceptHandler)
+    ]
+    assert found == []
+
+
+def calls(module: Module, wanted: Callable[[str], bool]) -> list[str]:
+    return [
+        f"{module.where}:{node.lineno}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and wanted(ast.unparse(node.func))
+    ]
+
+
+def test_no_test_sleeps() -> None:
+    sleeps = {"time.sleep", "sleep"}
+    assert [c for module in modules_of_tests() for c in calls(module, sleeps.__contains__)] == []
+
+
+def test_no_test_is_skipped() -> None:
+    marks = re.compile(r"pytest\.(mark\.(skip|skipif|xfail)|skip|xfail|importorskip)")
+    found = [
+        f"{module.where}:{node.lineno}"
+        for module in modules_of_tests()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and marks.fullmatch(ast.unparse(node))
+    ]
+    assert found == []
+
+
+def test_nothing_is_left_to_do_in_a_comment() -> None:
+    mark = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
+    assert [name for name, text in tracked_texts() if mark.search(text)] == []
+
+
+def test_no_file_names_a_developers_folder() -> None:
+    folder = re.compile(r"(?<![\w.~}$*-])/(?:root|work|mnt|(?:home|Users)/\w+)/[\w.]+")
+    found = {
+        f"{name}: {match.group()}"
+        for name, text in tracked_texts()
+        for match in folder.finditer(text)
+        if name != "tests/architecture/test_style.py"
+    }
+    assert found <= {"tests/cli/test_errors.py: /root/x"}
+
+
+def test_no_file_names_a_host_that_is_not_known() -> None:
+    url = re.compile(r"https?://([\w.-]+)")
+    found = {
+        f"{name}: {host}"
+        for name, text in tracked_texts()
+        for host in url.findall(text)
+        if not HOSTS.fullmatch(host)
+    }
+    assert found == set()
