@@ -1,0 +1,70 @@
+"""What bootstrap/ tells a machine to run is what the command line understands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.cli import node_command
+from p2ptrain.cli.main import main
+from p2ptrain.config.node import NodeConfig
+from tests.architecture.sources import ROOT
+
+SEED = NodeConfig(
+    home=Path("/var/lib/p2ptrain"),
+    listen=("/ip4/0.0.0.0/tcp/4201",),
+    data_port=4202,
+    seed=True,
+    assume_yes=True,
+)
+
+
+def command_of_unit() -> list[str]:
+    unit = (ROOT / "bootstrap" / "p2ptrain-seed.service").read_text()
+    (line,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    program, *words = shlex.split(line)
+    assert program == "/opt/p2ptrain/.venv/bin/p2ptrain"
+    return words
+
+
+def command_of_container() -> list[str]:
+    file = (ROOT / "bootstrap" / "Containerfile").read_text()
+    (line,) = re.findall(r"^CMD (.*)$", file, re.MULTILINE)
+    words = json.loads(line)
+    assert isinstance(words, list)
+    return words
+
+
+@pytest.mark.parametrize("command", [command_of_unit, command_of_container])
+def test_a_seed_is_started(command: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[NodeConfig] = []
+
+    def start(config: NodeConfig) -> int:
+        started.append(config)
+        return 0
+
+    monkeypatch.setattr(node_command, "start", start)
+    assert callable(command)
+    assert main(command()) == 0
+    assert started == [SEED]
+
+
+def test_every_file_that_the_readme_links_to_exists() -> None:
+    for name in ("README.md", "ARCHITECTURE.md", "bootstrap/README.md"):
+        links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / name).read_text())
+        missing = [link for link in links if not (ROOT / name).parent.joinpath(link).exists()]
+        assert missing == []
+
+
+def test_every_script_runs_from_anywhere_and_stops_at_the_first_error() -> None:
+    scripts = [*(ROOT / "scripts").iterdir(), ROOT / ".ci" / "run"]
+    for script in scripts:
+        text = script.read_text()
+        assert text.startswith("#!/usr/bin/env bash\n")
+        assert "set -euo pipefail" in text
+        assert "BASH_SOURCE" in text
+        assert script.stat().st_mode & 0o111
