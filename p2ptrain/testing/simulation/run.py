@@ -107,9 +107,15 @@ class Simulation:
             if self.latest.step > progress[0] or self.clock.now < self.profile.faults_s:
                 progress = (self.latest.step, self.clock.now)
             if self.clock.now - progress[1] > self.profile.settle_s:
-                stuck = f"step {self.latest.step} did not end within {self.profile.settle_s:g} s"
+                stuck = self._why_stuck()
                 break
         return self._report(stuck)
+
+    def _why_stuck(self) -> str:
+        voters = self.latest.voters
+        up = [voter for voter in voters if self.nodes[voter].alive]
+        where = f"step {self.latest.step}, height {self.latest.height}"
+        return f"{where}: {len(up)} of {len(voters)} voters are up, and nothing happens"
 
     def _over(self) -> bool:
         if self.latest.phase is not Phase.ENDED:
