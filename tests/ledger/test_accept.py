@@ -1,0 +1,150 @@
+"""What a voter agrees to, told as situations."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.ledger.accept import COMMIT_FIRST_ROUNDS, Answer, Verdict, holders_of, may_accept
+from p2ptrain.ledger.events import (
+    Allowed,
+    Event,
+    Leaving,
+    PeerDown,
+    Ready,
+    ReduceDone,
+    ReduceFailed,
+    SnapshotTaken,
+    UpdateHeld,
+)
+from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
+from p2ptrain.ledger.view import View
+from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
+
+A, B, C, D = peers("a b c d")
+RULES = small_rules("a b c", participants_min=2)
+GENESIS = chain_of(RULES, [])[1]
+EVERYBODY = tuple(Participant(peer, 200, 2) for peer in (A, B, C))
+OPENING = Roster(0, 0, (A, B, C), (), EVERYBODY)
+REDUCING = chain_of(RULES, [OPENING])[1]
+AGAIN = Roster(0, 1, (A, B), (), EVERYBODY[:2])
+U = digest("u")
+ME_READY = Ready(A, 0, 200, 2)
+
+
+def verdict(
+    state: LedgerState, value: Value, *events: Event, round: int = 0, forced: bool = False
+) -> Verdict:
+    view = View(A)
+    for event in events:
+        view.note(event)
+    return may_accept(RULES, state, view, value, round, forced=forced)
+
+
+YES = Verdict(Answer.YES, "it fits what this node knows")
+
+
+def test_a_commit_needs_the_bytes() -> None:
+    lacks = Verdict(Answer.LATER, "this node does not hold the update yet", U)
+    assert verdict(REDUCING, Commit(0, 0, U)) == lacks
+    assert verdict(REDUCING, Commit(0, 0, U), UpdateHeld(U)) == YES
+
+
+def test_even_a_forced_commit_needs_the_bytes() -> None:
+    assert verdict(REDUCING, Commit(0, 0, U), forced=True).fetch == U
+    assert verdict(REDUCING, Commit(0, 0, U), UpdateHeld(U), forced=True) == YES
+
+
+def test_a_voter_with_another_result_refuses_unless_forced() -> None:
+    own = [ReduceDone(A, 0, 0, digest("mine")), UpdateHeld(U)]
+    got = verdict(REDUCING, Commit(0, 0, U), *own)
+    assert got.answer is Answer.NO
+    assert got.reason == f"this node computed update {digest('mine')[:8]}, not {U[:8]}"
+    assert verdict(REDUCING, Commit(0, 0, U), *own, forced=True) == YES
+
+
+def test_a_result_of_another_attempt_is_no_contradiction() -> None:
+    own = [ReduceDone(A, 0, 7, digest("mine")), UpdateHeld(U)]
+    assert verdict(REDUCING, Commit(0, 0, U), *own) == YES
+
+
+def test_a_voter_with_another_snapshot_refuses() -> None:
+    commit = Commit(0, 0, U, SnapshotRef(0, digest("s")))
+    held = UpdateHeld(U)
+    assert verdict(REDUCING, commit, held, SnapshotTaken(0, digest("s"))) == YES
+    assert verdict(REDUCING, commit, held, SnapshotTaken(0, digest("t"))).answer is Answer.NO
+    assert verdict(REDUCING, commit, held) == YES
+
+
+def test_an_invalid_value_is_refused_forced_or_not() -> None:
+    for forced in (False, True):
+        got = verdict(GENESIS, Commit(0, 0, U), UpdateHeld(U), forced=forced)
+        assert got == Verdict(Answer.NO, "no reduce is under way that could be committed")
+
+
+def test_a_voter_does_not_let_itself_be_dropped_while_it_is_here() -> None:
+    without_me = Roster(0, 0, (B, C), (), EVERYBODY[1:])
+    assert verdict(GENESIS, without_me).answer is Answer.NO
+    assert verdict(GENESIS, without_me, Leaving(A)) == YES
+    assert verdict(GENESIS, without_me, Allowed(frozenset({B, C}))) == YES
+    assert verdict(GENESIS, without_me, forced=True) == YES
+
+
+def test_others_may_be_dropped_by_who_knows_better() -> None:
+    assert verdict(GENESIS, Roster(0, 0, (A, B), (), EVERYBODY[:2]), ME_READY) == YES
+
+
+def test_a_stranger_to_this_allowlist_has_to_wait_for_a_newer_one() -> None:
+    admits = Roster(0, 0, (A, B, C), (D,))
+    got = verdict(GENESIS, admits, Allowed(frozenset({A, B, C})))
+    assert got == Verdict(Answer.LATER, "d is not on this node's allowlist")
+    assert verdict(GENESIS, admits, Allowed(frozenset({A, B, C, D}))) == YES
+
+
+@pytest.mark.parametrize(
+    ("report", "answer"),
+    [
+        (ME_READY, Answer.YES),
+        (Ready(A, 0, 150, 2), Answer.NO),
+        (Ready(A, 1, 200, 2), Answer.LATER),
+        (None, Answer.LATER),
+    ],
+    ids=["as reported", "other numbers", "another step", "not ready"],
+)
+def test_a_roster_may_only_use_this_node_as_it_reported(
+    report: Ready | None, answer: Answer
+) -> None:
+    events = [] if report is None else [report]
+    assert verdict(GENESIS, OPENING, *events).answer is answer
+
+
+def test_a_reduce_is_not_given_up_before_a_failure_is_known_here() -> None:
+    waits = Verdict(Answer.LATER, "no failure of the reduce is known here")
+    assert verdict(REDUCING, AGAIN, ME_READY) == waits
+    assert verdict(REDUCING, AGAIN, ME_READY, ReduceFailed(B, 0, 0)) == YES
+
+
+def test_a_finished_result_is_defended_for_some_rounds() -> None:
+    events = [ME_READY, ReduceFailed(B, 0, 0), ReduceDone(A, 0, 0, U), UpdateHeld(U)]
+    assert verdict(REDUCING, AGAIN, *events).answer is Answer.LATER
+    assert verdict(REDUCING, AGAIN, *events, round=COMMIT_FIRST_ROUNDS) == YES
+
+
+def test_a_skip_is_accepted_only_when_nothing_else_is_left() -> None:
+    all_failed = [ReduceFailed(peer, 0, 0) for peer in (A, B, C)]
+    assert verdict(REDUCING, Skip(0)).answer is Answer.LATER
+    again = Verdict(Answer.LATER, "3 could try again")
+    assert verdict(REDUCING, Skip(0), *all_failed) == again
+    assert verdict(REDUCING, Skip(0), *all_failed, PeerDown(B), PeerDown(C)) == YES
+
+
+def test_a_skip_is_accepted_when_attempts_are_used_up() -> None:
+    last = chain_of(RULES, [Roster(0, n, (A, B, C), (), EVERYBODY) for n in range(3)])[1]
+    assert verdict(last, Skip(0), ReduceFailed(B, 0, 2)) == YES
+
+
+def test_bytes_are_asked_of_who_reported_them_then_of_others_the_living_first() -> None:
+    view = View(A)
+    for event in (ReduceDone(B, 0, 0, U), ReduceDone(A, 0, 0, U), PeerDown(B)):
+        view.note(event)
+    assert holders_of(REDUCING, view, U, D) == (D, C, B)

@@ -1,0 +1,73 @@
+"""A voter never contradicts itself, and its records make it the same voter again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.errors import LocalProtocolError
+from p2ptrain.ledger.acceptor import Acceptor, recall
+from p2ptrain.ledger.messages import Accepted
+from p2ptrain.ledger.values import Entry, Skip
+from p2ptrain.testing.ledgers import digest
+
+ONE, OTHER = Entry(5, digest("p"), Skip(0)), Entry(5, digest("p"), Skip(1))
+
+
+def test_a_fresh_voter_may_accept_in_round_0_without_a_promise() -> None:
+    acceptor = Acceptor(5)
+    acceptor.accept(0, ONE)
+    assert acceptor == Acceptor(5, 0, Accepted(0, ONE))
+
+
+@pytest.mark.parametrize("round", [0, 1, 2])
+def test_a_promise_rules_earlier_rounds_out(round: int) -> None:
+    acceptor = Acceptor(5)
+    acceptor.promise(3)
+    with pytest.raises(LocalProtocolError):
+        acceptor.accept(round, ONE)
+    with pytest.raises(LocalProtocolError):
+        acceptor.promise(round)
+
+
+def test_one_entry_a_round() -> None:
+    acceptor = Acceptor(5)
+    acceptor.accept(1, ONE)
+    assert not acceptor.may_accept(1, OTHER)
+    assert acceptor.may_accept(1, ONE)
+    assert acceptor.may_accept(2, OTHER)
+
+
+def test_an_entry_of_another_height_is_not_accepted() -> None:
+    with pytest.raises(LocalProtocolError):
+        Acceptor(6).accept(0, ONE)
+
+
+MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.booleans()), max_size=12)
+
+
+@given(MOVES)
+def test_records_rebuild_the_voter_whatever_it_did(moves: list[tuple[bool, int, bool]]) -> None:
+    acceptor, records = Acceptor(5), []
+    for promises, round, first in moves:
+        entry = ONE if first else OTHER
+        if promises and round > acceptor.promised:
+            records.append(acceptor.promise(round))
+        elif not promises and acceptor.may_accept(round, entry):
+            records.append(acceptor.accept(round, entry))
+        assert recall(records, after_height=4).get(5, Acceptor(5)) == acceptor
+        assert recall(acceptor.records(), after_height=4).get(5, Acceptor(5)) == acceptor
+        assert len(acceptor.records()) <= 2
+
+
+def test_records_of_decided_heights_are_forgotten() -> None:
+    old, new = Acceptor(5), Acceptor(6)
+    records = [old.promise(2), new.promise(1)]
+    assert recall(records, after_height=5) == {6: new}
+
+
+@pytest.mark.parametrize("record", [b"", b"{}", b'{"height":1,"round":0}', b"\x00" * 40])
+def test_a_voter_that_cannot_read_its_promises_does_not_vote(record: bytes) -> None:
+    with pytest.raises(LocalProtocolError):
+        recall([record], after_height=0)

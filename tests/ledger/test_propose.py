@@ -1,0 +1,250 @@
+"""What a node wants next, told as situations."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.events import (
+    Allowed,
+    Event,
+    Joining,
+    Leaving,
+    PeerDown,
+    PeerUp,
+    Ready,
+    ReduceDone,
+    ReduceFailed,
+    SnapshotTaken,
+    UpdateHeld,
+)
+from p2ptrain.ledger.propose import Wish, what_to_propose
+from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
+from p2ptrain.ledger.view import View
+from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
+
+A, B, C, D, E = peers("a b c d e")
+RULES = small_rules("a b c", participants_min=2)
+GENESIS = chain_of(RULES, [])[1]
+EVERYBODY = tuple(Participant(peer, 200, 2) for peer in (A, B, C))
+REDUCING = chain_of(RULES, [Roster(0, 0, (A, B, C), (), EVERYBODY)])[1]
+LAST_ATTEMPT = chain_of(RULES, [Roster(0, n, (A, B, C), (), EVERYBODY) for n in range(3)])[1]
+
+
+def ready(*names: PeerId, step: int = 0) -> list[Event]:
+    return [Ready(name, step, 200, 2) for name in names]
+
+
+def wish(
+    state: LedgerState,
+    events: list[Event],
+    *,
+    now: float = 0.0,
+    enough_since: float | None = None,
+    failed_since: float | None = None,
+) -> Wish:
+    view = View(A, enough_since=enough_since, failed_since=failed_since)
+    for event in events:
+        view.note(event)
+    return what_to_propose(RULES, state, view, now)
+
+
+def opening(names: tuple[PeerId, ...], *, voters: tuple[PeerId, ...] = (A, B, C)) -> Roster:
+    return Roster(0, 0, voters, (), tuple(Participant(name, 200, 2) for name in names))
+
+
+# ── gathering ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_members_that_train_are_waited_for() -> None:
+    assert wish(GENESIS, ready(A)) == Wish(None, "members still train", (B, C))
+
+
+def test_when_all_are_ready_they_reduce() -> None:
+    got = wish(GENESIS, ready(A, B, C))
+    assert got == Wish(opening((A, B, C)), "all members are ready")
+
+
+def test_a_ready_quorum_gives_the_rest_its_grace() -> None:
+    got = wish(GENESIS, ready(A, B), now=3.0, enough_since=1.0)
+    assert got == Wish(None, "a quorum is ready, the rest has its grace", (C,), 11.0)
+
+
+def test_after_the_grace_it_goes_on_without_the_rest_which_stays_a_member() -> None:
+    got = wish(GENESIS, ready(A, B), now=11.0, enough_since=1.0)
+    assert got.value == opening((A, B))
+    assert got.reason == "a quorum was ready 10 s ago; going on without the rest"
+
+
+def test_who_is_down_is_neither_waited_for_nor_kept() -> None:
+    got = wish(GENESIS, [*ready(A, B, C), PeerDown(C)])
+    assert got.value == opening((A, B), voters=(A, B))
+
+
+def test_who_is_heard_again_counts_again() -> None:
+    got = wish(GENESIS, [*ready(A, B, C), PeerDown(C), PeerUp(C)])
+    assert got.value == opening((A, B, C))
+
+
+def test_too_few_contributors_wait_for_more() -> None:
+    got = wish(GENESIS, [*ready(A), PeerDown(B), PeerDown(C)])
+    assert got == Wish(None, "1 more participants are needed")
+
+
+def test_a_seed_is_a_voter_that_takes_no_part() -> None:
+    got = wish(GENESIS, [*ready(A, B), Ready(C, 0, 0, 0)])
+    assert got.value == opening((A, B))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [Ready(C, 0, 200, 3), Ready(C, 0, 201, 2), Ready(C, 0, 0, 2), Ready(C, 0, 5, 0)],
+    ids=["more blocks than leased", "more tokens than blocks", "no tokens", "no blocks"],
+)
+def test_a_contribution_that_its_lease_does_not_cover_is_left_out(report: Ready) -> None:
+    assert wish(GENESIS, [*ready(A, B), report]).value == opening((A, B))
+
+
+def test_who_asks_to_join_is_admitted_at_once_as_a_learner() -> None:
+    got = wish(GENESIS, [*ready(A), Joining(D)])
+    assert got == Wish(Roster(0, 0, (A, B, C), (D,)), "1 join, 0 leave")
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [Allowed(frozenset({A, B, C})), Joining(D)],
+        [Joining(D), PeerDown(D)],
+        [Joining(D), Leaving(D)],
+    ],
+    ids=["not allowed", "down", "gone again"],
+)
+def test_who_may_not_or_cannot_join_is_not_admitted(events: list[Event]) -> None:
+    assert wish(GENESIS, events) == Wish(None, "members still train", (A, B, C))
+
+
+def test_a_voter_that_says_goodbye_is_let_go_while_it_can_still_vote() -> None:
+    got = wish(GENESIS, [*ready(A), Leaving(C)])
+    assert got == Wish(Roster(0, 0, (A, B), ()), "0 join, 1 leave")
+
+
+def test_a_member_that_is_not_allowed_any_more_is_dropped() -> None:
+    got = wish(GENESIS, [*ready(A, B), Allowed(frozenset({A, B}))])
+    assert got.value == opening((A, B), voters=(A, B))
+
+
+def test_learners_admitted_in_mid_step_are_not_waited_for_but_welcome() -> None:
+    values: list[Value] = [
+        Roster(0, 0, (A, B, C), (), EVERYBODY),
+        Commit(0, 0, digest("u")),
+        Roster(1, 0, (A, B, C), (D,)),
+    ]
+    state = chain_of(RULES, values)[1]
+    without = wish(state, ready(A, B, C, step=1)).value
+    assert isinstance(without, Roster)
+    assert (without.peers, without.learners) == ((A, B, C), (D,))
+    together = wish(state, ready(A, B, C, D, step=1)).value
+    assert isinstance(together, Roster)
+    assert together.peers == (A, B, C, D)
+
+
+def test_no_more_learners_are_promoted_than_voters_stay() -> None:
+    rules = small_rules("a", participants_min=1)
+    parts = tuple(Participant(peer, 200, 2) for peer in (A, B, C, D))
+    values: list[Value] = [
+        Roster(0, 0, (A,), (B, C, D)),
+        Roster(0, 0, (A,), (B, C, D), parts),
+        Commit(0, 0, digest("u")),
+    ]
+    state = chain_of(rules, values)[1]
+    view = View(A)
+    for event in ready(A, B, C, D, step=1):
+        view.note(event)
+    got = what_to_propose(rules, state, view, 0.0).value
+    assert isinstance(got, Roster)
+    assert (got.voters, got.learners) == ((A, B), (C, D))
+
+
+def test_reports_of_other_steps_count_for_nothing() -> None:
+    assert wish(GENESIS, ready(A, B, C, step=1)).waiting_for == (A, B, C)
+
+
+# ── reducing ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def failed(*names: PeerId, suspects: tuple[PeerId, ...] = (), attempt: int = 0) -> list[Event]:
+    return [ReduceFailed(name, 0, attempt, suspects) for name in names]
+
+
+def test_a_reduce_under_way_is_waited_for() -> None:
+    assert wish(REDUCING, []) == Wish(None, "the reduce is under way", (A, B, C))
+
+
+def test_one_finished_participant_is_enough_to_commit() -> None:
+    got = wish(REDUCING, [ReduceDone(B, 0, 0, digest("u"))])
+    assert got == Wish(Commit(0, 0, digest("u")), "the reduce of outer step 0 is done")
+
+
+def test_a_finished_reduce_is_committed_though_others_failed() -> None:
+    got = wish(REDUCING, [*failed(A, C), ReduceDone(B, 0, 0, digest("u"))], failed_since=0.0)
+    assert got.value == Commit(0, 0, digest("u"))
+
+
+def test_should_results_differ_more_voices_win() -> None:
+    done = [ReduceDone(A, 0, 0, digest("x")), ReduceDone(B, 0, 0, digest("u"))]
+    got = wish(REDUCING, [*done, ReduceDone(C, 0, 0, digest("u"))])
+    assert got.value == Commit(0, 0, digest("u"))
+
+
+def test_a_result_that_only_the_dead_hold_is_lost() -> None:
+    events = [ReduceDone(B, 0, 0, digest("u")), PeerDown(B), *failed(A, C)]
+    got = wish(REDUCING, events, failed_since=0.0, now=1.0).value
+    assert isinstance(got, Roster)
+    held = wish(REDUCING, [*events, UpdateHeld(digest("u"))]).value
+    assert held == Commit(0, 0, digest("u"))
+
+
+def test_the_commit_carries_the_newest_snapshot_that_is_not_certified_yet() -> None:
+    taken: list[Event] = [SnapshotTaken(0, digest("s")), SnapshotTaken(7, digest("early"))]
+    got = wish(REDUCING, [*taken, ReduceDone(B, 0, 0, digest("u"))])
+    assert got.value == Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")))
+
+
+def test_a_first_failure_waits_a_moment_for_the_others() -> None:
+    got = wish(REDUCING, failed(A), now=1.2, failed_since=1.0)
+    assert got == Wish(None, "a reduce failed; hearing the others", (B, C), 1.5)
+
+
+def test_when_all_living_participants_failed_it_is_tried_again_at_once() -> None:
+    got = wish(REDUCING, [PeerDown(C), *failed(A, B, suspects=(C,))], now=1.0, failed_since=1.0)
+    again = Roster(0, 1, (A, B), (), EVERYBODY[:2])
+    assert got == Wish(again, "attempt 0 failed")
+
+
+def test_a_suspect_of_half_of_the_others_stays_a_member_but_sits_out() -> None:
+    got = wish(REDUCING, failed(A, B, C, suspects=(C,)), now=1.0, failed_since=1.0)
+    assert got.value == Roster(0, 1, (A, B, C), (), EVERYBODY[:2])
+
+
+def test_neighbours_that_accuse_each_other_get_another_chance() -> None:
+    events = [PeerDown(C), ReduceFailed(A, 0, 0, (B,)), ReduceFailed(B, 0, 0, (A,))]
+    got = wish(REDUCING, events, now=1.0, failed_since=1.0)
+    assert got.value == Roster(0, 1, (A, B), (), EVERYBODY[:2])
+
+
+def test_failures_of_other_attempts_count_for_nothing() -> None:
+    assert wish(REDUCING, failed(A, B, C, attempt=1)).value is None
+
+
+def test_when_attempts_are_used_up_the_step_is_skipped() -> None:
+    got = wish(LAST_ATTEMPT, failed(A, B, C, attempt=2), now=1.0, failed_since=1.0)
+    assert got == Wish(Skip(0), "all 3 attempts failed")
+
+
+def test_when_too_few_are_left_they_wait_and_then_skip() -> None:
+    events: list[Event] = [*failed(A), PeerDown(B), PeerDown(C)]
+    waits = wish(REDUCING, events, now=1.0, failed_since=1.0)
+    assert waits == Wish(None, "too few are left to try again", (), 11.0)
+    gives_up = wish(REDUCING, events, now=11.0, failed_since=1.0)
+    assert gives_up.value == Skip(0)

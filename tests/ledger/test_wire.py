@@ -1,0 +1,133 @@
+"""Messages read back as themselves; anything else is the peer's fault and nothing worse."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.messages import (
+    MESSAGE_BYTES_MAX,
+    Accept,
+    Accepted,
+    Entries,
+    EntriesRequest,
+    Message,
+    Outcome,
+    Prepare,
+    Promise,
+    PromiseProof,
+    Propose,
+    Refused,
+)
+from p2ptrain.ledger.state import genesis
+from p2ptrain.ledger.values import MEMBERS_MAX, Entry, Participant, Roster, Skip, Vote
+from p2ptrain.ledger.wire import decode, encode
+from p2ptrain.testing.ledgers import certify, peers, small_rules
+
+A, B, C = peers("a b c")
+RULES = small_rules()
+ENTRY = Entry(1, genesis(RULES).head, Roster(0, 0, (A, B, C), (), (Participant(A, 200, 2),)))
+CERTIFIED = certify(RULES, genesis(RULES), ENTRY.value)
+PROOFS = (PromiseProof(A, None, None, b"s"), PromiseProof(B, 0, ENTRY.digest, b"t"))
+
+MESSAGES: tuple[Message, ...] = (
+    Prepare(3, 1),
+    Promise(3, 1, None, b"signature"),
+    Promise(1, 1, Accepted(0, ENTRY), b"signature"),
+    Propose(0, ENTRY),
+    Propose(2, ENTRY, PROOFS),
+    Accept(Vote(RULES.run, 1, 0, ENTRY.digest, A, b"signature")),
+    Refused(1, 0, 4, "a later round is promised"),
+    Outcome(CERTIFIED),
+    EntriesRequest(1),
+    Entries(9, (CERTIFIED, CERTIFIED)),
+    Entries(0, ()),
+)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_reads_back_as_itself(message: Message) -> None:
+    assert decode(encode(message)) == message
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode(data)
+
+
+JUNK: st.SearchStrategy[object] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(MESSAGES), st.data())
+def test_a_message_with_a_broken_field_is_refused_or_still_a_message(
+    message: Message, data: st.DataObject
+) -> None:
+    """Replace one part, however deep, by junk: nothing but RemoteProtocolError may come of it."""
+    plain = json.loads(encode(message))
+    place = plain
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        key = data.draw(st.sampled_from(keys))
+        inner = place[key]
+        if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
+            break
+        place = inner
+    place[key] = data.draw(JUNK)
+    try:
+        again = decode(json.dumps(plain).encode())
+    except RemoteProtocolError:
+        return
+    assert decode(encode(again)) == again
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        [],
+        {},
+        {"kind": 3},
+        {"kind": "prepare", "height": 1},
+        {"kind": "prepare", "height": 1, "round": True},
+        {"kind": "prepare", "height": 1, "round": -1},
+        {"kind": "prepare", "height": 2**53, "round": 0},
+        {"kind": "prepare", "height": 1, "round": 0, "more": 1},
+        {"kind": "refused", "height": 1, "round": 0, "promised": 0, "reason": "x" * 301},
+        {"kind": "entries", "height": 1, "certified": [None] * 65},
+    ],
+    ids=str,
+)
+def test_ill_formed_fields_are_refused(plain: object) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode(json.dumps(plain).encode())
+
+
+def test_a_long_reason_is_cut_rather_than_refused_by_the_reader() -> None:
+    said = decode(encode(Refused(1, 0, 0, "because " * 100)))
+    assert isinstance(said, Refused)
+    assert len(said.reason) == 300
+
+
+def test_too_large_a_message_is_refused_by_both_sides() -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode(b" " * (MESSAGE_BYTES_MAX + 1))
+    page = Entries(1, (certify(RULES, genesis(RULES), Skip(0)),) * 4000)
+    with pytest.raises(LocalProtocolError):
+        encode(page)
+
+
+def test_the_largest_roster_and_its_certificate_fit_one_message() -> None:
+    names = tuple(PeerId(f"12D3KooW{index:044d}") for index in range(MEMBERS_MAX))
+    parts = tuple(Participant(name, 10**9, 10**4) for name in names)
+    rules = small_rules(" ".join(names))
+    certified = certify(rules, genesis(rules), Roster(0, 0, names, (), parts))
+    assert len(encode(Outcome(certified))) < MESSAGE_BYTES_MAX / 2
