@@ -71,7 +71,9 @@ class Connections(INotifee):
         if not self._admitted(peer):
             self._strangers[peer] = None
             if len(self._strangers) > STRANGERS_MAX:
-                self._drop(next(iter(self._strangers)))
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                self._drop(oldest)
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
         peer = _peer_of(conn)

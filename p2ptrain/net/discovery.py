@@ -7,7 +7,8 @@ address. The DHT is a convenience that may fail as a whole; the node then lives 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import trio
@@ -106,8 +107,9 @@ class Discovery:
             return None
 
 
-def greet_neighbours(me: PeerId, found: Callable[[PeerId, list[str]], None]) -> None:
-    """Call `found`, in trio's thread, with whatever mDNS finds on the LAN."""
+@contextmanager
+def mdns_neighbours(me: PeerId, found: Callable[[PeerId, list[str]], None]) -> Iterator[None]:
+    """While the block lasts, call `found`, in trio's thread, with what mDNS finds on the LAN."""
     token = trio.lowlevel.current_trio_token()
 
     def discovered(info: PeerInfo) -> None:
@@ -121,3 +123,7 @@ def greet_neighbours(me: PeerId, found: Callable[[PeerId, list[str]], None]) -> 
             log.debug("mDNS found %s after the node had ended", peer)
 
     peerDiscovery.register_peer_discovered_handler(discovered)
+    try:
+        yield
+    finally:
+        peerDiscovery.unregister_peer_discovered_handler(discovered)

@@ -26,8 +26,9 @@ from p2ptrain.net.hardening import is_open
 
 log = logging.getLogger(__name__)
 
-PAYLOAD_BYTES_MAX = 512 << 10
-"""libp2p silently loses frames above 1 MiB, and a frame may carry several messages."""
+PAYLOAD_BYTES_MAX = 64 << 10
+PENDING_MAX = 8
+"""libp2p loses frames above 1 MiB, silently; one may carry all messages pending for a peer."""
 FEED_SIZE = 256
 """A heartbeat of each of 100 members, twice over, while the node is busy."""
 PARKED_MAX = 64
@@ -136,6 +137,7 @@ class Gossip:
             max_messages_per_topic_per_second=1000.0,  # also a bound on our own, without a word
             eclipse_protection_enabled=False,  # it wants peers of many networks: one LAN is fine
             prune_back_off=5,
+            max_pending_messages_per_peer=PENDING_MAX,
         )
         self.pubsub = GatedPubsub(host, self.router, admitted)
         self._me = PeerId(str(host.get_id()))

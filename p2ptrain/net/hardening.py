@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import trio
@@ -145,12 +145,12 @@ def contained(function: Any) -> Any:
     return contained_function
 
 
-@contextmanager
-def shielded_for(seconds: float) -> Iterator[trio.CancelScope]:
+def shielded_for(seconds: float) -> trio.CancelScope:
     """For what must not be cut off in the middle, such as libp2p's writes, but must end."""
-    with trio.move_on_after(seconds) as scope:
-        scope.shield = True
-        yield scope
+    scope = trio.CancelScope()
+    scope.deadline = trio.current_time() + seconds
+    scope.shield = True
+    return scope
 
 
 async def sever(host: IHost, peer: ID) -> None:

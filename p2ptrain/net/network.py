@@ -20,7 +20,7 @@ from p2ptrain.net.addresses import parse, parse_told
 from p2ptrain.net.book import AddressBook
 from p2ptrain.net.connections import Connections, Event
 from p2ptrain.net.dialling import Dialler
-from p2ptrain.net.discovery import Discovery, Found, greet_neighbours
+from p2ptrain.net.discovery import Discovery, Found, mdns_neighbours
 from p2ptrain.net.gossip import Gossip, Message
 from p2ptrain.net.hardening import build_host, contain_tasks, contained, running, sever
 from p2ptrain.net.listening import claimed, dialable, listen_failed
@@ -177,9 +177,6 @@ class Network:
     def _drop(self, peer: PeerId) -> None:
         self._nursery.start_soon(self.disconnect, peer)
 
-    def _meet(self, peer: PeerId, addresses: list[str]) -> None:
-        self.remember(peer, addresses)
-
     @asynccontextmanager
     async def _run(
         self, listen: list[str], announce: Sequence[str], mdns: bool
@@ -191,7 +188,7 @@ class Network:
                 contain_tasks(await stack.enter_async_context(background_trio_service(service)))
             await self._gossip.pubsub.wait_until_ready()
             if mdns:
-                greet_neighbours(self.peer, self._meet)
+                stack.enter_context(mdns_neighbours(self.peer, self.remember))
             self._nursery.start_soon(self._discovery.run)
             yield
 

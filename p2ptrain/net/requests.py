@@ -192,13 +192,12 @@ class Requester:
         raise RemoteProtocolError(f"it says our request is malformed: {reason}", peer=peer)
 
     async def _open(self, peer: PeerId, protocol: str) -> INetStream:
-        stream: INetStream | None = None
-        with shielded_for(OPEN_S):
+        with shielded_for(OPEN_S) as opening:
             try:
                 stream = await self._host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
             except _GONE as exc:
                 raise PeerUnreachable(f"it opens no stream: {_text(exc)}", peer=peer) from exc
-        if stream is None:
+        if opening.cancelled_caught:
             await sever(self._host, ID.from_base58(peer))
             raise PeerTooSlow("it opens no stream; the connection was given up", peer=peer)
         return stream

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial, wraps
 
@@ -55,16 +55,19 @@ async def eventually(holds: Callable[[], bool], deadline_s: float = 10.0) -> Non
 
 
 async def heard(
-    publish: Callable[[], Awaitable[None]],
+    source: Network,
+    topic: str,
+    payload: bytes,
     channel: trio.MemoryReceiveChannel[tuple[PeerId, bytes]],
     deadline_s: float = 10.0,
-) -> tuple[PeerId, bytes]:
-    """Publish, as heartbeats do, again and again until a message arrives; the message."""
+) -> None:
+    """Publish `payload`, as heartbeats do, until it arrives as that of `source`."""
+    message = None
     with trio.fail_after(deadline_s):
-        while True:
-            await publish()
+        while message != (source.peer, payload):
+            await source.publish(topic, payload)
             with trio.move_on_after(0.1):
-                return await channel.receive()
+                message = await channel.receive()
 
 
 async def echo(peer: PeerId, payload: bytes) -> bytes:

@@ -1,0 +1,43 @@
+"""A peer that speaks libp2p well enough to get in, and then does as it likes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from libp2p.abc import IHost, INetStream
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from multiaddr import Multiaddr
+
+from p2ptrain.ids import PeerId
+from p2ptrain.net import Network
+from p2ptrain.net.hardening import build_host, running
+
+from .conftest import LOOPBACK, identity
+
+IDENTITY = identity(99)
+
+
+@dataclass(frozen=True)
+class Hostile:
+    host: IHost
+    victim: ID
+
+    @property
+    def peer(self) -> PeerId:
+        return IDENTITY.peer
+
+    async def open(self, protocol: str) -> INetStream:
+        return await self.host.new_stream(self.victim, [TProtocol(protocol)])
+
+
+@asynccontextmanager
+async def hostile_to(victim: Network) -> AsyncIterator[Hostile]:
+    """A hostile peer that is connected to `victim`."""
+    host = build_host(IDENTITY, announce=[], mdns=False)
+    async with running(host, list(LOOPBACK)):
+        await host.connect(info_from_p2p_addr(Multiaddr(victim.addresses()[0])))
+        yield Hostile(host, ID.from_base58(victim.peer))

@@ -1,0 +1,175 @@
+"""Gossip reaches those who are admitted, carries its true author, and nobody else is heard."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from p2ptrain.errors import LocalProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.net import open_network
+from p2ptrain.net.feed import Feed
+from p2ptrain.net.gossip import FEED_SIZE, PAYLOAD_BYTES_MAX
+
+from .conftest import echo, everybody, heard, identity, networks
+
+TOPIC = "heartbeats"
+
+
+async def test_what_one_publishes_the_others_hear_with_its_author() -> None:
+    async with networks(3) as (a, b, c):
+        channels = [network.subscribe(TOPIC) for network in (a, b, c)]
+        await b.connect(a.addresses()[0])
+        await c.connect(a.addresses()[0])
+        for channel in channels[1:]:
+            await heard(a, TOPIC, b"from a", channel)
+        # b and c know each other only by way of a.
+        await heard(b, TOPIC, b"from b", channels[2])
+
+
+async def test_one_does_not_hear_oneself() -> None:
+    async with networks(2) as (a, b):
+        own, channel = a.subscribe(TOPIC), b.subscribe(TOPIC)
+        await a.connect(b.addresses()[0])
+        await heard(a, TOPIC, b"x", channel)
+        with pytest.raises(trio.WouldBlock):
+            own.receive_nowait()
+
+
+async def test_a_large_payload_arrives_and_a_larger_one_is_our_bug() -> None:
+    async with networks(2) as (a, b):
+        channel = b.subscribe(TOPIC)
+        await a.connect(b.addresses()[0])
+        payload = bytes(PAYLOAD_BYTES_MAX)
+        await heard(a, TOPIC, payload, channel)
+        with pytest.raises(LocalProtocolError):
+            await a.publish(TOPIC, payload + b"x")
+
+
+async def test_the_same_payload_is_heard_each_time_it_is_published() -> None:
+    async with networks(2) as (a, b):
+        channel = b.subscribe(TOPIC)
+        await a.connect(b.addresses()[0])
+        await heard(a, TOPIC, b"first", channel)
+        for _ in range(30):
+            await a.publish(TOPIC, b"again")
+        for _ in range(30):
+            author, payload = await channel.receive()
+            while payload == b"first":
+                author, payload = await channel.receive()
+            assert (author, payload) == (a.peer, b"again")
+
+
+async def test_after_a_restart_with_the_same_identity_one_is_heard_again() -> None:
+    async with networks(1) as (a,):
+        channel = a.subscribe(TOPIC)
+        for start in range(3):
+            async with open_network(identity(5), listen=[], admitted=everybody) as b:
+                await b.connect(a.addresses()[0])
+                for number in range(5):
+                    payload = f"{start} {number}".encode()
+                    await heard(b, TOPIC, payload, channel)
+
+
+class TestAdmission:
+    async def test_a_stranger_is_not_heard_and_hears_nothing(self) -> None:
+        admitted: set[PeerId] = set()
+        async with networks(3, [admitted.__contains__, everybody, everybody]) as (a, b, stranger):
+            admitted.add(b.peer)
+            at_a, at_b, at_stranger = (n.subscribe(TOPIC) for n in (a, b, stranger))
+            await b.connect(a.addresses()[0])
+            await stranger.connect(a.addresses()[0])
+            for number in range(20):
+                await stranger.publish(TOPIC, b"let me in")
+                payload = str(number).encode()
+                await heard(b, TOPIC, payload, at_a)
+                await heard(a, TOPIC, payload, at_b)
+            with pytest.raises(trio.WouldBlock):
+                at_stranger.receive_nowait()
+            assert a._host.get_connected_peers()
+
+    async def test_who_is_admitted_later_is_heard_and_hears(self) -> None:
+        admitted: set[PeerId] = set()
+        async with networks(2, [admitted.__contains__, everybody]) as (a, b):
+            at_a, at_b = a.subscribe(TOPIC), b.subscribe(TOPIC)
+            await b.connect(a.addresses()[0])
+            for _ in range(5):
+                await b.publish(TOPIC, b"early")
+                await a.publish(TOPIC, b"early")
+            admitted.add(b.peer)
+            a.refresh_admission()
+            with trio.fail_after(3):
+                await heard(b, TOPIC, b"late", at_a)
+                await heard(a, TOPIC, b"late", at_b)
+
+    async def test_strangers_to_each_other_meet_once_both_admit(self) -> None:
+        """As when a volunteer learns the run, and so whom to admit, from the seed it is with."""
+        known_to_a: set[PeerId] = set()
+        known_to_b: set[PeerId] = set()
+        gates = [known_to_a.__contains__, known_to_b.__contains__]
+        async with networks(2, gates) as (a, b):
+            at_a, at_b = a.subscribe(TOPIC), b.subscribe(TOPIC)
+            a.handle("/hello/1", echo, anyone=True)
+            await b.connect(a.addresses()[0])
+            assert await b.request(a.peer, "/hello/1", b"hello", deadline_s=5) == b"hello"
+            known_to_b.add(a.peer)
+            b.refresh_admission()
+            known_to_a.add(b.peer)
+            a.refresh_admission()
+            with trio.fail_after(3):
+                await heard(b, TOPIC, b"x", at_a)
+                await heard(a, TOPIC, b"x", at_b)
+
+    async def test_who_is_removed_is_heard_no_longer_and_hears_no_more(self) -> None:
+        admitted: set[PeerId] = set()
+        async with networks(3, [admitted.__contains__, everybody, everybody]) as (a, b, c):
+            admitted.update((b.peer, c.peer))
+            at_a, at_b, at_c = (n.subscribe(TOPIC) for n in (a, b, c))
+            for other in (b, c):
+                await other.connect(a.addresses()[0])
+                await heard(other, TOPIC, b"x", at_a)
+            await heard(a, TOPIC, b"x", at_b)
+            admitted.remove(b.peer)
+            a.refresh_admission()
+            while True:  # what was on its way to or from b before
+                with trio.move_on_after(0.2) as quiet:
+                    await at_b.receive()
+                if quiet.cancelled_caught:
+                    break
+            for channel in (at_a, at_c):
+                while channel.statistics().current_buffer_used:
+                    channel.receive_nowait()
+            for number in range(10):
+                await b.publish(TOPIC, b"removed")
+                payload = str(number).encode()
+                await heard(c, TOPIC, payload, at_a)
+                await heard(a, TOPIC, payload, at_c)
+            with pytest.raises(trio.WouldBlock):
+                at_b.receive_nowait()
+
+
+class TestFeed:
+    async def test_a_full_feed_loses_its_oldest_and_counts(self) -> None:
+        feed: Feed[int] = Feed(3)
+        for number in range(5):
+            feed.push(number)
+        assert [feed.receiver.receive_nowait() for _ in range(3)] == [2, 3, 4]
+        assert feed.lost == 2
+
+    async def test_a_node_that_does_not_read_keeps_the_newest(self) -> None:
+        async with networks(2) as (a, b):
+            channel = b.subscribe(TOPIC)
+            await a.connect(b.addresses()[0])
+            await heard(a, TOPIC, b"first", channel)
+            feed, new = b._gossip.feed(TOPIC)
+            assert not new
+            for number in range(FEED_SIZE + 5):
+                feed.push((a.peer, str(number).encode()))
+            assert feed.lost >= 5
+            assert b.statistics()["gossip_lost"] == {TOPIC: feed.lost}
+
+    async def test_a_closed_feed_ends_its_reader(self) -> None:
+        feed: Feed[int] = Feed(3)
+        feed.push(1)
+        feed.close()
+        assert [number async for number in feed.receiver] == [1]

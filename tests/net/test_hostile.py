@@ -1,0 +1,320 @@
+"""No frame, stream or connection of a peer ends the node or keeps it from serving others.
+
+The first group replays what was seen to end a process that uses libp2p 0.8.1 as it comes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from libp2p import new_host
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as create_x25519_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.network.exceptions import SwarmException
+from libp2p.network.stream.exceptions import StreamError
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from libp2p.pubsub.pb import rpc_pb2
+from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_ID
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.stream_muxer.mplex.mplex import MPLEX_PROTOCOL_ID, Mplex
+from libp2p.utils.varint import encode_varint_prefixed
+from multiaddr import Multiaddr
+
+from p2ptrain.ids import PeerId
+from p2ptrain.net import Network, PeerConnected, PeerDisconnected, connections
+
+from .conftest import echo, eventually, everybody, heard, networks
+from .hostile import Hostile, hostile_to
+
+MESHSUB = "/meshsub/1.1.0"
+TOPIC = "heartbeats"
+P = "/test/1"
+
+
+def rpc(**fields: object) -> bytes:
+    return bytes(encode_varint_prefixed(rpc_pb2.RPC(**fields).SerializeToString()))
+
+
+def rsa_message() -> bytes:
+    """Its author's id is that of an RSA key, and the key is malformed."""
+    message = rpc_pb2.Message(
+        data=b"x",
+        topicIDs=[TOPIC],
+        from_id=b"\x12\x20" + os.urandom(32),
+        seqno=b"1" * 8,
+        key=b"\xff\xff\xff",
+        signature=b"zz",
+    )
+    return rpc(publish=[message])
+
+
+def odd_control() -> bytes:
+    control = rpc_pb2.ControlMessage(
+        ihave=[rpc_pb2.ControlIHave(topicID=TOPIC, messageIDs=[b"zz", b"\x00"])],
+        iwant=[rpc_pb2.ControlIWant(messageIDs=[b"not-hex", b"(b'1', b'2')"])],
+        graft=[rpc_pb2.ControlGraft(topicID="nope"), rpc_pb2.ControlGraft(topicID=TOPIC)],
+        prune=[rpc_pb2.ControlPrune(topicID="nope"), rpc_pb2.ControlPrune(topicID=TOPIC)],
+    )
+    return rpc(control=control)
+
+
+def many_subscriptions() -> bytes:
+    subscription = rpc_pb2.RPC.SubOpts
+    return rpc(subscriptions=[subscription(subscribe=True, topicid=str(n)) for n in range(5000)])
+
+
+def unsigned(author: bytes) -> bytes:
+    message = rpc_pb2.Message(data=b"forged", topicIDs=[TOPIC], from_id=author, seqno=b"2" * 8)
+    return rpc(publish=[message])
+
+
+GOSSIP_FRAMES = {
+    "garbage": bytes(encode_varint_prefixed(os.urandom(150))),
+    "rsa key": rsa_message(),
+    "odd control": odd_control(),
+    "many subscriptions": many_subscriptions(),
+    "nothing": b"\x00",
+    "empty rpc": rpc(),
+    "huge length": b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+    "endless length": b"\xff" * 40,
+    "two megabytes announced": b"\x80\x80\x80\x01" + bytes(2000),
+    "cut short": b"\x64half",
+    "false record": rpc(senderRecord=os.urandom(100)),
+    "no author": unsigned(b""),
+    "odd author": unsigned(b"\x00\x01x"),
+    "not utf-8": b"\x06\x0a\x04\x12\x02\xff\xfe",
+}
+
+
+class Swarm:
+    """A victim, an honest peer, and a hostile one; the victim must go on serving the honest."""
+
+    def __init__(self, victim: Network, honest: Network, hostile: Hostile) -> None:
+        self.victim = victim
+        self.honest = honest
+        self.hostile = hostile
+        victim.handle(P, echo)
+        self._at_victim = victim.subscribe(TOPIC)
+        self._at_honest = honest.subscribe(TOPIC)
+
+    async def serves(self) -> None:
+        """The victim answers a request, hears gossip and is heard."""
+        asked = await self.honest.request(self.victim.peer, P, b"x", deadline_s=5)
+        assert asked == b"x"
+        await heard(self.honest, TOPIC, os.urandom(8), self._at_victim)
+        await heard(self.victim, TOPIC, os.urandom(8), self._at_honest)
+
+
+@asynccontextmanager
+async def swarm() -> AsyncIterator[Swarm]:
+    async with networks(2) as (victim, honest):
+        await honest.connect(victim.addresses()[0])
+        async with hostile_to(victim) as hostile:
+            yield Swarm(victim, honest, hostile)
+
+
+@pytest.mark.parametrize("name", GOSSIP_FRAMES)
+async def test_a_malformed_gossip_frame(name: str) -> None:
+    async with swarm() as here:
+        await here.serves()
+        stream = await here.hostile.open(MESHSUB)
+        await stream.write(GOSSIP_FRAMES[name])
+        await here.serves()
+        with suppress(StreamError):
+            await stream.write(GOSSIP_FRAMES[name])
+        await stream.close()
+        await here.serves()
+
+
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+def test_arbitrary_gossip_frames(frames: list[bytes]) -> None:
+    async def main() -> None:
+        async with networks(1) as (victim,), hostile_to(victim) as hostile:
+            victim.subscribe(TOPIC)
+            for frame in frames:
+                stream = await hostile.open(MESHSUB)
+                await stream.write(encode_varint_prefixed(frame))
+                await stream.close()
+            victim.handle(P, echo)
+            stream = await hostile.open(P)
+            await stream.write(b"\x00\x00\x00\x01x")
+            assert await stream.read(6) == b"\x00\x00\x00\x02\x00x"
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        "/ipfs/id/1.0.0",
+        "/ipfs/id/push/1.0.0",
+        "/ipfs/ping/1.0.0",
+        "/ipfs/kad/1.0.0",
+        MESHSUB,
+        P,
+    ],
+)
+async def test_garbage_on_every_protocol(protocol: str) -> None:
+    garbage = [b"", b"\xff" * 30, bytes(encode_varint_prefixed(b"\xff" * 90)), bytes(40_000)]
+    async with swarm() as here:
+        for sent in garbage:
+            stream = await here.hostile.open(protocol)
+            with suppress(StreamError):
+                await stream.write(sent)
+                await stream.close()
+            another = await here.hostile.open(protocol)
+            await another.reset()
+            await here.serves()
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("bug"), StreamError("stream reset")])
+async def test_a_raising_stream_handler(raised: Exception) -> None:
+    """Some kinds end a plain host; others stop the connection from taking streams."""
+    async with swarm() as here:
+
+        async def boom(stream: object) -> None:
+            raise raised
+
+        here.victim._host.set_stream_handler(TProtocol("/boom"), boom)
+        with suppress(StreamError):
+            stream = await here.hostile.open("/boom")
+            await stream.write(b"1234")
+        ping = await here.hostile.open("/ipfs/ping/1.0.0")
+        await ping.write(bytes(32))
+        assert await ping.read(32) == bytes(32)
+        await here.serves()
+
+
+async def test_a_raising_validator() -> None:
+    async with swarm() as here:
+
+        def boom(forwarder: object, message: object) -> bool:
+            raise RuntimeError("bug")
+
+        here.victim._gossip.pubsub.set_topic_validator(TOPIC, boom, False)
+        for _ in range(3):
+            await here.honest.publish(TOPIC, b"x")
+        here.victim._gossip.pubsub.remove_topic_validator(TOPIC)
+        await here.serves()
+
+
+async def test_a_peer_that_comes_back_after_garbage_is_heard_again() -> None:
+    async with networks(2) as (victim, other):
+        channel = victim.subscribe(TOPIC)
+        other.subscribe(TOPIC)
+        await other.connect(victim.addresses()[0])
+        stream = await other._host.new_stream(victim._host.get_id(), [TProtocol(MESHSUB)])
+        await stream.write(GOSSIP_FRAMES["garbage"])
+        await heard(other, TOPIC, b"after", channel)
+
+
+Attack = Callable[[trio.SocketStream], Awaitable[None]]
+
+
+async def send_nothing(stream: trio.SocketStream) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def send_garbage(stream: trio.SocketStream) -> None:
+    await stream.send_all(os.urandom(5000))
+
+
+async def send_http(stream: trio.SocketStream) -> None:
+    await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+
+
+async def send_half_a_negotiation(stream: trio.SocketStream) -> None:
+    await stream.send_all(b"\x13/multistream/1.0.0\n\x07/noi")
+
+
+async def send_a_corrupt_handshake(stream: trio.SocketStream) -> None:
+    await stream.send_all(b"\x13/multistream/1.0.0\n\x07/noise\n" + b"\x00\x20" + os.urandom(32))
+    with suppress(trio.BrokenResourceError):
+        await stream.send_all(b"\xff\xff" + os.urandom(70_000))
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [send_nothing, send_garbage, send_http, send_half_a_negotiation, send_a_corrupt_handshake],
+)
+async def test_connections_that_do_not_speak_libp2p(attack: Attack) -> None:
+    async with networks(2) as (victim, honest):
+        victim.handle(P, echo)
+        port = int(victim.addresses()[0].split("/")[4])
+        streams = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(10)]
+        for stream in streams:
+            with suppress(trio.BrokenResourceError):
+                await attack(stream)
+        assert await honest.connect(victim.addresses()[0], deadline_s=5) == victim.peer
+        assert await honest.request(victim.peer, P, b"x", deadline_s=5) == b"x"
+        for stream in streams:
+            await stream.aclose()
+        assert victim.connected() == {honest.peer}
+
+
+async def test_three_hundred_connections_do_not_use_the_node_up() -> None:
+    """libp2p as it comes refuses everybody after 250 connections in the life of a host."""
+    async with networks(2) as (victim, honest):
+        port = int(victim.addresses()[0].split("/")[4])
+        for _ in range(300):
+            with socket.create_connection(("127.0.0.1", port), timeout=5):
+                await trio.lowlevel.checkpoint()
+        assert await honest.connect(victim.addresses()[0]) == victim.peer
+
+
+@pytest.mark.parametrize("offer", ["plaintext", "mplex", "rsa"])
+async def test_what_we_do_not_speak_is_not_let_in(offer: str) -> None:
+    keys = create_rsa_key_pair() if offer == "rsa" else create_new_key_pair(b"k" * 32)
+    noise = {NOISE_ID: NoiseTransport(keys, create_x25519_key_pair().private_key)}
+    plain = {TProtocol(PLAINTEXT_PROTOCOL_ID): InsecureTransport(keys, peerstore=None)}
+    host = new_host(
+        key_pair=keys,
+        sec_opt=plain if offer == "plaintext" else noise,
+        muxer_opt={TProtocol(MPLEX_PROTOCOL_ID): Mplex} if offer == "mplex" else None,
+    )
+    async with networks(1) as (victim,), host.run([]):
+        with trio.move_on_after(3), suppress(SwarmException, ExceptionGroup):
+            await host.connect(info_from_p2p_addr(Multiaddr(victim.addresses()[0])))
+        await eventually(lambda: victim.connected() == set())
+        with trio.move_on_after(3):
+            await host.close()
+
+
+async def test_connections_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STRANGERS_MAX", 2)
+    admitted: set[PeerId] = set()
+    gates = [admitted.__contains__, *[everybody] * 4]
+    async with networks(5, gates) as (victim, *others):
+        for other in others:
+            await other.connect(victim.addresses()[0])
+        await eventually(lambda: len(victim.connected()) == 2)
+        assert others[-1].peer in victim.connected()
+        await eventually(lambda: sum(bool(other.connected()) for other in others) == 2)
+        admitted.update(other.peer for other in others)
+        victim.refresh_admission()
+        for other in others:
+            await other.connect(victim.addresses()[0])
+        await eventually(lambda: len(victim.connected()) == 4)
+
+
+async def test_a_flood_of_events_loses_the_oldest_and_nothing_stops() -> None:
+    async with networks(2) as (victim, other):
+        size = 1024
+        feed = victim._connections.feed
+        for _ in range(size + 10):
+            feed.push(PeerDisconnected(other.peer))
+        await other.connect(victim.addresses()[0])
+        assert feed.lost == 11
+        events = [victim.events.receive_nowait() for _ in range(size)]
+        assert events[-1] == PeerConnected(other.peer)

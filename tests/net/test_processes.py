@@ -1,0 +1,104 @@
+"""Between real processes: a peer that is killed is missed at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from p2ptrain.errors import PeerError
+from p2ptrain.ids import PeerId
+from p2ptrain.net import Network, PeerConnected, PeerDisconnected
+
+from .conftest import networks
+
+PEER_PROCESS = """
+import trio
+from p2ptrain.identity import Identity
+from p2ptrain.net import open_network
+
+async def echo(peer, payload):
+    return payload
+
+async def hangs(peer, payload):
+    await trio.sleep_forever()
+
+async def main():
+    identity = Identity.from_seed(bytes(31) + b"p")
+    listen = ["/ip4/127.0.0.1/tcp/0"]
+    async with open_network(identity, listen=listen, admitted=lambda peer: True) as network:
+        network.handle("/echo/1", echo)
+        network.handle("/hangs/1", hangs)
+        print(network.addresses()[0], flush=True)
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+@asynccontextmanager
+async def peer_process(network: Network) -> AsyncIterator[tuple[trio.Process, PeerId]]:
+    """A peer in a process of its own, connected to `network`."""
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-c", PEER_PROCESS], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        address = b""
+        while not address.endswith(b"\n"):
+            address += await process.stdout.receive_some()
+        peer = await network.connect(address.decode().strip())
+        assert await network.events.receive() == PeerConnected(peer)
+        assert await network.request(peer, "/echo/1", b"x", deadline_s=5) == b"x"
+        yield process, peer
+    finally:
+        process.kill()
+        await process.wait()
+        await process.stdout.aclose()
+
+
+async def test_a_killed_peer_is_missed_within_half_a_second() -> None:
+    async with networks(1) as (network,), peer_process(network) as (process, peer):
+        ended: list[PeerError] = []
+
+        async def wait_for_reply() -> None:
+            try:
+                await network.request(peer, "/hangs/1", b"x", deadline_s=20)
+            except PeerError as exc:
+                ended.append(exc)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_reply)
+            await network.request(peer, "/echo/1", b"x", deadline_s=5)
+            started = time.monotonic()
+            os.kill(process.pid, signal.SIGKILL)
+            assert await network.events.receive() == PeerDisconnected(peer)
+            assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 0.5
+        assert [exc.peer for exc in ended] == [peer]
+        assert network.connected() == set()
+
+
+async def test_a_peer_that_ends_is_missed_and_found_again() -> None:
+    async with networks(1) as (network,):
+        for _ in range(2):
+            async with peer_process(network) as (process, peer):
+                process.terminate()
+                assert await network.events.receive() == PeerDisconnected(peer)
+
+
+def test_only_this_package_loads_libp2p() -> None:
+    loaded = (
+        "import sys, p2ptrain.dataplane, p2ptrain.identity;"
+        "print('libp2p' in sys.modules, 'trio' in sys.modules)"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
+    ).stdout
+    assert output.split() == ["False", "False"]
