@@ -69,7 +69,8 @@ def fetch_blob(
         return _missing(store, digest) if arrived == digest else []
 
     with store.pin([digest]):
-        wanted = _missing(store, digest) if store.has_chunk(digest) else [digest]
+        has_manifest = store.has_chunk(digest)
+        wanted = _missing(store, digest) if has_manifest else [digest]
         plan = FetchPlan(
             wanted,
             sources,
@@ -79,6 +80,7 @@ def fetch_blob(
             stall_s,
             streams_per_peer,
             progress or _nobody_listens,
+            is_urgent=not has_manifest,
         )
         return _run(Fetch(store, plan), cancellation)
 

@@ -64,7 +64,8 @@ class Lane:
 class FetchPlan(Generic[SourceT]):
     """What a fetch is to do, and within which bounds.
 
-    `more_after(digest)` is called when a chunk has come and says what else is wanted now.
+    `more_after(digest)` is called when a chunk has come and says what else is wanted now. With
+    `is_urgent` what is wanted at first holds up the rest.
     """
 
     wanted: Sequence[Digest]
@@ -75,6 +76,7 @@ class FetchPlan(Generic[SourceT]):
     stall_s: float
     streams_per_peer: int
     progress: Callable[[FetchProgress], None]
+    is_urgent: bool = False
 
     def lanes(self) -> dict[Lane, SourceT]:
         """A first connection to each source, then a second one, as far as the bound allows."""
@@ -95,7 +97,7 @@ class Fetch(Generic[SourceT]):
         self._lanes = plan.lanes()
         self._changed = threading.Condition()
         self._picker = Picker(self._lanes)
-        self._picker.want(plan.wanted)
+        self._picker.want(plan.wanted, urgent=plan.is_urgent)
         self._sockets: dict[Lane, SecureSocket] = {}
         self._dropped: dict[PeerId, DroppedPeer] = {}
         self._lacked: Counter[PeerId] = Counter()

@@ -53,10 +53,18 @@ class Picker(Generic[LaneT]):
         self._scarce: dict[Digest, None] = {}
         self._asked: dict[Digest, dict[LaneT, float]] = {}
         self._lacking: dict[Digest, set[LaneT]] = {}
+        self._urgent: set[Digest] = set()
         self._usual_s: float | None = None
 
-    def want(self, digests: Iterable[Digest]) -> None:
-        """Add chunks. One that is wanted already is left as it is."""
+    def want(self, digests: Iterable[Digest], *, urgent: bool = False) -> None:
+        """Add chunks. One that is wanted already is left as it is.
+
+        An urgent one is short and holds up all the rest, as a manifest does: patience is at its
+        minimum from the start.
+        """
+        digests = list(digests)
+        if urgent:
+            self._urgent.update(digests)
         for digest in digests:
             if digest not in self._asked and digest not in self._scarce:
                 self._plenty[digest] = None
@@ -133,8 +141,7 @@ class Picker(Generic[LaneT]):
 
     def reconsider_at(self) -> float | None:
         """When `next` may have an answer that it does not have now, if nothing happens before."""
-        latest = [max(copies.values()) for copies in self._asked.values()]
-        return min(latest) + self._patience_s() if latest else None
+        return min(map(self._late_at, self._asked), default=None)
 
     def _withdraw(self, lane: LaneT, digest: Digest) -> None:
         copies = self._asked[digest]
@@ -158,21 +165,27 @@ class Picker(Generic[LaneT]):
         return min(candidates, key=self._holders, default=None)
 
     def _late(self, lane: LaneT, now: float) -> Digest | None:
-        patience_s = self._patience_s()
         late = [
-            (max(copies.values()), digest)
+            digest
             for digest, copies in self._asked.items()
             if lane not in copies
             and lane not in self._lacking.get(digest, ())
             and len(copies) < COPIES_MAX
-            and now - max(copies.values()) >= patience_s
+            and self._late_at(digest) <= now
         ]
-        return min(late, default=(0.0, None))[1]
+        return min(late, key=self._late_at, default=None)
 
-    def _patience_s(self) -> float:
-        if self._usual_s is None:
-            return PATIENCE_UNKNOWN_S
-        return max(PATIENCE_MIN_S, PATIENCE_FACTOR * self._usual_s)
+    def _late_at(self, digest: Digest) -> float:
+        """When a chunk that was asked for becomes late."""
+        patience_s = PATIENCE_MIN_S
+        if digest not in self._urgent:
+            usual_s = self._usual_s
+            patience_s = (
+                PATIENCE_UNKNOWN_S
+                if usual_s is None
+                else max(PATIENCE_MIN_S, PATIENCE_FACTOR * usual_s)
+            )
+        return max(self._asked[digest].values()) + patience_s
 
     def _learn(self, taken_s: float) -> None:
         known = taken_s if self._usual_s is None else self._usual_s

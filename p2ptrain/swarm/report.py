@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from p2ptrain.errors import (
-    ChunkCorrupt,
-    P2PTrainError,
-    PeerTooSlow,
-    RemoteProtocolError,
-)
+from p2ptrain.errors import ChunkCorrupt, P2PTrainError, PeerTooSlow, RemoteProtocolError
 from p2ptrain.ids import PeerId
 
 
@@ -48,12 +43,12 @@ class DroppedPeer:
 
 
 def _fault_of(exc: P2PTrainError, connected: bool) -> Fault:
+    if not connected:
+        return Fault.UNREACHABLE  # whoever answered there may be somebody else
     if isinstance(exc, ChunkCorrupt):
         return Fault.CORRUPT
     if isinstance(exc, RemoteProtocolError):
         return Fault.PROTOCOL
-    if not connected:
-        return Fault.UNREACHABLE
     return Fault.SLOW if isinstance(exc, PeerTooSlow) else Fault.LOST
 
 

@@ -1,0 +1,533 @@
+"""Fetching from sources that are good, gone, slow, silent, poor or hostile, several at a time."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2ptrain.dataplane import Credentials, Endpoint, Listener, dial, plain_pair
+from p2ptrain.errors import (
+    ManifestInvalid,
+    P2PTrainError,
+    PeerUnreachable,
+    StoreError,
+    StoreFull,
+    TryLater,
+)
+from p2ptrain.identity import Identity
+from p2ptrain.state import OuterState
+from p2ptrain.store import BlobManifest, MemoryDisk, Store, digest_of
+from p2ptrain.swarm import (
+    PURPOSE,
+    Cancellation,
+    ChunkServer,
+    Fault,
+    fetch_blob,
+    fetch_chunks,
+    picker,
+)
+from p2ptrain.swarm.wire import receive_request, send_response
+
+CHUNKS = 24
+DATA = b"".join(b"%04d" % number * 256 for number in range(CHUNKS))
+
+
+def new_store():
+    return Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
+
+
+@dataclass
+class FakeSource:
+    """A peer as the fetch sees it: what `behave` does with each connection is its character."""
+
+    peer: str
+    behave: object
+    asked: list = field(default_factory=list)
+    was_asked: threading.Event = field(default_factory=threading.Event)
+
+
+@pytest.fixture
+def dialled():
+    """The `dial` to pass to a fetch. Afterwards every connection must have come to its end."""
+    threads = []
+
+    def connect(source):
+        if source.behave is None:
+            raise PeerUnreachable("refused: nothing listens there", peer=source.peer)
+        ours, theirs = plain_pair("joiner", source.peer, deadline_s=60)
+
+        def serve():
+            with suppress(P2PTrainError):
+                source.behave(source, theirs)
+            theirs.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        threads.append(thread)
+        return ours
+
+    yield connect
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def seed():
+    """A store that holds the blob, and the blob's digest."""
+    store = new_store()
+    return store, store.put_blob("snapshot", [DATA], {})
+
+
+def good(store, *, chunks_max=None):
+    """Serves the store; dies after `chunks_max` answers, in the middle of the next one."""
+
+    def behave(source, sock):
+        while True:
+            digest = receive_request(sock)
+            source.asked.append(digest)
+            if chunks_max is not None and len(source.asked) > chunks_max:
+                sock.send_all(b"\0\0\0\4\0" + bytes(100))
+                return
+            send_response(sock, store.get_chunk(digest) if store.has_chunk(digest) else None)
+
+    return behave
+
+
+def answering(make):
+    """Answers every request with the bytes that `make` gives for the digest."""
+
+    def behave(source, sock):
+        while True:
+            digest = receive_request(sock)
+            source.asked.append(digest)
+            make(sock, digest)
+
+    return behave
+
+
+def silent(source, sock):
+    """Takes requests and never answers."""
+    while True:
+        source.asked.append(receive_request(sock))
+        source.was_asked.set()
+
+
+def test_a_blob_comes_whole_from_one_source(seed, dialled):
+    store, digest = seed
+    mine = new_store()
+    source = FakeSource("a", good(store))
+    report = fetch_blob(mine, digest, [source], dialled, deadline_s=20)
+    assert mine.read_blob(digest) == DATA
+    assert report.chunks_fetched == CHUNKS + 1
+    assert report.bytes_by_peer == {"a": len(DATA) + len(store.get_chunk(digest))}
+    assert report.dropped == ()
+    assert len(source.asked) == CHUNKS + 1
+    assert report.seconds > 0
+
+
+def test_several_sources_serve_at_the_same_time(seed, dialled):
+    store, digest = seed
+    mine = new_store()
+    mine.put_chunk(store.get_chunk(digest))
+    together = threading.Barrier(3)
+
+    def behave(source, sock):
+        first = receive_request(sock)
+        together.wait(10)  # passed only if all three have been asked before any has answered
+        send_response(sock, store.get_chunk(first))
+        good(store)(source, sock)
+
+    sources = [FakeSource(name, behave) for name in "abc"]
+    report = fetch_blob(mine, digest, sources, dialled, deadline_s=20)
+    assert mine.read_blob(digest) == DATA
+    assert set(report.bytes_by_peer) == {"a", "b", "c"}
+    assert report.bytes_fetched == len(DATA)
+
+
+def test_several_streams_to_one_peer_share_the_work(seed, dialled):
+    store, digest = seed
+    mine = new_store()
+    source = FakeSource("a", good(store))
+    report = fetch_blob(mine, digest, [source], dialled, deadline_s=20, streams_per_peer=3)
+    assert mine.read_blob(digest) == DATA
+    assert list(report.bytes_by_peer) == ["a"]
+
+
+def wrong_bytes(sock, digest):
+    send_response(sock, b"garbage")
+
+
+def oversize(sock, digest):
+    sock.send_all(b"\0" + (2**31).to_bytes(4, "big"))
+
+
+def odd_status(sock, digest):
+    sock.send_all(b"\x09" + bytes(4))
+
+
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        (wrong_bytes, Fault.CORRUPT),
+        (oversize, Fault.PROTOCOL),
+        (odd_status, Fault.PROTOCOL),
+    ],
+)
+@pytest.mark.parametrize("streams", [1, 2])
+def test_a_hostile_source_is_dropped_and_blamed_and_the_fetch_completes(
+    seed, dialled, make, fault, streams
+):
+    store, digest = seed
+    mine = new_store()
+    mine.put_chunk(store.get_chunk(digest))
+    hostile_was_asked = threading.Event()
+
+    def hostile(sock, asked):
+        hostile_was_asked.set()
+        make(sock, asked)
+
+    def patient(source, sock):
+        hostile_was_asked.wait(10)
+        good(store)(source, sock)
+
+    sources = [FakeSource("bad", answering(hostile)), FakeSource("good", patient)]
+    report = fetch_blob(mine, digest, sources, dialled, deadline_s=20, streams_per_peer=streams)
+    assert mine.read_blob(digest) == DATA
+    assert [(drop.peer, drop.fault) for drop in report.dropped] == [("bad", fault)]
+    assert report.blamed == ("bad",)
+    assert "bad" not in report.bytes_by_peer
+
+
+def test_a_source_that_dies_half_way_is_dropped_without_blame(seed, dialled):
+    store, digest = seed
+    mine = new_store()
+    mine.put_chunk(store.get_chunk(digest))
+    dead = threading.Event()
+
+    def dies(source, sock):
+        try:
+            good(store, chunks_max=5)(source, sock)
+        finally:
+            dead.set()
+
+    def patient(source, sock):
+        dead.wait(10)
+        good(store)(source, sock)
+
+    sources = [FakeSource("dying", dies), FakeSource("good", patient)]
+    report = fetch_blob(mine, digest, sources, dialled, deadline_s=20)
+    assert mine.read_blob(digest) == DATA
+    assert [(drop.peer, drop.fault) for drop in report.dropped] == [("dying", Fault.LOST)]
+    assert report.blamed == ()
+    assert report.chunks_fetched == CHUNKS
+
+
+def test_garbage_a_death_and_two_good_sources_together(seed, dialled):
+    store, digest = seed
+    mine = new_store()
+    sources = [
+        FakeSource("garbage", answering(wrong_bytes)),
+        FakeSource("dying", good(store, chunks_max=3)),
+        FakeSource("good", good(store)),
+        FakeSource("gone", None),
+        FakeSource("fine", good(store)),
+    ]
+    report = fetch_blob(mine, digest, sources, dialled, deadline_s=20)
+    assert mine.read_blob(digest) == DATA
+    faults = {drop.peer: drop.fault for drop in report.dropped}
+    assert (
+        faults.items()
+        <= {
+            "garbage": Fault.CORRUPT,
+            "dying": Fault.LOST,
+            "gone": Fault.UNREACHABLE,
+        }.items()
+    )
+
+
+def test_a_silent_source_is_gone_round_without_waiting_for_it(seed, dialled, monkeypatch):
+    monkeypatch.setattr(picker, "PATIENCE_MIN_S", 0.01)
+    store, digest = seed
+    mine = new_store()
+    mine.put_chunk(store.get_chunk(digest))
+    mute = FakeSource("mute", silent)
+
+    def patient(source, sock):
+        mute.was_asked.wait(10)
+        good(store)(source, sock)
+
+    sources = [mute, FakeSource("good", patient)]
+    report = fetch_blob(mine, digest, sources, dialled, deadline_s=20)
+    assert mine.read_blob(digest) == DATA
+    assert report.bytes_by_peer == {"good": len(DATA)}
+    assert mute.asked
+
+
+def test_poor_sources_that_each_hold_a_part_are_enough_together(seed, dialled):
+    store, digest = seed
+    parts = [new_store() for _ in range(3)]
+    for number, chunk in enumerate(store.manifest(digest).chunks):
+        parts[number % 3].put_chunk(store.get_chunk(chunk))
+    parts[1].put_chunk(store.get_chunk(digest))
+    mine = new_store()
+    sources = [FakeSource(name, good(part)) for name, part in zip("abc", parts, strict=True)]
+    report = fetch_blob(mine, digest, sources, dialled, deadline_s=20)
+    assert mine.read_blob(digest) == DATA
+    assert report.dropped == ()
+    assert {peer: count // 1024 for peer, count in report.bytes_by_peer.items()} == {
+        "a": 8,
+        "b": 8 + len(store.get_chunk(digest)) // 1024,
+        "c": 8,
+    }
+
+
+def test_a_fetch_resumes_with_what_is_missing(seed, dialled):
+    store, digest = seed
+    mine = new_store()
+    dying = FakeSource("dying", good(store, chunks_max=10))
+    with pytest.raises(StoreError) as caught:
+        fetch_blob(mine, digest, [dying], dialled, deadline_s=20)
+    assert caught.value.code == "CKPT-NO-SOURCE"
+    missing = mine.missing_chunks(digest)
+    # Of ten answers the manifest was the first; the last few may have died in the connection.
+    assert CHUNKS - 9 <= len(missing) < CHUNKS - 3
+    source = FakeSource("good", good(store))
+    report = fetch_blob(mine, digest, [source], dialled, deadline_s=20)
+    assert sorted(source.asked) == sorted(missing)
+    assert report.chunks_fetched == len(missing)
+    assert mine.read_blob(digest) == DATA
+
+
+def test_what_is_held_whole_is_not_asked_for(seed, dialled):
+    store, digest = seed
+    source = FakeSource("a", good(store))
+    report = fetch_blob(store, digest, [source], dialled, deadline_s=20)
+    assert (report.chunks_fetched, source.asked) == (0, [])
+
+
+def test_nobody_has_it_says_so_with_evidence_for_each_source(seed, dialled):
+    _, digest = seed
+    sources = [
+        FakeSource("empty", good(new_store())),
+        FakeSource("gone", None),
+        FakeSource("liar", answering(wrong_bytes)),
+    ]
+    with pytest.raises(StoreError) as caught:
+        fetch_blob(new_store(), digest, sources, dialled, deadline_s=20)
+    error = caught.value
+    assert error.code == "CKPT-NO-SOURCE"
+    assert sorted(line.split()[0] for line in error.evidence) == ["empty", "gone", "liar"]
+    assert any("nothing listens there" in line for line in error.evidence)
+    assert error.likely
+    assert error.do
+
+
+def test_without_sources_it_is_said_at_once(seed, dialled):
+    with pytest.raises(StoreError) as caught:
+        fetch_blob(new_store(), seed[1], [], dialled, deadline_s=20)
+    assert caught.value.code == "CKPT-NO-SOURCE"
+    assert caught.value.evidence == ("no source is known",)
+
+
+def test_one_chunk_that_nobody_has_does_not_keep_the_others_from_coming(seed, dialled):
+    store, digest = seed
+    lost = store.manifest(digest).chunks[3]
+    store._disk.remove(store.chunk_path(lost))
+    mine = new_store()
+    with pytest.raises(StoreError) as caught:
+        fetch_blob(mine, digest, [FakeSource("a", good(store))], dialled, deadline_s=20)
+    assert caught.value.code == "CKPT-NO-SOURCE"
+    assert mine.missing_chunks(digest) == [lost]
+
+
+def test_a_manifest_is_asked_of_another_source_soon(seed, dialled):
+    store, digest = seed
+    mute = FakeSource("mute", silent)
+
+    def patient(source, sock):
+        mute.was_asked.wait(10)
+        good(store)(source, sock)
+
+    started = time.monotonic()
+    mine = new_store()
+    mine.put_blob("snapshot", [DATA[1024:]], {})  # all chunks but the first
+    fetch_blob(mine, digest, [mute, FakeSource("good", patient)], dialled, deadline_s=20)
+    assert time.monotonic() - started < picker.PATIENCE_UNKNOWN_S
+    assert mine.holds_blob(digest)
+
+
+def test_a_silent_source_alone_is_dropped_as_slow(seed, dialled):
+    with pytest.raises(StoreError) as caught:
+        fetch_blob(
+            new_store(),
+            seed[1],
+            [FakeSource("mute", silent)],
+            dialled,
+            deadline_s=20,
+            stall_s=0.05,
+        )
+    assert caught.value.code == "CKPT-NO-SOURCE"
+    assert Fault.SLOW.value in caught.value.evidence[0]
+
+
+def test_the_deadline_ends_a_fetch_that_cannot_end(seed, dialled):
+    started = time.monotonic()
+    with pytest.raises(TryLater) as caught:
+        fetch_blob(new_store(), seed[1], [FakeSource("mute", silent)], dialled, deadline_s=0.05)
+    assert caught.value.code == "FETCH-TIMEOUT"
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_fetch_can_be_cancelled_before_and_while_it_runs(seed, dialled, early):
+    cancellation = Cancellation()
+
+    def behave(source, sock):
+        receive_request(sock)
+        cancellation.cancel()
+        receive_request(sock)
+
+    if early:
+        cancellation.cancel()
+    with pytest.raises(TryLater) as caught:
+        fetch_blob(
+            new_store(),
+            seed[1],
+            [FakeSource("a", behave)],
+            dialled,
+            deadline_s=20,
+            cancellation=cancellation,
+        )
+    assert caught.value.code == "FETCH-CANCELLED"
+
+
+def test_a_source_that_is_still_being_dialled_holds_nobody_up(seed, dialled):
+    store, digest = seed
+    never, left = threading.Event(), threading.Event()
+
+    def connect(source):
+        if source.peer == "black hole":
+            never.wait(20)
+            left.set()
+        return dialled(source)
+
+    mine = new_store()
+    sources = [FakeSource("black hole", None), FakeSource("good", good(store))]
+    report = fetch_blob(mine, digest, sources, connect, deadline_s=20)
+    assert mine.read_blob(digest) == DATA
+    assert report.dropped == ()
+    assert not left.is_set()
+    never.set()
+    assert left.wait(10)
+
+
+def test_progress_grows_to_the_whole(seed, dialled):
+    store, digest = seed
+    seen = []
+    source = FakeSource("a", good(store))
+    fetch_blob(new_store(), digest, [source], dialled, deadline_s=20, progress=seen.append)
+    assert [progress.chunks_fetched for progress in seen] == list(range(1, CHUNKS + 2))
+    assert seen[0].chunks_left == CHUNKS
+    assert seen[-1].fraction == 1.0
+    assert seen[-1].bytes_fetched == len(DATA) + len(store.get_chunk(digest))
+
+
+def test_a_full_disk_stops_the_fetch_with_its_own_error_and_nothing_lost(seed, dialled):
+    store, digest = seed
+    disk = MemoryDisk()
+    mine = Store(Path("/store"), disk=disk, chunk_bytes=1024)
+    disk.fail_at, disk.failure, disk.forever = len(disk.writes) + 30, errno.ENOSPC, True
+    sources = [FakeSource(name, good(store)) for name in "ab"]
+    with pytest.raises(StoreFull):
+        fetch_blob(mine, digest, sources, dialled, deadline_s=20)
+    disk.fail_at = 0
+    held = CHUNKS - len(mine.missing_chunks(digest))
+    assert held > 0
+    report = fetch_blob(mine, digest, sources, dialled, deadline_s=20)
+    assert report.chunks_fetched == CHUNKS - held
+    assert mine.read_blob(digest) == DATA
+
+
+def test_a_digest_that_names_no_blob_is_said_to_be_none(dialled):
+    store = new_store()
+    digest = store.put_chunk(b"a data block")
+    source = FakeSource("a", good(store))
+    with pytest.raises(ManifestInvalid):
+        fetch_blob(new_store(), digest, [source], dialled, deadline_s=20)
+    report = fetch_chunks(new_store(), [digest], [source], dialled, deadline_s=20)
+    assert report.chunks_fetched == 1
+
+
+def test_a_manifest_that_contradicts_itself_is_refused_before_its_chunks_are_asked_for(dialled):
+    store = new_store()
+    chunk = store.put_chunk(b"x" * 1024)
+    digest = store.put_chunk(BlobManifest("index", 1500, 1024, (chunk, chunk), {}).to_wire())
+    source = FakeSource("a", good(store))
+    with pytest.raises(ManifestInvalid):
+        fetch_blob(new_store(), digest, [source], dialled, deadline_s=20)
+    assert source.asked == [digest]
+
+
+def test_bare_chunks_come_once_each_and_only_if_missing(dialled):
+    store, mine = new_store(), new_store()
+    blocks = [store.put_chunk(b"block %d" % number) for number in range(5)]
+    mine.put_chunk(b"block 2")
+    source = FakeSource("a", good(store))
+    wanted = [*blocks, *blocks]
+    report = fetch_chunks(mine, wanted, [source], dialled, deadline_s=20)
+    assert report.chunks_fetched == 4
+    assert [mine.get_chunk(block) for block in blocks] == [b"block %d" % n for n in range(5)]
+    assert digest_of(b"block 2") not in source.asked
+
+
+def test_a_collection_in_mid_fetch_takes_nothing_away(seed, dialled):
+    store, digest = seed
+    mine = new_store()
+    collected = []
+
+    def collect(progress):
+        mine._objects.grow_up(2**62)
+        collected.append(mine.collect_garbage([]).chunks)
+
+    source = FakeSource("a", good(store))
+    fetch_blob(mine, digest, [source], dialled, deadline_s=20, progress=collect)
+    assert collected == [0] * (CHUNKS + 1)
+    assert mine.holds_blob(digest)
+
+
+def test_a_joiner_over_real_tls_gets_a_members_state_bit_for_bit():
+    """The README's story: snapshot here, serve it, fetch it there from two members, load it."""
+    member_store, joiner_store = new_store(), new_store()
+    state, joined = OuterState(5000), OuterState(5000)
+    state.theta[:] = np.random.default_rng(1).standard_normal(5000, dtype=np.float32)
+    digest = state.write_snapshot(member_store, {"step": 3})
+    joiner = Credentials.create(Identity.from_seed(bytes([9]) * 32))
+    with ExitStack() as stack:
+        endpoints = []
+        for number in (1, 2):
+            member = Credentials.create(Identity.from_seed(bytes([number]) * 32))
+            listener = stack.enter_context(
+                Listener(member, "127.0.0.1", 0, allowed=lambda peer: True)
+            )
+            listener.trust(joiner.certificate_der)
+            listener.handle(PURPOSE, ChunkServer(member_store))
+            endpoints.append(Endpoint(member.peer, *listener.address, member.certificate_der))
+        report = fetch_blob(
+            joiner_store,
+            digest,
+            endpoints,
+            lambda endpoint: dial(joiner, endpoint, {"purpose": PURPOSE}, deadline_s=10),
+            deadline_s=30,
+        )
+    joined.load_snapshot(joiner_store, digest)
+    assert joined.digest() == state.digest()
+    assert report.bytes_fetched > 20_000
+    assert set(report.bytes_by_peer) <= {endpoint.peer for endpoint in endpoints}

@@ -1,0 +1,179 @@
+"""The picker's rules, one by one, and then as a whole against sources that do their worst."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.ids import Digest
+from p2ptrain.swarm import Picker
+from p2ptrain.swarm.picker import COPIES_MAX, IN_FLIGHT_MAX, PATIENCE_MIN_S, PATIENCE_UNKNOWN_S
+
+A, B, C, D = (Digest(letter * 64) for letter in "abcd")
+
+
+def picker_of(lanes, digests, in_flight_max=IN_FLIGHT_MAX):
+    picker = Picker(lanes, in_flight_max=in_flight_max)
+    picker.want(digests)
+    return picker
+
+
+def test_each_chunk_is_asked_of_one_source_in_the_order_wanted():
+    picker = picker_of(["x", "y"], [A, B, C])
+    assert [picker.next(lane, 0) for lane in "xyxy"] == [A, B, C, None]
+
+
+def test_a_source_has_a_bounded_number_of_open_requests():
+    picker = picker_of(["x"], [A, B, C], in_flight_max=2)
+    assert [picker.next("x", 0) for _ in range(3)] == [A, B, None]
+    assert picker.arrived("x", A, 1)
+    assert picker.next("x", 1) == C
+
+
+def test_it_is_done_when_all_has_arrived():
+    picker = picker_of(["x"], [A])
+    assert not picker.done
+    picker.next("x", 0)
+    assert not picker.done
+    picker.arrived("x", A, 1)
+    assert (picker.done, picker.stuck, picker.left) == (True, False, 0)
+
+
+def test_more_can_be_wanted_later_and_nothing_twice():
+    picker = picker_of(["x"], [A])
+    picker.next("x", 0)
+    picker.want([A, B, B])
+    assert picker.left == 2
+    assert picker.next("x", 0) == B
+    assert picker.next("x", 0) is None
+
+
+def test_a_chunk_that_one_source_lacks_is_asked_of_another_and_first():
+    picker = picker_of(["x", "y"], [A, B, C, D])
+    assert picker.next("x", 0) == A
+    picker.lacks("x", A)
+    assert picker.next("x", 0) == B
+    assert picker.next("y", 0) == A
+
+
+def test_the_rarest_chunk_goes_first():
+    picker = picker_of(["x", "y", "z"], [A, B])
+    for lane, digest in (("x", A), ("x", B), ("y", B)):
+        picker.lacks_too(lane, digest)
+    assert picker.next("z", 0) == B
+    assert picker.next("y", 0) == A
+
+
+def test_what_a_dropped_source_owed_is_asked_of_the_others():
+    picker = picker_of(["x", "y"], [A, B])
+    assert [picker.next("x", 0), picker.next("x", 0)] == [A, B]
+    picker.drop("x")
+    assert picker.next("x", 0) is None
+    assert {picker.next("y", 0), picker.next("y", 0)} == {A, B}
+    assert not picker.arrived("x", A, 1) or picker.left == 1
+
+
+def test_a_late_chunk_is_asked_of_another_source_and_the_first_copy_counts():
+    picker = picker_of(["x", "y"], [A])
+    assert picker.next("x", 0) == A
+    assert picker.next("y", 1) is None
+    assert picker.reconsider_at() == PATIENCE_UNKNOWN_S
+    assert picker.next("y", PATIENCE_UNKNOWN_S) == A
+    assert picker.arrived("y", A, 6)
+    assert picker.done
+    assert not picker.arrived("x", A, 7)
+
+
+def test_patience_is_learned_from_what_chunks_usually_take():
+    picker = picker_of(["x", "y"], [A, B])
+    picker.next("x", 0)
+    picker.arrived("x", A, 10)
+    picker.next("x", 10)
+    assert picker.reconsider_at() == 10 + 30
+    assert picker.next("y", 39) is None
+    assert picker.next("y", 40) == B
+
+
+def test_an_urgent_chunk_is_late_soon():
+    picker = Picker(["x", "y"])
+    picker.want([A], urgent=True)
+    picker.next("x", 0)
+    assert picker.reconsider_at() == PATIENCE_MIN_S
+    assert picker.next("y", PATIENCE_MIN_S) == A
+
+
+def test_a_late_chunk_is_not_asked_of_everybody():
+    lanes = [str(number) for number in range(10)]
+    picker = picker_of(lanes, [A])
+    asked = [lane for n, lane in enumerate(lanes) if picker.next(lane, n * 100)]
+    assert len(asked) == COPIES_MAX
+
+
+def test_nothing_is_asked_twice_of_the_same_source():
+    picker = picker_of(["x"], [A])
+    assert picker.next("x", 0) == A
+    assert picker.next("x", 1000) is None
+
+
+def test_it_is_stuck_when_nobody_that_is_left_may_have_what_is_wanted():
+    picker = picker_of(["x", "y"], [A, B])
+    for lane in "xy":
+        assert picker.next(lane, 0) == A
+        picker.lacks(lane, A)
+        assert not picker.stuck
+    assert list(picker.hopeless) == [A]
+    assert picker.next("x", 0) == B
+    assert not picker.stuck
+    picker.drop("x")
+    assert not picker.stuck
+    picker.drop("y")
+    assert picker.stuck
+    assert set(picker.hopeless) == {A, B}
+
+
+def test_without_sources_it_is_stuck_at_once():
+    assert picker_of([], [A]).stuck
+    assert not picker_of([], []).stuck
+
+
+SOURCES = st.dictionaries(
+    st.sampled_from("vwxyz"),
+    st.tuples(st.sets(st.integers(0, 11)), st.one_of(st.none(), st.integers(0, 8))),
+    max_size=5,
+)
+
+
+@given(SOURCES, st.integers(1, 12), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_all_that_a_lasting_source_has_arrives_and_every_rule_holds(
+    sources, count, in_flight_max, rng
+):
+    """`sources`: for each lane what it holds, and after how many requests it dies."""
+    digests = [Digest(f"{number:064x}") for number in range(count)]
+    picker = picker_of(sources, digests, in_flight_max)
+    asked = {lane: [] for lane in sources}
+    requests = dict.fromkeys(sources, 0)
+    arrived = set()
+    now = 0.0
+    while not (picker.done or picker.stuck):
+        now += 10
+        lane = rng.choice(sorted(picker.lanes))
+        held, dies_after = sources[lane]
+        while (digest := picker.next(lane, now)) is not None:
+            assert digest not in asked[lane]
+            assert digest not in arrived
+            asked[lane].append(digest)
+            requests[lane] += 1
+        assert len(asked[lane]) <= in_flight_max
+        if dies_after is not None and requests[lane] > dies_after:
+            picker.drop(lane)
+            asked[lane].clear()
+        elif asked[lane]:
+            digest = asked[lane].pop(0)
+            if int(digest, 16) not in held:
+                picker.lacks(lane, digest)
+            elif picker.arrived(lane, digest, now):
+                assert digest not in arrived
+                arrived.add(digest)
+    lasting = [held for held, dies_after in sources.values() if dies_after is None]
+    assert arrived >= {d for d in digests if any(int(d, 16) in held for held in lasting)}
+    assert picker.done == (arrived == set(digests))

@@ -1,0 +1,166 @@
+"""Requests and responses over a pair of sockets, and what is made of nonsense."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.dataplane import plain_pair
+from p2ptrain.encoding import pack
+from p2ptrain.errors import PeerLost, RemoteProtocolError
+from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store, digest_of
+from p2ptrain.swarm import ChunkServer
+from p2ptrain.swarm.wire import (
+    REQUEST_BYTES_MAX,
+    SLICE_BYTES,
+    receive_request,
+    receive_response,
+    send_request,
+    send_response,
+)
+
+
+@pytest.fixture
+def pair():
+    client, server = plain_pair("client", "server")
+    yield client, server
+    client.close()
+    server.close()
+
+
+@pytest.fixture
+def buffer():
+    return bytearray(CHUNK_BYTES_MAX)
+
+
+@pytest.fixture
+def store():
+    return Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
+
+
+@pytest.fixture
+def served(pair, store):
+    """Starts a server of `store` on the pair; its thread must end when the client closes."""
+    threads = []
+
+    def serve(**options):
+        server = ChunkServer(store, **options)
+        threads.append(threading.Thread(target=server, args=(pair[1], {"purpose": "swarm"})))
+        threads[0].start()
+        return server
+
+    yield serve
+    pair[0].close()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_request_and_its_answers_cross_the_wire(pair, buffer):
+    client, server = pair
+    send_request(client, digest_of(b"chunk"))
+    assert receive_request(server) == digest_of(b"chunk")
+    send_response(server, b"chunk")
+    send_response(server, None)
+    send_response(server, b"")
+    assert bytes(receive_response(client, buffer)) == b"chunk"
+    assert receive_response(client, buffer) is None
+    assert bytes(receive_response(client, buffer)) == b""
+
+
+def test_a_limit_is_asked_before_every_slice(pair, buffer):
+    client, server = pair
+    chunk = bytes(2 * SLICE_BYTES + 7)
+    asked = []
+    sender = threading.Thread(target=send_response, args=(server, chunk, asked.append))
+    sender.start()
+    assert len(receive_response(client, buffer)) == len(chunk)
+    sender.join()
+    assert asked == [SLICE_BYTES, SLICE_BYTES, 7]
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"",
+        b"\xff" * 40,
+        pack({}),
+        pack({"chunk": "ab" * 32}),
+        pack({"chunk": bytes(31)}),
+        pack({"chunk": bytes(33)}),
+        pack({"chunk": bytes(32), "more": 1}),
+        pack([bytes(32)]),
+        pack({"chunk": bytes(32)}) + b"\0",
+    ],
+)
+def test_a_malformed_request_is_the_clients_fault(pair, request_bytes):
+    client, server = pair
+    client.send_frame(request_bytes)
+    with pytest.raises(RemoteProtocolError):
+        receive_request(server)
+
+
+def test_an_oversize_request_is_refused_before_it_is_read(pair):
+    client, server = pair
+    client.send_all((REQUEST_BYTES_MAX + 1).to_bytes(4, "big"))
+    with pytest.raises(RemoteProtocolError):
+        receive_request(server)
+
+
+@pytest.mark.parametrize(
+    "header", [(0, CHUNK_BYTES_MAX + 1), (0, 2**32 - 1), (1, 5), (2, 0), (255, 255)]
+)
+def test_a_malformed_response_is_the_servers_fault(pair, buffer, header):
+    client, server = pair
+    status, length = header
+    server.send_all(bytes([status]) + length.to_bytes(4, "big"))
+    with pytest.raises(RemoteProtocolError):
+        receive_response(client, buffer)
+
+
+def test_the_server_sends_what_it_has_and_says_what_it_lacks(pair, buffer, store, served):
+    client, _ = pair
+    held = store.put_chunk(b"held")
+    server = served()
+    for digest in (held, digest_of(b"absent"), held):
+        send_request(client, digest)
+    assert bytes(receive_response(client, buffer)) == b"held"
+    assert receive_response(client, buffer) is None
+    assert bytes(receive_response(client, buffer)) == b"held"
+    assert receive_after_close(client) == "lost"
+    assert server.bytes_sent >= 4
+
+
+def receive_after_close(client):
+    client.close()
+    with pytest.raises(PeerLost):
+        client.receive_frame()
+    return "lost"
+
+
+def test_the_server_asks_memory_first(pair, buffer, served):
+    fresh = b"not yet on disk"
+    served(extra=lambda digest: fresh if digest == digest_of(fresh) else None)
+    send_request(pair[0], digest_of(fresh))
+    assert bytes(receive_response(pair[0], buffer)) == fresh
+
+
+def test_a_rotten_chunk_is_answered_as_missing_not_passed_on(pair, buffer, store, served):
+    digest = store.put_chunk(b"x" * 100)
+    store._disk.damage(store.chunk_path(digest), lambda data: b"y" * 100)
+    served()
+    send_request(pair[0], digest)
+    assert receive_response(pair[0], buffer) is None
+
+
+def test_the_server_leaves_a_client_that_talks_nonsense(pair, store):
+    client, sock = pair
+    client.send_frame(b"GET / HTTP/1.1")
+    with pytest.raises(RemoteProtocolError):
+        ChunkServer(store)(sock, {})
+
+
+def test_the_server_leaves_a_client_that_is_silent(pair, store):
+    ChunkServer(store, idle_s=0.01)(pair[1], {})
