@@ -14,17 +14,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.propose import failure_known, finished_update, survivors
+from p2ptrain.ledger.propose import failure_known, finished_update, result_is_stale, survivors
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, why_invalid
 from p2ptrain.ledger.values import Commit, Roster, Value
 from p2ptrain.ledger.view import View
-
-COMMIT_FIRST_ROUNDS = 4
-"""For so many rounds a voter that holds a finished update refuses to try the reduce again.
-After that the others evidently cannot get the bytes, and going on is better than standing
-still.
-"""
 
 
 class Answer(Enum):
@@ -46,9 +40,9 @@ _YES = Verdict(Answer.YES, "it fits what this node knows")
 
 
 def may_accept(
-    rules: Rules, state: LedgerState, view: View, value: Value, round: int, *, forced: bool
+    rules: Rules, state: LedgerState, view: View, value: Value, now: float, *, forced: bool
 ) -> Verdict:
-    """May this node accept `value` in `round`? `forced` if the promises leave no other choice."""
+    """May this node accept `value` now? `forced` if the promises leave the proposer no choice."""
     fault = why_invalid(rules, state, value)
     if fault:
         return Verdict(Answer.NO, fault)
@@ -57,8 +51,8 @@ def may_accept(
     if forced:
         return _YES
     if isinstance(value, Roster):
-        return _judge_roster(state, view, value, round)
-    return _judge_skip(rules, state, view, round)
+        return _judge_roster(rules, state, view, value, now)
+    return _judge_skip(rules, state, view, now)
 
 
 def _judge_commit(view: View, commit: Commit, *, forced: bool) -> Verdict:
@@ -83,7 +77,9 @@ def _contradicted(view: View, commit: Commit) -> str:
     return ""
 
 
-def _judge_roster(state: LedgerState, view: View, roster: Roster, round: int) -> Verdict:
+def _judge_roster(
+    rules: Rules, state: LedgerState, view: View, roster: Roster, now: float
+) -> Verdict:
     me = view.me
     if state.is_member(me) and me not in roster.members and view.stays(me):
         return Verdict(Answer.NO, f"it drops {me}, which is here")
@@ -93,7 +89,7 @@ def _judge_roster(state: LedgerState, view: View, roster: Roster, round: int) ->
     own = _judge_own_part(state, view, roster)
     if own is not None:
         return own
-    return _judge_again(state, view, round) if state.phase is Phase.REDUCE else _YES
+    return _judge_again(rules, state, view, now) if state.phase is Phase.REDUCE else _YES
 
 
 def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Verdict | None:
@@ -107,18 +103,20 @@ def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Verdict |
     return None
 
 
-def _judge_again(state: LedgerState, view: View, round: int) -> Verdict:
+def _judge_again(rules: Rules, state: LedgerState, view: View, now: float) -> Verdict:
     """May the reduce under way be given up?"""
+    if result_is_stale(rules, view, now):
+        return _YES
     update = finished_update(state, view)
-    if update is not None and update in view.held and round < COMMIT_FIRST_ROUNDS:
+    if update is not None and update in view.held:
         return Verdict(Answer.LATER, "the reduce is done and this node holds the result")
     if not failure_known(state, view):
         return Verdict(Answer.LATER, "no failure of the reduce is known here")
     return _YES
 
 
-def _judge_skip(rules: Rules, state: LedgerState, view: View, round: int) -> Verdict:
-    given_up = _judge_again(state, view, round)
+def _judge_skip(rules: Rules, state: LedgerState, view: View, now: float) -> Verdict:
+    given_up = _judge_again(rules, state, view, now)
     if given_up.answer is not Answer.YES:
         return given_up
     if state.attempt < rules.attempts_max:

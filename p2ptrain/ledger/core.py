@@ -22,7 +22,7 @@ from p2ptrain.ledger.catchup import Catchup, page_from
 from p2ptrain.ledger.effects import Announce, AskEntries, Decided, Effect, Note, Send
 from p2ptrain.ledger.electorate import Electorate, Sign
 from p2ptrain.ledger.events import Event, Heard, Received
-from p2ptrain.ledger.instance import Counsel, Instance
+from p2ptrain.ledger.instance import Counsel, Instance, Judge
 from p2ptrain.ledger.messages import (
     Entries,
     EntriesRequest,
@@ -214,7 +214,7 @@ class Ledger:
         self._observe(now)
         wish = self._wish(now)
         self._look_again_at = wish.look_again_at
-        return Counsel(wish.value, self._judge, self._holders, self.view.down)
+        return Counsel(wish.value, self._judge(now), self._holders, self.view.down)
 
     def _observe(self, now: float) -> None:
         """Note since when there is enough to go on, or a failure: grace and patience count
@@ -226,14 +226,20 @@ class Ledger:
                 view.enough_since = None
             elif view.enough_since is None:
                 view.enough_since = now
-        elif view.failed_since is None and propose.failure_known(self.state, view):
+            return
+        if view.failed_since is None and propose.failure_known(self.state, view):
             view.failed_since = now
+        if view.done_since is None and propose.finished_update(self.state, view) is not None:
+            view.done_since = now
 
     def _wish(self, now: float) -> Wish:
         return propose.what_to_propose(self.rules, self.state, self.view, now)
 
-    def _judge(self, value: Value, round: int, forced: bool) -> accept.Verdict:
-        return accept.may_accept(self.rules, self.state, self.view, value, round, forced=forced)
+    def _judge(self, now: float) -> Judge:
+        def judge(value: Value, forced: bool) -> accept.Verdict:
+            return accept.may_accept(self.rules, self.state, self.view, value, now, forced=forced)
+
+        return judge
 
     def _holders(self, update: Digest, proposer: PeerId) -> tuple[PeerId, ...]:
         return accept.holders_of(self.state, self.view, update, proposer)

@@ -37,12 +37,16 @@ ROUND_JUMP_MAX = 1 << 20
 """A peer that names an absurd round must not use the rounds up for everybody."""
 
 
+Judge = Callable[[Value, bool], Verdict]
+"""judge(value, forced): may this be accepted? `forced` if the promises leave no choice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Counsel:
     """What the instance is told at each step: wishes, judgement, and who seems to be down."""
 
     wish: Value | None
-    judge: Callable[[Value, int, bool], Verdict]
+    judge: Judge
     holders: Callable[[Digest, PeerId], tuple[PeerId, ...]]
     down: AbstractSet[PeerId]
 
@@ -216,7 +220,7 @@ class Instance:
         if proposal is None:
             return []
         proposer = self.electorate.proposer(proposal.round)
-        verdict = counsel.judge(proposal.entry.value, proposal.round, _is_forced(proposal))
+        verdict = counsel.judge(proposal.entry.value, _is_forced(proposal))
         if verdict.answer is Answer.LATER:
             return self._wait(verdict, proposer, counsel, now)
         self.pending = None
@@ -302,9 +306,21 @@ class Instance:
         return effects + self._lead(counsel, now)
 
     def _propose_after_promises(self, counsel: Counsel, now: float) -> list[Effect]:
-        proofs = tuple(self._promises.values())
-        entry = self._entry(counsel) if self._best is None else self._best.entry
-        return self._propose(entry, proofs, counsel, now)
+        best = self._best
+        if best is None or self._may_pass_over(best.entry, counsel):
+            free = tuple(it for it in self._promises.values() if it.accepted is None)
+            return self._propose(self._entry(counsel), free, counsel, now)
+        return self._propose(best.entry, tuple(self._promises.values()), counsel, now)
+
+    def _may_pass_over(self, entry: Entry, counsel: Counsel) -> bool:
+        """Whether what somebody accepted cannot be accepted here, and cannot have been chosen
+        either: a quorum had not accepted anything. Its promises alone are then as good as all
+        of them.
+        """
+        free = {voter for voter, it in self._promises.items() if it.accepted is None}
+        if not self.electorate.reached(free):
+            return False
+        return counsel.judge(entry.value, True).answer is Answer.LATER
 
     def _propose(
         self,
@@ -318,7 +334,7 @@ class Instance:
         proposal = Propose(self.round, entry, proofs)
         effects: list[Effect] = []
         if self.acceptor.accepted != Accepted(self.round, entry):
-            verdict = counsel.judge(entry.value, self.round, _is_forced(proposal))
+            verdict = counsel.judge(entry.value, _is_forced(proposal))
             if verdict.answer is not Answer.YES:
                 return self._wait(verdict, self.electorate.me, counsel, now)
             effects.append(Persist(self.acceptor.accept(self.round, entry)))

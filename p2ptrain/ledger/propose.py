@@ -1,8 +1,8 @@
 """What this node would have agreed next: a pure function of rules, state, what it heard, and time.
 
 The answer always has its reason in words, and names whom it waits for; people read it in the
-status. Grace and patience are measured from the times that the view noted (`View.enough_since`,
-`View.failed_since`), so that nothing here has a clock or a memory.
+status. Grace and patience are measured from the times that the view noted (`View.enough_since` and
+the like), so that nothing here has a clock or a memory.
 """
 
 from __future__ import annotations
@@ -162,8 +162,10 @@ def _admits(view: View, peer: PeerId) -> bool:
 
 def _while_reducing(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
     update = finished_update(state, view)
+    if update is not None and (update in view.held or not result_is_stale(rules, view, now)):
+        return _commit(rules, state, view, update)
     if update is not None:
-        return _commit(state, view, update)
+        return _again(rules, state, view, now, "its result cannot be had")
     roster = state.roster
     assert roster is not None
     live = [peer for peer in roster.peers if peer not in view.down]
@@ -173,7 +175,7 @@ def _while_reducing(rules: Rules, state: LedgerState, view: View, now: float) ->
     patient_until = view.failed_since + rules.patience_s
     if silent and now < patient_until:
         return Wish(None, "a reduce failed; hearing the others", silent, patient_until)
-    return _again(rules, state, view, now)
+    return _again(rules, state, view, now, "it failed")
 
 
 def finished_update(state: LedgerState, view: View) -> Digest | None:
@@ -196,6 +198,15 @@ def finished_update(state: LedgerState, view: View) -> Digest | None:
     return min(voices, key=lambda update: (-voices[update], update))
 
 
+def result_is_stale(rules: Rules, view: View, now: float) -> bool:
+    """Whether a finished reduce was not committed for so long that its bytes evidently cannot be
+    had.
+
+    Then trying again is better than standing still, and who holds the result lets it go.
+    """
+    return view.done_since is not None and now >= view.done_since + rules.grace_s
+
+
 def failed(state: LedgerState, view: View, peer: PeerId) -> bool:
     """Whether `peer` reported that it gave the reduce under way up."""
     report, roster = view.failed.get(peer), state.roster
@@ -212,24 +223,26 @@ def failure_known(state: LedgerState, view: View) -> bool:
     return not live or any(failed(state, view, peer) for peer in live)
 
 
-def _commit(state: LedgerState, view: View, update: Digest) -> Wish:
+def _commit(rules: Rules, state: LedgerState, view: View, update: Digest) -> Wish:
     roster = state.roster
     assert roster is not None
     newest = -1 if state.snapshot is None else state.snapshot.step
     fresh = [step for step in view.snapshots if newest < step <= state.step]
     snapshot = SnapshotRef(max(fresh), view.snapshots[max(fresh)]) if fresh else None
     value = Commit(state.step, roster.attempt, update, snapshot)
-    return Wish(value, f"the reduce of outer step {state.step} is done")
+    reason = f"the reduce of outer step {state.step} is done"
+    if update in view.held or view.done_since is None:
+        return Wish(value, reason)
+    return Wish(value, reason, look_again_at=view.done_since + rules.grace_s)
 
 
-def _again(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
+def _again(rules: Rules, state: LedgerState, view: View, now: float, why: str) -> Wish:
     if state.attempt >= rules.attempts_max:
         return Wish(Skip(state.step), f"all {rules.attempts_max} attempts failed")
     able = survivors(rules, state, view)
     if len(able) >= rules.participants_min:
-        return _opening(state, view, able, f"attempt {state.attempt - 1} failed")
-    assert view.failed_since is not None
-    until = view.failed_since + rules.grace_s
+        return _opening(state, view, able, f"attempt {state.attempt - 1}: {why}")
+    until = now if view.failed_since is None else view.failed_since + rules.grace_s
     if now < until:
         return Wish(None, "too few are left to try again", look_again_at=until)
     return Wish(Skip(state.step), "too few are left to try again")

@@ -38,7 +38,8 @@ SNAPSHOTS_MAX = 8
 @dataclass(slots=True)
 class View:
     """`enough_since`: when a quorum and enough contributors were first seen ready for this step.
-    `failed_since`: when the first failure of the reduce under way became known.
+    `failed_since`, `done_since`: when the first failure, the first result of the reduce under way
+    became known.
     """
 
     me: PeerId
@@ -53,6 +54,7 @@ class View:
     snapshots: dict[int, Digest] = field(default_factory=dict)
     enough_since: float | None = None
     failed_since: float | None = None
+    done_since: float | None = None
 
     def allows(self, peer: PeerId) -> bool:
         return self.allowed is None or peer in self.allowed
@@ -101,7 +103,7 @@ class View:
         """A new entry holds: forget what was about earlier steps, attempts and memberships."""
         if (before.step, before.phase) != (state.step, state.phase):
             self.enough_since = None
-        self.failed_since = None
+        self.failed_since = self.done_since = None
         attempt = state.attempt if state.roster is None else state.roster.attempt
         self.ready = {peer: it for peer, it in self.ready.items() if it.step >= state.step}
         now = (state.step, attempt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2ptrain.ledger.accept import COMMIT_FIRST_ROUNDS, Answer, Verdict, holders_of, may_accept
+from p2ptrain.ledger.accept import Answer, Verdict, holders_of, may_accept
 from p2ptrain.ledger.events import (
     Allowed,
     Event,
@@ -33,12 +33,12 @@ ME_READY = Ready(A, 0, 200, 2)
 
 
 def verdict(
-    state: LedgerState, value: Value, *events: Event, round: int = 0, forced: bool = False
+    state: LedgerState, value: Value, *events: Event, now: float = 0.0, forced: bool = False
 ) -> Verdict:
-    view = View(A)
+    view = View(A, done_since=0.0)
     for event in events:
         view.note(event)
-    return may_accept(RULES, state, view, value, round, forced=forced)
+    return may_accept(RULES, state, view, value, now, forced=forced)
 
 
 YES = Verdict(Answer.YES, "it fits what this node knows")
@@ -124,10 +124,10 @@ def test_a_reduce_is_not_given_up_before_a_failure_is_known_here() -> None:
     assert verdict(REDUCING, AGAIN, ME_READY, ReduceFailed(B, 0, 0)) == YES
 
 
-def test_a_finished_result_is_defended_for_some_rounds() -> None:
+def test_a_finished_result_is_defended_for_the_grace_time() -> None:
     events = [ME_READY, ReduceFailed(B, 0, 0), ReduceDone(A, 0, 0, U), UpdateHeld(U)]
     assert verdict(REDUCING, AGAIN, *events).answer is Answer.LATER
-    assert verdict(REDUCING, AGAIN, *events, round=COMMIT_FIRST_ROUNDS) == YES
+    assert verdict(REDUCING, AGAIN, *events, now=RULES.grace_s) == YES
 
 
 def test_a_skip_is_accepted_only_when_nothing_else_is_left() -> None:

@@ -205,6 +205,20 @@ def test_a_result_that_only_the_dead_hold_is_lost() -> None:
     assert held == Commit(0, 0, digest("u"))
 
 
+def test_a_result_that_cannot_be_had_is_given_up_after_the_grace_time() -> None:
+    done = ReduceDone(B, 0, 0, digest("u"))
+    view = View(A, done_since=1.0)
+    for event in (done, *ready(A, B, C)):
+        view.note(event)
+    hopes = what_to_propose(RULES, REDUCING, view, 10.9)
+    assert (hopes.value, hopes.look_again_at) == (Commit(0, 0, digest("u")), 11.0)
+    gives_up = what_to_propose(RULES, REDUCING, view, 11.0)
+    assert gives_up.value == Roster(0, 1, (A, B, C), (), EVERYBODY)
+    assert gives_up.reason == "attempt 0: its result cannot be had"
+    view.note(UpdateHeld(digest("u")))
+    assert what_to_propose(RULES, REDUCING, view, 99.0).value == Commit(0, 0, digest("u"))
+
+
 def test_the_commit_carries_the_newest_snapshot_that_is_not_certified_yet() -> None:
     taken: list[Event] = [SnapshotTaken(0, digest("s")), SnapshotTaken(7, digest("early"))]
     got = wish(REDUCING, [*taken, ReduceDone(B, 0, 0, digest("u"))])
@@ -219,7 +233,7 @@ def test_a_first_failure_waits_a_moment_for_the_others() -> None:
 def test_when_all_living_participants_failed_it_is_tried_again_at_once() -> None:
     got = wish(REDUCING, [PeerDown(C), *failed(A, B, suspects=(C,))], now=1.0, failed_since=1.0)
     again = Roster(0, 1, (A, B), (), EVERYBODY[:2])
-    assert got == Wish(again, "attempt 0 failed")
+    assert got == Wish(again, "attempt 0: it failed")
 
 
 def test_a_suspect_of_half_of_the_others_stays_a_member_but_sits_out() -> None:

@@ -1,0 +1,553 @@
+"""Stories of a few ledgers: who says what to whom, who is lost, and what is agreed all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.effects import Announce, Decided, FetchUpdate, Note, Persist, Send
+from p2ptrain.ledger.events import (
+    Event,
+    Joining,
+    Leaving,
+    PeerDown,
+    PeerUp,
+    Ready,
+    Received,
+    ReduceDone,
+    ReduceFailed,
+    Tick,
+)
+from p2ptrain.ledger.instance import Stage
+from p2ptrain.ledger.messages import (
+    Accept,
+    Outcome,
+    Prepare,
+    Promise,
+    PromiseProof,
+    Propose,
+    Refused,
+)
+from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.values import Commit, Entry, Roster, Skip, Vote
+from p2ptrain.testing.ledgers import Group, Letter, digest, peers, small_rules
+
+A, B, C, D = peers("a b c d")
+U = digest("u")
+
+
+def group(founders: str = "a b c", **rules: int) -> Group:
+    return Group(small_rules(founders, **rules))
+
+
+def reducing(founders: str = "a b c", **rules: int) -> Group:
+    """A group whose first roster is agreed: everybody is in the reduce of step 0."""
+    some = group(founders, **rules)
+    some.ready(founders)
+    some.deliver()
+    assert set(some.heights().values()) == {1}
+    return some
+
+
+def kinds(letters: list[Letter]) -> list[str]:
+    return [f"{it.sender}→{it.receiver} {type(it.message).__name__}" for it in letters]
+
+
+# ── without faults ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_step_takes_two_entries_and_each_takes_one_round_trip() -> None:
+    some = group()
+    some.ready("a b c")
+    proposals, some.mail = some.mail, []
+    assert kinds(proposals) == ["b→a Propose", "b→c Propose"]
+    for letter in proposals:
+        some.tell(letter.receiver, Received(letter.sender, letter.message))
+    assert kinds(some.mail) == ["a→b Accept", "c→b Accept"]
+    some.deliver()
+    assert some.heights() == {"a": 1, "b": 1, "c": 1}
+    some.hold(U, "a b c")
+    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.deliver()
+    assert {(it.state.height, it.state.step) for it in some.ledgers.values()} == {(2, 1)}
+    assert len({it.state.head for it in some.ledgers.values()}) == 1
+
+
+def test_proposers_take_turns() -> None:
+    some = group(outer_steps=3)
+    turns = [some["a"]._instance.electorate.proposer(round) for round in range(4)]
+    assert turns == [B, C, A, B]
+    some.ready("a b c")
+    some.deliver()
+    assert some["a"]._instance.electorate.proposer(0) == C
+
+
+def test_a_founder_alone_decides_alone() -> None:
+    some = group("a")
+    some.ready("a")
+    some.hold(U, "a")
+    some.tell("a", ReduceDone(A, 0, 0, U))
+    assert (some["a"].state.height, some["a"].state.step, some.mail) == (2, 1, [])
+
+
+def test_votes_are_durable_before_they_are_sent_and_entries_before_they_are_told() -> None:
+    some = group()
+    log = []
+    for peer in (A, B, C):
+        state = some[peer].state
+        for receiver in (A, B, C):
+            log.append(some.tell(receiver, *_ready(peer, state.step)))
+    effects = [effect for effects in log for effect in effects]
+    proposal = next(i for i, it in enumerate(effects) if isinstance(it, Send))
+    assert isinstance(effects[proposal - 1], Persist)
+    while some.mail:
+        letter = some.mail.pop(0)
+        effects = some.tell(letter.receiver, Received(letter.sender, letter.message))
+        shapes = [type(effect) for effect in effects]
+        if Decided in shapes and Announce in shapes:
+            assert shapes.index(Decided) < shapes.index(Announce)
+        if any(isinstance(it, Send) and isinstance(it.message, Accept) for it in effects):
+            assert shapes[:2] == [Persist, Send]
+
+
+def _ready(peer: PeerId, step: int) -> list[Event]:
+    return [Ready(peer, step, 200, 2)]
+
+
+def test_nothing_is_said_or_timed_while_nothing_is_due() -> None:
+    some = group()
+    some.tell_all(Tick())
+    assert some.mail == []
+    assert all(ledger.next_deadline() is None for ledger in some.ledgers.values())
+
+
+def test_the_run_ends_and_then_nothing_moves() -> None:
+    some = reducing(outer_steps=1)
+    some.hold(U, "a b c")
+    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.deliver()
+    assert {ledger.state.phase for ledger in some.ledgers.values()} == {Phase.ENDED}
+    some.tell_all(Joining(D), ReduceFailed(A, 0, 0), PeerDown(B))
+    some.wait(30)
+    assert set(some.heights().values()) == {2}
+
+
+# ── messages are lost ────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_lost_is_sent_again() -> None:
+    some = group()
+    some.ready("a b c")
+    some.deliver(lambda letter: False)
+    some.wait(0.6)
+    assert some.heights() == {"a": 1, "b": 1, "c": 1}
+    assert some["a"].chain[0].certificate.round == 0
+
+
+def test_who_misses_the_outcome_learns_it_from_the_next_round() -> None:
+    some = group()
+    some.ready("a b c")
+    some.deliver(lambda letter: not isinstance(letter.message, Outcome))
+    assert some.heights() == {"a": 0, "b": 1, "c": 0}
+    some.wait(5)
+    assert some.heights() == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_refusal_brings_a_proposer_that_lost_its_memory_up_to_date() -> None:
+    some = reducing()
+    some.tell_all(PeerDown(C))
+    some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(B, 0, 0))
+    some.deliver(lambda letter: not isinstance(letter.message, Accept))
+    assert some["b"]._instance.round == 1
+    some.tell("b", Received(C, Propose(0, Entry(2, some["b"].state.head, Skip(0)))))
+    assert kinds(some.mail) == ["b→c Refused"]
+    assert isinstance(some.mail[0].message, Refused)
+    assert some.mail[0].message.promised == 1
+
+
+# ── proposers fail ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_dead_proposer_is_passed_over_at_once() -> None:
+    some = group()
+    some.crash("b")
+    some.tell_all(PeerDown(B))
+    some.ready("a c")
+    some.deliver()
+    assert some.heights() == {"a": 1, "c": 1}
+    assert some.now == 0.0
+    assert some["a"].state.voters == (A, C)
+    assert some["a"].chain[0].certificate.round == 1
+
+
+def test_a_silent_proposer_costs_one_round() -> None:
+    some = group()
+    some.crash("b")
+    for peer in (A, C):
+        some.tell(peer, *_ready(A, 0), *_ready(C, 0), *_ready(B, 0))
+    some.wait(0.9)
+    assert some.heights() == {"a": 0, "c": 0}
+    some.wait(0.2)
+    assert some.heights() == {"a": 1, "c": 1}
+
+
+def test_what_a_dead_proposer_had_accepted_by_one_is_found_and_adopted() -> None:
+    """b's proposal reaches only a, b dies. c leads round 1, would rather skip b, but has to
+    adopt.
+    """
+    some = group()
+    some.ready("a b c")
+    some.deliver(lambda letter: letter.receiver == A)
+    some.crash("b")
+    some.tell_all(PeerDown(B))
+    some.deliver()
+    chosen = some["c"].chain[0]
+    assert chosen.certificate.round == 1
+    assert isinstance(chosen.entry.value, Roster)
+    assert chosen.entry.value.voters == (A, B, C)
+
+
+def test_a_proposer_of_round_0_that_restarts_proposes_what_it_had_accepted() -> None:
+    some = group()
+    some.ready("a b c")
+    first = some.mail[0].message
+    some.deliver(lambda letter: False)
+    some.crash("b")
+    some.start("b")
+    some.tell("b", PeerDown(C), *_ready(A, 0), *_ready(B, 0))
+    assert [letter.message for letter in some.mail] == [first, first]
+    some.deliver()
+    assert some.heights()["a"] == 1
+
+
+def test_a_proposer_that_restarts_does_not_lead_a_later_round_again() -> None:
+    some = group()
+    some.crash("b")
+    some.tell_all(PeerDown(B))
+    some.ready("a c")
+    assert "c→a Prepare" in kinds(some.mail)
+    some.deliver(lambda letter: False)
+    some.crash("c")
+    some.start("c")
+    some.tell("c", PeerDown(B), *_ready(A, 0), *_ready(C, 0))
+    assert some["c"]._instance.stage is Stage.SPENT
+    assert some.mail == []
+    some.wait(10)
+    assert some.heights() == {"a": 1, "c": 1}
+
+
+def test_a_voter_that_restarts_keeps_its_promise() -> None:
+    some = group()
+    some.ready("a b c")
+    proposal = some.mail[0]
+    some.mail = []
+    some.tell("a", Received(C, Prepare(1, 1)))
+    some.crash("a")
+    some.start("a")
+    effects = some.tell("a", *_ready(A, 0), Received(B, proposal.message))
+    assert not any(isinstance(it, Send) and isinstance(it.message, Accept) for it in effects)
+    assert some["a"]._instance.acceptor.promised == 1
+
+
+def test_all_crash_at_once_and_go_on_from_disk() -> None:
+    some = reducing()
+    heads = {ledger.state.head for ledger in some.ledgers.values()}
+    for name in "abc":
+        some.crash(name)
+    for name in "abc":
+        some.start(name)
+    assert {ledger.state.head for ledger in some.ledgers.values()} == heads
+    some.tell_all(*[ReduceFailed(peer, 0, 0) for peer in (A, B, C)])
+    some.ready("a b c")
+    some.deliver()
+    assert {(it.state.height, it.state.attempt) for it in some.ledgers.values()} == {(2, 2)}
+
+
+# ── quorums ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("founders", "alive", "decides"),
+    [
+        ("a b", "a", True),
+        ("a b", "b", False),
+        ("a b c", "b", False),
+        ("a b c", "b c", True),
+        ("a b c d", "a c", True),
+        ("a b c d", "c d", False),
+        ("a b c d", "b c d", True),
+        ("a b c d e", "c d", False),
+        ("a b c d e", "c d e", True),
+    ],
+)
+def test_a_majority_goes_on_and_an_exact_half_only_with_the_first_ranked(
+    founders: str, alive: str, decides: bool
+) -> None:
+    some = group(founders)
+    for peer in set(peers(founders)) - set(peers(alive)):
+        some.crash(peer)
+        some.tell_all(PeerDown(peer))
+    some.ready(alive)
+    some.wait(20)
+    assert set(some.heights().values()) == {1 if decides else 0}
+
+
+def test_without_a_quorum_rounds_are_not_used_up_and_it_goes_on_when_they_return() -> None:
+    some = group()
+    some.tell("a", PeerDown(B), PeerDown(C), *_ready(A, 0), *_ready(B, 0))
+    some.wait(100, lambda letter: False)
+    assert some["a"]._instance.round == 0
+    some.tell("a", PeerUp(B))
+    some.ready("a b c")
+    some.wait(2)
+    assert set(some.heights().values()) == {1}
+
+
+def test_two_halves_never_both_decide() -> None:
+    some = group("a b c d")
+    left, right = {A, B}, {C, D}
+    for peer in left:
+        some.tell(peer, PeerDown(C), PeerDown(D), *_ready(A, 0), *_ready(B, 0))
+    for peer in right:
+        some.tell(peer, PeerDown(A), PeerDown(B), *_ready(C, 0), *_ready(D, 0))
+    some.wait(30, lambda letter: (letter.sender in left) == (letter.receiver in left))
+    assert some.heights() == {"a": 1, "b": 1, "c": 0, "d": 0}
+    assert some["a"].state.voters == (A, B)
+
+
+# ── commits ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_voter_without_the_bytes_fetches_them_and_then_votes() -> None:
+    some = reducing()
+    some.hold(U, "c")
+    some.tell_all(ReduceDone(C, 0, 0, U))
+    some.deliver()
+    assert set(some.heights().values()) == {1}
+    asked = dict(some.fetches)
+    assert asked == {A: FetchUpdate(U, (C, B)), B: FetchUpdate(U, (C, A))}
+    some.hold(U, "a")
+    some.deliver()
+    assert some.heights() == {"a": 2, "b": 2, "c": 2}
+    assert some["b"].updates[0].update == U
+
+
+def test_a_proposer_without_the_bytes_fetches_them_before_it_proposes() -> None:
+    some = reducing()
+    some.tell("c", ReduceDone(A, 0, 0, U))
+    assert some.fetches == [(C, FetchUpdate(U, (A, B)))]
+    assert some.mail == []
+    some.hold(U, "a b c")
+    some.deliver()
+    assert set(some.heights().values()) == {2}
+
+
+def test_the_fetch_is_asked_for_again_while_it_is_wanted() -> None:
+    some = reducing()
+    some.hold(U, "c")
+    some.tell_all(ReduceDone(C, 0, 0, U))
+    some.wait(3)
+    assert len([peer for peer, _ in some.fetches if peer == A]) > 2
+    some.hold(U, "a b")
+    some.wait(3)
+    before = len(some.fetches)
+    some.wait(30)
+    assert len(some.fetches) == before
+
+
+def test_a_result_that_nobody_else_can_fetch_does_not_hold_the_run_for_ever() -> None:
+    """b alone finished, and nobody can get the bytes from it. After the grace time they try again,
+    though b has accepted its own commit: a quorum that had not is free of it."""
+    some = reducing()
+    some.hold(U, "b")
+    some.tell_all(ReduceDone(B, 0, 0, U))
+    some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))
+    some.wait(9)
+    assert {it.state.height for it in some.ledgers.values()} == {1}
+    some.wait(30)
+    assert {it.state.attempt for it in some.ledgers.values()} == {2}
+
+
+# ── membership ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_killed_participant_is_agreed_away_without_any_timeout() -> None:
+    some = reducing()
+    some.crash("c")
+    some.tell_all(PeerDown(C))
+    some.tell_all(ReduceFailed(A, 0, 0, (C,)), ReduceFailed(B, 0, 0, (C,)))
+    some.deliver()
+    assert some.now == 0.0
+    state = some["a"].state
+    assert (state.height, state.attempt, state.voters) == (2, 2, (A, B))
+    some.hold(U, "a b")
+    some.tell_all(ReduceDone(B, 0, 1, U))
+    some.deliver()
+    assert {it.state.step for it in some.ledgers.values()} == {1}
+
+
+def test_one_failure_is_acted_on_after_a_short_patience() -> None:
+    some = reducing()
+    some.tell_all(ReduceFailed(A, 0, 0))
+    some.wait(0.4)
+    assert set(some.heights().values()) == {1}
+    some.wait(0.2)
+    assert set(some.heights().values()) == {2}
+
+
+def test_a_joiner_is_admitted_contributes_and_is_promoted() -> None:
+    some = Group(small_rules("a b"), names=peers("a b d"))
+    some.tell_all(Joining(D))
+    some.deliver()
+    assert {it.state.learners for it in some.ledgers.values()} == {(D,)}
+    some.ready("a b d")
+    some.deliver()
+    some.hold(U, "a b")
+    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.deliver()
+    some.ready("a b d")
+    some.deliver()
+    assert {it.state.voters for it in some.ledgers.values()} == {(A, B, D)}
+
+
+def test_a_joiner_cannot_vote_before_its_roster() -> None:
+    some = Group(small_rules("a b c"), names=peers("a b c d"))
+    some.tell_all(Joining(D))
+    entry = Entry(1, some["d"].state.head, Skip(0))
+    vote = some["d"]._instance.electorate.vote(0, entry)
+    effects = some.tell("b", Received(D, Accept(vote)))
+    assert effects == [Note("d sent a vote message for a height in which one of us has no vote")]
+
+
+def test_a_leaver_votes_for_the_roster_without_it() -> None:
+    some = group("a b")
+    some.tell_all(Leaving(A))
+    some.deliver()
+    assert some.heights() == {"a": 1, "b": 1}
+    assert some["a"].state.voters == (B,)
+    some.crash("a")
+    some.ready("b")
+    assert some["b"].state.height == 2
+
+
+# ── liars ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def notes_of(some: Group, name: str) -> list[str]:
+    return [text for peer, text in some.notes if peer == name]
+
+
+def test_only_the_rounds_own_proposer_is_heard() -> None:
+    some = group()
+    entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
+    some.tell("a", Received(C, Propose(0, entry)), Received(C, Prepare(1, 3)))
+    assert notes_of(some, "a") == [
+        "c proposes in round 0: that is another voter's turn",
+        "c prepares round 3: that is another voter's turn",
+    ]
+
+
+def test_a_proposal_in_a_later_round_needs_the_promises_of_a_quorum() -> None:
+    some = group()
+    entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
+    own = some["c"]._instance.electorate.promise(1, None)
+    proof = PromiseProof(C, None, None, own.signature)
+    forged = PromiseProof(B, None, None, b"x")
+    for promises in ((), (proof,), (proof, proof), (proof, forged)):
+        some.tell("a", Received(C, Propose(1, entry, promises)))
+    assert notes_of(some, "a") == [
+        "c proposes in round 1: it does not come with the promises of a quorum",
+        "c proposes in round 1: it does not come with the promises of a quorum",
+        "c proposes in round 1: it does not come with the promises of a quorum",
+        "c proposes in round 1: the promise of b is not genuine",
+    ]
+    assert some["a"]._instance.acceptor.accepted is None
+
+
+def test_a_proposer_cannot_leave_out_what_was_accepted() -> None:
+    some = group()
+    some.ready("a b c")
+    accepted = some["b"]._instance.acceptor.accepted
+    assert accepted is not None
+    one = some["b"]._instance.electorate.promise(1, accepted)
+    two = some["c"]._instance.electorate.promise(1, None)
+    proofs = (
+        PromiseProof(B, 0, accepted.entry.digest, one.signature),
+        PromiseProof(C, None, None, two.signature),
+    )
+    other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
+    some.tell("a", Received(C, Propose(1, other, proofs)))
+    assert notes_of(some, "a")[-1].endswith(f"it should propose entry {accepted.entry.digest}")
+
+
+def test_two_proposals_of_one_round_are_noticed() -> None:
+    some = group()
+    some.ready("a b c")
+    some.deliver(lambda letter: letter.receiver == A)
+    other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
+    some.tell("a", Received(B, Propose(0, other)))
+    assert notes_of(some, "a")[-1] == "b proposes two entries in round 0"
+
+
+def test_an_absurd_round_is_not_followed() -> None:
+    some = group()
+    far = (1 << 40) * 3
+    assert some["a"]._instance.electorate.proposer(far) == B
+    some.tell("a", Received(B, Prepare(1, far)))
+    assert notes_of(some, "a") == [f"b prepares round {far}: that round is absurd"]
+    assert some["a"]._instance.acceptor.promised == 0
+
+
+def test_votes_that_do_not_count() -> None:
+    some = group()
+    some.ready("a b c")
+    some.mail = []
+    voters = some["a"]._instance.electorate
+    accepted = some["b"]._instance.acceptor.accepted
+    assert accepted is not None
+    good = voters.vote(0, accepted.entry)
+    other = voters.vote(0, Entry(1, some["a"].state.head, Skip(0)))
+    bad = [
+        Vote(digest("run"), 1, 0, good.entry, A, good.signature),  # type: ignore[arg-type]
+        Vote(good.run, 1, 0, good.entry, C, good.signature),
+        Vote(good.run, 1, 0, good.entry, A, b"forged"),
+        other,
+    ]
+    for vote in bad:
+        some.tell("b", Received(A, Accept(vote)))
+    assert notes_of(some, "b") == [
+        "a vote of a does not count: it is of another run",
+        "a vote of a does not count: its sender is not a voter of this height",
+        "a vote of a does not count: its signature is wrong",
+        "a vote of a does not count: it is for another entry than was proposed",
+    ]
+    assert some["b"].state.height == 0
+    some.tell("b", Received(A, Accept(good)))
+    assert some["b"].state.height == 1
+
+
+def test_promises_that_do_not_count() -> None:
+    some = group()
+    some.crash("b")
+    some.tell_all(PeerDown(B))
+    some.ready("a c")
+    some.mail = []
+    assert some["c"]._instance.stage is Stage.PREPARING
+    some.tell("c", Received(A, Promise(1, 1, None, b"forged")))
+    assert notes_of(some, "c") == ["a promise of a does not count: its signature is wrong"]
+    some.tell("c", Received(A, some["a"]._instance.electorate.promise(1, None)))
+    assert some["c"]._instance.stage is Stage.PROPOSED
+
+
+def test_a_commit_is_not_proposed_twice_with_other_contents() -> None:
+    """Whatever is heard in the meantime, one round's proposal stays what it was."""
+    some = reducing()
+    some.tell_all(PeerDown(B))
+    some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))
+    proposals = [it.message for it in some.mail if isinstance(it.message, Propose)]
+    some.hold(U, "a c")
+    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.wait(0.6, lambda letter: False)
+    later = [it.message for it in some.mail if isinstance(it.message, Propose)]
+    assert {it.entry for it in proposals} >= {it.entry for it in later if it.round == 0}
+    assert not any(isinstance(it.entry.value, Commit) for it in proposals)

@@ -1,0 +1,189 @@
+"""Who lacks entries asks for them, in pages, and believes only certificates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.catchup import ANSWER_S, SETTLE_S, Catchup, page_from
+from p2ptrain.ledger.effects import AskEntries, Decided, Note
+from p2ptrain.ledger.events import Heard, Received, ReduceDone, Tick
+from p2ptrain.ledger.messages import (
+    PAGE_BYTES_MAX,
+    PAGE_ENTRIES_MAX,
+    Entries,
+    EntriesRequest,
+    Outcome,
+    Prepare,
+)
+from p2ptrain.ledger.values import Certified, Commit, Participant, Roster, Value
+from p2ptrain.ledger.wire import encode
+from p2ptrain.testing.ledgers import Group, Letter, certify, chain_of, digest, peers, small_rules
+
+A, B, C, D = peers("a b c d")
+
+
+def history(steps: int) -> list[Certified]:
+    rules = small_rules(outer_steps=1000)
+    values: list[Value] = []
+    for step in range(steps):
+        values.append(Roster(step, 0, (A, B, C), (), (Participant(A, 200, 2),)))
+        values.append(Commit(step, 0, digest(f"u{step}")))
+    return chain_of(rules, values)[0]
+
+
+CHAIN = history(100)
+
+
+def old_and_new() -> Group:
+    """a has 200 entries, d is new."""
+    some = Group(small_rules(outer_steps=1000), names=peers("a d"))
+    some.disks[A].chain.extend(CHAIN)
+    some.start("a")
+    return some
+
+
+def test_a_newcomer_gets_the_whole_chain_page_by_page() -> None:
+    some = old_and_new()
+    pages: list[int] = []
+
+    def watch(letter: Letter) -> bool:
+        if isinstance(letter.message, Entries):
+            pages.append(len(letter.message.certified))
+        return True
+
+    some.tell("d", Heard(A, 200), Tick())
+    some.wait(1, watch)
+    assert some["d"].state == some["a"].state
+    assert some.disks[D].chain == CHAIN
+    assert pages == [64, 64, 64, 8]
+
+
+def test_one_missing_entry_gets_a_moment_more_are_asked_for_at_once() -> None:
+    some = old_and_new()
+    some.tell("d", Heard(A, 1), Tick())
+    assert some.mail == []
+    assert some["d"].next_deadline() == SETTLE_S
+    some.tell("d", Heard(A, 2), Tick())
+    assert some.mail == []
+    some.wait(SETTLE_S)
+    assert some["d"].state.height == 200
+
+
+def test_a_lost_question_is_put_to_somebody_else() -> None:
+    catchup = Catchup()
+    catchup.heard(A, 9, 0, now=0.0)
+    catchup.heard(B, 7, 0, now=0.0)
+    asked = [catchup.whom_to_ask(0, set(), now=ANSWER_S * n) for n in range(4)]
+    assert asked == [A, B, A, B]
+    assert catchup.whom_to_ask(0, {A}, now=ANSWER_S * 4) == B
+
+
+def test_nobody_is_asked_by_who_lacks_nothing() -> None:
+    catchup = Catchup()
+    catchup.heard(A, 9, 0, now=0.0)
+    assert catchup.whom_to_ask(9, set(), now=0.0) is None
+    assert catchup.ask_at is None
+
+
+def test_a_peer_that_cannot_show_what_it_claims_is_not_asked_for_ever() -> None:
+    some = old_and_new()
+    effects = some.tell("d", Heard(A, 200), Tick())
+    assert AskEntries(A, 1) in effects
+    some.mail = []
+    forged = replace(CHAIN[0], certificate=replace(CHAIN[0].certificate, votes=()))
+    effects = some.tell("d", Received(A, Entries(200, (forged,))))
+    assert (
+        Note(
+            "a sent a bad entry: the certificate of entry 1 is not valid: "
+            "0 votes of 3 voters are no quorum"
+        )
+        in effects
+    )
+    assert some["d"].state.height == 0
+    some.wait(100)
+    assert some["d"].state.height == 0
+
+
+def test_a_page_whose_middle_is_bad_is_used_up_to_there() -> None:
+    some = old_and_new()
+    page = [*CHAIN[:4], replace(CHAIN[4], certificate=CHAIN[5].certificate), CHAIN[5]]
+    effects = some.tell("d", Received(A, Entries(6, tuple(page))))
+    decided = [effect.certified.entry.height for effect in effects if isinstance(effect, Decided)]
+    assert decided == [1, 2, 3, 4]
+
+
+def test_entries_that_are_known_or_too_far_ahead_change_nothing() -> None:
+    some = old_and_new()
+    assert some.tell("a", Received(D, Entries(0, tuple(CHAIN[:3])))) == []
+    some.tell("d", Received(A, Outcome(CHAIN[5])))
+    assert some["d"].state.height == 0
+    assert some["d"].next_deadline() is not None
+
+
+def test_another_entry_at_a_decided_height_is_reported_as_a_fork() -> None:
+    some = old_and_new()
+    rules = some.rules
+    other = certify(rules, chain_of(rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
+    effects = some.tell("a", Received(D, Outcome(other)))
+    assert effects == [Note("d shows another entry 1 than ours: a fork, or a forgery")]
+
+
+def test_who_speaks_about_a_decided_height_gets_the_entries_that_it_lacks() -> None:
+    some = old_and_new()
+    some.tell("a", Received(B, Prepare(199, 1)))
+    assert [letter.message for letter in some.mail] == [Entries(200, tuple(CHAIN[198:]))]
+
+
+@pytest.mark.parametrize(
+    ("from_height", "first", "count"), [(0, 1, 64), (1, 1, 64), (150, 150, 51)]
+)
+def test_a_page_starts_where_it_was_asked(from_height: int, first: int, count: int) -> None:
+    page = page_from(CHAIN, from_height).certified
+    assert (page[0].entry.height, len(page)) == (first, count)
+
+
+def test_a_page_past_the_end_is_empty_and_says_the_height() -> None:
+    assert page_from(CHAIN, 201) == Entries(200, ())
+
+
+def test_pages_of_large_entries_are_bounded_in_bytes_but_never_empty() -> None:
+    names = tuple(PeerId(f"12D3KooW{index:044d}") for index in range(800))
+    rules = small_rules(" ".join(names), outer_steps=1000)
+    joins = [Roster(0, 0, names, tuple(peers("x y z")[:n])) for n in (1, 2, 3)]
+    chain = chain_of(rules, joins)[0]
+    page = page_from(chain, 1)
+    assert 1 <= len(page.certified) < 3
+    assert len(encode(page)) < 2 * PAGE_BYTES_MAX
+    assert PAGE_ENTRIES_MAX == 64
+
+
+def test_a_message_about_the_next_height_waits_for_its_entry() -> None:
+    """The proposal overtakes the outcome: it is kept, and answered once the outcome is here."""
+    some = Group(small_rules())
+    some.ready("a b c")
+    kept: list[Letter] = []
+
+    def hold_back(letter: Letter) -> bool:
+        if letter.receiver == A and isinstance(letter.message, Outcome):
+            kept.append(letter)
+            return False
+        return True
+
+    some.deliver(hold_back)
+    assert some.heights() == {"a": 0, "b": 1, "c": 1}
+    some.tell("a", Received(C, Prepare(2, 0)))
+    some.hold(digest("u"), "a b c")
+    some.tell("c", ReduceDone(C, 0, 0, digest("u")))
+    some.deliver()
+    some.tell("a", Received(kept[0].sender, kept[0].message))
+    some.deliver()
+    assert set(some.heights().values()) == {2}
+
+
+def test_questions_are_answered_by_anybody() -> None:
+    some = old_and_new()
+    some.tell("a", Received(D, EntriesRequest(200)))
+    assert [letter.message for letter in some.mail] == [Entries(200, (CHAIN[-1],))]

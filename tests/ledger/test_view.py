@@ -1,0 +1,122 @@
+"""Reports may be repeated, late, stale or absurdly many."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.events import (
+    Allowed,
+    Event,
+    Joining,
+    Leaving,
+    PeerDown,
+    PeerUp,
+    Ready,
+    ReduceDone,
+    ReduceFailed,
+    SnapshotTaken,
+    Tick,
+    UpdateHeld,
+)
+from p2ptrain.ledger.values import Commit, Participant, Roster
+from p2ptrain.ledger.view import HELD_MAX, PEERS_MAX, View
+from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
+
+A, B, C, D = peers("a b c d")
+
+REPORTS: tuple[Event, ...] = (
+    Ready(B, 0, 1, 1),
+    ReduceDone(B, 0, 0, digest("u")),
+    ReduceFailed(B, 0, 0, (C,)),
+    UpdateHeld(digest("u")),
+    SnapshotTaken(1, digest("s")),
+    PeerDown(B),
+    Joining(D),
+    Leaving(B),
+    Allowed(frozenset({A})),
+)
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda report: type(report).__name__)
+def test_a_report_is_news_once(report: Event) -> None:
+    view = View(A)
+    assert view.note(report)
+    assert not view.note(report)
+
+
+def test_an_older_report_never_replaces_a_newer_one() -> None:
+    view = View(A)
+    view.note(Ready(B, 3, 1, 1))
+    assert not view.note(Ready(B, 2, 9, 9))
+    view.note(ReduceFailed(B, 3, 2))
+    assert not view.note(ReduceFailed(B, 3, 1))
+    assert view.note(ReduceFailed(B, 4, 0))
+    assert (view.ready[B].step, view.failed[B].step) == (3, 4)
+
+
+def test_a_corrected_report_replaces_the_first() -> None:
+    view = View(A)
+    view.note(Ready(B, 3, 1, 1))
+    assert view.note(Ready(B, 3, 2, 2))
+    assert view.ready[B].tokens == 2
+
+
+def test_nobody_can_declare_this_node_down() -> None:
+    view = View(A)
+    assert not view.note(PeerDown(A))
+    assert view.down == set()
+
+
+def test_who_was_never_down_does_not_come_up() -> None:
+    assert not View(A).note(PeerUp(B))
+    assert not View(A).note(Tick())
+
+
+def test_a_goodbye_ends_a_wish_to_join_and_the_other_way_round() -> None:
+    view = View(A)
+    view.note(Joining(D))
+    view.note(Leaving(D))
+    assert (list(view.joining), view.leaving) == ([], {D})
+    view.note(Joining(D))
+    assert (list(view.joining), view.leaving) == ([D], set())
+
+
+def test_memory_is_bounded_whatever_is_gossiped() -> None:
+    view = View(A)
+    for n in range(3 * PEERS_MAX):
+        peer = PeerId(f"p{n}")
+        for report in (Ready(peer, 0, 1, 1), Joining(peer), ReduceFailed(peer, 0, 0)):
+            view.note(report)
+        view.note(UpdateHeld(digest(str(n))))
+    assert len(view.ready) == len(view.joining) == len(view.failed) == PEERS_MAX
+    assert len(view.held) == HELD_MAX
+    assert digest(str(3 * PEERS_MAX - 1)) in view.held
+
+
+def test_a_new_step_forgets_the_last_ones_reports() -> None:
+    rules = small_rules("a b")
+    values = [Roster(0, 0, (A, B), (D,), (Participant(A, 1, 1),)), Commit(0, 0, digest("u"))]
+    before, after = chain_of(rules, values[:1])[1], chain_of(rules, values)[1]
+    view = View(A, enough_since=1.0, failed_since=2.0, done_since=2.5)
+    reports: list[Event] = [
+        Ready(A, 0, 1, 1),
+        Ready(B, 1, 1, 1),
+        ReduceDone(A, 0, 0, digest("u")),
+        ReduceFailed(B, 0, 0),
+        Joining(D),
+        Leaving(B),
+        Leaving(C),
+    ]
+    for report in reports:
+        view.note(report)
+    view.entered(before, after)
+    assert view == View(A, ready={B: Ready(B, 1, 1, 1)}, leaving={B})
+
+
+def test_a_membership_roster_leaves_the_grace_time_running() -> None:
+    rules = small_rules("a b")
+    before, after = chain_of(rules, [])[1], chain_of(rules, [Roster(0, 0, (A, B), (D,))])[1]
+    view = View(A, enough_since=1.0)
+    view.entered(before, after)
+    assert view.enough_since == 1.0
