@@ -16,6 +16,7 @@ import pytest
 from p2ptrain.errors import StoreError, StoreFull
 from p2ptrain.ids import RunId
 from p2ptrain.store import Head, MemoryDisk, PowerCut, Store, digest_of
+from p2ptrain.store.blob import looks_like_manifest
 
 ROOT = Path("/store")
 RUN = RunId("cd" * 32)
@@ -27,21 +28,24 @@ def snapshot_bytes(step):
     return b"%d" % step * 1024 + b"same" * 256 + b"tail of %d" % step * 20
 
 
-def put_step(store, step):
-    """One outer step as a node stores it: the update, a snapshot, then the head."""
+def put_step(store, step, finished):
+    """One outer step as a node stores it: the update, a snapshot, then the head.
+
+    `finished` notes what the head must not fall behind any more.
+    """
     update = store.put_blob("update", [b"update %d" % step * 150], {"step": step})
     snapshot = store.put_blob("snapshot", [snapshot_bytes(step)], {"step": step})
     store.put_head(Head(RUN, 2 * step, digest_of(b"%d" % step), step, snapshot, step))
+    finished.append(step)
     store.collect_garbage([update])
 
 
 def story(store, finished):
-    """Notes the steps that the head must not fall behind any more, from wherever the head is."""
+    """All steps from wherever the head is."""
     head = store.head()
     finished.append(head.step if head else 0)
     for step in range(finished[-1] + 1, STEPS + 1):
-        put_step(store, step)
-        finished.append(step)
+        put_step(store, step, finished)
 
 
 def opened(disk):
@@ -109,6 +113,18 @@ def test_after_a_power_cut_at_any_write_the_head_is_valid_and_all_it_reaches_is_
         finish(disk.reboot(None), random.Random(seed))
 
 
+@pytest.mark.parametrize("fail_at", range(1, 40))
+def test_a_manifest_is_never_there_before_its_chunks(fail_at):
+    for seed in range(10):
+        disk = MemoryDisk(fail_at=fail_at)
+        with suppress(PowerCut):
+            opened(disk).put_blob("snapshot", [snapshot_bytes(1)], {})
+        store = opened(disk.reboot(random.Random(seed)))
+        for digest in store._objects:
+            if looks_like_manifest(store.get_chunk(digest)):
+                assert store.read_blob(digest) == snapshot_bytes(1), f"seed {seed}"
+
+
 def test_five_hundred_random_crashes_three_in_each_story_lose_nothing():
     for seed in range(170):
         rng = random.Random(seed)
@@ -148,15 +164,15 @@ def test_an_error_at_any_write_is_named_loses_nothing_and_is_over_when_the_cause
 def test_a_disk_that_stays_full_refuses_writes_and_goes_on_serving():
     disk = MemoryDisk()
     store = opened(disk)
-    put_step(store, 1)
+    put_step(store, 1, [])
     disk.fail_at, disk.failure, disk.forever = 1, errno.ENOSPC, True
     for _ in range(3):
         with pytest.raises(StoreFull) as caught:
-            put_step(store, 2)
+            put_step(store, 2, [])
         assert caught.value.code == "DISK-LOW"
         assert check_whole(store, 1) == 1
     disk.fail_at = 0
-    put_step(store, 2)
+    put_step(store, 2, [])
     assert check_whole(store, 2) == 2
 
 
@@ -164,7 +180,7 @@ def test_a_disk_that_stays_full_refuses_writes_and_goes_on_serving():
 def test_a_read_only_disk_has_its_own_code_and_can_be_read(failure):
     disk = MemoryDisk()
     store = opened(disk)
-    put_step(store, 1)
+    put_step(store, 1, [])
     disk.fail_at, disk.failure, disk.forever = 1, failure, True
     with pytest.raises(StoreError) as caught:
         store.put_chunk(b"new")

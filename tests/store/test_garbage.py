@@ -88,6 +88,31 @@ def test_a_pin_protects_what_is_being_fetched_even_before_its_manifest_is_here(s
     assert not store.has_chunk(whole)
 
 
+class DiskThatIsListened(MemoryDisk):
+    """Calls `on_listing` when a sweep begins to list the chunks."""
+
+    on_listing = staticmethod(lambda: None)
+
+    def names(self, path):
+        self.on_listing()
+        return super().names(path)
+
+
+def test_what_is_put_while_a_sweep_is_under_way_is_spared():
+    disk = DiskThatIsListened()
+    store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
+    digest = store.put_chunk(b"garbage until this very moment")
+    grown_up(store)
+
+    def put_once():
+        disk.on_listing = lambda: None
+        store.put_chunk(b"garbage until this very moment")
+
+    disk.on_listing = put_once
+    store.collect_garbage([])
+    assert store.has_chunk(digest)
+
+
 def test_a_blob_that_is_being_written_is_not_collected_however_often(store):
     collections = []
 

@@ -206,6 +206,30 @@ def test_a_hostile_source_is_dropped_and_blamed_and_the_fetch_completes(
     assert "bad" not in report.bytes_by_peer
 
 
+def test_a_peer_that_is_hostile_on_one_connection_loses_the_others_too(seed, dialled):
+    store, digest = seed
+    mine = new_store()
+    mine.put_chunk(store.get_chunk(digest))
+    lied = threading.Event()
+    liars = iter([True, False])
+
+    def two_faced(source, sock):
+        if next(liars):
+            send_response(sock, b"lie" * len(receive_request(sock)))
+            lied.set()
+        else:
+            after_the_lie(source, sock)
+
+    def after_the_lie(source, sock):
+        lied.wait(10)
+        good(store)(source, sock)
+
+    sources = [FakeSource("two-faced", two_faced), FakeSource("good", after_the_lie)]
+    report = fetch_blob(mine, digest, sources, dialled, deadline_s=20, streams_per_peer=2)
+    assert mine.read_blob(digest) == DATA
+    assert [(drop.peer, drop.fault) for drop in report.dropped] == [("two-faced", Fault.CORRUPT)]
+
+
 def test_a_source_that_dies_half_way_is_dropped_without_blame(seed, dialled):
     store, digest = seed
     mine = new_store()
