@@ -48,9 +48,9 @@ def _start(parts: Parts) -> Start:
     """The cheapest of our own snapshot, the newest certified one, and genesis."""
     head = parts.store.head()
     own = None
-    if head is not None and head.run == parts.run:
-        if head.snapshot is not None and head.snapshot_step is not None:
-            own = Start(head.snapshot_step, head.snapshot)
+    usable = head is not None and head.run == parts.run
+    if head and usable and head.snapshot is not None and head.snapshot_step is not None:
+        own = Start(head.snapshot_step, head.snapshot)
     certified = parts.ledger.state.snapshot
     return choose_start(
         target_step=parts.ledger.state.step,

@@ -1,8 +1,8 @@
 """Blocking work in a thread, ended by closing what it blocks on.
 
 A thread cannot be cancelled, and one that is abandoned keeps its sockets and its view of θ. So
-every piece of blocking work here comes with a `stop` that makes it return: we call it when the task is
-cancelled, and wait for the thread all the same.
+every piece of blocking work here comes with a `stop` that makes it return: we call it when the
+task is cancelled, and wait for the thread all the same.
 """
 
 from __future__ import annotations

@@ -92,7 +92,10 @@ class Conversation:
     async def _listen(self) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._running.socket.fileno())
-            received = self._running.socket.recv(READ_BYTES)
+            try:
+                received = self._running.socket.recv(READ_BYTES)
+            except OSError:
+                received = b""  # A killed trainer can reset the socket instead of closing it.
             for frame in await trio.to_thread.run_sync(self._running.feed, received):
                 await self._hear(frame)
             self._parts.changes.ring()
@@ -198,6 +201,9 @@ class Conversation:
                 self._evaluating = False
                 standing.validation = (step, loss)
                 parts.journal.write("evaluated", step=step, loss=loss, tokens=tokens)
+            case frames.Failed(code, text, request) if request is not None:
+                self._evaluating = False
+                parts.journal.write("evaluation-failed", code=code, reason=text)
             case frames.Failed(code, text):
                 self._forget_damaged_blocks()
                 raise TrainerError(f"the trainer cannot go on: {text}", code=code)

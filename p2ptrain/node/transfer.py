@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+import trio
+
 from p2ptrain.dataplane import Endpoint, SecureSocket, dial
 from p2ptrain.errors import StoreError, TryLater
 from p2ptrain.ids import Digest
@@ -82,6 +84,7 @@ async def fetch_loose(parts: Parts, digests: Sequence[Digest]) -> FetchReport:
 
 
 async def _until_here(parts: Parts, name: Digest, attempt: Fetch) -> FetchReport:
+    told = ""
     async with _one_at_a_time(parts, name):
         while True:
             cancellation = Cancellation()
@@ -98,10 +101,12 @@ async def _until_here(parts: Parts, name: Digest, attempt: Fetch) -> FetchReport
                 for peer in report.blamed:
                     parts.journal.write("bad-chunk", peer=peer, digest=name)
                 return report
-            parts.journal.write(
-                "fetch-delayed", digest=name, reason=reason.what, evidence=reason.evidence
-            )
-            await parts.changes.wait(at_most_s=RETRY_S)
+            if reason.what != told:
+                told = reason.what
+                parts.journal.write(
+                    "fetch-delayed", digest=name, reason=told, evidence=reason.evidence
+                )
+            await trio.sleep(RETRY_S)
 
 
 @asynccontextmanager

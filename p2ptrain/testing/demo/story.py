@@ -18,8 +18,11 @@ from p2ptrain.testing.demo.verdict import Facts
 
 LOOK_EVERY_S = 0.02
 STATUS_EVERY_S = 1.0
-UPLINK = "8Mbit"
-"""A home line's upload. It makes one exchange of the demo's model last about a second."""
+UPLINK = "4Mbit"
+"""A home line's upload. It makes one exchange of the demo's model last more than a second."""
+
+SEED_UPLINK = "100Mbit"
+"""A rented server's."""
 
 KILL_AT_STEP = 2
 STEPS_BEFORE_SEED_STOPS = 2
@@ -121,16 +124,16 @@ class Story:
             *("--founder", self.peers["seed"], *allowed, "--json"),
         )
         self.show.say(f"run {json.loads(published)['run'][:12]} is published")
-        self._start(seed, "--seed")
+        self._start(seed, "--seed", uplink=SEED_UPLINK)
         status = self.wait_for(
             "the seed's address", lambda: _with_address(seed.status()), deadline_s=30
         )
         return str(status["addresses"][0])
 
-    def _start(self, node: DemoNode, *arguments: str) -> None:
+    def _start(self, node: DemoNode, *arguments: str, uplink: str = UPLINK) -> None:
         node.start(
             *("--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0"),
-            *("--limit-up", UPLINK, "--threads", "1"),
+            *("--limit-up", uplink, "--threads", "1"),
             *arguments,
         )
 
