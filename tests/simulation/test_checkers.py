@@ -1,0 +1,207 @@
+"""Each checker, shown what it must object to, and what it must let pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.leases import Leases
+from p2ptrain.ledger.messages import Accept, Accepted, Promise
+from p2ptrain.ledger.state import LedgerState, apply, genesis
+from p2ptrain.ledger.values import Certified, Commit, Entry, Participant, Roster, Skip, Vote
+from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.simulation.checkers import (
+    BlocksAreCommittedOnce,
+    CertificatesVerify,
+    CommitsAreHeld,
+    Decision,
+    EqualHeadsAgree,
+    NewcomersAreFew,
+    OneEntryPerHeight,
+    StepsGoOn,
+    VotesAreKept,
+)
+from p2ptrain.testing.simulation.disk import Disk
+
+A, B, C, D = peers("a b c d")
+RULES = small_rules("a b c")
+PARTS = (Participant(A, 200, 2), Participant(B, 200, 2))
+OPENING = Roster(0, 0, (A, B, C), (), PARTS)
+U = digest("u")
+
+
+def decision(
+    certified: Certified,
+    before: LedgerState,
+    *,
+    after: LedgerState | None = None,
+    holders: str = "a b c",
+    trained: Mapping[PeerId, tuple[int, ...]] | None = None,
+) -> Decision:
+    disks = {name: Disk() for name in (A, B, C)}
+    for name in peers(holders):
+        disks[name].updates.add(U)
+    after = after or apply(RULES, before, certified.entry)
+    done = {A: (0, 1), B: (2, 3)} if trained is None else trained
+    return Decision(A, certified, before, after, disks, done)
+
+
+def opening() -> Decision:
+    return decision(certify(RULES, genesis(RULES), OPENING), genesis(RULES))
+
+
+def commit(**changes: object) -> Decision:
+    before = chain_of(RULES, [OPENING])[1]
+    return decision(certify(RULES, before, Commit(0, 0, U)), before, **changes)  # type: ignore[arg-type]
+
+
+ALL = (
+    lambda: OneEntryPerHeight(),
+    lambda: CertificatesVerify(rules=RULES),
+    lambda: CommitsAreHeld(),
+    lambda: EqualHeadsAgree(),
+    lambda: BlocksAreCommittedOnce(),
+    lambda: NewcomersAreFew(),
+    lambda: StepsGoOn(rules=RULES),
+)
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_a_good_chain_passes(make: object) -> None:
+    checker = make()  # type: ignore[operator]
+    for it in (opening(), opening(), commit(), commit()):
+        checker.on_decision(it)
+    assert checker.violations == []
+
+
+def test_two_entries_at_a_height() -> None:
+    checker = OneEntryPerHeight()
+    checker.on_decision(opening())
+    other = certify(RULES, genesis(RULES), Roster(0, 0, (A, B, C), (D,)))
+    checker.on_decision(decision(other, genesis(RULES)))
+    assert len(checker.violations) == 1
+
+
+def test_a_certificate_of_too_few_or_with_a_forged_vote() -> None:
+    good = certify(RULES, genesis(RULES), OPENING)
+    votes = good.certificate.votes
+    for bad in (votes[:1], (votes[0], (B, b"forged")), (votes[0], (D, b"stranger"))):
+        checker = CertificatesVerify(rules=RULES)
+        certified = replace(good, certificate=replace(good.certificate, votes=bad))
+        checker.on_decision(decision(certified, genesis(RULES)))
+        assert checker.violations == ["CertificatesVerify: entry 1 has 1 good votes of 3"]
+
+
+def test_a_vote_for_bytes_that_are_not_held() -> None:
+    checker = CommitsAreHeld()
+    checker.on_decision(commit(holders="a b"))
+    assert checker.violations == [f"CommitsAreHeld: c voted for update {U[:8]} without holding it"]
+
+
+def test_another_state_for_the_same_head_and_another_theta_for_the_same_step() -> None:
+    checker = EqualHeadsAgree()
+    checker.on_state(A, genesis(RULES))
+    checker.on_state(B, replace(genesis(RULES), tokens=1))
+    checker.on_applied(A, 1, digest("x"))
+    checker.on_applied(B, 1, digest("y"))
+    assert len(checker.violations) == 2
+
+
+def test_a_block_that_was_not_trained_or_is_committed_again_or_lost() -> None:
+    checker = BlocksAreCommittedOnce()
+    checker.on_decision(commit(trained={A: (0, 1), B: (2, 9)}))
+    assert checker.violations == [
+        "BlocksAreCommittedOnce: step 0 commits blocks that b did not train"
+    ]
+    again = BlocksAreCommittedOnce(committed={2})
+    again.on_decision(commit())
+    assert again.violations[0] == "BlocksAreCommittedOnce: block 2 is committed a second time"
+    lost = BlocksAreCommittedOnce()
+    state = replace(genesis(RULES), lease_book=Leases({A: (0, 1)}, (), 4))
+    lost.on_decision(decision(certify(RULES, genesis(RULES), OPENING), genesis(RULES), after=state))
+    assert "is lost or in two places" in lost.violations[0]
+
+
+def test_newcomers_that_outnumber_or_come_too_early() -> None:
+    checker = NewcomersAreFew()
+    roster = Roster(0, 0, (A, C, D), ())
+    after = replace(genesis(RULES), voters=(A, C, D))
+    before = replace(genesis(RULES), voters=(A,))
+    checker.on_decision(decision(certify(RULES, before, roster), before, after=after))
+    assert len(checker.violations) == 2
+
+
+def test_a_step_that_is_left_out() -> None:
+    checker = StepsGoOn(rules=RULES)
+    after = replace(apply(RULES, genesis(RULES), opening().certified.entry), step=2)
+    checker.on_decision(decision(opening().certified, genesis(RULES), after=after))
+    assert checker.violations == ["StepsGoOn: entry 1 leads from step 0 to 2"]
+
+
+# ── votes ────────────────────────────────────────────────────────────────────────────────────────
+
+ONE, OTHER = Entry(1, genesis(RULES).head, Skip(0)), Entry(1, genesis(RULES).head, Skip(1))
+
+
+class Voter:
+    """Writes down what it says, like an honest one, whatever it says."""
+
+    def __init__(self) -> None:
+        self.checker = VotesAreKept()
+        self.disk = Disk()
+
+    def votes(self, round: int, entry: Entry = ONE) -> None:
+        self.disk.records.append(f'{{"entry":{{}},"height":1,"round":{round}}}'.encode())
+        self.votes_unwritten(round, entry)
+
+    def votes_unwritten(self, round: int, entry: Entry = ONE) -> None:
+        vote = Vote(RULES.run, 1, round, entry.digest, A, b"")
+        self.checker.on_vote(A, Accept(vote), self.disk)
+
+    def promises(self, round: int, accepted: int | None = None) -> None:
+        self.disk.records.append(f'{{"entry":null,"height":1,"round":{round}}}'.encode())
+        said = None if accepted is None else Accepted(accepted, ONE)
+        self.checker.on_vote(A, Promise(1, round, said, b""), self.disk)
+
+
+def test_a_voter_that_keeps_its_word() -> None:
+    voter = Voter()
+    voter.votes(0)
+    voter.promises(2, accepted=0)
+    voter.votes(0)
+    voter.votes(2)
+    voter.promises(5, accepted=2)
+    assert voter.checker.violations == []
+
+
+def test_two_votes_in_a_round() -> None:
+    voter = Voter()
+    voter.votes(0, ONE)
+    voter.votes(0, OTHER)
+    assert voter.checker.violations == ["VotesAreKept: a voted twice at 1, round 0"]
+
+
+def test_a_vote_below_a_promise() -> None:
+    voter = Voter()
+    voter.promises(2)
+    voter.votes(1)
+    assert voter.checker.violations == ["VotesAreKept: a voted in round 1 of 1 after 2"]
+
+
+def test_a_promise_that_forgets_a_vote() -> None:
+    voter = Voter()
+    voter.votes(1)
+    voter.promises(2)
+    assert voter.checker.violations == ["VotesAreKept: a forgot its vote of round 1 at 1"]
+
+
+def test_a_vote_that_is_not_on_disk_yet() -> None:
+    voter = Voter()
+    voter.promises(3)
+    voter.votes_unwritten(3)
+    assert voter.checker.violations == [
+        "VotesAreKept: a spoke at 1, round 3, before it had written it down"
+    ]

@@ -1,0 +1,74 @@
+"""The ledger of real nodes in hostile worlds: nothing contradicts, nothing stands still."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.testing.simulation import PROFILES, SimReport, simulate
+
+STEPS = 8
+
+
+def bad(reports: list[SimReport]) -> list[str]:
+    """What a person needs to replay a failure: the call, and what the checkers said."""
+    return [
+        f"simulate({it.seed}, peers={peers}, steps={STEPS}, profile={it.profile!r}): "
+        f"{it.violations or it.stuck}"
+        for it, peers in zip(reports, map(_peers, [it.seed for it in reports]), strict=True)
+        if not it.good
+    ]
+
+
+def _peers(seed: int) -> int:
+    """Groups of three, four (where exact halves matter) and five in turn."""
+    return 3 + seed % 3
+
+
+@pytest.mark.parametrize("first_seed", range(0, 36, 6))
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_promise_is_kept_in_every_world(profile: str, first_seed: int) -> None:
+    seeds = range(first_seed, first_seed + 6)
+    reports = [simulate(s, peers=_peers(s), steps=STEPS, profile=profile) for s in seeds]
+    assert bad(reports) == []
+    assert {it.outer_steps for it in reports} == {STEPS}
+    assert all(it.commits + it.skips == STEPS for it in reports)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_thirds_of_seven_hold_as_well(seed: int) -> None:
+    report = simulate(seed, peers=7, steps=5, profile="lossy", quorum="two-thirds")
+    assert report.good, report
+
+
+@pytest.mark.parametrize("peers", [1, 2])
+def test_the_smallest_groups_work(peers: int) -> None:
+    assert simulate(1, peers=peers, steps=STEPS, profile="lossy").good
+
+
+@pytest.mark.parametrize("profile", ["calm", "chaos"])
+def test_the_same_seed_gives_the_same_run(profile: str) -> None:
+    first = simulate(11, peers=5, steps=6, profile=profile)
+    assert simulate(11, peers=5, steps=6, profile=profile) == first
+    assert simulate(12, peers=5, steps=6, profile=profile) != first
+
+
+def test_without_faults_every_step_is_committed_with_two_entries() -> None:
+    report = simulate(3, peers=5, steps=20, profile="calm")
+    assert (report.commits, report.skips, report.height) == (20, 0, 40)
+
+
+def test_hostile_worlds_are_hostile() -> None:
+    """What the profiles promise does happen: otherwise the runs above would show nothing."""
+    crashes = [simulate(s, peers=4, steps=STEPS, profile="torn") for s in range(10)]
+    churn = [simulate(s, peers=4, steps=STEPS, profile="churn") for s in range(10)]
+    assert sum(it.restarts for it in crashes) > 50
+    assert sum(it.skips for it in crashes) > 0
+    assert sum(it.height - 2 * it.outer_steps for it in crashes) > 20
+    assert all(it.members_seen > 5 for it in churn)
+
+
+def test_messages_for_a_step_grow_no_faster_than_members_do_squared_over_all() -> None:
+    """Each peer says O(members) things for a step: heartbeats to all, and a proposer's round."""
+    few, many = (simulate(1, peers=n, steps=6, profile="calm") for n in (5, 20))
+    each_few, each_many = few.messages / 5, many.messages / 20
+    assert each_many < 6 * each_few
