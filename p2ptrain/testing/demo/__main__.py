@@ -66,7 +66,8 @@ def _close(story: Story, console: Console, *, keep: bool, failed: bool) -> None:
     if keep:
         for node in running:
             console.print(f"{node.name} runs on: p2ptrain status --home {node.home}")
-        console.print("to end them: pkill -f p2ptrain.cli")
+        pids = " ".join(str(node.process.pid) for node in running if node.process)
+        console.print(f"to end them: kill {pids}")
         return
     for node in running:
         node.stop()

@@ -90,9 +90,8 @@ class Story:
     def _check_alive(self) -> None:
         for node in self.cast.values():
             if node.returncode not in (None, 0, 6, -9):
-                raise DemoFailed(
-                    f"{node.name} ended with exit status {node.returncode}:\n{node.output()[-2000:]}"
-                )
+                said = node.output()[-2000:]
+                raise DemoFailed(f"{node.name} ended with status {node.returncode}:\n{said}")
 
     # -- acts ---------------------------------------------------------------------------------
 
@@ -193,7 +192,7 @@ class Story:
         self.facts.survivors_tokens_kept = bool(survivors) and survivors == last
 
     def one_joins(self, address: str) -> None:
-        """Dan joins: a snapshot from several peers, the updates since, then a place in the roster."""
+        """Dan joins: a snapshot from several peers, the updates since, a place in a roster."""
         dan, ann = self.cast["dan"], self.cast["ann"]
         before = _inner_rate(ann, since_s=time.time() - 20)
         self._start(dan, "--bootstrap", address)
