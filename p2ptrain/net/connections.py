@@ -17,6 +17,8 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net.feed import Feed
 
 EVENTS_MAX = 1024
+PER_PEER_MAX = 4
+"""Two are left when both sides dial at once; a peer that goes on dialling would fill us up."""
 STRANGERS_MAX = 64
 """Connections of peers that are not admitted: they say hello, ask to join, and wait."""
 
@@ -35,17 +37,24 @@ Event = PeerConnected | PeerDisconnected
 
 
 class Connections(INotifee):
-    """libp2p's notifee. `drop(peer)` is called, and must not block, for a stranger too many."""
+    """libp2p's notifee. Its callbacks must not block.
+
+    `drop(peer)` should disconnect a stranger too many, `close(connection)` end a connection too
+    many; `gone(peer)` says that a peer is connected no more.
+    """
 
     def __init__(
         self,
         admitted: Callable[[PeerId], bool],
+        *,
         drop: Callable[[PeerId], None],
+        close: Callable[[INetConn], None],
         gone: Callable[[PeerId], None],
     ) -> None:
         self.feed: Feed[Event] = Feed(EVENTS_MAX)
         self._admitted = admitted
         self._drop = drop
+        self._close = close
         self._gone = gone
         self._open: dict[PeerId, set[int]] = {}
         self._strangers: dict[PeerId, None] = {}
@@ -65,6 +74,8 @@ class Connections(INotifee):
         peer = _peer_of(conn)
         known = self._open.setdefault(peer, set())
         known.add(id(conn))
+        if len(known) > PER_PEER_MAX:
+            self._close(conn)
         if len(known) > 1:
             return
         self.feed.push(PeerConnected(peer))

@@ -53,12 +53,19 @@ class ContainedRouter(GossipSub):
 class GatedPubsub(Pubsub):
     """Pubsub that knows who is admitted, and contains what peers can make fail."""
 
-    def __init__(self, host: IHost, router: GossipSub, admitted: Admitted) -> None:
+    def __init__(
+        self,
+        host: IHost,
+        router: GossipSub,
+        admitted: Admitted,
+        deliver: Callable[[str, Message], None],
+    ) -> None:
         super().__init__(host, router, strict_signing=True)
         # The default restarts at the second of the start: after a restart our messages would be
         # taken for repetitions of older ones.
         self.counter = time.time_ns()
         self._admitted = admitted
+        self._deliver = deliver
         self._parked: dict[ID, tuple[INetStream, trio.Event]] = {}
 
     def is_admitted(self, peer: ID) -> bool:
@@ -93,15 +100,30 @@ class GatedPubsub(Pubsub):
         except Exception as exc:
             log.debug("a message by way of %s was dropped: %r", msg_forwarder, exc)
 
+    def notify_subscriptions(self, publish_message: Any) -> None:
+        """Deliver at once: libp2p's own queue is short and, when full, loses the newest."""
+        message = PeerId(str(ID(publish_message.from_id))), bytes(publish_message.data)
+        for topic in publish_message.topicIDs:
+            self._deliver(topic, message)
+
     async def _handle_new_peer(self, peer_id: ID) -> None:
         if self.is_admitted(peer_id):
             await super()._handle_new_peer(peer_id)
 
     def _handle_dead_peer(self, peer_id: ID) -> None:
+        """A stream of this peer has ended; its connection may live, and then so do its topics.
+
+        libp2p forgets the topics in any case, though the peer will not tell them again.
+        """
         stream = self.peers.get(peer_id)
+        topics = [topic for topic, peers in self.peer_topics.items() if peer_id in peers]
         super()._handle_dead_peer(peer_id)
-        if stream is not None and not self.is_admitted(peer_id):
+        if stream is not None:
             self.manager.run_task(stream.reset)
+        if self._peer_is_connected(peer_id):
+            for topic in topics:
+                self.peer_topics.setdefault(topic, set()).add(peer_id)
+            self._peer_subscription_count[peer_id] = len(topics)
 
     async def _wait_for_admission(self, peer: ID, stream: INetStream) -> bool:
         """Leave `stream` unread until its peer is admitted; False if it had to make room."""
@@ -139,7 +161,7 @@ class Gossip:
             prune_back_off=5,
             max_pending_messages_per_peer=PENDING_MAX,
         )
-        self.pubsub = GatedPubsub(host, self.router, admitted)
+        self.pubsub = GatedPubsub(host, self.router, admitted, self._deliver)
         self._me = PeerId(str(host.get_id()))
         self._feeds: dict[str, Feed[Message]] = {}
 
@@ -152,6 +174,8 @@ class Gossip:
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise LocalProtocolError(f"{len(payload)} bytes are too much for gossip")
         await self.pubsub.publish(topic, payload)
+        # libp2p's queue to each peer holds 32; its writers empty it while we wait here.
+        await trio.lowlevel.checkpoint()
 
     def feed(self, topic: str) -> tuple[Feed[Message], bool]:
         """The feed of `topic`, and whether it is new: then somebody must run `follow`."""
@@ -161,17 +185,14 @@ class Gossip:
         return self._feeds[topic], new
 
     async def follow(self, topic: str) -> None:
-        """Move what others publish to `topic` into its feed, for ever.
+        """Tell the others that we want to hear `topic`."""
+        await self.pubsub.subscribe(topic)
 
-        libp2p's own queue is short and loses the newest, so it is emptied at once.
-        """
-        feed = self._feeds[topic]
-        subscription = await self.pubsub.subscribe(topic)
-        while True:
-            message = await subscription.get()
-            author = PeerId(str(ID(message.from_id)))
-            if author != self._me:
-                feed.push((author, bytes(message.data)))
+    def _deliver(self, topic: str, message: Message) -> None:
+        """Put what others published into the feed of its topic."""
+        feed = self._feeds.get(topic)
+        if feed is not None and message[0] != self._me:
+            feed.push(message)
 
     def statistics(self) -> dict[str, int]:
         """Messages lost by topic, because nobody took them in time."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 from libp2p import new_host
-from libp2p.abc import IHost, INetStream, ISecureConn
+from libp2p.abc import IHost, INetConn, INetStream, ISecureConn
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_x25519_key_pair
@@ -159,10 +159,14 @@ async def sever(host: IHost, peer: ID) -> None:
     The socket first: libp2p would begin with a farewell, and wait for ever to send it.
     """
     for connection in host.get_network().get_connections(peer):
-        with shielded_for(CLOSE_S), suppress(Exception):
-            muxed: Any = connection.muxed_conn
-            await muxed.secured_conn.close()
-            await connection.close()
+        await close_connection(connection)
+
+
+async def close_connection(connection: INetConn) -> None:
+    with shielded_for(CLOSE_S), suppress(Exception):
+        muxed: Any = connection.muxed_conn
+        await muxed.secured_conn.close()
+        await connection.close()
 
 
 def is_open(stream: Any) -> bool:

@@ -22,7 +22,14 @@ from p2ptrain.net.connections import Connections, Event
 from p2ptrain.net.dialling import Dialler
 from p2ptrain.net.discovery import Discovery, Found, mdns_neighbours
 from p2ptrain.net.gossip import Gossip, Message
-from p2ptrain.net.hardening import build_host, contain_tasks, contained, running, sever
+from p2ptrain.net.hardening import (
+    build_host,
+    close_connection,
+    contain_tasks,
+    contained,
+    running,
+    sever,
+)
 from p2ptrain.net.listening import claimed, dialable, listen_failed
 from p2ptrain.net.requests import Handler, Requester, Responder, Service
 
@@ -44,7 +51,12 @@ class Network:
         self._listening: list[str] = []
         self._requester = Requester(host, nursery)
         self._responder = Responder(host, admitted)
-        self._connections = Connections(admitted, self._drop, self._requester.forget)
+        self._connections = Connections(
+            admitted,
+            drop=lambda peer: nursery.start_soon(self.disconnect, peer),
+            close=lambda connection: nursery.start_soon(close_connection, connection),
+            gone=self._requester.forget,
+        )
         self._dialler = Dialler(host, self.peer, self._book, self._connections.peers)
         self._gossip = Gossip(host, admitted)
         self._discovery = Discovery(host, self._book, self._connections.peers)
@@ -144,7 +156,10 @@ class Network:
         self._responder.handle(protocol, Service(handler, bytes_max, anyone))
 
     async def publish(self, topic: str, payload: bytes) -> None:
-        """Send `payload`, signed, to all admitted peers who follow `topic`, by way of others."""
+        """Send `payload`, signed, to all admitted peers who follow `topic`, by way of others.
+
+        Best effort: in no order, and of more than some thirty in one go the last are lost.
+        """
         await self._gossip.publish(topic, payload)
 
     def subscribe(self, topic: str) -> trio.MemoryReceiveChannel[Message]:
@@ -173,9 +188,6 @@ class Network:
             "events_lost": self._connections.feed.lost,
             "gossip_lost": self._gossip.statistics(),
         }
-
-    def _drop(self, peer: PeerId) -> None:
-        self._nursery.start_soon(self.disconnect, peer)
 
     @asynccontextmanager
     async def _run(
