@@ -49,7 +49,11 @@ class Electorate:
         return self.voters[(self.height + round) % len(self.voters)]
 
     def reached(self, present: AbstractSet[PeerId]) -> bool:
-        return quorum.reached(self.rules.quorum, self.voters, present)
+        """Whether `present`, voters all of them, are a quorum. Asked at each vote, so only
+        counted.
+        """
+        count, first = len(present), self.voters[0] in present
+        return quorum.is_enough(self.rules.quorum, len(self.voters), count, first_present=first)
 
     def vote(self, round: int, entry: Entry) -> Vote:
         run = self.rules.run
@@ -82,13 +86,11 @@ class Electorate:
     def proofs_fault(self, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
         """Why these promises do not entitle `entry` to be proposed in `round`; empty if they do."""
         names = {proof.voter for proof in proofs}
-        if len(names) != len(proofs) or not self.reached(names):
+        if len(names) != len(proofs) or not names <= self.names or not self.reached(names):
             return "it does not come with the promises of a quorum"
         for proof in proofs:
             message = self._promise_message(round, (proof.accepted_round, proof.accepted))
-            if proof.voter not in self.names or not self.verify(
-                proof.voter, message, proof.signature
-            ):
+            if not self.verify(proof.voter, message, proof.signature):
                 return f"the promise of {proof.voter} is not genuine"
         forced = forced_by(proofs)
         return "" if forced in (None, entry.digest) else f"it should propose entry {forced}"

@@ -1,11 +1,12 @@
-"""One height's consensus at one node: both roles, acceptor and proposer. SPEC.md R1–R6 are here.
+"""One height's consensus at one node: votes as an acceptor, leads rounds when it is its turn.
 
-        round 0                 round r > 0
-    IDLE ───────► PROPOSED    IDLE ──Prepare──► PREPARING ──quorum of promises──► PROPOSED
-                                └─ promised before a restart ─► SPENT
-    a quorum of votes in PROPOSED makes `outcome`
+        round 0                            round r > 0
+    IDLE ──own accept──► PROPOSED    IDLE ──own promise──► PREPARING ──own accept──► PROPOSED
+                                       └─ promised before a restart ─► SPENT
+    a quorum of votes in PROPOSED makes `outcome`; a later round makes everything IDLE
 
-It does not know what entries mean: a Counsel says what to propose, and what may be accepted.
+SPEC.md R1–R6 are here, in `acceptor` (what must not be forgotten) and in `leading` (what a proposer
+collects). It does not know what entries mean: a Counsel says what to propose and what to accept.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.accept import Answer, Verdict
 from p2ptrain.ledger.acceptor import Acceptor
 from p2ptrain.ledger.effects import Effect, FetchUpdate, Note, Persist, Send
-from p2ptrain.ledger.electorate import Electorate, forced_by, proof_of
+from p2ptrain.ledger.electorate import Electorate, forced_by
+from p2ptrain.ledger.leading import Leading
 from p2ptrain.ledger.messages import (
     Accept,
     Accepted,
     Message,
     Prepare,
     Promise,
-    PromiseProof,
     Propose,
     Refused,
 )
@@ -68,10 +69,7 @@ class Instance:
         self.stage = Stage.IDLE
         self.outcome: Certified | None = None
         self.pending: Propose | None = None
-        self._promises: dict[PeerId, PromiseProof] = {}
-        self._best: Accepted | None = None
-        self._proposal: Propose | None = None
-        self._votes: dict[PeerId, bytes] = {}
+        self._leading = Leading(electorate, self.round)
         self._timer = RoundTimer(electorate.rules.round_timeout_s)
         self._resend = Repeater()
         self._fetch = Repeater()
@@ -117,19 +115,8 @@ class Instance:
     def _on_promise(self, sender: PeerId, promise: Promise) -> list[Effect]:
         if self.stage is not Stage.PREPARING or promise.round != self.round:
             return []
-        if sender in self._promises:
-            return []
-        fault = self.electorate.promise_fault(sender, promise)
-        if fault:
-            return [Note(f"a promise of {sender} does not count: {fault}")]
-        self._count_promise(sender, promise)
-        return []
-
-    def _count_promise(self, voter: PeerId, promise: Promise) -> None:
-        self._promises[voter] = proof_of(voter, promise)
-        accepted = promise.accepted
-        if accepted is not None and (self._best is None or accepted.round > self._best.round):
-            self._best = accepted
+        fault = self._leading.take_promise(sender, promise)
+        return [Note(f"a promise of {sender} does not count: {fault}")] if fault else []
 
     def _on_propose(self, sender: PeerId, message: Propose) -> list[Effect]:
         entry, accepted = message.entry, self.acceptor.accepted
@@ -159,17 +146,9 @@ class Instance:
         return [Send(sender, Accept(vote))]
 
     def _on_accept(self, sender: PeerId, message: Accept) -> list[Effect]:
-        vote, proposal = message.vote, self._proposal
-        if proposal is None or vote.round != proposal.round or sender in self._votes:
-            return []
-        fault = self.electorate.vote_fault(sender, vote)
-        if not fault and vote.entry != proposal.entry.digest:
-            fault = "it is for another entry than was proposed"
-        if fault:
-            return [Note(f"a vote of {sender} does not count: {fault}")]
-        self._votes[sender] = vote.signature
-        self._conclude(proposal)
-        return []
+        fault = self._leading.take_vote(sender, message.vote)
+        self.outcome = self.outcome or self._leading.outcome()
+        return [Note(f"a vote of {sender} does not count: {fault}")] if fault else []
 
     def _on_refused(self, sender: PeerId, message: Refused) -> list[Effect]:
         if message.promised > self.round + ROUND_JUMP_MAX or message.round > self.round:
@@ -201,7 +180,7 @@ class Instance:
         else:
             self._timer.stop()
         if self._resend.take(now):
-            effects += self._to_silent()
+            effects += self._leading.to_silent()
         if self._fetch.due_at is not None and self._fetch.due_at <= now:
             self._fetch.stop()  # Nobody waits for those bytes any more.
         return effects
@@ -212,8 +191,8 @@ class Instance:
         return earliest(self._timer.deadline, self._resend.due_at, self._fetch.due_at)
 
     def _is_due(self, counsel: Counsel) -> bool:
-        known = self.pending is not None or self.acceptor.accepted is not None
-        return known or counsel.wish is not None or self.stage is not Stage.IDLE
+        begun = self.pending is not None or self.acceptor.accepted is not None
+        return begun or counsel.wish is not None
 
     def _consider_pending(self, counsel: Counsel, now: float) -> list[Effect]:
         proposal = self.pending
@@ -269,8 +248,7 @@ class Instance:
             return
         self.round = round
         self.stage = Stage.IDLE
-        self._promises, self._votes = {}, {}
-        self._best = self._proposal = None
+        self._leading = Leading(self.electorate, round)
         self._timer.stop()
         self._resend.stop()
         self._fetch.stop()
@@ -283,90 +261,59 @@ class Instance:
         return record
 
     def _lead(self, counsel: Counsel, now: float) -> list[Effect]:
-        if self.stage is Stage.IDLE and self.round > 0:
-            return self._prepare(counsel, now)
+        effects: list[Effect] = []
         if self.stage is Stage.IDLE:
-            accepted = self.acceptor.accepted
-            entry = self._entry(counsel) if accepted is None else accepted.entry
-            return self._propose(entry, (), counsel, now)
-        if self.stage is Stage.PREPARING and self.electorate.reached(self._promises.keys()):
-            return self._propose_after_promises(counsel, now)
-        return []
+            effects += self._start_leading(now)
+        if self.stage is Stage.PREPARING and self._leading.is_promised:
+            effects += self._propose_something(counsel, now)
+        return effects
 
-    def _prepare(self, counsel: Counsel, now: float) -> list[Effect]:
+    def _start_leading(self, now: float) -> list[Effect]:
+        if self.round == 0:
+            self.stage = Stage.PREPARING
+            return []
         if self.acceptor.promised >= self.round:
             self.stage = Stage.SPENT
             return []
         record = self._promise(self.round)
         self.stage = Stage.PREPARING
         mine = self.electorate.promise(self.round, self.acceptor.accepted)
-        self._count_promise(self.electorate.me, mine)
+        self._leading.count_promise(self.electorate.me, mine)
         self._resend.start(now)
-        effects: list[Effect] = [Persist(record), *self._to_silent()]
-        return effects + self._lead(counsel, now)
+        return [Persist(record), *self._leading.to_silent()]
 
-    def _propose_after_promises(self, counsel: Counsel, now: float) -> list[Effect]:
-        best = self._best
-        if best is None or self._may_pass_over(best.entry, counsel):
-            free = tuple(it for it in self._promises.values() if it.accepted is None)
-            return self._propose(self._entry(counsel), free, counsel, now)
-        return self._propose(best.entry, tuple(self._promises.values()), counsel, now)
+    def _propose_something(self, counsel: Counsel, now: float) -> list[Effect]:
+        def unusable(entry: Entry) -> bool:
+            return counsel.judge(entry.value, True).answer is Answer.LATER
 
-    def _may_pass_over(self, entry: Entry, counsel: Counsel) -> bool:
-        """Whether what somebody accepted cannot be accepted here, and cannot have been chosen
-        either: a quorum had not accepted anything. Its promises alone are then as good as all
-        of them.
-        """
-        free = {voter for voter, it in self._promises.items() if it.accepted is None}
-        if not self.electorate.reached(free):
-            return False
-        return counsel.judge(entry.value, True).answer is Answer.LATER
-
-    def _propose(
-        self,
-        entry: Entry | None,
-        proofs: tuple[PromiseProof, ...],
-        counsel: Counsel,
-        now: float,
-    ) -> list[Effect]:
+        accepted = self.acceptor.accepted
+        if self.round == 0 and accepted is not None:
+            return self._propose(Propose(0, accepted.entry), counsel, now)
+        forced, promises = self._leading.choice(unusable)
+        entry = self._entry(counsel) if forced is None else forced
         if entry is None:
             return []
-        proposal = Propose(self.round, entry, proofs)
-        effects: list[Effect] = []
-        if self.acceptor.accepted != Accepted(self.round, entry):
-            verdict = counsel.judge(entry.value, _is_forced(proposal))
-            if verdict.answer is not Answer.YES:
-                return self._wait(verdict, self.electorate.me, counsel, now)
-            effects.append(Persist(self.acceptor.accept(self.round, entry)))
-        self._fetch.stop()
-        self.stage, self._proposal = Stage.PROPOSED, proposal
-        vote = self.electorate.vote(self.round, entry)
-        self._votes = {self.electorate.me: vote.signature}
-        self._resend.start(now)
-        self._conclude(proposal)
-        return [*effects, *self._to_silent()]
+        return self._propose(Propose(self.round, entry, promises), counsel, now)
 
     def _entry(self, counsel: Counsel) -> Entry | None:
         if counsel.wish is None:
             return None
         return Entry(self.electorate.height, self.electorate.parent, counsel.wish)
 
-    def _conclude(self, proposal: Propose) -> None:
-        if self.outcome is None and self.electorate.reached(self._votes.keys()):
-            entry = proposal.entry
-            self.outcome = self.electorate.certified(proposal.round, entry, self._votes)
-
-    def _to_silent(self) -> list[Send]:
-        """What this round's proposer says, to every voter that has not answered it."""
-        message: Message
-        answered: AbstractSet[PeerId]
-        if self.stage is Stage.PREPARING:
-            message, answered = Prepare(self.electorate.height, self.round), self._promises.keys()
-        elif self._proposal is not None:
-            message, answered = self._proposal, self._votes.keys()
-        else:
-            return []
-        return [Send(voter, message) for voter in self.electorate.voters if voter not in answered]
+    def _propose(self, proposal: Propose, counsel: Counsel, now: float) -> list[Effect]:
+        """Accept it here, durably, and only then ask others to (SPEC.md R4)."""
+        effects: list[Effect] = []
+        if self.acceptor.accepted != Accepted(proposal.round, proposal.entry):
+            verdict = counsel.judge(proposal.entry.value, _is_forced(proposal))
+            if verdict.answer is not Answer.YES:
+                return self._wait(verdict, self.electorate.me, counsel, now)
+            effects.append(Persist(self.acceptor.accept(proposal.round, proposal.entry)))
+        self._fetch.stop()
+        self.stage = Stage.PROPOSED
+        self._leading.propose(proposal, self.electorate.vote(proposal.round, proposal.entry))
+        self._resend.start(now)
+        self.outcome = self._leading.outcome()
+        return [*effects, *self._leading.to_silent()]
 
 
 def _is_forced(proposal: Propose) -> bool:

@@ -149,10 +149,10 @@ def next_members(
         return None
     learners = [learner for learner in state.learners if remains(learner)]
     fit = [peer for peer in learners if peer in state.proven and peer not in view.down]
-    promoted = fit[: len(kept)]
+    promoted = dict.fromkeys(fit[: len(kept)])
     places = MEMBERS_MAX - len(kept) - len(learners)
     joiners = [peer for peer in view.joining if not state.is_member(peer) and _admits(view, peer)]
-    stay_learners = [learner for learner in learners if learner not in set(promoted)]
+    stay_learners = [learner for learner in learners if learner not in promoted]
     return (*kept, *promoted), (*stay_learners, *joiners[:places])
 
 
@@ -259,13 +259,19 @@ def survivors(rules: Rules, state: LedgerState, view: View) -> tuple[Participant
     numbers = {each.peer: each for each in roster.participants}
     numbers |= {each.peer: each for each in gathered(rules, state, view).contributors}
     here = [peer for peer in numbers if peer not in view.down and view.stays(peer)]
-    reporters = [peer for peer in roster.peers if failed(state, view, peer)]
-    trusted = [peer for peer in here if not _accused(view, reporters, peer)]
+    accused = _accused(state, view, here)
+    trusted = [peer for peer in here if peer not in accused]
     chosen = trusted if len(trusted) >= max(rules.participants_min, 2) else here
     return tuple(numbers[peer] for peer in chosen)
 
 
-def _accused(view: View, reporters: list[PeerId], peer: PeerId) -> bool:
-    others = [reporter for reporter in reporters if reporter != peer]
-    against = sum(1 for reporter in others if peer in view.failed[reporter].suspects)
-    return against > 0 and 2 * against >= len(others)
+def _accused(state: LedgerState, view: View, peers: list[PeerId]) -> set[PeerId]:
+    """Those of `peers` whom at least half of the other reporters suspect."""
+    roster = state.roster
+    assert roster is not None
+    reporters = {peer for peer in roster.peers if failed(state, view, peer)}
+    against: Counter[PeerId] = Counter()
+    for reporter in reporters:
+        against.update(set(view.failed[reporter].suspects) - {reporter})
+    others = {peer: len(reporters) - (peer in reporters) for peer in peers}
+    return {peer for peer in peers if 0 < others[peer] <= 2 * against[peer]}

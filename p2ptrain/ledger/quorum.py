@@ -8,26 +8,26 @@ that voter, so an even group cut in two goes on at one side, and only at one.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from collections.abc import Set as AbstractSet
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.rules import QuorumPolicy
 
 
-def reached(
-    policy: QuorumPolicy,
-    voters: Sequence[PeerId],
-    present: AbstractSet[PeerId] | Collection[PeerId],
-) -> bool:
+def reached(policy: QuorumPolicy, voters: Sequence[PeerId], present: Collection[PeerId]) -> bool:
     """Whether those `voters` (ranked) who are `present` make a quorum. Others do not count."""
     count = sum(1 for voter in voters if voter in present)
+    return is_enough(policy, len(voters), count, first_present=voters[0] in present)
+
+
+def is_enough(policy: QuorumPolicy, voters: int, present: int, *, first_present: bool) -> bool:
+    """Whether `present` of `voters` make a quorum, the first-ranked among them or not."""
     if policy == "two-thirds":
-        return 3 * count > 2 * len(voters)
-    return 2 * count > len(voters) or (2 * count == len(voters) and voters[0] in present)
+        return 3 * present > 2 * voters
+    return 2 * present > voters or (2 * present == voters and first_present)
 
 
 def missing(
-    policy: QuorumPolicy, voters: Sequence[PeerId], present: AbstractSet[PeerId]
+    policy: QuorumPolicy, voters: Sequence[PeerId], present: Collection[PeerId]
 ) -> tuple[PeerId, ...]:
     """The voters that are not present, if a quorum is not reached; else nobody. For words to
     people.

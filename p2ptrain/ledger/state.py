@@ -155,10 +155,8 @@ def _membership_fault(state: LedgerState, roster: Roster) -> str:
     for voter in added:
         if voter not in state.proven:
             return f"{voter} would be a voter before it took part in a committed update"
-    for learner in roster.learners:
-        if learner in state.voters:
-            return f"{learner} is a voter and cannot become a learner"
-    return ""
+    demoted = set(roster.learners).intersection(state.voters)
+    return f"{min(demoted)} is a voter and cannot become a learner" if demoted else ""
 
 
 def _participants_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
@@ -186,7 +184,8 @@ def _commit_fault(state: LedgerState, commit: Commit) -> str:
 
 
 def _after_roster(rules: Rules, state: LedgerState, roster: Roster) -> LedgerState:
-    gone = [member for member in state.members if member not in set(roster.members)]
+    remaining = set(roster.members)
+    gone = [member for member in state.members if member not in remaining]
     book = leases.top_up(
         leases.give_back(state.lease_book, gone),
         [member for member in roster.members if not state.is_member(member)],

@@ -15,6 +15,7 @@ from p2ptrain.ledger import accept, core, electorate, instance, leases, propose,
 from p2ptrain.ledger.accept import Answer, Verdict
 from p2ptrain.ledger.acceptor import Acceptor
 from p2ptrain.ledger.instance import Instance, Stage
+from p2ptrain.ledger.leading import Leading
 from p2ptrain.ledger.leases import Leases
 from p2ptrain.testing.simulation.disk import Disk
 
@@ -45,10 +46,10 @@ def _patch(undo: ExitStack, owner: object, name: str, new: object) -> None:
 
 
 def _half_is_a_quorum(patch: Patch) -> None:
-    def reached(policy: object, voters: tuple[str, ...], present: set[str]) -> bool:
-        return 2 * sum(voter in present for voter in voters) >= len(voters)
+    def is_enough(policy: object, voters: int, present: int, *, first_present: bool) -> bool:
+        return 2 * present >= voters
 
-    patch(quorum, "reached", reached)
+    patch(quorum, "is_enough", is_enough)
 
 
 def _promise_not_persisted(patch: Patch) -> None:
@@ -78,13 +79,13 @@ def _lower_round_accepted(patch: Patch) -> None:
 
 
 def _accepted_value_not_adopted(patch: Patch) -> None:
-    count = Instance._count_promise
+    count = Leading.count_promise
 
-    def count_promise(self: Instance, voter: object, promise: object) -> None:
+    def count_promise(self: Leading, voter: object, promise: object) -> None:
         count(self, voter, promise)  # type: ignore[arg-type]
         self._best = None
 
-    patch(Instance, "_count_promise", count_promise)
+    patch(Leading, "count_promise", count_promise)
     patch(instance, "forced_by", lambda proofs: None)
     patch(electorate, "forced_by", lambda proofs: None)
 
@@ -156,7 +157,7 @@ MUTANTS = (
     Mutant("vote-not-persisted", _vote_not_persisted, ("VotesAreKept",), "torn"),
     Mutant("lower-round-accepted", _lower_round_accepted, ("VotesAreKept",), "lossy"),
     Mutant(
-        "accepted-value-not-adopted", _accepted_value_not_adopted, ("OneEntryPerHeight",), "chaos"
+        "accepted-value-not-adopted", _accepted_value_not_adopted, ("OneEntryPerHeight",), "crashes"
     ),
     Mutant("lease-returned-twice", _lease_returned_twice, ("BlocksAreCommittedOnce",), "churn"),
     Mutant("stale-voters-count", _stale_voters_count, ("CertificatesVerify",), "churn"),

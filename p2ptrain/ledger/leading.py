@@ -1,0 +1,103 @@
+"""What a proposer knows while it leads one round: promises, its proposal, votes. All of it
+volatile.
+
+    PREPARING ──quorum of promises, something to propose──► PROPOSED ──quorum of votes──► an outcome
+
+Round 0 starts without promises. Nothing here is durable, so a proposer that restarts never goes on
+with a round that it led (SPEC.md R4); what it had promised and accepted is in its `Acceptor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.effects import Send
+from p2ptrain.ledger.electorate import Electorate, proof_of
+from p2ptrain.ledger.messages import Accepted, Message, Prepare, Promise, PromiseProof, Propose
+from p2ptrain.ledger.values import Certified, Entry, Vote
+
+Unusable = Callable[[Entry], bool]
+"""Whether an entry that somebody accepted cannot be accepted here, for want of its bytes."""
+
+
+class Leading:
+    """One round, led by this node."""
+
+    def __init__(self, electorate: Electorate, round: int) -> None:
+        self.round = round
+        self.proposal: Propose | None = None
+        self._electorate = electorate
+        self._promises: dict[PeerId, PromiseProof] = {}
+        self._best: Accepted | None = None
+        self._votes: dict[PeerId, bytes] = {}
+
+    # ── promises ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether something may be proposed now."""
+        return self.round == 0 or self._electorate.reached(self._promises.keys())
+
+    def take_promise(self, sender: PeerId, promise: Promise) -> str:
+        """Count a promise. Returns why it does not count, or nothing."""
+        if self.proposal is not None or sender in self._promises:
+            return ""
+        fault = self._electorate.promise_fault(sender, promise)
+        if not fault:
+            self.count_promise(sender, promise)
+        return fault
+
+    def count_promise(self, voter: PeerId, promise: Promise) -> None:
+        self._promises[voter] = proof_of(voter, promise)
+        accepted = promise.accepted
+        if accepted is not None and (self._best is None or accepted.round > self._best.round):
+            self._best = accepted
+
+    def choice(self, unusable: Unusable) -> tuple[Entry | None, tuple[PromiseProof, ...]]:
+        """What the promises force, or None if they leave it free; and the promises that show it.
+
+        An entry that is unusable here is passed over if a quorum had accepted nothing: it cannot
+        have been chosen then, and the promises of that quorum are as good as all of them.
+        """
+        free = tuple(proof for proof in self._promises.values() if proof.accepted is None)
+        if self._best is None:
+            return None, free
+        passable = self._electorate.reached({proof.voter for proof in free})
+        if passable and unusable(self._best.entry):
+            return None, free
+        return self._best.entry, tuple(self._promises.values())
+
+    # ── votes ────────────────────────────────────────────────────────────────────────────────────
+
+    def propose(self, proposal: Propose, own: Vote) -> None:
+        """From now on this round stands for `proposal`. The own vote is durable already."""
+        assert self.proposal is None
+        assert proposal.round == self.round
+        self.proposal = proposal
+        self._votes = {own.voter: own.signature}
+
+    def take_vote(self, sender: PeerId, vote: Vote) -> str:
+        """Count a vote. Returns why it does not count, or nothing."""
+        if self.proposal is None or vote.round != self.round or sender in self._votes:
+            return ""
+        fault = self._electorate.vote_fault(sender, vote)
+        if not fault and vote.entry != self.proposal.entry.digest:
+            fault = "it is for another entry than was proposed"
+        if not fault:
+            self._votes[sender] = vote.signature
+        return fault
+
+    def outcome(self) -> Certified | None:
+        if self.proposal is None or not self._electorate.reached(self._votes.keys()):
+            return None
+        return self._electorate.certified(self.round, self.proposal.entry, self._votes)
+
+    # ── what to say ──────────────────────────────────────────────────────────────────────────────
+
+    def to_silent(self) -> list[Send]:
+        """What this round's proposer says, to every voter that has not answered it."""
+        message: Message = self.proposal or Prepare(self._electorate.height, self.round)
+        answered = self._promises.keys() if self.proposal is None else self._votes.keys()
+        voters = self._electorate.voters
+        return [Send(voter, message) for voter in voters if voter not in answered]
