@@ -1,0 +1,77 @@
+"""Set-up says in one line what a machine lacks, and pins what it installs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import ROOT
+
+PIN = re.compile(r"([A-Za-z0-9_.-]+)==([0-9][0-9a-z.]*)")
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    found = [PIN.fullmatch(line) for line in lines if line and not line.startswith("#")]
+    assert None not in found, "every line is one exact version"
+    pairs = [(normal(match[1]), match[2]) for match in found if match is not None]
+    assert len(dict(pairs)) == len(pairs), "a package is pinned twice"
+    return dict(pairs)
+
+
+def test_all_that_the_project_asks_for_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["checks"]]
+    names = {normal(re.split(r"[=<>~!; ]", each)[0]) for each in asked}
+    assert names - set(pins()) == {"torch"}
+
+
+def test_the_library_that_rules_the_lock_file_is_the_one_we_hardened() -> None:
+    assert (pins()["libp2p"], pins()["fastecdsa"]) == ("0.8.1", "4.0.0")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What scripts/setup needs, in a place of its own."""
+    (tmp_path / "scripts").mkdir()
+    for name in ("scripts/setup", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("CC", "no-such-compiler", "no C compiler (no-such-compiler): install gcc or clang"),
+        ("P2PTRAIN_PYTHON", "/bin/false", "is not a Python 3.11, 3.12 or 3.13 with venv"),
+    ],
+)
+def test_what_a_machine_lacks_is_said_in_one_line_before_anything_is_fetched(
+    checkout: Path, setting: str, value: str, said: str
+) -> None:
+    environment = os.environ | {"P2PTRAIN_PYTHON": sys.executable, setting: value}
+    done = subprocess.run(
+        [checkout / "scripts" / "setup"],
+        cwd="/",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 4
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("setup: error: ")
+    assert said in line
+    assert not (checkout / ".venv").exists()
