@@ -44,7 +44,7 @@ def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         result_json({"sequence": sequence, "peers": peers})
         return
-    progress(f"allowlist {sequence}: {len(peers)} peers")
+    progress(f"allowlist number {sequence}; peers on it: {len(peers)}")
     for peer in peers:
         result(f"{peer}  {peer_name(peer)}")
 

@@ -43,7 +43,7 @@ def run_lines(run: Run) -> list[str]:
     return [
         f"run       {manifest.name} ({run.id})",
         f"signed by {label(manifest.organiser)}, {created}",
-        f"admission {manifest.admission}; {len(manifest.founders)} founders",
+        f"admission {manifest.admission}; founders: {len(manifest.founders)}",
         f"model     {parameters / 1e6:.2f} M parameters: {model.layers} layers of width "
         f"{model.width}, {model.heads} heads, vocabulary {model.vocab}, context {model.sequence}",
         f"data      {data.train_blocks} blocks of {data.block_tokens} tokens, "

@@ -76,7 +76,7 @@ def publish_run(
     allowlist = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
     save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, allowlist))
     save_run(home.manifest, run)
-    say(f"run {manifest.name!r} is signed; {len(allowlist.peers)} peers are on its allowlist")
+    say(f"run {manifest.name!r} is signed; peers on its allowlist: {len(allowlist.peers)}")
     return run
 
 
