@@ -67,7 +67,8 @@ async def test_after_a_restart_with_the_same_identity_all_is_heard_again() -> No
         for start in range(3):
             async with open_network(identity(5), listen=[], admitted=everybody) as b:
                 await b.connect(a.addresses()[0])
-                await heard(b, TOPIC, b"here", channel)
+                pubsub = b._gossip.pubsub
+                await eventually(lambda pubsub=pubsub: TOPIC in pubsub.peer_topics)
                 payloads = [f"{start} {number}".encode() for number in range(25)]
                 for payload in payloads:
                     await b.publish(TOPIC, payload)
