@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from p2ptrain.testing.demo.process import CommandFailed
 from p2ptrain.testing.demo.show import Show
 from p2ptrain.testing.demo.story import DemoFailed, Story
 from p2ptrain.testing.demo.verdict import verdict
@@ -43,7 +44,7 @@ def main() -> int:
     try:
         with show:
             story.play()
-    except DemoFailed as exc:
+    except (DemoFailed, CommandFailed) as exc:
         failure = str(exc)
     except KeyboardInterrupt:
         failure = "interrupted"

@@ -21,6 +21,10 @@ Event = dict[str, Any]
 STATUS_BYTES_MAX = 1 << 22
 
 
+class CommandFailed(Exception):
+    """A p2ptrain command ended with another status than 0."""
+
+
 class DemoNode:
     """A node process in `home`. `events` are the records of its journal read so far."""
 
@@ -123,9 +127,9 @@ def run_command(*arguments: str) -> str:
     """The standard output of a `p2ptrain` command that must succeed.
 
     Raises:
-        subprocess.CalledProcessError: it did not; its standard error has been shown.
+        CommandFailed: it did not; with what it said.
     """
-    done = subprocess.run(
-        command(*arguments), check=True, stdout=subprocess.PIPE, text=True, timeout=300
-    )
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise CommandFailed(f"p2ptrain {arguments[0]} failed:\n{done.stderr}")
     return done.stdout

@@ -69,7 +69,7 @@ class Show:
 def nodes_table(rows: list[dict[str, Any]], *, final: bool = False) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     columns = ["node", "peer", "outer step", "height", "tokens"]
-    for column in [*columns, *(["head", "state"] if final else ["tokens/s", "state"])]:
+    for column in [*columns, *(["ledger head", "θ and m"] if final else ["tokens/s", "state"])]:
         table.add_column(column)
     for row in rows:
         cells = [row.get(name, "") for name in ("name", "peer_name", "outer_step", "ledger_height")]
@@ -77,6 +77,6 @@ def nodes_table(rows: list[dict[str, Any]], *, final: bool = False) -> Table:
         if final:
             cells += [str(row.get("ledger_head"))[:12], str(row.get("state_digest"))[:12]]
         else:
-            cells += [f"{row.get('tokens_per_s') or 0:,}", row.get("state_words", "")]
+            cells += [f"{row.get('tokens_per_s') or 0:,.0f}", row.get("state", "")]
         table.add_row(*(str(cell) for cell in cells))
     return table
