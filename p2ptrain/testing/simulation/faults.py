@@ -15,25 +15,25 @@ from p2ptrain.ids import PeerId
 from p2ptrain.testing.simulation.node import SimNode
 
 if TYPE_CHECKING:
-    from p2ptrain.testing.simulation.run import Simulation
+    from p2ptrain.testing.simulation.world import SimWorld
 
 GOODBYE_S = 6.0
 """How long a leaving node stays to vote for the roster without it."""
 
 
 class Faults:
-    def __init__(self, simulation: Simulation) -> None:
-        self._world = simulation
-        self._random = simulation.random
+    def __init__(self, world: SimWorld) -> None:
+        self._world = world
+        self._random = world.random
         self._active = True
         self._gone: set[PeerId] = set()
-        profile = simulation.profile
+        profile = world.profile
         self._plan(profile.crash_every_s, self._crash)
         self._plan(profile.partition_every_s, self._cut)
         self._plan(profile.join_every_s, self._join)
         self._plan(profile.leave_every_s, self._leave)
         self._plan(profile.vanish_every_s, self._vanish)
-        simulation.clock.at(profile.faults_s, self._end)
+        world.clock.at(profile.faults_s, self._end)
 
     def _plan(self, every_s: float, fault: Callable[[], None]) -> None:
         if every_s <= 0:
@@ -69,9 +69,8 @@ class Faults:
 
     def _restart(self, node: SimNode) -> None:
         if not node.alive and node.me not in self._gone:
-            self._world.restarts += 1
             node.leaving = False
-            self._world.start_node(node)
+            self._world.restart_node(node)
 
     def crashes_now(self, node: SimNode) -> bool:
         """Between two effects: what was not yet done never happens."""
@@ -104,7 +103,7 @@ class Faults:
         node = self._expendable()
         if node is not None:
             node.leaving = True
-            node.gossip()
+            self._world.let(node, node.gossip)
             self._world.clock.after(GOODBYE_S, lambda: self._remove(node))
 
     def _vanish(self) -> None:

@@ -157,7 +157,7 @@ MUTANTS = (
     Mutant("vote-not-persisted", _vote_not_persisted, ("VotesAreKept",), "torn"),
     Mutant("lower-round-accepted", _lower_round_accepted, ("VotesAreKept",), "lossy"),
     Mutant(
-        "accepted-value-not-adopted", _accepted_value_not_adopted, ("OneEntryPerHeight",), "crashes"
+        "accepted-value-not-adopted", _accepted_value_not_adopted, ("OneEntryPerHeight",), "torn"
     ),
     Mutant("lease-returned-twice", _lease_returned_twice, ("BlocksAreCommittedOnce",), "churn"),
     Mutant("stale-voters-count", _stale_voters_count, ("CertificatesVerify",), "churn"),

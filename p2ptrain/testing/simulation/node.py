@@ -40,6 +40,10 @@ HEARTBEAT_S = 2.0
 SNAPSHOT_EVERY = 3
 
 
+class ProcessDied(Exception):
+    """The process is gone in the middle of something: nothing after that point happens."""
+
+
 class World(Protocol):
     """What a node can do to the world around it."""
 
@@ -57,7 +61,10 @@ class World(Protocol):
 
 
 class SimNode:
-    """`disk` outlives `stop` and `start`; everything else is the process."""
+    """`disk` outlives `stop` and `boot`; everything else is the process.
+
+    Whatever makes it act may raise ProcessDied.
+    """
 
     def __init__(self, world: World, rules: Rules, me: PeerId, *, trains: bool = True) -> None:
         self.me = me
@@ -69,8 +76,8 @@ class SimNode:
         self._world = world
         self._rules = rules
 
-    def start(self) -> None:
-        """A new process on the same disk."""
+    def boot(self) -> None:
+        """A new process on the same disk; `begin` is the first thing that it does."""
         now = self._world.now
         self.alive = True
         self.incarnation += 1
@@ -87,6 +94,8 @@ class SimNode:
         self._training = False
         for peer in self._world.others(self.me):
             self.detector.watch(peer, now)
+
+    def begin(self) -> None:
         self._give_up_reduce()
         self.follow()
         self.handle(Tick())
@@ -118,12 +127,10 @@ class SimNode:
                 self.handle(PeerUp(peer))
 
     def handle(self, event: Event) -> None:
-        if not self.alive:
-            return
         height = self.state.height
         for effect in self.ledger.handle(event, self._world.now):
             if self._world.crashes_now(self):
-                return
+                raise ProcessDied
             self._carry_out(effect)
         if self.state.height > height:
             self.follow()
@@ -147,8 +154,13 @@ class SimNode:
             case _:
                 pass
 
-    def tick(self) -> None:
+    def wake(self) -> None:
+        self.look_around()
         self.handle(Tick())
+
+    def lost_connection(self, peer: PeerId) -> None:
+        self.detector.hint_lost(peer, self._world.now)
+        self.look_around()
 
     def lacks(self, update: Digest) -> bool:
         """Whether the bytes are still wanted, for a vote or to apply them."""
@@ -243,8 +255,6 @@ class SimNode:
     # ── gossip ───────────────────────────────────────────────────────────────────────────────────
 
     def gossip(self) -> None:
-        if not self.alive:
-            return
         state = self.state
         beat = Heartbeat(
             peer=self.me,

@@ -60,6 +60,15 @@ PROFILES: dict[str, Profile] = {
             reduce_half_done=0.3,
             loss=0.1,
         ),
+        Profile(
+            "duels",
+            delay_s=(0.02, 0.8),
+            loss=0.15,
+            duplication=0.1,
+            reduce_half_done=0.5,
+            crash_every_s=6.0,
+            down_s=(0.02, 2.0),
+        ),
         Profile("partitions", partition_every_s=8.0, one_way=0.3, loss=0.01),
         Profile(
             "churn",

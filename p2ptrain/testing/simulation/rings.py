@@ -62,6 +62,11 @@ class Rings:
             duration_s = self._random.uniform(*REDUCE_S)
             self._clock.after(duration_s, lambda: self._complete(ring))
 
+    def is_under_way(self) -> bool:
+        """Whether some ring has all its participants and has not ended."""
+        rings = self.by_entry.values()
+        return any(not it.ended and len(it.finishers) == len(it.roster.peers) for it in rings)
+
     def lost(self, peer: PeerId) -> None:
         """`peer` crashed or left: its neighbours notice, and the ring ends for all."""
         for ring in self.by_entry.values():
