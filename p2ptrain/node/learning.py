@@ -16,6 +16,7 @@ from p2ptrain.errors import (
     ConfigError,
     NetworkUnreachable,
     NotAuthorised,
+    P2PTrainError,
     PeerError,
     RemoteProtocolError,
     RunMismatch,
@@ -28,9 +29,12 @@ from p2ptrain.node.admission import Admission
 from p2ptrain.node.hello import HelloReply, HelloRequest, decode_reply, encode_request
 from p2ptrain.node.home import Home
 from p2ptrain.node.topics import HELLO_BYTES_MAX, HELLO_PROTOCOL
+from p2ptrain.observe.journal import Journal
 from p2ptrain.run import JoinRequest, Run, load_run, save_run
 
-HELLO_S = 20.0
+HELLO_S = 10.0
+"""A manifest and a list of thousands of peers come in this time over any line that can train."""
+
 CONNECT_S = 10.0
 ASK_AGAIN_S = 15.0
 """Between two looks whether the organiser has approved us."""
@@ -53,22 +57,70 @@ def known_run(home: Home, config: NodeConfig) -> Run | None:
 async def learn_run(network: Network, config: NodeConfig, home: Home, addresses: list[str]) -> Run:
     """The run that a peer at one of `addresses` serves, checked and kept.
 
+    A peer that has no run to tell, or lies about it, costs us no more than its own addresses.
+
     Raises:
-        NetworkUnreachable, ConfigError: nobody can be reached, or the addresses are wrong.
+        NetworkUnreachable, ConfigError: nobody can be reached or believed, or the addresses are
+            wrong; the evidence has a line for each.
         RunMismatch: they serve another run than the one asked for.
-        RemoteProtocolError: the manifest is forged, truncated or impossible.
     """
     if not addresses:
         raise ConfigError(
             "this node knows no run and nobody to ask",
+            code="ADDR-NONE",
+            likely="it is new, and --bootstrap was not given",
             do="p2ptrain node --bootstrap ADDR, with an address from the run's organiser",
         )
-    peer = await network.connect_any(addresses, deadline_s=CONNECT_S)
-    reply = await ask(network, peer, HelloRequest(config.run or "", b""))
-    run = Run.from_bytes(reply.manifest)
-    _check_expected(run, config)
-    save_run(home.manifest, run)
-    return run
+    left, useless = list(addresses), list[P2PTrainError]()
+    while left:
+        try:
+            peer = await network.connect_any(left, deadline_s=CONNECT_S)
+        except (ConfigError, NetworkUnreachable) as exc:
+            raise _no_run([*useless, exc]) from exc
+        ways = [address for address in left if peer in address]
+        try:
+            run = await _run_of(network, peer, config, ways[0])
+        except NetworkUnreachable as exc:
+            useless.append(exc)
+            left = [address for address in left if address not in ways]
+        else:
+            _check_expected(run, config)
+            save_run(home.manifest, run)
+            return run
+    raise _no_run(useless)
+
+
+async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: str) -> Run:
+    """The run that `peer`, connected at `address`, serves.
+
+    Raises:
+        NetworkUnreachable: it tells of none, or of one that its organiser did not sign like that.
+    """
+    try:
+        reply = await ask(network, peer, HelloRequest(config.run or "", b""))
+        return Run.from_bytes(reply.manifest)
+    except (PeerError, RemoteProtocolError) as exc:
+        raise NetworkUnreachable(
+            f"{label(peer)} answers, but does not tell of a run that can be believed",
+            code=exc.code,
+            evidence=[f"tried   {address}   {exc.what}"],
+            likely="that node has a fault, speaks another version, or is not honest",
+            do="ask the run's organiser for the address of another node",
+        ) from exc
+
+
+def _no_run(failures: list[P2PTrainError]) -> P2PTrainError:
+    """One error for all failures; the first gives code and advice."""
+    first, *others = failures
+    if not others:
+        return first
+    return NetworkUnreachable(
+        "nobody at these addresses tells of a run that can be believed",
+        code=first.code,
+        evidence=[line for each in failures for line in each.evidence or [each.what]],
+        likely=first.likely,
+        do=first.do,
+    )
 
 
 async def reconnect(network: Network, addresses: list[str], say: Say) -> None:
@@ -97,6 +149,7 @@ async def be_admitted(
     identity: Identity,
     run: Run,
     admission: Admission,
+    journal: Journal,
     say: Say,
 ) -> None:
     """Return once we may take part; until then ask, wait, and look again.
@@ -107,7 +160,7 @@ async def be_admitted(
     asked = False
     while not admission.admits(identity.peer):
         for peer in network.connected():
-            await _refresh(network, peer, identity, run, admission)
+            await _refresh(network, peer, identity, run, admission, journal)
         if admission.admits(identity.peer):
             break
         refusal = _pending(run, identity.peer)
@@ -120,7 +173,12 @@ async def be_admitted(
 
 
 async def _refresh(
-    network: Network, peer: PeerId, identity: Identity, run: Run, admission: Admission
+    network: Network,
+    peer: PeerId,
+    identity: Identity,
+    run: Run,
+    admission: Admission,
+    journal: Journal,
 ) -> None:
     """Show a peer our request to join, and take the newest list that it has."""
     request = JoinRequest(run.id, identity.peer, int(time.time()))
@@ -130,8 +188,9 @@ async def _refresh(
             network.remember(other, addresses)
         if reply.allowlist:
             admission.consider(reply.allowlist)
-    except (PeerError, RemoteProtocolError, RunMismatch):
-        return  # Another peer may do better; who is connected is asked again later.
+    except (PeerError, RemoteProtocolError, RunMismatch) as exc:
+        # Another peer may do better; who is connected is asked again later.
+        journal.write("bad-hello", peer=peer, code=exc.code, reason=exc.what)
 
 
 def _check_expected(run: Run, config: NodeConfig) -> None:

@@ -65,7 +65,7 @@ async def _main(config: NodeConfig, home: Home, journal: Journal) -> None:
         ) as network:
             for address in network.addresses():
                 say(f"listening at {address}")
-            run = await _join(network, config, home, identity, admission, say)
+            run = await _join(network, config, home, identity, admission, journal, say)
             async with assembled(config, home, journal, identity, run, admission, network) as made:
                 exit_.parts = made.parts
                 await live(made, say)
@@ -78,6 +78,7 @@ async def _join(
     home: Home,
     identity: Identity,
     admission: Admission,
+    journal: Journal,
     say: learning.Say,
 ) -> Run:
     """Know the run, be connected to somebody if there is anybody, and be admitted."""
@@ -95,7 +96,7 @@ async def _join(
     say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")
     say("this software never runs code sent by the run or by peers")
     say("your IP address is visible to other peers")
-    await learning.be_admitted(network, config, identity, run, admission, say)
+    await learning.be_admitted(network, config, identity, run, admission, journal, say)
     network.refresh_admission()
     return run
 

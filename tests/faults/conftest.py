@@ -1,0 +1,122 @@
+"""One tiny published run, one seed that serves it, and a way to run a command in this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.cli.main import main
+from p2ptrain.identity import Identity
+from p2ptrain.run import Run, SignedAllowlist, load_allowlist, load_run
+from tests.faults.processes import ON_LOOPBACK, NodeProcess, new_node
+from tests.faults.screen import Screen
+
+FAULT_S = 15.0
+"""Whatever goes wrong is told within this time."""
+
+THREADS_THAT_STAY = ("Trio thread", "_background_cleanup")
+"""Threads that trio keeps for the next call, and one daemon thread of libp2p's own."""
+
+RUN_TOML = """
+run = { name = "faults" }
+model = { vocab = 300, layers = 1, width = 16, heads = 2, kv_heads = 1, ffn = 32, sequence = 16 }
+data = { source = "text.txt", validation_blocks = 2 }
+inner = { steps = 2, batch_sequences = 2, lr = 3e-3 }
+outer = { steps = 100_000 }
+policy = { participants_min = 1, grace_s = 1.0, round_timeout_s = 1.0, chunk_bytes = 16_384 }
+"""
+TEXT = "".join(f"{number**3} bottles of {number % 7} kinds\n" for number in range(400))
+
+MEMBER = Identity.from_seed(b"member".ljust(32))
+"""Who is on the allowlist besides the organiser, who is the only founder."""
+
+Here = Callable[..., Screen]
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    """Runs a command in this process; it must end within FAULT_S and leave no thread behind."""
+    monkeypatch.delenv("P2PTRAIN_HOME", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*words: object) -> Screen:
+        before = set(threading.enumerate())
+        late = threading.Event()
+
+        def interrupt() -> None:
+            late.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        alarm = threading.Timer(FAULT_S, interrupt)
+        alarm.start()
+        capsys.readouterr()
+        status = main([str(word) for word in words])
+        alarm.cancel()
+        alarm.join()
+        written = capsys.readouterr()
+        assert not late.is_set(), f"it was not told within {FAULT_S:.0f} s:\n{written.err}"
+        left = {thread.name for thread in threading.enumerate() if thread not in before}
+        assert not {name for name in left if not any(known in name for known in THREADS_THAT_STAY)}
+        return Screen(status, written.out, written.err)
+
+    return run
+
+
+@pytest.fixture
+def node_here(here: Here, tmp_path: Path) -> Here:
+    """`p2ptrain node` in this process, in a new home, listening on loopback only."""
+
+    def run(*words: object, home: Path = tmp_path / "home") -> Screen:
+        return here("node", "--home", home, *ON_LOOPBACK, *words)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The organiser's home. Nobody changes it: take a copy."""
+    folder = tmp_path_factory.mktemp("published")
+    (folder / "text.txt").write_text(TEXT)
+    (folder / "run.toml").write_text(RUN_TOML)
+    words = ["--home", str(folder / "organiser"), "--allow", MEMBER.peer]
+    assert main(["run", "publish", str(folder / "run.toml"), *words]) == 0
+    return folder / "organiser"
+
+
+@pytest.fixture
+def organiser(published: Path, tmp_path: Path) -> Path:
+    """A copy of the organiser's home, for this test alone."""
+    return Path(shutil.copytree(published, tmp_path / "organiser"))
+
+
+@pytest.fixture(scope="session")
+def run(published: Path) -> Run:
+    loaded = load_run(published / "run" / "manifest.signed")
+    assert loaded is not None
+    return loaded
+
+
+@pytest.fixture(scope="session")
+def allowlist(published: Path, run: Run) -> SignedAllowlist:
+    loaded = load_allowlist(published / "run" / "allowlist.signed", run)
+    assert loaded is not None
+    return loaded
+
+
+@pytest.fixture(scope="session")
+def seed(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """A seed that serves the run to all tests."""
+    home = tmp_path_factory.mktemp("seed") / "home"
+    shutil.copytree(published, home)
+    node = new_node(home, "--seed")
+    try:
+        node.address()
+        yield node
+    finally:
+        node.kill()

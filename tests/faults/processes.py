@@ -1,0 +1,99 @@
+"""Nodes as processes of their own, watched through what any user can see of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from p2ptrain.testing.demo.process import DemoNode, Event, command
+from tests.faults.screen import Screen
+
+LOOK_EVERY_S = 0.02
+ON_LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0")
+
+Seen = TypeVar("Seen")
+
+
+def wait_until(what: str, seen: Callable[[], Seen], *, deadline_s: float = 15.0) -> Seen:
+    """The first true value of `seen`."""
+    ends_s = time.monotonic() + deadline_s
+    never = threading.Event()
+    while not (value := seen()):
+        assert time.monotonic() < ends_s, f"after {deadline_s:.0f} s, still not: {what}"
+        never.wait(LOOK_EVERY_S)
+    return value
+
+
+class NodeProcess(DemoNode):
+    """`p2ptrain node` in a home, on loopback."""
+
+    def begin(self, *arguments: str, limits: str = "") -> None:
+        """Start it; `limits` are shell commands such as `ulimit -n 16`, for it alone."""
+        self.home.mkdir(exist_ok=True)
+        words = [*command("node"), "--home", str(self.home), "--yes", *ON_LOOPBACK, *arguments]
+        if limits:
+            words = ["sh", "-c", f'{limits} && exec "$@"', "sh", *words]
+        with (self.home / "output.txt").open("wb") as output:
+            self.process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"NO_COLOR": "1"},
+                start_new_session=True,
+            )
+
+    def saw(self, kind: str, *, deadline_s: float = 15.0, **fields: object) -> Event:
+        """The record of this kind with these fields that is, or will be, in the journal."""
+
+        def look() -> Event | None:
+            list(self.news())
+            found = self.find(kind, **fields)
+            assert found or self.running, f"the node ended:\n{self.output()}"
+            return found
+
+        return wait_until(f"{kind} {fields}", look, deadline_s=deadline_s)
+
+    def said(self, text: str, *, deadline_s: float = 15.0) -> str:
+        """What it has printed, once `text` is part of it."""
+        wait_until(
+            f"{text!r} in:\n{self.output()}",
+            lambda: text in self.output() or not self.running,
+            deadline_s=deadline_s,
+        )
+        assert text in self.output()
+        return self.output()
+
+    def address(self) -> str:
+        """Where it can be reached, once it serves the run."""
+        status = wait_until("a status", self.status)
+        return str(status["addresses"][0])
+
+    def interrupt(self) -> None:
+        """Ctrl-C. In a terminal it goes to the node alone: trainers have sessions of their own."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+
+    def ended(self, *, deadline_s: float = 15.0) -> Screen:
+        """What is left on the screen once it has ended by itself."""
+        assert self.process is not None
+        status = self.process.wait(deadline_s)
+        return Screen(status, "", self.output())
+
+    def descendants(self) -> list[psutil.Process]:
+        assert self.process is not None
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+def new_node(home: Path, *arguments: str, limits: str = "") -> NodeProcess:
+    node = NodeProcess(home.name, home)
+    node.begin(*arguments, limits=limits)
+    return node

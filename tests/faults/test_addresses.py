@@ -1,0 +1,119 @@
+"""Every way in which a way in can be wrong: its code, whose fault it is, and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.identity import Identity
+from p2ptrain.node.hello import HelloReply
+from tests.faults.answering import (
+    STRANGER,
+    at,
+    dead_port,
+    hangs_up,
+    is_a_web_server,
+    peer,
+    says_nothing,
+    server,
+)
+from tests.faults.conftest import Here
+from tests.faults.processes import NodeProcess
+
+
+def test_nothing_listens_there(node_here: Here) -> None:
+    port = dead_port()
+    screen = node_here("--bootstrap", at(port))
+    screen.is_error("NET-REFUSED", 5)
+    assert at(port) in screen.evidence
+    assert f"nothing listens on {port}" in screen.evidence
+    assert "not your machine's fault" in screen.likely
+
+
+def test_a_web_server_answers(node_here: Here) -> None:
+    with server(is_a_web_server) as port:
+        screen = node_here("--bootstrap", at(port))
+    screen.is_error("NET-NOT-LIBP2P", 5)
+    assert "HTTP" in screen.evidence
+    assert "port" in screen.do
+
+
+def test_the_connection_is_closed_at_once(node_here: Here) -> None:
+    with server(hangs_up) as port:
+        screen = node_here("--bootstrap", at(port))
+    screen.is_error("NET-RESET", 5)
+    assert "closed the connection" in screen.evidence
+
+
+def test_the_name_does_not_exist(node_here: Here) -> None:
+    screen = node_here("--bootstrap", f"/dns4/no-such-host.invalid/tcp/4201/p2p/{STRANGER}")
+    screen.is_error("NET-DNS", 5)
+    assert "DNS" in screen.evidence
+    assert "misspelt" in screen.likely
+
+
+def test_of_several_addresses_each_is_accounted_for(node_here: Here) -> None:
+    with server(says_nothing) as silent:
+        dead = dead_port()
+        screen = node_here("--bootstrap", at(dead), "--bootstrap", at(silent), "--bootstrap", "me")
+    screen.is_error("NET-SILENT", 5)
+    assert screen.what == "none of the 3 addresses answered"
+    tried = screen.lines("tried")
+    assert [line.split()[0] for line in tried] == [at(dead), at(silent), "me"]
+    assert "refused" in tried[0]
+    assert "not a word" in tried[1]
+    assert "not an address" in tried[2]
+
+
+def test_somebody_else_answers(node_here: Here, seed: NodeProcess) -> None:
+    address, _, real = seed.address().rpartition("/p2p/")
+    screen = node_here("--bootstrap", f"{address}/p2p/{STRANGER}")
+    screen.is_error("NET-WRONG-ID", 5)
+    assert f"{real} answers there instead" in screen.evidence
+    assert "fresh address" in screen.do
+
+
+def test_it_speaks_libp2p_but_is_no_node(node_here: Here) -> None:
+    def no_answer() -> HelloReply:
+        raise ZeroDivisionError("a bug of the peer's")
+
+    with peer(Identity.from_seed(b"p" * 32), no_answer) as other:
+        screen = node_here("--bootstrap", other.address)
+    screen.is_error("PEER-FAILED", 5)
+    assert other.address in screen.evidence
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "says"),
+    [
+        ("203.0.113.7:4201", "ADDR-SYNTAX", "has the form /ip4/HOST/tcp/PORT/p2p/PEER"),
+        ("/ip4/203.0.113/tcp/4201", "ADDR-SYNTAX", "'203.0.113' is not an ip4 address"),
+        ("/ip4/203.0.113.7/udp/4201", "ADDR-SYNTAX", "only tcp is spoken here, not 'udp'"),
+        ("/ip4/203.0.113.7/tcp/99999", "ADDR-SYNTAX", "'99999' is not a port"),
+        (f"/ip4/203.0.113.7/tcp/1/p2p/{STRANGER[:-9]}", "ADDR-SYNTAX", "is not a peer id"),
+        ("\x1b[2J", "ADDR-SYNTAX", "is not an address"),
+        ("", "ADDR-SYNTAX", "is not an address"),
+        ("/ip4/203.0.113.7/tcp/4201", "ADDR-NO-PEER-ID", "does not say whose it is"),
+    ],
+)
+def test_the_address_itself_is_wrong(address: str, code: str, says: str, node_here: Here) -> None:
+    screen = node_here("--bootstrap", address)
+    screen.is_error(code, 2)
+    assert says in screen.what
+    assert "\x1b" not in screen.err
+    assert "/p2p/" in screen.do or "whole address" in screen.do
+
+
+def test_no_address_at_all(node_here: Here) -> None:
+    screen = node_here()
+    screen.is_error("ADDR-NONE", 2)
+    assert "--bootstrap" in screen.do
+
+
+def test_the_address_is_our_own(
+    node_here: Here, here: Here, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = tmp_path_factory.mktemp("own")
+    me = here("id", "--home", home).out.strip()
+    screen = node_here("--bootstrap", f"/ip4/203.0.113.7/tcp/4201/p2p/{me}", home=home)
+    screen.is_error("ADDR-SELF", 2)
+    assert "its key from another" in screen.likely

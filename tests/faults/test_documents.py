@@ -1,0 +1,199 @@
+"""A newcomer believes nobody: forged, cut, foreign and old documents are refused, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.node.hello import HelloReply
+from p2ptrain.observe.journal import read_journal
+from p2ptrain.run import Allowlist, Run, Signed, SignedAllowlist
+from tests.faults.answering import Peer, at, dead_port, peer
+from tests.faults.conftest import MEMBER, Here
+from tests.faults.processes import NodeProcess, wait_until
+
+LIAR = Identity.from_seed(b"liar".ljust(32))
+ALLOWLIST_KIND = "allowlist"
+
+
+def reply(manifest: bytes, allowlist: bytes = b"", *, admitted: bool = False) -> HelloReply:
+    return HelloReply(manifest, allowlist, admitted, {})
+
+
+def tampered(document: bytes, name: str, value: object) -> bytes:
+    """The signed document with one field of its envelope replaced."""
+    envelope = unpack(document, bytes_max=1 << 20)
+    assert isinstance(envelope, dict)
+    return pack(envelope | {name: value})
+
+
+def altered(run: Run) -> bytes:
+    """The same run, but for an outer learning rate that nobody signed."""
+    outer = replace(run.manifest.outer, lr=99.0)
+    return tampered(run.to_bytes(), "payload", replace(run.manifest, outer=outer).to_payload())
+
+
+def signed_by_another(run: Run) -> bytes:
+    return Signed.by(LIAR, "manifest", run.signed.payload).to_bytes()
+
+
+def said_to_be_signed_by_another(run: Run) -> bytes:
+    return tampered(run.to_bytes(), "signer", LIAR.peer)
+
+
+FORGERIES: list[tuple[str, Callable[[Run], bytes], str]] = [
+    ("altered", altered, "SIGNATURE"),
+    ("foreign", signed_by_another, "SIGNATURE"),
+    ("renamed", said_to_be_signed_by_another, "SIGNATURE"),
+    ("cut", lambda run: run.to_bytes()[:-40], "PEER-PROTOCOL"),
+    ("empty", lambda run: b"", "PEER-PROTOCOL"),
+    ("noise", lambda run: bytes(range(256)) * 8, "PEER-PROTOCOL"),
+]
+
+
+@pytest.mark.parametrize(
+    ("forge", "code"), [row[1:] for row in FORGERIES], ids=[row[0] for row in FORGERIES]
+)
+def test_a_forged_manifest_is_refused_and_not_kept(
+    forge: Callable[[Run], bytes], code: str, run: Run, node_here: Here, tmp_path: Path
+) -> None:
+    with peer(LIAR, lambda: reply(forge(run))) as liar:
+        screen = node_here("--bootstrap", liar.address)
+    screen.is_error(code, 5)
+    assert LIAR.peer in screen.evidence
+    assert "organiser" in screen.do
+    assert not (tmp_path / "home" / "run" / "manifest.signed").exists()
+
+
+def test_a_liar_does_not_keep_us_from_an_honest_peer(
+    run: Run, node_here: Here, seed: NodeProcess
+) -> None:
+    with peer(LIAR, lambda: reply(altered(run))) as liar:
+        screen = node_here("--bootstrap", liar.address, "--bootstrap", seed.address(), "--no-wait")
+    screen.is_error("AUTH-PENDING", 6)
+
+
+def test_another_run_than_the_one_asked_for(run: Run, node_here: Here, seed: NodeProcess) -> None:
+    wanted = RunId("ab" * 32)
+    screen = node_here("--bootstrap", seed.address(), "--run", wanted)
+    screen.is_error("RUN-MISMATCH", 3)
+    assert wanted in screen.evidence
+    assert run.id in screen.evidence
+    assert "address" in screen.do
+
+
+def test_the_home_is_of_another_run(here: Here, organiser: Path) -> None:
+    screen = here("node", "--seed", "--home", organiser, "--run", "ab" * 32)
+    screen.is_error("RUN-MISMATCH", 3)
+    assert "--home" in screen.do
+
+
+def test_a_run_of_another_version(run: Run, node_here: Here) -> None:
+    payload = unpack(run.signed.payload, bytes_max=1 << 20)
+    assert isinstance(payload, dict)
+    newer = Signed.by(LIAR, "manifest", pack(payload | {"version": 2})).to_bytes()
+    with peer(LIAR, lambda: reply(newer)) as newcomer:
+        screen = node_here("--bootstrap", newcomer.address)
+    screen.is_error("RUN-VERSION", 7)
+    assert "upgrade" in screen.do
+
+
+def test_who_is_not_on_the_list_learns_what_to_do(
+    run: Run, node_here: Here, here: Here, seed: NodeProcess, tmp_path: Path
+) -> None:
+    screen = node_here("--bootstrap", seed.address(), "--no-wait")
+    me = here("id", "--home", tmp_path / "home").out.strip()
+    screen.is_error("AUTH-PENDING", 6)
+    assert me in screen.evidence
+    assert run.manifest.organiser in screen.evidence
+    assert f"p2ptrain allow add {me}" in screen.do
+    assert seed.saw("join-request", peer=me)
+
+
+def listing(run: Run, *peers: PeerId, sequence: int = 9) -> Allowlist:
+    return Allowlist.of(run.id, sequence, peers)
+
+
+def unsigned(run: Run, me: PeerId) -> bytes:
+    organisers = Signed.by(LIAR, ALLOWLIST_KIND, pack_list(listing(run, me))).to_bytes()
+    return tampered(organisers, "signer", run.manifest.organiser)
+
+
+def foreign(run: Run, me: PeerId) -> bytes:
+    return SignedAllowlist.publish(LIAR, listing(run, me)).to_bytes()
+
+
+def pack_list(allowlist: Allowlist) -> bytes:
+    return SignedAllowlist.publish(LIAR, allowlist).signed.payload
+
+
+LISTS: list[tuple[str, Callable[[Run, PeerId], bytes], str]] = [
+    ("unsigned", unsigned, "signature"),
+    ("foreign", foreign, "who is not the organiser"),
+    ("noise", lambda run, me: b"\x81", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("forge", "reason"), [row[1:] for row in LISTS], ids=[row[0] for row in LISTS]
+)
+def test_a_forged_list_in_a_hello_lets_nobody_in(
+    forge: Callable[[Run, PeerId], bytes],
+    reason: str,
+    run: Run,
+    node_here: Here,
+    here: Here,
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    me = PeerId(here("id", "--home", home).out.strip())
+    with peer(LIAR, lambda: reply(run.to_bytes(), forge(run, me), admitted=True)) as liar:
+        screen = node_here("--bootstrap", liar.address, "--no-wait")
+    screen.is_error("AUTH-PENDING", 6)
+    assert not (home / "run" / "allowlist.signed").exists()
+    (said,) = [
+        event for event in read_journal(home / "journal.jsonl") if event["event"] == "bad-hello"
+    ]
+    assert said["peer"] == LIAR.peer
+    assert reason in str(said["reason"])
+
+
+@pytest.fixture
+def member(run: Run, allowlist: SignedAllowlist, seed: NodeProcess) -> Iterator[Peer]:
+    """Somebody on the list, who is connected to the seed and can say what it likes."""
+    topic = f"/p2ptrain/1/{run.id}/allowlist"
+    with peer(MEMBER, lambda: reply(run.to_bytes(), allowlist.to_bytes())) as other:
+        other.follow(topic)
+        other.connect(seed.address())
+        yield other
+
+
+def test_a_forged_list_in_gossip_changes_nothing(member: Peer, run: Run, seed: NodeProcess) -> None:
+    topic, kept = f"/p2ptrain/1/{run.id}/allowlist", seed.home / "run" / "allowlist.signed"
+    before = kept.read_bytes()
+    for forge, reason in [row[1:] for row in LISTS]:
+
+        def is_told(reason: str = reason, payload: bytes = forge(run, LIAR.peer)) -> bool:
+            member.publish(topic, payload)
+            list(seed.news())
+            return any(
+                event["peer"] == MEMBER.peer and reason in event["reason"]
+                for event in seed.events
+                if event["event"] == "bad-gossip"
+            )
+
+        wait_until(f"the journal's word about a list that is {reason}", is_told)
+    assert kept.read_bytes() == before
+
+
+def test_nobody_answers_with_a_run(run: Run, node_here: Here) -> None:
+    with peer(LIAR, lambda: reply(altered(run))) as liar:
+        screen = node_here("--bootstrap", liar.address, "--bootstrap", at(dead_port()))
+    assert screen.status == 5
+    assert len(screen.lines("tried", "seen")) >= 2
