@@ -1,0 +1,209 @@
+"""What the node sees of its ledger: status in words, compact records, and calm in odd company."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.acceptor import Acceptor, recall
+from p2ptrain.ledger.core import CommittedUpdate, Ledger, LedgerStatus
+from p2ptrain.ledger.events import (
+    Heard,
+    Leaving,
+    Ready,
+    Received,
+    ReduceDone,
+    ReduceFailed,
+    Tick,
+)
+from p2ptrain.ledger.messages import Accept, Accepted, Entries, Prepare, Promise, Refused
+from p2ptrain.ledger.reading import certified_from_plain, entry_from_plain
+from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.values import Entry, Roster, Skip, Vote
+from p2ptrain.ledger.view import PEERS_MAX
+from p2ptrain.testing.ledgers import Group, certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.simulation.disk import signer, verify
+
+A, B, C, D = peers("a b c d")
+U = digest("u")
+
+
+def test_status_says_what_is_agreed_and_who_is_waited_for() -> None:
+    some = Group(small_rules())
+    some.tell("a", Ready(A, 0, 200, 2))
+    assert some["a"].status(0.0) == LedgerStatus(
+        height=0,
+        head=Digest(some.rules.run),
+        step=0,
+        phase=Phase.GATHER,
+        attempt=0,
+        round=0,
+        proposer=B,
+        reason="members still train",
+        waiting_for=(B, C),
+    )
+
+
+def test_status_follows_the_run_to_its_end() -> None:
+    some = Group(small_rules(outer_steps=1))
+    said = [some["a"].status(0.0).reason]
+    some.ready("a b c")
+    some.deliver()
+    said.append(some["a"].status(0.0).reason)
+    some.hold(U, "a b c")
+    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.deliver()
+    said.append(some["a"].status(0.0).reason)
+    assert said == ["members still train", "the reduce is under way", "the run has ended"]
+
+
+def test_if_every_voter_leaves_it_says_so_and_waits() -> None:
+    some = Group(small_rules("a b"))
+    some.tell("a", Leaving(A), Leaving(B), Ready(A, 0, 200, 2), Ready(B, 0, 200, 2))
+    assert some.mail == []
+    assert some["a"].status(0.0).reason == "1 more participants are needed"
+
+
+def test_a_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
+    some = Group(small_rules())
+    for step in range(3):
+        some.ready("a b c")
+        some.deliver()
+        some.hold(digest(f"u{step}"), "a b c")
+        some.tell_all(ReduceDone(A, step, 0, digest(f"u{step}")))
+        some.deliver()
+    assert some["a"].records() == []
+    assert len(some.disks[A].records) == 6
+    some.tell("a", Received(C, Prepare(7, 1)))
+    assert recall(some["a"].records(), after_height=6) == {7: Acceptor(7, 1)}
+
+
+def test_records_of_heights_that_the_chain_has_lost_are_kept() -> None:
+    """The chain's last entries were torn off; the promises of the heights after them still bind."""
+    rules = small_rules()
+    chain = chain_of(rules, [Roster(0, 0, (A, B, C), (D,))])[0]
+    later = Acceptor(2)
+    records = [later.promise(4)]
+    ledger = Ledger(rules, A, signer(A), verify, (), records)
+    assert ledger.records() == records
+    ledger.handle(Received(B, Entries(1, tuple(chain))), 0.0)
+    assert ledger.state.height == 1
+    effects = ledger.handle(Received(B, Prepare(2, 2)), 0.0)
+    refusals = [it.message for it in effects if hasattr(it, "message")]
+    assert refusals == [Refused(2, 2, 4, "a later round is promised")]
+
+
+def test_updates_say_where_each_step_was_committed() -> None:
+    some = Group(small_rules())
+    some.ready("a b c")
+    some.deliver()
+    some.hold(U, "a b c")
+    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.deliver()
+    assert some["c"].updates == {0: CommittedUpdate(0, 2, U)}
+    again = some.start("c")
+    assert (again.updates, again.state) == (some["a"].updates, some["a"].state)
+
+
+def test_repeated_reports_cost_no_word() -> None:
+    some = Group(small_rules())
+    first = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0))
+    again = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0), Heard(A, 0))
+    assert (first, again) == ([], [])
+
+
+def test_strangers_messages_of_later_heights_are_not_kept() -> None:
+    some = Group(small_rules())
+    some.tell("a", Received(D, Prepare(9, 0)))
+    assert some["a"]._ahead == {}
+    some.tell("a", Received(B, Prepare(9, 0)), Received(B, Prepare(10, 0)))
+    assert list(some["a"]._ahead) == [B]
+
+
+def test_late_answers_to_decided_heights_are_ignored() -> None:
+    some = Group(small_rules())
+    some.ready("a b c")
+    vote = some["a"]._instance.electorate.vote(0, Entry(1, digest("a run"), Skip(0)))
+    some.deliver()
+    assert some.tell("b", Received(A, Accept(vote))) == []
+
+
+def test_refusals_of_rounds_not_reached_or_absurd_are_ignored() -> None:
+    some = Group(small_rules())
+    some.tell("a", Received(B, Refused(1, 5, 6, "no")), Received(B, Refused(1, 0, 1 << 40, "no")))
+    assert (some.notes, some["a"]._instance.round) == ([], 0)
+
+
+def test_heights_of_more_peers_than_there_can_be_are_not_kept() -> None:
+    some = Group(small_rules())
+    for n in range(2 * PEERS_MAX):
+        some.tell("a", Heard(PeerId(f"p{n}"), 0))
+    assert len(some["a"]._catchup.heights) == PEERS_MAX
+
+
+def test_a_status_or_a_tick_changes_nothing() -> None:
+    some = Group(small_rules())
+    some.tell_all(Tick())
+    before = [ledger.state for ledger in some.ledgers.values()]
+    for ledger in some.ledgers.values():
+        ledger.status(99.0)
+        ledger.handle(Tick(), 99.0)
+    assert [ledger.state for ledger in some.ledgers.values()] == before
+
+
+# ── an electorate alone ──────────────────────────────────────────────────────────────────────────
+
+
+def test_votes_and_promises_are_good_for_their_place_only() -> None:
+    electorate = Group(small_rules())["a"]._instance.electorate
+    entry = Entry(1, digest("a run"), Skip(0))
+    vote = electorate.vote(0, entry)
+    assert electorate.vote_fault(A, vote) == ""
+    assert electorate.vote_fault(A, replace(vote, height=2)) == "it is for height 2"
+    assert electorate.vote_fault(B, vote) == "its sender is not a voter of this height"
+    promise = electorate.promise(2, Accepted(1, entry))
+    assert electorate.promise_fault(A, promise) == ""
+    assert electorate.promise_fault(D, promise) == "its sender is not a voter of this height"
+    elsewhere = "what it says was accepted does not belong there"
+    for accepted in (Accepted(2, entry), Accepted(1, Entry(1, digest("x"), Skip(0)))):
+        false = Promise(1, 2, accepted, promise.signature)
+        assert electorate.promise_fault(A, false) == elsewhere
+
+
+def test_a_vote_names_what_it_signs() -> None:
+    vote = Vote(small_rules().run, 1, 0, digest("e"), A, b"")
+    assert vote.message == f'p2ptrain-vote/1\n["{vote.run}",1,0,"{digest("e")}"]'.encode()
+
+
+# ── entries from strangers ───────────────────────────────────────────────────────────────────────
+
+GOOD = json.dumps(certify(small_rules(), chain_of(small_rules(), [])[1], Skip(0)).plain())
+
+
+@pytest.mark.parametrize(
+    ("place", "junk"),
+    [
+        (("entry", "value"), {"kind": "hymn"}),
+        (("entry", "value"), None),
+        (("entry", "height"), 0),
+        (("entry", "parent"), "short"),
+        (("certificate", "entry"), 7),
+        (("certificate", "votes"), [["a"]]),
+        (("certificate", "votes"), [["b", ""], ["a", ""]]),
+        (("certificate", "votes"), [["ä", ""]]),
+        (("certificate", "votes"), [["", ""]]),
+        (("certificate", "votes"), [["a", "not base64!"]]),
+        (("certificate", "votes"), [["a", "A" * 1000]]),
+    ],
+    ids=str,
+)
+def test_ill_formed_entries_are_the_senders_fault(place: tuple[str, str], junk: object) -> None:
+    plain = json.loads(GOOD)
+    assert certified_from_plain(json.loads(GOOD)).entry == entry_from_plain(plain["entry"])
+    plain[place[0]][place[1]] = junk
+    with pytest.raises(RemoteProtocolError):
+        certified_from_plain(plain)
