@@ -102,6 +102,10 @@ PEERS = {
 
 RUNS = {
     "CONFIG": "A setting is wrong. The message names it, its value, and what it should be.",
+    "HOME": (
+        "The folder that was given as the home cannot be one: it is a file, another user's, or on "
+        "a disk that cannot be written to. Choose another with --home."
+    ),
     "RUN-FILE": (
         "A document of the run in the home is damaged or belongs to another run. Move it away; a "
         "node fetches it again."

@@ -31,7 +31,11 @@ def corpus(source: str, limit_bytes: int, *, beside: Path) -> list[str]:
         if limit_bytes <= 0:
             break
     if not documents:
-        raise ConfigError(f"data.source {str(path)!r} holds no text", code="DATA-SOURCE")
+        raise ConfigError(
+            f"data.source: {path} holds no text",
+            code="DATA-SOURCE",
+            do='set data.source to a UTF-8 text file, a folder of them, or "stdlib"',
+        )
     return documents
 
 

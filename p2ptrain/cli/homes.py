@@ -37,15 +37,30 @@ def home_path(given: Path | None) -> Path:
 
 
 def open_home(given: Path | None) -> Home:
-    """The home, made if it is not there yet."""
+    """The home, made if it is not there yet.
+
+    Raises ConfigError: it cannot be a home, because of what is there, or of who we are.
+    """
     from p2ptrain.node.home import Home
 
     path = home_path(given)
-    if path.exists() and not os.access(path, os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"the home {path} cannot be written to", do="choose another with --home DIR"
-        )
-    return Home(path)
+    try:
+        home = Home(path)
+    except OSError as exc:
+        raise _no_home(path, exc.strerror or str(exc)) from exc
+    for folder in (home.root, home.run):
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise _no_home(path, "it cannot be written to")
+    return home
+
+
+def _no_home(path: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{path} cannot be the home: {reason}",
+        code="HOME",
+        likely="the folder is another user's, or the disk is mounted read-only",
+        do="choose another with --home DIR",
+    )
 
 
 def run_of(home: Home) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -12,11 +13,12 @@ from typer.exceptions import TyperException
 
 from p2ptrain import __version__
 from p2ptrain.cli import allow_command, run_command, status_command
+from p2ptrain.cli.machine import refusal
 from p2ptrain.cli.node_command import EXAMPLES as NODE_EXAMPLES
 from p2ptrain.cli.node_command import node
 from p2ptrain.cli.output import examples, result, result_json
 from p2ptrain.cli.rendering import error_json, show_error
-from p2ptrain.errors import MachineUnfit, P2PTrainError
+from p2ptrain.errors import P2PTrainError
 
 BUG = 1
 INTERRUPTED = 130
@@ -113,8 +115,9 @@ def translated(exc: BaseException) -> P2PTrainError | None:
         return None
     leaf = leaves[0]
     if isinstance(leaf, OSError):
-        about = f"{leaf.filename}: " if leaf.filename else ""
-        return MachineUnfit(f"{about}{leaf.strerror or leaf}", code="OS")
+        return refusal(leaf)
+    if isinstance(leaf, MemoryError):
+        return refusal(OSError(errno.ENOMEM, "memory ran out"))
     frames = traceback.extract_tb(leaf.__traceback__)
     where = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames[-3:]]
     return P2PTrainError(

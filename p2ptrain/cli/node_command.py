@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from p2ptrain.cli.homes import HomeOption, home_path
+from p2ptrain.cli.homes import HomeOption, home_path, open_home
+from p2ptrain.cli.machine import allow_open_files
 from p2ptrain.cli.output import examples
 from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port, parse_rate
 from p2ptrain.errors import ConfigError
@@ -90,7 +91,9 @@ def node(
 
 
 def start(config: NodeConfig) -> int:
-    """Load what is slow to load, and run."""
+    """Load what is slow to load, and run. What can be checked before that is."""
+    open_home(config.home)
+    allow_open_files()
     from p2ptrain.node.main import run_node
 
     return run_node(config)

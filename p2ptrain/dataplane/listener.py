@@ -6,6 +6,7 @@ listener ends, by shutting the socket down, when its `with` block is left.
 
 from __future__ import annotations
 
+import errno
 import selectors
 import socket
 import threading
@@ -282,10 +283,19 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _cannot_listen(host: str, port: int, exc: OSError) -> ConfigError:
+    where, why = f"{host}:{port}", exc.strerror or str(exc)
+    if exc.errno == errno.EADDRINUSE:
+        return ConfigError(
+            f"the data port {port} is in use",
+            code="PORT-IN-USE",
+            evidence=[f"listening on {where}: {why}"],
+            likely="another program, perhaps another node, listens on it",
+            do="choose another port with --data-listen, or port 0 for any free one",
+        )
     return ConfigError(
-        f"the data plane cannot listen on {host} port {port}",
-        code="LISTEN-FAILED",
-        evidence=[exc.strerror or str(exc)],
-        likely="another program, perhaps another node, uses this port",
-        do="choose another data port, or 0 for any free one",
+        f"the data plane cannot listen on {where}",
+        code="ADDR-LISTEN",
+        evidence=[f"listening on {where}: {why}"],
+        likely="the address is not one of this machine's, or the port is below 1024",
+        do="choose another with --data-listen; 0.0.0.0:0 listens everywhere, on any free port",
     )

@@ -326,7 +326,7 @@ def test_a_port_in_use_is_a_clear_error(server: Credentials, listening: Listener
     listener, _ = listening()
     with pytest.raises(ConfigError) as caught:
         Listener(server, *listener.address, allowed=lambda peer: True)
-    assert caught.value.code == "LISTEN-FAILED"
+    assert caught.value.code == "PORT-IN-USE"
     assert str(listener.address[1]) in caught.value.what
     assert caught.value.do
 
@@ -335,7 +335,7 @@ def test_a_port_in_use_is_a_clear_error(server: Credentials, listening: Listener
 def test_a_host_that_is_not_ours_is_a_clear_error(server: Credentials, host: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Listener(server, host, 0, allowed=lambda peer: True)
-    assert caught.value.code == "LISTEN-FAILED"
+    assert caught.value.code == "ADDR-LISTEN"
 
 
 class TestDialling:

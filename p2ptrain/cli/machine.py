@@ -1,0 +1,58 @@
+"""What the system grants a node, asked for before it starts, and its refusals in words.
+
+A node that runs out of file descriptors fails hours later, in the middle of something, and mostly
+silently: so the limit is raised as far as we may, and where that is not far, we do not start.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+
+from p2ptrain.errors import MachineUnfit, P2PTrainError, StoreFull
+
+FILES_WANTED = 4096
+FILES_MIN = 256
+"""A node of a run of 64: two connections and some streams for each, its store, its trainers."""
+
+
+def allow_open_files() -> None:
+    """Raise this process's limit of open files to what a node may need.
+
+    Raises:
+        MachineUnfit: it may not be raised even to what a node of a small run needs.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    if soft != resource.RLIM_INFINITY and soft < FILES_MIN:
+        raise _too_few_files(f"{soft} open files are allowed here; a node needs {FILES_MIN}")
+
+
+def refusal(exc: OSError) -> P2PTrainError:
+    """What the system's error means to a person, for those that nothing else has put into words."""
+    about = f"{exc.filename}: " if exc.filename else ""
+    what = f"{about}{exc.strerror or exc}"
+    match exc.errno:
+        case errno.EMFILE | errno.ENFILE:
+            return _too_few_files(what)
+        case errno.ENOSPC | errno.EDQUOT:
+            return StoreFull(what, do="make room on the disk, then start again: nothing is lost")
+        case errno.ENOMEM:
+            return MachineUnfit(what, code="MEM-HOST", do="close other programs, or add memory")
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            do = "check whose file it is and how its disk is mounted"
+        case _:
+            do = "look at that file or device, and start again; with -v the whole story is shown"
+    return MachineUnfit(what, code="OS", do=do)
+
+
+def _too_few_files(what: str) -> MachineUnfit:
+    return MachineUnfit(
+        what,
+        code="FD-LIMIT",
+        likely="a limit of the shell, of the service manager or of the container",
+        do=f"ulimit -n {FILES_WANTED}; for a service: LimitNOFILE={FILES_WANTED}",
+    )

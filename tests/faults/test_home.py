@@ -1,0 +1,166 @@
+"""What can be wrong with a node's own folder: told before anything is changed in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.identity import load_or_create
+from p2ptrain.node.home import Home, sole_use
+from p2ptrain.run import Run, save_run
+from p2ptrain.store import RecordLog, Store
+from tests.faults.conftest import Here
+
+SEED = ("node", "--seed", "--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files in the folder that a node must not touch when it cannot start."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in ("journal.jsonl", "lock")
+    }
+
+
+def test_a_second_node_is_kept_out(organiser: Path, here: Here) -> None:
+    with sole_use(Home(organiser)):
+        screen = here(*SEED, "--home", organiser)
+    screen.is_error("ID-IN-USE", 8)
+    assert f"process id is {os.getpid()}" in screen.evidence
+    assert "another --home" in screen.do
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def shorten(path: Path, size: int) -> None:
+    os.truncate(path, size)
+
+
+def garbage_record(path: Path) -> None:
+    RecordLog(path).append([b'{"not":"an entry"}'])
+
+
+def torn_header(path: Path) -> None:
+    path.write_bytes(b"p2plog1")
+
+
+def replace_by_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.touch()
+
+
+def make_folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+Damage = Callable[[Path], None]
+DAMAGES: list[tuple[str, Damage, str, int, str]] = [
+    ("identity.key", lambda path: path.chmod(0o644), "ID-MODE", 2, "chmod 600"),
+    ("identity.key", lambda path: shorten(path, 31), "ID-BROKEN", 2, "backup"),
+    ("run/manifest.signed", lambda path: overwrite(path, 200, b"X"), "RUN-FILE", 2, "move"),
+    ("run/manifest.signed", lambda path: shorten(path, 100), "RUN-FILE", 2, "move"),
+    ("run/manifest.signed", make_folder, "OS", 4, ""),
+    ("run/allowlist.signed", lambda path: overwrite(path, 120, b"X"), "RUN-FILE", 2, "move"),
+    ("ledger.log", torn_header, "LOG-CORRUPT", 4, "move"),
+    ("ledger.log", garbage_record, "LEDGER-BROKEN", 4, "move"),
+    ("votes.log", torn_header, "LOG-CORRUPT", 4, "move"),
+    ("votes.log", garbage_record, "LEDGER-BROKEN", 4, "move"),
+    ("store/head", lambda path: path.write_bytes(b"\x00" * 40), "STORE-HEAD", 4, "move"),
+    ("store", replace_by_file, "STORE-IO", 4, "move"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "code", "status", "do"),
+    DAMAGES,
+    ids=[f"{row[0].rpartition('/')[2]}-{row[2]}" for row in DAMAGES],
+)
+def test_a_damaged_file_is_named_and_left_alone(
+    name: str, damage: Damage, code: str, status: int, do: str, organiser: Path, here: Here
+) -> None:
+    damage(organiser / name)
+    before = contents(organiser)
+    screen = here(*SEED, "--home", organiser)
+    screen.is_error(code, status)
+    assert name.rpartition("/")[2] in screen.what + screen.evidence + screen.do
+    assert do in screen.do
+    assert before.items() <= contents(organiser).items()
+
+
+def test_another_process_uses_the_store(organiser: Path, here: Here) -> None:
+    with Store(organiser / "store"):
+        screen = here(*SEED, "--home", organiser)
+    screen.is_error("STORE-BUSY", 4)
+    assert "--home" in screen.do
+
+
+def test_an_allowlist_of_another_run(organiser: Path, run: Run, here: Here) -> None:
+    other = Run.publish(load_or_create(organiser / "identity.key"), replace(run.manifest, name="b"))
+    save_run(organiser / "run" / "manifest.signed", other)
+    screen = here(*SEED, "--home", organiser)
+    screen.is_error("RUN-FILE", 2)
+    assert "another run" in screen.what
+    assert run.id in screen.evidence
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["node", "--bootstrap", "x"],
+        ["id"],
+        ["run", "show"],
+        ["allow", "list"],
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("place", ["/proc/home", "/dev/null/home", "file"])
+def test_a_home_that_cannot_be(words: list[str], place: str, here: Here, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    screen = here(*words, "--home", tmp_path / place)
+    screen.is_error("HOME", 2)
+    assert str(tmp_path / place) in screen.what
+    assert "--home" in screen.do
+
+
+def test_a_port_in_use(organiser: Path, here: Here) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        screen = here(
+            *("node", "--seed", "--home", organiser, "--data-listen", "127.0.0.1:0"),
+            *("--listen", f"/ip4/127.0.0.1/tcp/{port}"),
+        )
+    screen.is_error("PORT-IN-USE", 2)
+    assert str(port) in screen.what
+    assert "another port" in screen.do
+
+
+def test_a_data_port_in_use(organiser: Path, here: Here) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        screen = here(
+            *("node", "--seed", "--home", organiser, "--listen", "/ip4/127.0.0.1/tcp/0"),
+            *("--data-listen", f"127.0.0.1:{port}"),
+        )
+    screen.is_error("PORT-IN-USE", 2)
+    assert str(port) in screen.what
+    assert "--data-listen" in screen.do
+
+
+@pytest.mark.parametrize("words", [["status"], ["status", "--json"]])
+def test_no_node_to_ask(words: list[str], here: Here, tmp_path: Path) -> None:
+    screen = here(*words, "--home", tmp_path / "nowhere")
+    assert (screen.code, screen.status) == ("NO-NODE", 75)
+    assert "p2ptrain node" in screen.do
+    assert not (tmp_path / "nowhere").exists()
