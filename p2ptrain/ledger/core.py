@@ -92,6 +92,7 @@ class Ledger:
         self._acceptors = recall(records, after_height=self.state.height)
         self._ahead: dict[PeerId, Message] = {}
         self._look_again_at: float | None = now
+        self._wanted: Wish | None = None
         self._instance = self._next_instance()
 
     # ── for the node ─────────────────────────────────────────────────────────────────────────────
@@ -108,6 +109,7 @@ class Ledger:
                 news = False
             case _:
                 news = self.view.note(event)
+                self._wanted = None if news else self._wanted
         if news or self._is_time(now):
             effects += self._advance(now)
         return effects
@@ -211,9 +213,12 @@ class Ledger:
         return effects + self._ask(now)
 
     def _counsel(self, now: float) -> Counsel:
-        self._observe(now)
-        wish = self._wish(now)
-        self._look_again_at = wish.look_again_at
+        wish = self._wanted
+        again_at = self._look_again_at
+        if wish is None or (again_at is not None and now >= again_at):
+            self._observe(now)
+            wish = self._wanted = self._wish(now)
+            self._look_again_at = wish.look_again_at
         return Counsel(wish.value, self._judge(now), self._holders, self.view.down)
 
     def _observe(self, now: float) -> None:
@@ -258,6 +263,7 @@ class Ledger:
         before = self.state
         self._append(certified, state)
         self.view.entered(before, state)
+        self._wanted = None
         self._instance = self._next_instance()
         effects: list[Effect] = [Decided(certified)]
         waiting, self._ahead = self._ahead, {}

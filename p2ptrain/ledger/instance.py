@@ -99,6 +99,8 @@ class Instance:
 
     def _on_prepare(self, sender: PeerId, message: Prepare) -> list[Effect]:
         fault = self._leader_fault(sender, message.round)
+        if message.round == 0:
+            fault = "the first round needs no promises"
         if fault:
             return [Note(f"{sender} prepares round {message.round}: {fault}")]
         if message.round < self.acceptor.promised:

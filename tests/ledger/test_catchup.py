@@ -174,7 +174,7 @@ def test_a_message_about_the_next_height_waits_for_its_entry() -> None:
 
     some.deliver(hold_back)
     assert some.heights() == {"a": 0, "b": 1, "c": 1}
-    some.tell("a", Received(C, Prepare(2, 0)))
+    some.tell("a", Received(C, Prepare(2, 3)))
     some.hold(digest("u"), "a b c")
     some.tell("c", ReduceDone(C, 0, 0, digest("u")))
     some.deliver()

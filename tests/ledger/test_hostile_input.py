@@ -1,0 +1,145 @@
+"""Whatever is sent or reported, in any order, a voter neither fails nor contradicts itself."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.effects import Decided, Persist, Send
+from p2ptrain.ledger.events import (
+    Event,
+    Joining,
+    Leaving,
+    PeerDown,
+    PeerUp,
+    Ready,
+    Received,
+    ReduceDone,
+    ReduceFailed,
+    Tick,
+    UpdateHeld,
+)
+from p2ptrain.ledger.messages import (
+    Accept,
+    Accepted,
+    Entries,
+    EntriesRequest,
+    Message,
+    Outcome,
+    Prepare,
+    Promise,
+    PromiseProof,
+    Propose,
+    Refused,
+)
+from p2ptrain.ledger.values import Commit, Entry, Participant, Roster, Skip, Vote, promise_message
+from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.simulation.checkers import VotesAreKept
+from p2ptrain.testing.simulation.disk import Disk, signature_of, signer, verify
+
+A, B, C, D = peers("a b c d")
+RULES = small_rules("a b c", outer_steps=2)
+OPENING = Roster(0, 0, (A, B, C), (), tuple(Participant(p, 200, 2) for p in (A, B, C)))
+VALUES = (OPENING, Roster(0, 0, (A, B, C), (D,)), Commit(0, 0, digest("u")), Skip(0))
+START = chain_of(RULES, [])[1]
+OPEN = chain_of(RULES, [OPENING])[1]
+ENTRIES = [Entry(s.height + 1, s.head, value) for s in (START, OPEN) for value in VALUES]
+CERTIFIED = [certify(RULES, START, VALUES[0]), certify(RULES, START, VALUES[1])]
+CERTIFIED += [certify(RULES, OPEN, VALUES[2]), certify(RULES, OPEN, VALUES[3])]
+
+PEERS = st.sampled_from([A, B, C, D])
+NUMBERS = st.integers(0, 4)
+ENTRY = st.sampled_from(ENTRIES)
+
+
+def signed_promise(voter: PeerId, round: int, accepted: Accepted | None, entry: Entry) -> bytes:
+    said = (None, None) if accepted is None else (accepted.round, accepted.entry.digest)
+    return signature_of(voter, promise_message(RULES.run, entry.height, round, *said))
+
+
+@st.composite
+def promises(draw: st.DrawFn, sender: PeerId) -> Promise:
+    entry, round = draw(ENTRY), draw(NUMBERS)
+    accepted = draw(st.none() | st.builds(Accepted, NUMBERS, st.just(entry)))
+    return Promise(entry.height, round, accepted, signed_promise(sender, round, accepted, entry))
+
+
+@st.composite
+def proposals(draw: st.DrawFn) -> Propose:
+    entry, round, proofs = draw(ENTRY), draw(NUMBERS), []
+    for voter in draw(st.sets(PEERS)):
+        accepted = draw(st.none() | st.builds(Accepted, NUMBERS, ENTRY))
+        signature = signed_promise(voter, round, accepted, entry)
+        said = (None, None) if accepted is None else (accepted.round, accepted.entry.digest)
+        proofs.append(PromiseProof(voter, *said, signature))
+    return Propose(round, entry, tuple(proofs))
+
+
+@st.composite
+def votes(draw: st.DrawFn, sender: PeerId) -> Accept:
+    entry, round = draw(ENTRY), draw(NUMBERS)
+    unsigned = Vote(RULES.run, entry.height, round, entry.digest, sender, b"")
+    return Accept(Vote(*_parts(unsigned), signature_of(sender, unsigned.message)))
+
+
+def _parts(vote: Vote) -> tuple[object, ...]:
+    return (vote.run, vote.height, vote.round, vote.entry, vote.voter)
+
+
+@st.composite
+def received(draw: st.DrawFn) -> Received:
+    sender = draw(PEERS)
+    message: Message = draw(
+        st.one_of(
+            st.builds(Prepare, st.integers(1, 3), NUMBERS),
+            promises(sender),
+            proposals(),
+            votes(sender),
+            st.builds(Refused, st.integers(1, 3), NUMBERS, NUMBERS, st.just("no")),
+            st.builds(Outcome, st.sampled_from(CERTIFIED)),
+            st.builds(EntriesRequest, NUMBERS),
+            st.builds(Entries, NUMBERS, st.lists(st.sampled_from(CERTIFIED)).map(tuple)),
+        )
+    )
+    return Received(sender, message)
+
+
+EVENTS: st.SearchStrategy[Event] = st.one_of(
+    received(),
+    received(),
+    st.builds(Ready, PEERS, st.integers(0, 2), st.just(200), st.just(2)),
+    st.builds(ReduceDone, PEERS, st.just(0), st.integers(0, 1), st.just(digest("u"))),
+    st.builds(ReduceFailed, PEERS, st.just(0), st.integers(0, 1), st.lists(PEERS).map(tuple)),
+    st.builds(UpdateHeld, st.just(digest("u"))),
+    st.builds(PeerDown, PEERS),
+    st.builds(PeerUp, PEERS),
+    st.builds(Joining, PEERS),
+    st.builds(Leaving, PEERS),
+    st.just(Tick()),
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.1, 3.0]), st.booleans()), max_size=25))
+def test_a_voter_among_madmen_keeps_its_word(story: list[tuple[Event, float, bool]]) -> None:
+    """With crashes in between, after each of which it has only its disk."""
+    disk, checker, now = Disk(), VotesAreKept(), 0.0
+    ledger = Ledger(RULES, A, signer(A), verify)
+    for event, passed, crashes in story:
+        now += passed
+        for effect in ledger.handle(event, now):
+            if isinstance(effect, Persist):
+                disk.append_record(effect.record)
+            elif isinstance(effect, Decided):
+                disk.chain.append(effect.certified)
+            elif isinstance(effect, Send):
+                checker.on_vote(A, effect.message, disk)
+        deadline = ledger.next_deadline()
+        assert deadline is None or deadline >= now
+        if crashes:
+            state = ledger.state
+            ledger = Ledger(RULES, A, signer(A), verify, disk.chain, disk.records, now)
+            assert ledger.state == state
+    assert checker.violations == []
