@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.propose import failure_known, finished_update, result_is_stale, survivors
+from p2ptrain.ledger.reducing import failure_known, finished_update, result_is_stale, survivors
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, why_invalid
 from p2ptrain.ledger.values import Commit, Roster, Value

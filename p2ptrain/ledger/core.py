@@ -22,6 +22,7 @@ from p2ptrain.ledger.catchup import Catchup, page_from
 from p2ptrain.ledger.effects import Announce, AskEntries, Decided, Effect, Note, Send
 from p2ptrain.ledger.electorate import Electorate, Sign
 from p2ptrain.ledger.events import Event, Heard, Received
+from p2ptrain.ledger.gathering import Wish
 from p2ptrain.ledger.instance import Counsel, Instance, Judge
 from p2ptrain.ledger.messages import (
     Entries,
@@ -32,7 +33,6 @@ from p2ptrain.ledger.messages import (
     Propose,
 )
 from p2ptrain.ledger.pace import earliest
-from p2ptrain.ledger.propose import Wish
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis
 from p2ptrain.ledger.values import Certified, Commit, Value
@@ -216,26 +216,10 @@ class Ledger:
         wish = self._wanted
         again_at = self._look_again_at
         if wish is None or (again_at is not None and now >= again_at):
-            self._observe(now)
+            propose.observe(self.rules, self.state, self.view, now)
             wish = self._wanted = self._wish(now)
             self._look_again_at = wish.look_again_at
         return Counsel(wish.value, self._judge(now), self._holders, self.view.down)
-
-    def _observe(self, now: float) -> None:
-        """Note since when there is enough to go on, or a failure: grace and patience count
-        from there.
-        """
-        view = self.view
-        if self.state.phase is Phase.GATHER:
-            if not propose.gathered(self.rules, self.state, view).enough:
-                view.enough_since = None
-            elif view.enough_since is None:
-                view.enough_since = now
-            return
-        if view.failed_since is None and propose.failure_known(self.state, view):
-            view.failed_since = now
-        if view.done_since is None and propose.finished_update(self.state, view) is not None:
-            view.done_since = now
 
     def _wish(self, now: float) -> Wish:
         return propose.what_to_propose(self.rules, self.state, self.view, now)

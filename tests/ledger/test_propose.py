@@ -18,7 +18,8 @@ from p2ptrain.ledger.events import (
     SnapshotTaken,
     UpdateHeld,
 )
-from p2ptrain.ledger.propose import Wish, what_to_propose
+from p2ptrain.ledger.gathering import Wish
+from p2ptrain.ledger.propose import what_to_propose
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
 from p2ptrain.ledger.view import View

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest import mock
 
-from p2ptrain.ledger import accept, core, electorate, instance, leases, propose, quorum, state
+from p2ptrain.ledger import accept, core, electorate, gathering, instance, leases, quorum, state
 from p2ptrain.ledger.accept import Answer, Verdict
 from p2ptrain.ledger.acceptor import Acceptor
 from p2ptrain.ledger.instance import Instance, Stage
@@ -129,8 +129,8 @@ def _newcomers_vote_at_once(patch: Patch) -> None:
         members = original(at, view, drop_down=drop_down)  # type: ignore[arg-type]
         return None if members is None else (members[0] + members[1], ())
 
-    original = propose.next_members
-    patch(propose, "next_members", next_members)
+    original = gathering.next_members
+    patch(gathering, "next_members", next_members)
     patch(state, "_membership_fault", lambda at, roster: "")
 
 

@@ -1,0 +1,141 @@
+"""While members train: when to open a reduce, with whom, and when to change membership alone.
+
+- All awaited members are ready: open now.
+- A quorum is ready, contributors are enough, the grace is over: open without the rest, who stay.
+- Somebody asks to join, or a voter says goodbye: a roster of membership only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger import quorum
+from p2ptrain.ledger.events import Ready
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.values import MEMBERS_MAX, Participant, Roster, Value
+from p2ptrain.ledger.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The value to propose, or None and when to look again even if nothing is heard."""
+
+    value: Value | None
+    reason: str
+    waiting_for: tuple[PeerId, ...] = ()
+    look_again_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Who is ready for the step under way, and whether that could be enough to go on without the
+    rest.
+
+    `awaited` are members that are up, were members before this step began, and are not ready.
+    """
+
+    contributors: tuple[Participant, ...]
+    awaited: tuple[PeerId, ...]
+    enough: bool
+
+
+def gathered(rules: Rules, state: LedgerState, view: View) -> Gathered:
+    ready, contributors, awaited = set(), [], []
+    for member in state.members:
+        report = view.ready.get(member)
+        if report is not None and report.step == state.step and member not in view.down:
+            ready.add(member)
+            if view.stays(member) and fits_lease(rules, state, report):
+                contributors.append(Participant(member, report.tokens, report.blocks))
+        elif member not in view.down and view.stays(member) and is_awaited(state, member):
+            awaited.append(member)
+    enough = len(contributors) >= rules.participants_min
+    enough = enough and quorum.reached(rules.quorum, state.voters, ready)
+    return Gathered(tuple(contributors), tuple(awaited), enough)
+
+
+def is_awaited(state: LedgerState, member: PeerId) -> bool:
+    """Nobody waits for who was admitted in mid step: it has not had the time that the others
+    had.
+    """
+    return state.step == 0 or state.since[member] < state.step
+
+
+def fits_lease(rules: Rules, state: LedgerState, report: Ready) -> bool:
+    """Whether the ready peer has a contribution, and one that its lease covers."""
+    held = len(state.leases.get(report.peer, ()))
+    covered = 0 < report.blocks <= held
+    return covered and 0 < report.tokens <= report.blocks * rules.tokens_per_block
+
+
+def while_gathering(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
+    have = gathered(rules, state, view)
+    if len(have.contributors) >= rules.participants_min:
+        if not have.awaited:
+            return opening(state, view, have.contributors, "all members are ready")
+        if view.enough_since is not None and now >= view.enough_since + rules.grace_s:
+            reason = f"a quorum was ready {rules.grace_s:g} s ago; going on without the rest"
+            return opening(state, view, have.contributors, reason)
+    membership = _membership_only(state, view)
+    if membership is not None:
+        return membership
+    if view.enough_since is not None:
+        until = view.enough_since + rules.grace_s
+        return Wish(None, "a quorum is ready, the rest has its grace", have.awaited, until)
+    if len(have.contributors) < rules.participants_min and not have.awaited:
+        lacking = rules.participants_min - len(have.contributors)
+        return Wish(None, f"{lacking} more participants are needed")
+    return Wish(None, "members still train", have.awaited)
+
+
+def opening(
+    state: LedgerState, view: View, contributors: tuple[Participant, ...], reason: str
+) -> Wish:
+    members = next_members(state, view, drop_down=True)
+    if members is None:
+        return Wish(None, "every voter leaves or is down")
+    voters, learners = members
+    return Wish(Roster(state.step, state.attempt, voters, learners, contributors), reason)
+
+
+def _membership_only(state: LedgerState, view: View) -> Wish | None:
+    """A roster for who asks to join, and for a voter that says goodbye while it can still vote."""
+    members = next_members(state, view, drop_down=False)
+    if members is None:
+        return None
+    joiners = [peer for peer in members[1] if not state.is_member(peer)]
+    leavers = [voter for voter in state.voters if voter not in members[0]]
+    if not joiners and not leavers:
+        return None
+    reason = f"{len(joiners)} join, {len(leavers)} leave"
+    return Wish(Roster(state.step, state.attempt, *members), reason)
+
+
+def next_members(
+    state: LedgerState, view: View, *, drop_down: bool
+) -> tuple[tuple[PeerId, ...], tuple[PeerId, ...]] | None:
+    """Voters and learners of the next roster; None if no voter would stay.
+
+    A learner who took part in a committed update becomes a voter, but never more of them than there
+    are voters that stay: newcomers who vanish must not cost the others their quorum.
+    """
+
+    def remains(peer: PeerId) -> bool:
+        return view.stays(peer) and not (drop_down and peer in view.down)
+
+    kept = tuple(voter for voter in state.voters if remains(voter))
+    if not kept:
+        return None
+    learners = [learner for learner in state.learners if remains(learner)]
+    fit = [peer for peer in learners if peer in state.proven and peer not in view.down]
+    promoted = dict.fromkeys(fit[: len(kept)])
+    places = MEMBERS_MAX - len(kept) - len(learners)
+    joiners = [peer for peer in view.joining if not state.is_member(peer) and _admits(view, peer)]
+    stay_learners = [learner for learner in learners if learner not in promoted]
+    return (*kept, *promoted), (*stay_learners, *joiners[:places])
+
+
+def _admits(view: View, peer: PeerId) -> bool:
+    return view.stays(peer) and peer not in view.down

@@ -1,0 +1,134 @@
+"""While a reduce is under way: commit its result, try it again, or give the step up.
+
+- A participant is done, and the bytes can be had: commit.
+- All living participants failed, or one did some time ago: the next attempt, without who is to blame.
+- Attempts are used up, or too few are left: skip.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.gathering import Wish, gathered, opening
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.values import Commit, Participant, Skip, SnapshotRef
+from p2ptrain.ledger.view import View
+
+
+def while_reducing(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
+    update = finished_update(state, view)
+    if update is not None and (update in view.held or not result_is_stale(rules, view, now)):
+        return _commit(rules, state, view, update)
+    if update is not None:
+        return _again(rules, state, view, now, "its result cannot be had")
+    roster = state.roster
+    assert roster is not None
+    live = [peer for peer in roster.peers if peer not in view.down]
+    silent = tuple(peer for peer in live if not failed(state, view, peer))
+    if view.failed_since is None:
+        return Wish(None, "the reduce is under way", silent)
+    patient_until = view.failed_since + rules.patience_s
+    if silent and now < patient_until:
+        return Wish(None, "a reduce failed; hearing the others", silent, patient_until)
+    return _again(rules, state, view, now, "it failed")
+
+
+def finished_update(state: LedgerState, view: View) -> Digest | None:
+    """The result of the reduce under way, if it is known and its bytes can be had.
+
+    Participants compute the same bytes. Should one of them be broken, more voices win.
+    """
+    roster = state.roster
+    if roster is None:
+        return None
+    voices: Counter[Digest] = Counter()
+    for peer in roster.peers:
+        report = view.done.get(peer)
+        if report is None or (report.step, report.attempt) != (state.step, roster.attempt):
+            continue
+        if peer not in view.down or report.update in view.held:
+            voices[report.update] += 1
+    if not voices:
+        return None
+    return min(voices, key=lambda update: (-voices[update], update))
+
+
+def result_is_stale(rules: Rules, view: View, now: float) -> bool:
+    """Whether a finished reduce was not committed for so long that its bytes evidently cannot be
+    had.
+
+    Then trying again is better than standing still, and who holds the result lets it go.
+    """
+    return view.done_since is not None and now >= view.done_since + rules.grace_s
+
+
+def failed(state: LedgerState, view: View, peer: PeerId) -> bool:
+    """Whether `peer` reported that it gave the reduce under way up."""
+    report, roster = view.failed.get(peer), state.roster
+    if report is None or roster is None:
+        return False
+    return (report.step, report.attempt) == (state.step, roster.attempt)
+
+
+def failure_known(state: LedgerState, view: View) -> bool:
+    """A live participant gave up, or none is left alive."""
+    if state.roster is None:
+        return False
+    live = [peer for peer in state.roster.peers if peer not in view.down]
+    return not live or any(failed(state, view, peer) for peer in live)
+
+
+def _commit(rules: Rules, state: LedgerState, view: View, update: Digest) -> Wish:
+    roster = state.roster
+    assert roster is not None
+    newest = -1 if state.snapshot is None else state.snapshot.step
+    fresh = [step for step in view.snapshots if newest < step <= state.step]
+    snapshot = SnapshotRef(max(fresh), view.snapshots[max(fresh)]) if fresh else None
+    value = Commit(state.step, roster.attempt, update, snapshot)
+    reason = f"the reduce of outer step {state.step} is done"
+    if update in view.held or view.done_since is None:
+        return Wish(value, reason)
+    return Wish(value, reason, look_again_at=view.done_since + rules.grace_s)
+
+
+def _again(rules: Rules, state: LedgerState, view: View, now: float, why: str) -> Wish:
+    if state.attempt >= rules.attempts_max:
+        return Wish(Skip(state.step), f"all {rules.attempts_max} attempts failed")
+    able = survivors(rules, state, view)
+    if len(able) >= rules.participants_min:
+        return opening(state, view, able, f"attempt {state.attempt - 1}: {why}")
+    until = now if view.failed_since is None else view.failed_since + rules.grace_s
+    if now < until:
+        return Wish(None, "too few are left to try again", look_again_at=until)
+    return Wish(Skip(state.step), "too few are left to try again")
+
+
+def survivors(rules: Rules, state: LedgerState, view: View) -> tuple[Participant, ...]:
+    """Who would take part in the next attempt.
+
+    Not who is down or leaves, nor who is named by at least half of the others that reported; but if
+    that leaves too few, the named get another chance: two neighbours may well accuse each other.
+    """
+    roster = state.roster
+    assert roster is not None
+    numbers = {each.peer: each for each in roster.participants}
+    numbers |= {each.peer: each for each in gathered(rules, state, view).contributors}
+    here = [peer for peer in numbers if peer not in view.down and view.stays(peer)]
+    accused = _accused(state, view, here)
+    trusted = [peer for peer in here if peer not in accused]
+    chosen = trusted if len(trusted) >= max(rules.participants_min, 2) else here
+    return tuple(numbers[peer] for peer in chosen)
+
+
+def _accused(state: LedgerState, view: View, peers: list[PeerId]) -> set[PeerId]:
+    """Those of `peers` whom at least half of the other reporters suspect."""
+    roster = state.roster
+    assert roster is not None
+    reporters = {peer for peer in roster.peers if failed(state, view, peer)}
+    against: Counter[PeerId] = Counter()
+    for reporter in reporters:
+        against.update(set(view.failed[reporter].suspects) - {reporter})
+    others = {peer: len(reporters) - (peer in reporters) for peer in peers}
+    return {peer for peer in peers if 0 < others[peer] <= 2 * against[peer]}
