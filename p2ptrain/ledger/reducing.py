@@ -1,7 +1,7 @@
 """While a reduce is under way: commit its result, try it again, or give the step up.
 
 - A participant is done, and the bytes can be had: commit.
-- All living participants failed, or one did some time ago: the next attempt, without who is to blame.
+- All living ones failed, or one did some time ago: the next attempt, without who is to blame.
 - Attempts are used up, or too few are left: skip.
 """
 
