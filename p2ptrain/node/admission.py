@@ -9,6 +9,7 @@ from __future__ import annotations
 from p2ptrain.ids import PeerId
 from p2ptrain.node.home import Home
 from p2ptrain.run import Run, SignedAllowlist, load_allowlist, save_allowlist
+from p2ptrain.store.disk import disk_errors
 
 
 class Admission:
@@ -46,12 +47,14 @@ class Admission:
 
         Raises:
             RemoteProtocolError, RunMismatch: it is no list of this run.
+            StoreError: it cannot be kept, and a restart would go back to an older one.
         """
         assert self._run is not None
         offered = SignedAllowlist.from_bytes(data, self._run)
         if not offered.replaces(self.allowlist):
             return False
-        save_allowlist(self._home.allowlist, offered)
+        with disk_errors("keeping the allowlist", self._home.allowlist):
+            save_allowlist(self._home.allowlist, offered)
         self._use(offered)
         return True
 

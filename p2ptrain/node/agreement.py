@@ -9,6 +9,7 @@ leads to; it rings the bell, and the other tasks look.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 
 import trio
@@ -37,6 +38,9 @@ from p2ptrain.node.topics import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, Handler, led
 BATCH_EVENTS = 64
 """Events that wait are taken together, so that a burst of reports rings the bell once."""
 
+VOTE_RECORDS_MAX = 1024
+"""Then the log of votes is rewritten with the few that still bind us: some 500 kB at most."""
+
 
 async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> None:
     """Own the ledger, for ever."""
@@ -49,6 +53,7 @@ async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> None:
                 for effects in _in_runs(parts.ledger.handle(event, parts.now())):
                     await _carry_out(parts, effects, outboxes, nursery)
             parts.changes.ring()
+            await _compact(parts)
 
 
 async def _due(events: trio.MemoryReceiveChannel[Event], deadline: float | None) -> list[Event]:
@@ -74,6 +79,7 @@ async def _carry_out(
     records = [effect.record for effect in effects if isinstance(effect, Persist)]
     if records:
         await trio.to_thread.run_sync(parts.votes.append, records)
+        parts.vote_records += len(records)
     decided = [effect.certified for effect in effects if isinstance(effect, Decided)]
     if decided:
         await trio.to_thread.run_sync(
@@ -97,14 +103,34 @@ async def _carry_out(
                 pass
 
 
+async def _compact(parts: Parts) -> None:
+    """Keep the log of votes short. What binds us is in the ledger's own records.
+
+    Only between events: a vote may be forgotten once the entry that it led to is durable.
+    """
+    if parts.vote_records > VOTE_RECORDS_MAX:
+        binding = parts.ledger.records()
+        await trio.to_thread.run_sync(parts.votes.rewrite, binding)
+        parts.vote_records = len(binding)
+
+
 async def _hold_update(parts: Parts, update: Digest) -> None:
-    """Get an update that is to be voted on; say so once its bytes are here and are sound."""
+    """Get an update that is to be voted on; say so once its bytes are here and are sound.
+
+    Given up when the outer step has ended without it: nobody need ever have had such bytes.
+    """
     if update in parts.holding:
         return
+    step = parts.ledger.state.step
+
+    def matters() -> bool:
+        return parts.ledger.state.step == step
+
     parts.holding.add(update)
     try:
-        await updates.obtain(parts, update, parts.ledger.state.step)
-        await parts.tell(UpdateHeld(update))
+        inspect = partial(updates.inspect, parts, update, step)
+        if await parts.changes.so_long_as(matters, inspect):
+            await parts.tell(UpdateHeld(update))
     except RemoteProtocolError as exc:
         parts.journal.write("bad-update", digest=update, reason=exc.what)
     finally:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 
 import psutil
 import trio
@@ -27,7 +28,7 @@ from p2ptrain.observe.journal import Journal
 from p2ptrain.ring import TokenBucket
 from p2ptrain.run import Run
 from p2ptrain.state import Arena, Layout, OuterState
-from p2ptrain.store import Store
+from p2ptrain.store import Disk, Store
 from p2ptrain.swarm import PURPOSE, ChunkServer
 from p2ptrain.trainer.shapes import layout_of
 
@@ -53,8 +54,11 @@ async def assembled(
     run: Run,
     admission: Admission,
     network: Network,
+    disk: Disk | None = None,
 ) -> AsyncIterator[Made]:
     """The parts of a node that serves `run`, closed again when the block is left.
+
+    `disk` is what the store and the ledger's logs write to, this machine's unless told otherwise.
 
     Raises:
         ConfigError: the data plane's port cannot be bound.
@@ -66,7 +70,9 @@ async def assembled(
     send, receive = trio.open_memory_channel[Event](EVENTS_MAX)
     credentials = Credentials.create(identity)
     with ExitStack() as stack:
-        store = stack.enter_context(Store(home.store, chunk_bytes=run.manifest.policy.chunk_bytes))
+        chunk_bytes = run.manifest.policy.chunk_bytes
+        store = stack.enter_context(Store(home.store, disk=disk, chunk_bytes=chunk_bytes))
+        store.head()  # Read here so that damage is told now, and not when it is first needed.
         listener = stack.enter_context(
             Listener(credentials, config.data_host, config.data_port, allowed=admission.admits)
         )
@@ -77,7 +83,7 @@ async def assembled(
         listener.handle(
             PURPOSE, ChunkServer(store, limit=partial(_wait_for, uplink) if uplink else None)
         )
-        ledger, chain_log, votes = open_ledger(home, run, identity, trio.current_time())
+        ledger, chain_log, votes = open_ledger(home, run, identity, trio.current_time(), disk)
         for log in (chain_log, votes):
             if log.recovered:
                 journal.write("recovered", what=log.recovered)
@@ -105,6 +111,7 @@ async def assembled(
             ledger=ledger,
             chain_log=chain_log,
             votes=votes,
+            vote_records=len(ledger.records()),
             detector=Detector(HEARTBEAT_S),
             journal=journal,
             uplink=uplink,
@@ -136,16 +143,23 @@ def _endpoint(
     """Where others reach our data plane: its own address, or where the control plane is reached."""
     host, port = listener.address
     if host in ("0.0.0.0", "::"):
-        host = _outward_host(network)
+        host = outward_host(network.addresses(), v6=host == "::")
     return Endpoint(identity.peer, host, port, credentials.certificate_der)
 
 
-def _outward_host(network: Network) -> str:
-    for address in network.addresses():
-        parts = address.split("/")
-        if parts[1] in ("ip4", "ip6") and not parts[2].startswith("127."):
-            return parts[2]
-    return _first_own_address()
+def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
+    """The host in `addresses`, where the control plane is reached, that the data plane shares.
+
+    A socket on 0.0.0.0 is not reached over IPv6; one on :: is reached over both. Loopback is for
+    nodes that can be reached at nothing else: then all of the run is on this machine.
+    """
+    protocols = ("ip4", "ip6") if v6 else ("ip4",)
+    split = [address.split("/") for address in addresses]
+    hosts = [parts[2] for parts in split if len(parts) > 2 and parts[1] in protocols]
+    for host in hosts:
+        if not ip_address(host).is_loopback:
+            return host
+    return hosts[0] if hosts else _first_own_address()
 
 
 def _first_own_address() -> str:

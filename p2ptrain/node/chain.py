@@ -6,7 +6,7 @@ disk, and is told as one; the node never goes on from a chain that it cannot che
 
 from __future__ import annotations
 
-from p2ptrain.errors import RemoteProtocolError, StoreError
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError, StoreError
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ledger.canonical import canonical, parse
 from p2ptrain.ledger.core import Ledger
@@ -17,7 +17,7 @@ from p2ptrain.ledger.values import Certified
 from p2ptrain.ledger.verify import replay
 from p2ptrain.node.home import Home
 from p2ptrain.run import Run
-from p2ptrain.store import RecordLog
+from p2ptrain.store import Disk, RecordLog
 
 
 def rules_of(run: Run) -> Rules:
@@ -46,14 +46,14 @@ def entry_bytes(certified: Certified) -> bytes:
 
 
 def open_ledger(
-    home: Home, run: Run, identity: Identity, now: float
+    home: Home, run: Run, identity: Identity, now: float, disk: Disk | None = None
 ) -> tuple[Ledger, RecordLog, RecordLog]:
     """The ledger as it was when this node stopped, and its two logs: chain and votes.
 
     Raises:
         StoreError: a log is damaged, or the chain in it does not verify.
     """
-    chain_log, votes = RecordLog(home.ledger), RecordLog(home.votes)
+    chain_log, votes = RecordLog(home.ledger, disk=disk), RecordLog(home.votes, disk=disk)
     rules = rules_of(run)
     try:
         chain = [
@@ -67,5 +67,17 @@ def open_ledger(
             likely="the file is damaged, or belongs to another run",
             do=f"move {home.ledger} away: the node fetches the ledger again from its peers",
         ) from exc
-    ledger = Ledger(rules, identity.peer, identity.sign, verify, chain, list(votes), now)
+    try:
+        records = list(votes)
+        ledger = Ledger(rules, identity.peer, identity.sign, verify, chain, records, now)
+    except LocalProtocolError as exc:
+        raise StoreError(
+            f"{home.votes} cannot be read: {exc.what}",
+            code="LEDGER-BROKEN",
+            likely="the file is damaged, or something else wrote into it",
+            do=f"move {home.root} away and join again as a new peer: without this file, this one "
+            "might break promises that it has given",
+        ) from exc
+    if len(records) > len(ledger.records()):
+        votes.rewrite(ledger.records())
     return ledger, chain_log, votes

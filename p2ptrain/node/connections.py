@@ -25,6 +25,7 @@ RETRY_FIRST_S = 2.0
 RETRY_MAX_S = 60.0
 FIND_EVERY_S = 60.0
 SAVE_EVERY_S = 30.0
+FORGET_S = 600.0
 
 
 async def stay_connected(parts: Parts) -> None:
@@ -80,8 +81,15 @@ async def find_peers(parts: Parts) -> None:
             await parts.network.provide(provider_key(parts.run))
             await parts.network.find_providers(provider_key(parts.run))
         for _ in range(int(FIND_EVERY_S / SAVE_EVERY_S)):
-            await trio.to_thread.run_sync(cache.save, parts.network.known_addresses())
+            await _save(parts, cache)
             await trio.sleep(SAVE_EVERY_S)
+
+
+async def _save(parts: Parts, cache: PeerCache) -> None:
+    try:
+        await trio.to_thread.run_sync(cache.save, parts.network.known_addresses())
+    except OSError as exc:  # A start without it takes longer; that is all.
+        parts.complain("peers-not-saved", str(cache), reason=str(exc))
 
 
 async def notice_lost_connections(parts: Parts) -> None:
@@ -89,23 +97,40 @@ async def notice_lost_connections(parts: Parts) -> None:
     async for event in parts.network.events:
         if isinstance(event, PeerDisconnected):
             parts.detector.hint_lost(event.peer, parts.now())
-            _judge(parts)
+            await _judge(parts)
 
 
 async def watch_peers(parts: Parts) -> None:
     """Let the detector judge whenever a colour may have changed."""
     while True:
-        _judge(parts)
+        await _expect_members(parts)
+        await _judge(parts)
         deadline = parts.detector.next_deadline()
         until_s = LOOK_EVERY_S if deadline is None else deadline - parts.now()
         await parts.changes.wait(at_most_s=min(max(until_s, 0.01), LOOK_EVERY_S))
 
 
-def _judge(parts: Parts) -> None:
+async def _expect_members(parts: Parts) -> None:
+    """A member that was never heard here is missed like any other: after a restart of everybody
+    nobody would ever hear that one of them did not come back. Who is no member and was not heard
+    for long is forgotten; a run sees many come and go."""
+    state, now = parts.ledger.state, parts.now()
+    for member in state.members:
+        if member != parts.me:
+            parts.detector.watch(member, now)
+    for view in parts.peers:
+        if now > view.heard_s + FORGET_S and not state.is_member(view.peer):
+            parts.peers.forget(view.peer)
+            parts.detector.forget(view.peer)
+            # Should it come back, the detector will not remember that it was ever down.
+            await parts.tell(PeerUp(view.peer))
+
+
+async def _judge(parts: Parts) -> None:
     for peer, colour in parts.detector.changes(parts.now()):
         parts.journal.write("peer", peer=peer, health=colour.value)
         if colour is Colour.RED:
-            parts.hear(PeerDown(peer))
+            await parts.tell(PeerDown(peer))
         elif colour is Colour.GREEN:
-            parts.hear(PeerUp(peer))
+            await parts.tell(PeerUp(peer))
         parts.changes.ring()

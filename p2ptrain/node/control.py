@@ -72,12 +72,14 @@ async def _answer(parts: Parts, line: bytes) -> dict[str, object]:
     try:
         request = json.loads(line)
         command = COMMANDS[request["command"]]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return {"error": f"a command is one of {', '.join(COMMANDS)}"}
     try:
         return await command(parts)
     except P2PTrainError as exc:
         return {"error": exc.what, "code": exc.code}
+    except OSError as exc:
+        return {"error": f"{exc.filename}: {exc.strerror}", "code": "OS"}
 
 
 async def _status(parts: Parts) -> dict[str, object]:
@@ -87,13 +89,14 @@ async def _status(parts: Parts) -> dict[str, object]:
 async def _reload_allowlist(parts: Parts) -> dict[str, object]:
     newer = parts.admission.reload()
     if newer:
-        admission_changed(parts)
+        await admission_changed(parts)
     held = parts.admission.allowlist
     return {"newer": newer, "sequence": held.allowlist.sequence if held else 0}
 
 
 async def _pending(parts: Parts) -> dict[str, object]:
-    return {"pending": sorted(parts.pending)}
+    waiting = (peer for peer in parts.pending if not parts.admission.admits(peer))
+    return {"pending": sorted(waiting)}
 
 
 COMMANDS: dict[str, Command] = {

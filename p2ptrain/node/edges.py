@@ -6,7 +6,7 @@ attempt fails, a connection that ends too early looks to the neighbour like our 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,6 +21,14 @@ from p2ptrain.ring import ReduceRequest
 
 EDGE_S = 10.0
 """Longer than a heartbeat and a gossip hop: by then a live neighbour has heard of the roster."""
+
+DIAL_S = 5.0
+"""One try. A thread that dials cannot be called back, and the attempt may lose its point."""
+
+AGAIN_S = 0.3
+
+
+Opener = Callable[["Parts", ReduceRequest, int, "Edges"], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -49,40 +57,61 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> None:
         return
     faults: list[PeerError | RemoteProtocolError] = []
 
-    async def have(
-        side: dict[int, SecureSocket], stream: int, open_one: Callable[[], SecureSocket]
-    ) -> None:
+    async def have(open_one: Opener, stream: int) -> None:
         try:
-            side[stream] = await in_thread(open_one, stop=partial(_give_up, parts, request))
+            await open_one(parts, request, stream, edges)
         except (PeerError, RemoteProtocolError) as exc:
             faults.append(exc)
             nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         for stream in range(request.streams):
-            nursery.start_soon(have, edges.previous, stream, partial(_take, parts, request, stream))
-            nursery.start_soon(have, edges.next, stream, partial(_dial, parts, request, stream))
+            nursery.start_soon(have, _accept, stream)
+            nursery.start_soon(have, _reach, stream)
     if faults:
         # The first is the cause; the others were only given up because of it.
         suspect = PeerId(faults[0].peer)
         raise ReduceAborted(request.step, request.attempt, (suspect,), faults[0].what)
 
 
-def _give_up(parts: Parts, request: ReduceRequest) -> None:
-    parts.ring_inbox.give_up(run=request.run, step=request.step, attempt=request.attempt)
-
-
-def _take(parts: Parts, request: ReduceRequest, stream: int) -> SecureSocket:
+async def _accept(parts: Parts, request: ReduceRequest, stream: int, edges: Edges) -> None:
     key = RingKey(request.run, request.step, request.attempt, stream, request.previous)
-    return parts.ring_inbox.take(key, deadline_s=EDGE_S)
+
+    def take() -> None:
+        # In the thread, so that no connection is lost if the task is cancelled meanwhile.
+        edges.previous[stream] = parts.ring_inbox.take(key, deadline_s=EDGE_S)
+
+    give_up = partial(
+        parts.ring_inbox.give_up, run=request.run, step=request.step, attempt=request.attempt
+    )
+    await in_thread(take, stop=give_up)
 
 
-def _dial(parts: Parts, request: ReduceRequest, stream: int) -> SecureSocket:
+async def _reach(parts: Parts, request: ReduceRequest, stream: int, edges: Edges) -> None:
+    """Dial until somebody answers: the neighbour may have been restarted, and we have yet to hear
+    where its data plane is now; or it has yet to hear our new certificate."""
+    ends = parts.now() + EDGE_S
+    while True:
+        try:
+            return await in_thread(
+                partial(_dial, parts, request, stream, edges), stop=_dials_to_its_end
+            )
+        except (PeerError, RemoteProtocolError):
+            if parts.now() + AGAIN_S >= ends:
+                raise
+        await trio.sleep(AGAIN_S)
+
+
+def _dial(parts: Parts, request: ReduceRequest, stream: int, edges: Edges) -> None:
     endpoint = parts.peers.endpoint(request.next)
     if endpoint is None:
         raise PeerUnreachable("it has not said where its data plane listens", peer=request.next)
     key = RingKey(request.run, request.step, request.attempt, stream, parts.me)
-    return dial(parts.credentials, endpoint, key.to_hello(), deadline_s=EDGE_S)
+    edges.next[stream] = dial(parts.credentials, endpoint, key.to_hello(), deadline_s=DIAL_S)
+
+
+def _dials_to_its_end() -> None:
+    """There is nothing to close yet."""
 
 
 def _sorted(side: dict[int, SecureSocket]) -> list[SecureSocket]:

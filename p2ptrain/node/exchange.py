@@ -18,26 +18,42 @@ from p2ptrain.errors import ReduceAborted, StoreError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.events import ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Roster
+from p2ptrain.ledger.values import Participant, Roster
 from p2ptrain.node import updates
 from p2ptrain.node.edges import Edges, connect
 from p2ptrain.node.heartbeat import ReduceReport
+from p2ptrain.node.orders import Work
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.ring import Reduce, ReduceRequest
 
 STREAMS = 2
+SLOWEST_BYTES_PER_S = 125_000
+"""1 Mbit/s: over slower links nobody would wait. A link that is silent is given up sooner."""
+
+REDUCE_S_MIN = 600.0
 LINGER_S = 3.0
 """How long a failed attempt's connections stay open, for the reason to travel by gossip first."""
 
 Result = TypeVar("Result")
 
 
-def reduce_due(state: LedgerState, outer_step: int | None, me: PeerId) -> Roster | None:
-    """The open roster, if we are to take part in its reduce and stand where it starts from."""
+def reduce_due(
+    state: LedgerState, outer_step: int | None, me: PeerId, work: Work | None
+) -> Roster | None:
+    """The open roster, if we are to take part in its reduce and have what it wants of us.
+
+    A node that was restarted since it said that it was ready has nothing to average: its `local`
+    is empty until its trainer has made the same work again. It must not pass off the one for the
+    other, so it keeps the others waiting, who give it up or see it come back in time.
+    """
     roster = state.roster
-    if roster is None or outer_step != roster.step or me not in roster.peers:
+    if roster is None or outer_step != roster.step or work is None or work.step != roster.step:
+        return None
+    ours = Participant(me, work.tokens, len(work.blocks))
+    lease = state.leases.get(me, ())
+    if ours not in roster.participants or lease[: len(work.blocks)] != work.blocks:
         return None
     return roster
 
@@ -46,7 +62,8 @@ async def exchange(parts: Parts) -> None:
     """Take part in every reduce that the ledger opens with us in it."""
     tried: tuple[int, int] | None = None
     while True:
-        roster = reduce_due(parts.ledger.state, parts.outer.step, parts.me)
+        work = parts.standing.work
+        roster = reduce_due(parts.ledger.state, parts.outer.step, parts.me, work)
         if roster is None or (roster.step, roster.attempt) == tried:
             await parts.changes.wait()
             continue
@@ -94,6 +111,9 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
     request = _request(parts, roster)
     payload = bytearray(updates.payload_bytes(parts))
     async with parts.outer.lock:
+        # Whoever held the lock may have moved θ on.
+        if reason := _why_moot(parts, roster):
+            raise reason
         await _while_it_matters(parts, roster, partial(connect, parts, request, edges))
         reduce = Reduce(
             request,
@@ -130,6 +150,7 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
         numel=parts.layout.numel,
         block=parts.manifest.codec.block,
         streams=STREAMS,
+        deadline_s=max(REDUCE_S_MIN, 2 * updates.payload_bytes(parts) / SLOWEST_BYTES_PER_S),
     )
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
-from p2ptrain.encoding import pack
-from p2ptrain.errors import ProtocolError, RunMismatch
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import PeerError, ProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.events import (
     Allowed,
@@ -27,6 +27,8 @@ from p2ptrain.ledger.events import (
 )
 from p2ptrain.ledger.wire import decode as decode_ledger
 from p2ptrain.node.heartbeat import Heartbeat, decode, encode
+from p2ptrain.node.hello import HelloRequest
+from p2ptrain.node.learning import ask
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.topics import allowlist_topic, heartbeat_topic, ledger_topic
 from p2ptrain.observe.states import words
@@ -40,7 +42,12 @@ HASTE_S = 0.05
 
 ALLOWLIST_S = 30.0
 
-Take = Callable[[Parts, PeerId, bytes], None]
+ALLOWLIST_BYTES_MAX = 32 << 10
+"""A longer list is only announced, and whoever lacks it asks: gossip would carry it many times."""
+
+NOTICE_BYTES_MAX = 64
+
+Take = Callable[[Parts, PeerId, bytes], Awaitable[None]]
 
 
 async def speak(parts: Parts) -> None:
@@ -104,15 +111,16 @@ async def _follow(
         if peer == parts.me or not parts.admission.admits(peer):
             continue
         try:
-            take(parts, peer, payload)
+            await take(parts, peer, payload)
         except (ProtocolError, RunMismatch) as exc:
-            parts.journal.write("bad-gossip", peer=peer, reason=exc.what)
+            parts.complain("bad-gossip", peer, reason=exc.what)
 
 
-def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
+async def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
     heartbeat = decode(payload)
     if heartbeat.run != parts.run:
         return
+    before = parts.peers.get(peer)
     view = parts.peers.take(peer, heartbeat, parts.now())
     if view is None:
         return
@@ -120,12 +128,16 @@ def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
         parts.listener.trust(view.endpoint.certificate_der)
     parts.network.remember(peer, heartbeat.addresses)
     parts.detector.heard(peer, parts.now())
-    _report(parts, peer, heartbeat)
+    report(parts, peer, heartbeat, before.heartbeat if before else None)
     parts.changes.ring()
 
 
-def _report(parts: Parts, peer: PeerId, heartbeat: Heartbeat) -> None:
-    """What a heartbeat means to the ledger, which knows what to make of repetitions."""
+def report(parts: Parts, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat | None) -> None:
+    """What a heartbeat means to the ledger, which knows what to make of repetitions.
+
+    A node that was restarted has lost the work that it was ready with. It is then ready with
+    nothing, until it says that it has something again: nobody waits for it, or averages with it.
+    """
     parts.hear(Heard(peer, heartbeat.height))
     if heartbeat.leaving:
         parts.hear(Leaving(peer))
@@ -134,7 +146,7 @@ def _report(parts: Parts, peer: PeerId, heartbeat: Heartbeat) -> None:
     ready, reduce = heartbeat.ready, heartbeat.reduce
     if ready is not None:
         parts.hear(Ready(peer, ready.step, ready.tokens, ready.blocks))
-    elif not heartbeat.trains:
+    elif not heartbeat.trains or _lost_its_work(heartbeat, before):
         parts.hear(Ready(peer, heartbeat.step, 0, 0))
     if reduce is None:
         return
@@ -144,31 +156,59 @@ def _report(parts: Parts, peer: PeerId, heartbeat: Heartbeat) -> None:
         parts.hear(ReduceDone(peer, reduce.step, reduce.attempt, reduce.update))
 
 
-def _take_entry(parts: Parts, peer: PeerId, payload: bytes) -> None:
+def _lost_its_work(heartbeat: Heartbeat, before: Heartbeat | None) -> bool:
+    if before is None or before.ready is None:
+        return False
+    return before.incarnation != heartbeat.incarnation and before.ready.step == heartbeat.step
+
+
+async def _take_entry(parts: Parts, peer: PeerId, payload: bytes) -> None:
     parts.hear(Received(peer, decode_ledger(payload)))
 
 
-def _take_allowlist(parts: Parts, peer: PeerId, payload: bytes) -> None:
-    if parts.admission.consider(payload):
-        admission_changed(parts)
+async def _take_allowlist(parts: Parts, peer: PeerId, payload: bytes) -> None:
+    if len(payload) <= NOTICE_BYTES_MAX:
+        payload = await _list_announced(parts, peer, payload)
+    if payload and parts.admission.consider(payload):
+        await admission_changed(parts)
 
 
-def admission_changed(parts: Parts) -> None:
+async def _list_announced(parts: Parts, peer: PeerId, notice: bytes) -> bytes:
+    """The list that a peer says it has, if ours is older; empty if it cannot be had now."""
+    sequence = fields(unpack(notice, bytes_max=NOTICE_BYTES_MAX), sequence=int)["sequence"]
+    assert isinstance(sequence, int)
+    held = parts.admission.allowlist
+    if held is not None and sequence <= held.allowlist.sequence:
+        return b""
+    try:
+        return (await ask(parts.network, peer, HelloRequest(parts.run, b""))).allowlist
+    except PeerError:
+        return b""  # It, or another, announces it again.
+
+
+async def admission_changed(parts: Parts) -> None:
     """A newer allowlist holds: tell the network and the ledger, and pass it on."""
     allowlist = parts.admission.allowlist
     assert allowlist is not None
     parts.journal.write("allowlist", sequence=allowlist.allowlist.sequence)
     parts.network.refresh_admission()
-    parts.hear(Allowed(parts.admission.members_allowed()))
+    for view in parts.peers:
+        if not parts.admission.admits(view.peer):
+            parts.listener.drop(view.peer)
+    await parts.tell(Allowed(parts.admission.members_allowed()))
     parts.allowlist_due.set()
+    parts.changes.ring()
 
 
 async def _offer_allowlist(parts: Parts) -> None:
     """Publish our list when it has changed, and now and then for those who missed it."""
     while True:
         parts.allowlist_due = trio.Event()
-        if parts.admission.allowlist is not None:
-            payload = parts.admission.allowlist.to_bytes()
+        allowlist = parts.admission.allowlist
+        if allowlist is not None:
+            payload = allowlist.to_bytes()
+            if len(payload) > ALLOWLIST_BYTES_MAX:
+                payload = pack({"sequence": allowlist.allowlist.sequence})
             await parts.network.publish(allowlist_topic(parts.run), payload)
         with trio.move_on_after(ALLOWLIST_S):
             await parts.allowlist_due.wait()

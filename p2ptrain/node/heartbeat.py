@@ -96,7 +96,12 @@ def encode(heartbeat: Heartbeat) -> bytes:
             "ready": None if ready is None else [ready.step, ready.tokens, ready.blocks],
             "reduce": None
             if reduce is None
-            else [reduce.step, reduce.attempt, reduce.update, list(reduce.suspects)],
+            else [
+                reduce.step,
+                reduce.attempt,
+                reduce.update,
+                list(reduce.suspects[:SUSPECTS_MAX]),
+            ],
         }
     )
 

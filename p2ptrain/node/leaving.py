@@ -70,6 +70,9 @@ def farewell(parts: Parts) -> str:
     """What the person who pressed Ctrl-C is told."""
     standing = parts.standing
     lost = ""
-    if standing.ready is None and standing.inner_step:
+    if standing.work is None and standing.inner_step:
         lost = f"; {standing.inner_step} of {standing.inner_steps} inner steps will be lost"
-    return f"Leaving, at most {LEAVE_S:.0f} s{lost}. Ctrl-C again to leave now."
+    alone = ""
+    if parts.ledger.state.voters == (parts.me,) and parts.ledger.state.phase is not Phase.ENDED:
+        alone = " This node is the run's only voter: nothing is committed until it is back."
+    return f"Leaving, at most {LEAVE_S:.0f} s{lost}. Ctrl-C again to leave now.{alone}"

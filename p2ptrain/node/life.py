@@ -6,11 +6,10 @@ dying) is told as such, and a bug is not survived by accident.
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import trio
 
-from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.state import Phase
 from p2ptrain.node import transfer
@@ -30,17 +29,16 @@ from p2ptrain.node.gossip import listen, speak
 from p2ptrain.node.learning import Say
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.revocation import notice_revocation
 from p2ptrain.node.serving import answer_hellos
+from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.node.training import train
 from p2ptrain.observe.states import Serving, StandingBy, words
 from p2ptrain.run import DataIndex
-from p2ptrain.trainer.supervisor import Supervisor
-
-NVIDIA_DEVICE = Path("/dev/nvidia0")
 
 
-async def live(made: Made, say: Say) -> None:
-    """Run until cancelled.
+async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> None:
+    """Run until cancelled. `trainers` makes what trains; a seed does not ask for it.
 
     Raises:
         P2PTrainError: something that this node cannot go on without has failed.
@@ -51,7 +49,9 @@ async def live(made: Made, say: Say) -> None:
         nursery.start_soon(agree, parts, made.events)
         for task in (speak, listen, stay_connected, bootstrap_again, find_peers):
             nursery.start_soon(task, parts)
-        for task in (notice_lost_connections, watch_peers, serve_commands, notice_the_end):
+        for task in (notice_lost_connections, watch_peers, notice_revocation):
+            nursery.start_soon(task, parts)
+        for task in (serve_commands, notice_the_end):
             nursery.start_soon(task, parts)
         nursery.start_soon(narrate, parts, say)
         await _learn_data(parts)
@@ -61,7 +61,7 @@ async def live(made: Made, say: Say) -> None:
             nursery.start_soon(serve_only, parts)
         else:
             nursery.start_soon(exchange, parts)
-            nursery.start_soon(train, parts, _supervisor(parts, say))
+            nursery.start_soon(train, parts, trainers(parts))
 
 
 async def _learn_data(parts: Parts) -> None:
@@ -69,30 +69,12 @@ async def _learn_data(parts: Parts) -> None:
     manifest = parts.manifest
     for digest in (manifest.data.index, manifest.tokenizer):
         await transfer.fetch(parts, digest)
-    index = await trio.to_thread.run_sync(parts.store.read_blob, manifest.data.index)
+    read = partial(parts.store.read_blob, manifest.data.index)
+    index = await transfer.use(parts, manifest.data.index, read)
     parts.data = DataIndex.from_bytes(
         index,
         train_blocks=manifest.data.train_blocks,
         validation_blocks=manifest.data.validation_blocks,
-    )
-
-
-def _supervisor(parts: Parts, say: Say) -> Supervisor:
-    assert parts.arena is not None
-    config = parts.config
-    device = config.device
-    if device == "auto":
-        device = "cuda" if NVIDIA_DEVICE.exists() else "cpu"
-    say(f"training on {device} with {config.ranks} rank{'s' * (config.ranks != 1)}")
-    return Supervisor(
-        TrainerConfig(
-            model=parts.manifest.model,
-            inner=parts.manifest.inner,
-            device=device,
-            threads=config.threads,
-        ),
-        *parts.arena.fds,
-        ranks=config.ranks,
     )
 
 
@@ -120,9 +102,12 @@ async def notice_the_end(parts: Parts) -> None:
 
 async def narrate(parts: Parts, say: Say) -> None:
     """Tell a person what the node does: each change of state, each outer step."""
-    name, step = "", None
+    name, step, trainer = "", None, ""
     while True:
         state = parts.standing.state
+        if parts.standing.trainer != trainer:
+            trainer = parts.standing.trainer
+            say(f"training on {trainer}")
         if state.name != name:
             name = state.name
             say(words(state))

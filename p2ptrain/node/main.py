@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
@@ -21,12 +23,13 @@ from p2ptrain.names import label
 from p2ptrain.net import Network, PeerCache, open_network
 from p2ptrain.node import learning
 from p2ptrain.node.admission import Admission
-from p2ptrain.node.assembly import assembled
+from p2ptrain.node.assembly import Made, assembled
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.leaving import Exit
 from p2ptrain.node.life import live
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import Run
+from p2ptrain.store import Disk
 
 
 def run_node(config: NodeConfig) -> int:
@@ -50,26 +53,46 @@ def run_node(config: NodeConfig) -> int:
 
 async def _main(config: NodeConfig, home: Home, journal: Journal) -> None:
     say = partial(_say, config.verbosity)
-    identity = load_or_create(home.identity)
-    say(f"you are {label(identity.peer)}")
     exit_ = Exit(say)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exit_.obey_signals, nursery.cancel_scope)
-        admission = Admission(home)
-        async with open_network(
-            identity,
-            listen=config.listen,
-            announce=config.announce,
-            mdns=config.mdns,
-            admitted=admission.admits,
-        ) as network:
-            for address in network.addresses():
-                say(f"listening at {address}")
-            run = await _join(network, config, home, identity, admission, journal, say)
-            async with assembled(config, home, journal, identity, run, admission, network) as made:
-                exit_.parts = made.parts
-                await live(made, say)
+        async with opened(config, home, journal, say) as made:
+            exit_.parts = made.parts
+            await live(made, say)
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def opened(
+    config: NodeConfig,
+    home: Home,
+    journal: Journal,
+    say: learning.Say,
+    *,
+    disk: Disk | None = None,
+) -> AsyncIterator[Made]:
+    """All parts of a node that has been admitted to its run, for `live`; closed when it is left.
+
+    Raises:
+        P2PTrainError: it cannot start; the error says why and what to do.
+    """
+    identity = load_or_create(home.identity)
+    say(f"you are {label(identity.peer)}")
+    admission = Admission(home)
+    async with open_network(
+        identity,
+        listen=config.listen,
+        announce=config.announce,
+        mdns=config.mdns,
+        admitted=admission.admits,
+    ) as network:
+        for address in network.addresses():
+            say(f"listening at {address}")
+        run = await _join(network, config, home, identity, admission, journal, say)
+        async with assembled(
+            config, home, journal, identity, run, admission, network, disk
+        ) as made:
+            yield made
 
 
 async def _join(

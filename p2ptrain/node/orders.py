@@ -28,6 +28,22 @@ class Desk:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What lies in the arena's `local`: `blocks` trained on θ of outer step `step`.
+
+    It may be averaged as long as no order was given that lets a trainer write there again.
+    """
+
+    step: int
+    blocks: tuple[int, ...]
+    tokens: int
+
+    def stands_for(self, step: int, lease: tuple[int, ...]) -> bool:
+        """Whether it is all that this lease asks for in outer step `step`."""
+        return self.step == step and self.blocks == lease
+
+
+@dataclass(frozen=True, slots=True)
 class LoadOrder:
     step: int
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import trio
 
-from p2ptrain.errors import PeerError, RemoteProtocolError
+from p2ptrain.errors import LocalProtocolError, PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.topics import LEDGER_PROTOCOL
@@ -60,13 +60,17 @@ class Outboxes:
                     peer, LEDGER_PROTOCOL, message, deadline_s=SEND_S, bytes_max=0
                 )
             except (PeerError, RemoteProtocolError) as exc:
-                self._parts.journal.write("message-lost", peer=peer, reason=exc.what)
+                self._parts.complain("message-lost", peer, reason=exc.what)
 
     async def _announce_all(
         self, announcements: trio.MemoryReceiveChannel[tuple[str, bytes]]
     ) -> None:
         async for topic, message in announcements:
-            await self._parts.network.publish(topic, message)
+            try:
+                await self._parts.network.publish(topic, message)
+            except LocalProtocolError as exc:
+                # An entry of hundreds of members: whoever hears of its height asks for it.
+                self._parts.complain("not-announced", topic, reason=exc.what)
 
 
 def _put(queue: trio.MemorySendChannel[Item], item: Item) -> None:

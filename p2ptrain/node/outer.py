@@ -8,10 +8,13 @@ here trusts the peer that sent them; the ledger named them.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
+from contextlib import ExitStack
 from functools import partial
 
 import trio
 
+from p2ptrain.errors import ManifestInvalid, StoreError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.events import SnapshotTaken
 from p2ptrain.ledger.values import Certified, Commit
@@ -19,6 +22,7 @@ from p2ptrain.node import transfer, updates
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.start import Start, choose_start
 from p2ptrain.observe.states import CatchingUp
+from p2ptrain.state import Frozen, write_frozen
 from p2ptrain.store import Head
 
 HEAR_FIRST_S = 10.0
@@ -26,25 +30,34 @@ HEAR_FIRST_S = 10.0
 
 
 async def keep_outer_state(parts: Parts) -> None:
-    """Load a snapshot, then follow the ledger for ever."""
+    """Load a snapshot, then follow the ledger for ever.
+
+    Raises:
+        StoreError: this store cannot take what it must.
+        RemoteProtocolError: the members certified as an update what is none.
+    """
     with trio.move_on_after(HEAR_FIRST_S):
         while not parts.ledger_is_current():
             await parts.changes.wait()
-    await _load(parts, _start(parts))
+    await _load(parts)
     started_s, replayed = time.monotonic(), 0
-    while not parts.at_head():
-        replayed += await _advance(parts)
-    parts.journal.write(
-        "caught-up", step=parts.outer.step, updates=replayed, seconds=time.monotonic() - started_s
-    )
-    while True:
-        if parts.at_head():
-            await parts.changes.wait()
-        else:
-            await _advance(parts)
+    async with trio.open_nursery() as nursery:
+        while not parts.at_head():
+            replayed += await _advance(parts, nursery)
+        parts.journal.write(
+            "caught-up",
+            step=parts.outer.step,
+            updates=replayed,
+            seconds=time.monotonic() - started_s,
+        )
+        while True:
+            if parts.at_head():
+                await parts.changes.wait()
+            else:
+                await _advance(parts, nursery)
 
 
-def _start(parts: Parts) -> Start:
+def _start(parts: Parts, useless: Collection[Digest]) -> Start:
     """The cheapest of our own snapshot, the newest certified one, and genesis."""
     head = parts.store.head()
     own = None
@@ -52,21 +65,45 @@ def _start(parts: Parts) -> Start:
     if head and usable and head.snapshot is not None and head.snapshot_step is not None:
         own = Start(head.snapshot_step, head.snapshot)
     certified = parts.ledger.state.snapshot
+    others = [Start(certified.step, certified.digest)] if certified else []
     return choose_start(
         target_step=parts.ledger.state.step,
-        own=own,
+        own=own if own and own.digest not in useless else None,
         others=[
             Start(0, parts.manifest.genesis),
-            *([Start(certified.step, certified.digest)] if certified else []),
+            *(each for each in others if each.digest not in useless),
         ],
         snapshot_bytes=8 * parts.layout.numel,
         update_bytes=updates.payload_bytes(parts),
     )
 
 
-async def _load(parts: Parts, start: Start) -> None:
-    """Have the snapshot in the store and its vectors in memory."""
-    report = await transfer.fetch(parts, start.digest, shown=True)
+async def _load(parts: Parts) -> None:
+    """Have θ and m in memory as some snapshot has them.
+
+    One that nobody has any more, or that is none though its digest is certified, is passed over
+    for the next best. Genesis is the last, and named by the run itself.
+    """
+    useless: set[Digest] = set()
+    while True:
+        start = _start(parts, useless)
+        try:
+            return await _load_from(parts, start, useless)
+        except StoreError as exc:
+            gone = exc.code == "CKPT-NO-SOURCE"
+            lie = isinstance(exc, ManifestInvalid) and start.digest != parts.manifest.genesis
+            if not gone and not lie:
+                raise
+            parts.journal.write("snapshot-useless", digest=start.digest, reason=exc.what)
+            if lie:
+                useless.add(start.digest)
+
+
+async def _load_from(parts: Parts, start: Start, useless: Collection[Digest]) -> None:
+    def superseded() -> bool:
+        return _start(parts, useless) != start
+
+    report = await transfer.fetch(parts, start.digest, shown=True, unwanted=superseded)
     if report.bytes_by_peer:
         parts.journal.write(
             "snapshot-fetched",
@@ -77,12 +114,12 @@ async def _load(parts: Parts, start: Start) -> None:
         )
     load = partial(parts.outer.vectors.load_snapshot, parts.store, start.digest)
     async with parts.outer.lock:
-        await trio.to_thread.run_sync(load)
+        await transfer.use(parts, start.digest, load)
         parts.outer.step = start.step
     parts.changes.ring()
 
 
-async def _advance(parts: Parts) -> int:
+async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
     """Put one outer step behind us. Returns how many updates that took: one, or none for a Skip."""
     step = parts.outer.step
     assert step is not None
@@ -93,12 +130,13 @@ async def _advance(parts: Parts) -> int:
     commit = closing.entry.value
     if isinstance(commit, Commit):
         await _apply(parts, commit)
-    parts.outer.step = step + 1
+    else:
+        parts.outer.step = step + 1
     parts.journal.write("committed", **_account(parts, step, closing))
     parts.changes.ring()
     parts.speak_now()
-    if isinstance(commit, Commit) and parts.outer.step % parts.manifest.policy.snapshot_every == 0:
-        await _snapshot(parts, closing)
+    if isinstance(commit, Commit) and (step + 1) % parts.manifest.policy.snapshot_every == 0:
+        await _snapshot(parts, closing, nursery)
     return int(isinstance(commit, Commit))
 
 
@@ -110,26 +148,48 @@ async def _apply(parts: Parts, commit: Commit) -> None:
     outer, codec = parts.manifest.outer, parts.manifest.codec
     apply = partial(parts.outer.vectors.apply, payload, outer.lr, outer.momentum, codec.block)
     async with parts.outer.lock:
+        parts.outer.moving = True
         await trio.to_thread.run_sync(apply)
+        parts.outer.step = commit.step + 1
+        parts.outer.moving = False
 
 
-async def _snapshot(parts: Parts, closing: Certified) -> None:
-    """Write θ and m as they are after `closing`, and have the ledger certify the digest."""
-    assert parts.outer.step is not None
-    meta = {"run": parts.run, "step": parts.outer.step, "layout": parts.layout.digest}
-    write = partial(parts.outer.vectors.write_snapshot, parts.store, meta)
-    digest: Digest = await trio.to_thread.run_sync(write)
+async def _snapshot(parts: Parts, closing: Certified, nursery: trio.Nursery) -> None:
+    """Write θ and m as they are after `closing`, and have the ledger certify the digest.
+
+    Returns when they are frozen; they may move on while they are written. A snapshot that comes due
+    before the last one is written is left out: it would only take turns with it on the disk.
+    """
+    if parts.outer.writing:
+        parts.journal.write("snapshot-left-out", step=closing.entry.value.step + 1)
+        return
+    held = ExitStack()
+    freeze = parts.outer.vectors.freeze(parts.store.chunk_bytes)
+    frozen = await trio.to_thread.run_sync(held.enter_context, freeze)
+    parts.outer.writing = True
+    nursery.start_soon(_write, parts, closing, frozen, held)
+
+
+async def _write(parts: Parts, closing: Certified, frozen: Frozen, held: ExitStack) -> None:
+    step = closing.entry.value.step + 1
+    meta = {"run": parts.run, "step": step, "layout": parts.layout.digest}
+    write = partial(write_frozen, parts.store, frozen, parts.layout.numel, meta)
+    try:
+        with held:
+            digest: Digest = await trio.to_thread.run_sync(write)
+    finally:
+        parts.outer.writing = False
     head = Head(
         run=parts.run,
         height=closing.entry.height,
         head=closing.entry.digest,
-        step=parts.outer.step,
+        step=step,
         snapshot=digest,
-        snapshot_step=parts.outer.step,
+        snapshot_step=step,
     )
     await trio.to_thread.run_sync(parts.store.put_head, head)
-    parts.journal.write("snapshot", step=parts.outer.step, digest=digest)
-    await parts.tell(SnapshotTaken(parts.outer.step, digest))
+    parts.journal.write("snapshot", step=step, digest=digest)
+    await parts.tell(SnapshotTaken(step, digest))
 
 
 def _account(parts: Parts, step: int, closing: Certified) -> dict[str, object]:

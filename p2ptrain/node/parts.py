@@ -25,13 +25,17 @@ from p2ptrain.node.changes import Changes
 from p2ptrain.node.heartbeat import ReadyReport, ReduceReport
 from p2ptrain.node.history import History
 from p2ptrain.node.home import Home
+from p2ptrain.node.orders import Work
 from p2ptrain.node.peers import PeerTable
 from p2ptrain.observe.journal import Journal
-from p2ptrain.observe.states import Exchanging, Serving, Starting, State, Training
+from p2ptrain.observe.states import Exchanging, Leaving, Serving, Starting, State, Training
 from p2ptrain.ring import Reduce, TokenBucket
 from p2ptrain.run import DataIndex, JoinRequest, RunManifest
 from p2ptrain.state import Arena, Layout, OuterState
 from p2ptrain.store import RecordLog, Store
+
+COMPLAINT_S = 10.0
+COMPLAINTS_MAX = 1024
 
 
 @dataclass(slots=True)
@@ -44,6 +48,10 @@ class Outer:
     vectors: OuterState
     lock: trio.Lock = field(default_factory=trio.Lock)
     step: int | None = None
+    moving: bool = False
+    """θ and m are between `step` and the next: what is read of them now has no name."""
+    writing: bool = False
+    """A snapshot is being written."""
     digest: tuple[int, Digest] | None = None
     """Of θ and m at an outer step, when somebody has asked for it; by `status`."""
 
@@ -55,19 +63,27 @@ class Standing:
     state: State = field(default_factory=Starting)
     leaving: bool = False
     """Written by `leaving`."""
-    ready: ReadyReport | None = None
+    work: Work | None = None
     inner_step: int = 0
     inner_steps: int = 0
     tokens_per_s: float = 0.0
     loss: float | None = None
     trainer_up: bool = False
+    trainer: str = ""
+    """On what it trains, in words."""
     theta_in_use: bool = False
-    """A trainer was told to read θ and has not said that it has. These six by `training`."""
+    """A trainer was told to read θ and has not said that it has. All these by `training`."""
     validation: tuple[int, float] | None = None
     reduce: ReduceReport | None = None
     ring: Reduce | None = None
     """These two by `exchange`."""
     warnings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ready(self) -> ReadyReport | None:
+        """What the others are told of `work`."""
+        work = self.work
+        return None if work is None else ReadyReport(work.step, work.tokens, len(work.blocks))
 
 
 @dataclass(slots=True)
@@ -91,6 +107,8 @@ class Parts:
     ledger: Ledger
     chain_log: RecordLog
     votes: RecordLog
+    vote_records: int
+    """How many lie in `votes`; by `agreement`."""
     detector: Detector
     journal: Journal
     uplink: TokenBucket | None
@@ -107,6 +125,8 @@ class Parts:
     heartbeat_due: trio.Event = field(default_factory=trio.Event)
     allowlist_due: trio.Event = field(default_factory=trio.Event)
     standing: Standing = field(default_factory=Standing)
+    complaints: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    """How many of a kind about a peer were kept back since which time, the oldest first."""
     started_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -164,8 +184,26 @@ class Parts:
         except trio.WouldBlock:
             self.standing.warnings["flood"] = "more messages than this node can judge"
 
+    def complain(self, event: str, about: str, **fields: object) -> None:
+        """Journal what a peer did wrong, but not each time: its faults must not be our disk's."""
+        now = self.now()
+        count, since = self.complaints.get((event, about), (0, -COMPLAINT_S))
+        if now < since + COMPLAINT_S:
+            self.complaints[event, about] = count + 1, since
+            return
+        self.journal.write(event, peer=about, kept_back=count, **fields)
+        self.complaints.pop((event, about), None)
+        self.complaints[event, about] = 0, now
+        if len(self.complaints) > COMPLAINTS_MAX:
+            del self.complaints[next(iter(self.complaints))]
+
     def enter(self, state: State) -> None:
-        """Be in `state` from now on; a change of its name goes to the journal."""
+        """Be in `state` from now on; a change of its name goes to the journal.
+
+        Whoever leaves is leaving, whatever else still goes on.
+        """
+        if self.standing.leaving and not isinstance(state, Leaving):
+            return
         if state.name != self.standing.state.name:
             self.journal.write("state", state=state.name)
         self.standing.state = state

@@ -46,7 +46,11 @@ def _hello(parts: Parts, run: Run) -> Handler:
 
 def _note_request(parts: Parts, peer: PeerId, request: JoinRequest) -> None:
     """Keep a request for the organiser to see. What is not this peer's own is ignored."""
-    if request.peer != peer or request.run != parts.run or len(parts.pending) >= PENDING_MAX:
+    for settled in [known for known in parts.pending if parts.admission.admits(known)]:
+        del parts.pending[settled]
+    if request.peer != peer or request.run != parts.run:
+        return
+    if peer not in parts.pending and len(parts.pending) >= PENDING_MAX:
         return
     if peer not in parts.pending:
         parts.journal.write("join-request", peer=peer, note=request.note)

@@ -54,12 +54,12 @@ async def status(parts: Parts) -> NodeStatus:
 async def _state_digest(parts: Parts) -> str:
     """blake3 of θ and m, computed once an outer step; empty while there is none to show."""
     outer = parts.outer
-    if outer.step is None or outer.vectors.numel > DIGEST_NUMEL_MAX:
+    if outer.step is None or outer.moving or outer.vectors.numel > DIGEST_NUMEL_MAX:
         return ""
     if outer.digest is None or outer.digest[0] != outer.step:
         step = outer.step
         digest = await trio.to_thread.run_sync(outer.vectors.digest)
-        if outer.step != step:
+        if outer.step != step or outer.moving:
             return ""
         outer.digest = (step, digest)
     return outer.digest[1]

@@ -14,30 +14,39 @@ from functools import partial
 import trio
 
 from p2ptrain.errors import StoreError, TrainerError
+from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.state import Phase
 from p2ptrain.node import data
-from p2ptrain.node.heartbeat import ReadyReport
-from p2ptrain.node.orders import Desk, LoadOrder, Order, RebaseOrder, TrainOrder, after, next_orders
+from p2ptrain.node.orders import (
+    Desk,
+    LoadOrder,
+    Order,
+    RebaseOrder,
+    TrainOrder,
+    Work,
+    after,
+    next_orders,
+)
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.trainers import RunningTrainer, Trainers
 from p2ptrain.node.turns import evaluates
 from p2ptrain.observe.states import Loading, StandingBy, Training
-from p2ptrain.trainer.supervisor import RunningTrainer, Supervisor
 
 READ_BYTES = 1 << 16
 CHECK_EVERY_S = 1.0
 STOP_S = 5.0
 
 
-async def train(parts: Parts, supervisor: Supervisor) -> None:
+async def train(parts: Parts, trainers: Trainers) -> None:
     """Run trainers one after another, for ever.
 
     Raises:
         TrainerError: the budget of restarts is spent.
     """
     while True:
-        running = await trio.to_thread.run_sync(supervisor.start)
+        running = await trio.to_thread.run_sync(trainers.start)
         parts.journal.write("trainer-started", pids=running.pids)
         try:
             await Conversation(parts, running).hold()
@@ -52,10 +61,10 @@ async def train(parts: Parts, supervisor: Supervisor) -> None:
 
 
 def _forget_trainer(parts: Parts) -> None:
+    """What it said that it had made (`work`) still lies in the arena, and stands."""
     standing = parts.standing
     standing.trainer_up = False
     standing.theta_in_use = False
-    standing.ready = None
     standing.tokens_per_s = 0.0
     parts.changes.ring()
 
@@ -68,6 +77,7 @@ class Conversation:
         self._running = running
         self._up = False
         self._desk: Desk | None = None
+        self._loaded_step = 0
         self._answered_step: int | None = None
         """The outer step of the newest report: orders up to it have been carried out."""
         self._evaluated_step: int | None = None
@@ -109,6 +119,10 @@ class Conversation:
 
     async def _give_orders(self) -> None:
         while True:
+            if self._orders_due():
+                # All data first: between the orders nothing may take long, since θ must not move
+                # from the first one on until the trainer has read it.
+                await data.paths_of(self._parts, self._blocks_of(self._orders_due()))
             orders = self._orders_due()
             for order in orders:
                 await self._give(order)
@@ -131,27 +145,35 @@ class Conversation:
             return []
         lease = state.leases.get(parts.me, ())
         if not lease:
-            parts.standing.ready = None
+            parts.standing.work = None
             parts.enter(StandingBy("for a place in the next roster"))
+        work = parts.standing.work
+        if self._desk is None and work is not None and work.stands_for(state.step, lease):
+            return []  # The trainer before this one made it; `local` must stay as it is.
         return next_orders(self._desk, state.step, lease)
+
+    def _blocks_of(self, orders: list[Order]) -> list[Digest]:
+        blocks = [block for each in orders if isinstance(each, TrainOrder) for block in each.blocks]
+        return [self._parts.data_block(block) for block in blocks]
 
     async def _give(self, order: Order) -> None:
         parts, standing = self._parts, self._parts.standing
         match order:
             case LoadOrder(step):
                 frame: frames.ToTrainer = frames.Load(step)
+                self._loaded_step = step
             case RebaseOrder(step):
                 frame = frames.Rebase(step)
             case TrainOrder(step, blocks):
-                paths = await data.paths_of(parts, [parts.data_block(block) for block in blocks])
+                paths = await data.paths_of(parts, self._blocks_of([order]))
                 before = len(self._desk.blocks) if self._desk else 0
-                first_inner_step = step * parts.manifest.inner.steps + before
+                first_inner_step = self._loaded_step * parts.manifest.inner.steps + before
                 frame = frames.Train(step, tuple(map(str, paths)), first_inner_step)
                 standing.inner_step, standing.inner_steps = before, before + len(blocks)
                 self._inner_started_s = time.monotonic()
                 parts.enter(Training(standing.inner_step, standing.inner_steps))
         self._desk = after(self._desk, order)
-        standing.ready = None
+        standing.work = None
         self._note_use_of_theta()
         await trio.to_thread.run_sync(self._running.send, frame)
 
@@ -188,15 +210,9 @@ class Conversation:
             case frames.Progress():
                 self._answered_step = frame.step
                 self._note_progress(frame)
-            case frames.FragmentReady(step, tokens, blocks, loss):
-                self._answered_step = step
-                if step != parts.ledger.state.step or blocks == 0:
-                    return
-                standing.ready = ReadyReport(step, tokens, blocks)
-                parts.journal.write("ready", step=step, tokens=tokens, blocks=blocks, loss=loss)
-                parts.enter(StandingBy("for the others to finish their inner steps"))
-                await parts.tell(Ready(parts.me, step, tokens, blocks))
-                parts.speak_now()
+            case frames.FragmentReady():
+                self._answered_step = frame.step
+                await self._note_ready(frame)
             case frames.Evaluated(step, loss, tokens):
                 self._evaluating = False
                 standing.validation = (step, loss)
@@ -216,9 +232,31 @@ class Conversation:
         if hello.layout_digest != parts.layout.digest:
             raise TrainerError("the trainer's layout is not the run's", code="RUN-VERSION")
         self._up = parts.standing.trainer_up = True
+        parts.standing.trainer = f"{hello.device}, {hello.ranks} rank{'s' * (hello.ranks != 1)}"
         parts.journal.write(
             "trainer-up", ranks=hello.ranks, device=hello.device, parameters=hello.parameters
         )
+        parts.speak_now()
+
+    async def _note_ready(self, ready: frames.FragmentReady) -> None:
+        """Tell everybody, if it is all of our lease as it is agreed now.
+
+        If it is less, the trainer has been told of more, or is about to be, and will write its
+        weights again: they must not be averaged meanwhile.
+        """
+        parts, desk = self._parts, self._desk
+        state = parts.ledger.state
+        lease = state.leases.get(parts.me, ())
+        if desk != Desk(ready.step, lease) or ready.blocks != len(lease) or not lease:
+            return
+        if ready.step != state.step:
+            return
+        parts.standing.work = Work(ready.step, lease, ready.tokens)
+        parts.journal.write(
+            "ready", step=ready.step, tokens=ready.tokens, blocks=ready.blocks, loss=ready.loss
+        )
+        parts.enter(StandingBy("for the others to finish their inner steps"))
+        await parts.tell(Ready(parts.me, ready.step, ready.tokens, ready.blocks))
         parts.speak_now()
 
     def _note_progress(self, progress: frames.Progress) -> None:

@@ -6,15 +6,15 @@ for again when peers have come or a little time has passed; a full disk is not o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import trio
 
 from p2ptrain.dataplane import Endpoint, SecureSocket, dial
-from p2ptrain.errors import StoreError, TryLater
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, StoreError, TryLater
 from p2ptrain.ids import Digest
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
@@ -28,9 +28,6 @@ from p2ptrain.swarm import (
     fetch_chunks,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 DIAL_S = 8.0
 FETCH_S = 3600.0
 """One try at a whole blob; what has come by then is kept, and the next try goes on from there."""
@@ -38,14 +35,31 @@ FETCH_S = 3600.0
 RETRY_S = 2.0
 """A heartbeat: by then a peer that has the bytes may have been heard of."""
 
+READS_MAX = 3
+"""A chunk that has rotted on our disk is fetched anew; a disk that rots it so often is broken."""
+
 Fetch = Callable[[Sequence[Endpoint], Cancellation], FetchReport]
+Result = TypeVar("Result")
 
 
-async def fetch(parts: Parts, digest: Digest, *, shown: bool = False) -> FetchReport:
+def _never() -> bool:
+    return False
+
+
+async def fetch(
+    parts: Parts,
+    digest: Digest,
+    *,
+    shown: bool = False,
+    unwanted: Callable[[], bool] = _never,
+) -> FetchReport:
     """Have the blob `digest` whole in the store. `shown`: it is what this node is doing now.
 
+    `unwanted` is asked when nobody has it: whether to give up instead of trying again.
+
     Raises:
-        StoreError: this store cannot take it, or the digest names something that is not a blob.
+        StoreError: this store cannot take it, or the digest names something that is not a blob, or
+            nobody has it (CKPT-NO-SOURCE) and it is not wanted any more.
     """
 
     def progress(so_far: FetchProgress) -> None:
@@ -64,7 +78,25 @@ async def fetch(parts: Parts, digest: Digest, *, shown: bool = False) -> FetchRe
             progress=progress if shown else None,
             cancellation=cancellation,
         ),
+        unwanted,
     )
+
+
+async def use(parts: Parts, digest: Digest, reader: Callable[[], Result]) -> Result:
+    """What `reader`, run in a thread, makes of the blob `digest`, which is fetched if need be.
+
+    Raises:
+        StoreError: as `fetch` does, or the disk damages chunks again and again.
+    """
+    for _ in range(READS_MAX):
+        if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
+            await fetch(parts, digest)
+        try:
+            return await trio.to_thread.run_sync(reader)
+        except (ChunkMissing, ChunkCorrupt) as exc:
+            parts.journal.write("chunk-damaged", digest=digest, reason=exc.what)
+            last = exc
+    raise last
 
 
 async def fetch_loose(parts: Parts, digests: Sequence[Digest]) -> FetchReport:
@@ -83,7 +115,9 @@ async def fetch_loose(parts: Parts, digests: Sequence[Digest]) -> FetchReport:
     )
 
 
-async def _until_here(parts: Parts, name: Digest, attempt: Fetch) -> FetchReport:
+async def _until_here(
+    parts: Parts, name: Digest, attempt: Fetch, unwanted: Callable[[], bool] = _never
+) -> FetchReport:
     told = ""
     async with _one_at_a_time(parts, name):
         while True:
@@ -94,7 +128,7 @@ async def _until_here(parts: Parts, name: Digest, attempt: Fetch) -> FetchReport
             except TryLater as exc:
                 reason: TryLater | StoreError = exc
             except StoreError as exc:
-                if exc.code != "CKPT-NO-SOURCE":
+                if exc.code != "CKPT-NO-SOURCE" or unwanted():
                     raise
                 reason = exc
             else:

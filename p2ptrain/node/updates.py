@@ -11,7 +11,7 @@ from functools import partial
 import trio
 
 from p2ptrain import kernels
-from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.errors import ManifestInvalid, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.node import transfer
 from p2ptrain.node.parts import Parts
@@ -43,23 +43,46 @@ async def store(parts: Parts, step: int, payload: bytearray) -> Digest:
 
 
 async def obtain(parts: Parts, digest: Digest, step: int) -> bytes:
-    """The payload, from the store or from peers.
+    """The payload of an update that is certified, from the store or from peers.
 
     Raises:
         RemoteProtocolError: the digest names what is no update of this run and step.
         StoreError: this store cannot take it.
     """
+    try:
+        return await transfer.use(parts, digest, partial(_read, parts, digest, step))
+    except ManifestInvalid as exc:
+        raise RemoteProtocolError(f"{digest[:12]} is not even a blob: {exc.what}") from exc
+
+
+async def inspect(parts: Parts, digest: Digest, step: int) -> None:
+    """Have an update here that somebody wants certified, and make sure that it can be applied.
+
+    Its manifest comes first and alone: what it announces is not fetched before it has the size of
+    an update, or anybody with a vote could fill our disk.
+
+    Raises:
+        RemoteProtocolError, StoreError: as `obtain` does.
+    """
     if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
-        await transfer.fetch(parts, digest)
-    return await trio.to_thread.run_sync(partial(_read, parts, digest, step))
+        await transfer.fetch_loose(parts, [digest])
+        try:
+            await trio.to_thread.run_sync(partial(_check_manifest, parts, digest, step))
+        except ManifestInvalid as exc:
+            raise RemoteProtocolError(f"{digest[:12]} is not even a blob: {exc.what}") from exc
+    await obtain(parts, digest, step)
 
 
-def _read(parts: Parts, digest: Digest, step: int) -> bytes:
+def _check_manifest(parts: Parts, digest: Digest, step: int) -> None:
     manifest = parts.store.manifest(digest)
     if manifest.kind != KIND or dict(manifest.meta) != meta(parts, step):
         raise RemoteProtocolError(f"{digest[:12]} is not an update of outer step {step}")
     if manifest.size != payload_bytes(parts):
         raise RemoteProtocolError(f"update {digest[:12]} has {manifest.size} bytes")
+
+
+def _read(parts: Parts, digest: Digest, step: int) -> bytes:
+    _check_manifest(parts, digest, step)
     payload = parts.store.read_blob(digest)
     try:
         kernels.check(payload, parts.layout.numel, parts.manifest.codec.block)

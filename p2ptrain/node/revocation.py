@@ -1,0 +1,64 @@
+"""Notice that the organiser has taken this node off the allowlist.
+
+Those who know it already do not talk to us any more, so the list that says so need not reach us by
+gossip. When nobody is heard though somebody is connected, we ask: a hello is answered to anyone.
+"""
+
+from __future__ import annotations
+
+from p2ptrain.errors import NotAuthorised, PeerError, RemoteProtocolError, RunMismatch
+from p2ptrain.ids import PeerId
+from p2ptrain.names import label
+from p2ptrain.node.gossip import admission_changed
+from p2ptrain.node.hello import HelloRequest
+from p2ptrain.node.learning import ask
+from p2ptrain.node.parts import Parts
+
+LOOK_EVERY_S = 5.0
+
+
+async def notice_revocation(parts: Parts) -> None:
+    """Return never.
+
+    Raises:
+        NotAuthorised: this node is not on the newest list.
+    """
+    ask_at = parts.now() + LOOK_EVERY_S
+    while parts.admission.admits(parts.me):
+        await parts.changes.wait(at_most_s=LOOK_EVERY_S)
+        if parts.now() >= ask_at:
+            ask_at = parts.now() + LOOK_EVERY_S
+            if is_alone(parts):
+                await _ask_everybody(parts)
+    organiser = parts.manifest.organiser
+    raise NotAuthorised(
+        f"this node is no longer on the allowlist of run {parts.manifest.name!r}",
+        code="AUTH-REVOKED",
+        evidence=[f"you are   {parts.me}", f"organiser {organiser} {label(organiser)}"],
+        likely="the organiser has taken it off",
+        do="ask the organiser; what this node has stored is kept",
+    )
+
+
+def is_alone(parts: Parts) -> bool:
+    """Whether nobody has been heard of late."""
+    return all(parts.is_down(view.peer) for view in parts.peers)
+
+
+async def _ask_everybody(parts: Parts) -> None:
+    for peer in parts.network.connected():
+        if await _ask(parts, peer):
+            return
+
+
+async def _ask(parts: Parts, peer: PeerId) -> bool:
+    """Whether this peer had a newer list."""
+    try:
+        reply = await ask(parts.network, peer, HelloRequest(parts.run, b""))
+        newer = bool(reply.allowlist) and parts.admission.consider(reply.allowlist)
+    except (PeerError, RemoteProtocolError, RunMismatch) as exc:
+        parts.complain("bad-hello", peer, reason=exc.what)
+        return False
+    if newer:
+        await admission_changed(parts)
+    return newer

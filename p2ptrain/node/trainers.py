@@ -1,0 +1,71 @@
+"""What a node needs of a trainer, and the one that it has unless it is told otherwise.
+
+The seam between `training` and the processes: `training` sends frames and reads what comes back
+from a socket, and does not care whether ranks of torch or a thread of a test is behind it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from p2ptrain.ipc.frames import Frame, ToTrainer
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.node.parts import Parts
+from p2ptrain.trainer.supervisor import Supervisor
+
+NVIDIA_DEVICE = Path("/dev/nvidia0")
+
+
+class RunningTrainer(Protocol):
+    """One trainer from start to end. `p2ptrain.trainer.supervisor` says what each promises."""
+
+    @property
+    def socket(self) -> socket.socket: ...
+
+    @property
+    def pids(self) -> tuple[int, ...]: ...
+
+    def send(self, frame: ToTrainer) -> None:
+        """May block for a moment. Raises TrainerExited."""
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that `data` completes. Raises TrainerExited for b"", TrainerError."""
+
+    def check(self) -> None:
+        """Raises TrainerExited or TrainerStalled if that is so."""
+
+    def stop(self, deadline_s: float) -> int:
+        """End it, kindly until the deadline; returns the exit status. Blocks."""
+
+
+class Trainers(Protocol):
+    """Starts trainers over one node's arena, one at a time."""
+
+    def start(self) -> RunningTrainer:
+        """Blocks. Raises TrainerError: the budget of restarts is spent."""
+
+
+MakeTrainers = Callable[[Parts], Trainers]
+
+
+def subprocesses(parts: Parts) -> Trainers:
+    """Ranks of torch on this machine, as the node's configuration says."""
+    assert parts.arena is not None, "a seed has no trainer"
+    config = parts.config
+    device = config.device
+    if device == "auto":
+        device = "cuda" if NVIDIA_DEVICE.exists() else "cpu"
+    parts.journal.write("trainer-config", device=device, ranks=config.ranks)
+    return Supervisor(
+        TrainerConfig(
+            model=parts.manifest.model,
+            inner=parts.manifest.inner,
+            device=device,
+            threads=config.threads,
+        ),
+        *parts.arena.fds,
+        ranks=config.ranks,
+    )
