@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,22 +105,17 @@ class Story:
         self.seed_stops()
         self.finish()
 
-    def publish(self) -> str:
-        """The organiser signs a run and starts a seed. Returns the seed's address."""
+    def publish(self, allowed: Sequence[str] = ("ann", "ben", "cat", "dan")) -> str:
+        """The organiser signs a run for these and starts a seed. Returns the seed's address."""
         for name, node in self.cast.items():
-            self.peers[name] = json.loads(run_command("id", "--home", str(node.home), "--json"))[
-                "peer"
-            ]
+            told = json.loads(run_command("id", "--home", str(node.home), "--json"))
+            self.peers[name] = told["peer"]
         seed = self.cast["seed"]
-        allowed = [
-            argument
-            for name in ("ann", "ben", "cat", "dan")
-            for argument in ("--allow", self.peers[name])
-        ]
+        listed = [part for name in allowed for part in ("--allow", self.peers[name])]
         self.show.say("the organiser packs the standard library's sources and signs a run …")
         published = run_command(
             *("run", "publish", str(self.config), "--home", str(seed.home)),
-            *("--founder", self.peers["seed"], *allowed, "--json"),
+            *("--founder", self.peers["seed"], *listed, "--json"),
         )
         self.show.say(f"run {json.loads(published)['run'][:12]} is published")
         self._start(seed, "--seed", uplink=SEED_UPLINK)
