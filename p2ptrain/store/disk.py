@@ -189,11 +189,11 @@ def disk_errors(doing: str, place: Path) -> Iterator[None]:
 
 def _translated(exc: OSError, doing: str, place: Path) -> StoreError:
     evidence = [f"{doing}: {os.strerror(exc.errno or errno.EIO)}", f"store {place}"]
-    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFull(
             f"the disk was full while {doing}",
             evidence=evidence,
-            likely="the disk or the quota under the store is used up; nothing stored was lost",
+            likely="the disk, the quota or a limit on file sizes is used up; nothing stored was lost",
             do=f"free some space under {place}; what was interrupted is then tried again",
         )
     if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):

@@ -14,7 +14,7 @@ import pytest
 from p2ptrain.cli.main import main
 from p2ptrain.identity import Identity
 from p2ptrain.run import Run, SignedAllowlist, load_allowlist, load_run
-from tests.faults.processes import ON_LOOPBACK, NodeProcess, new_node
+from tests.faults.processes import ON_LOOPBACK, NodeProcess, running
 from tests.faults.screen import Screen
 
 FAULT_S = 15.0
@@ -29,12 +29,17 @@ model = { vocab = 300, layers = 1, width = 16, heads = 2, kv_heads = 1, ffn = 32
 data = { source = "text.txt", validation_blocks = 2 }
 inner = { steps = 2, batch_sequences = 2, lr = 3e-3 }
 outer = { steps = 100_000 }
-policy = { participants_min = 1, grace_s = 1.0, round_timeout_s = 1.0, chunk_bytes = 16_384 }
+policy = { participants_min = 1, grace_s = 1.0, round_timeout_s = 1.0, chunk_bytes = 65_536 }
 """
 TEXT = "".join(f"{number**3} bottles of {number % 7} kinds\n" for number in range(400))
 
 MEMBER = Identity.from_seed(b"member".ljust(32))
+JOINER = Identity.from_seed(b"joiner".ljust(32))
+TRAINER = Identity.from_seed(b"trainer".ljust(32))
 """Who is on the allowlist besides the organiser, who is the only founder."""
+
+FEW_FILES_AT_FIRST = "ulimit -S -n 64"
+"""What some systems give; a node helps itself to what it may have."""
 
 Here = Callable[..., Screen]
 
@@ -84,7 +89,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("published")
     (folder / "text.txt").write_text(TEXT)
     (folder / "run.toml").write_text(RUN_TOML)
-    words = ["--home", str(folder / "organiser"), "--allow", MEMBER.peer]
+    allowed = [word for who in (MEMBER, JOINER, TRAINER) for word in ("--allow", who.peer)]
+    words = ["--home", str(folder / "organiser"), *allowed]
     assert main(["run", "publish", str(folder / "run.toml"), *words]) == 0
     return folder / "organiser"
 
@@ -114,9 +120,6 @@ def seed(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A seed that serves the run to all tests."""
     home = tmp_path_factory.mktemp("seed") / "home"
     shutil.copytree(published, home)
-    node = new_node(home, "--seed")
-    try:
+    with running(home, "--seed", limits=FEW_FILES_AT_FIRST) as node:
         node.address()
         yield node
-    finally:
-        node.kill()

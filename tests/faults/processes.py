@@ -7,12 +7,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
+from p2ptrain.identity import Identity
 from p2ptrain.testing.demo.process import DemoNode, Event, command
 from tests.faults.screen import Screen
 
@@ -93,7 +95,22 @@ class NodeProcess(DemoNode):
         return psutil.Process(self.process.pid).children(recursive=True)
 
 
-def new_node(home: Path, *arguments: str, limits: str = "") -> NodeProcess:
+@contextmanager
+def running(home: Path, *arguments: str, limits: str = "") -> Iterator[NodeProcess]:
+    """A node that runs in `home` for as long as the block does, at most."""
     node = NodeProcess(home.name, home)
     node.begin(*arguments, limits=limits)
-    return node
+    try:
+        yield node
+    finally:
+        node.kill()
+
+
+def home_of(identity: Identity, folder: Path) -> Path:
+    """A new home in `folder` with this identity's key."""
+    home = folder / f"home-{identity.peer[-6:]}"
+    home.mkdir()
+    key = home / "identity.key"
+    key.touch(mode=0o600)
+    key.write_bytes(identity.seed)
+    return home

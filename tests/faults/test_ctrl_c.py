@@ -1,0 +1,105 @@
+"""Ctrl-C, whatever the node is doing: it leaves, it says so, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.answering import at, says_nothing, server
+from tests.faults.conftest import JOINER, TRAINER
+from tests.faults.processes import NodeProcess, home_of, running, wait_until
+from tests.faults.screen import Screen
+
+LEAVE_S = 5.0
+"""Where nobody must be waited for, leaving is quick."""
+
+
+def left_cleanly(node: NodeProcess, *, deadline_s: float = LEAVE_S) -> Screen:
+    """It ends with status 0, quietly, and its home is as if it had never run."""
+    children = node.descendants()
+    node.interrupt()
+    screen = node.ended(deadline_s=deadline_s)
+    nothing_is_left(node, children)
+    assert screen.status == 0
+    assert "error" not in screen.err
+    assert "Traceback" not in screen.err
+    stopped = node.saw("stopped")
+    assert (stopped["code"], stopped["reason"]) == ("", "")
+    return screen
+
+
+def nothing_is_left(node: NodeProcess, children: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(children, timeout=LEAVE_S)
+    assert alive == []
+    assert not (node.home / "control.sock").exists()
+    with (node.home / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_while_connecting(tmp_path: Path) -> None:
+    with server(says_nothing) as port, running(tmp_path / "home", "--bootstrap", at(port)) as node:
+        node.said("connecting")
+        left_cleanly(node)
+
+
+def test_while_it_waits_for_approval(seed: NodeProcess, tmp_path: Path) -> None:
+    with running(tmp_path / "home", "--bootstrap", seed.address()) as node:
+        node.said("p2ptrain allow add")
+        left_cleanly(node)
+
+
+def test_while_it_fetches_and_while_it_serves(organiser: Path, tmp_path: Path) -> None:
+    with running(organiser, "--seed", "--limit-up", "8kbit") as slow:
+        way_in = ("--seed", "--bootstrap", slow.address())
+        with running(home_of(JOINER, tmp_path), *way_in) as node:
+            node.said("fetching")
+            left_cleanly(node)
+        left_cleanly(slow)
+
+
+@pytest.fixture
+def trained(seed: NodeProcess, tmp_path: Path) -> Iterator[NodeProcess]:
+    """A node whose trainer is at work."""
+    home = home_of(TRAINER, tmp_path)
+    with running(home, "--bootstrap", seed.address(), "--device", "cpu") as node:
+        node.saw("inner-step", deadline_s=60.0)
+        yield node
+
+
+def test_while_it_trains(trained: NodeProcess) -> None:
+    trainers = trained.descendants()
+    screen = left_cleanly(trained, deadline_s=15.0)
+    assert trainers
+    assert "Leaving" in screen.err
+    assert trained.saw("left")["member"] is False
+
+
+def test_a_second_time_it_leaves_at_once(trained: NodeProcess, seed: NodeProcess) -> None:
+    """The seed is frozen: nobody can agree to this node's leaving."""
+    assert seed.process is not None
+    children = trained.descendants()
+    seed.process.send_signal(signal.SIGSTOP)
+    try:
+        trained.interrupt()
+        trained.said("Ctrl-C again to leave now")
+        trained.interrupt()
+        screen = trained.ended(deadline_s=LEAVE_S)
+    finally:
+        seed.process.send_signal(signal.SIGCONT)
+    nothing_is_left(trained, children)
+    assert screen.status == 0
+    assert "Traceback" not in screen.err
+
+
+def test_a_killed_node_takes_its_trainers_with_it(trained: NodeProcess) -> None:
+    assert trained.process is not None
+    children = trained.descendants()
+    os.kill(trained.process.pid, signal.SIGKILL)
+    trained.process.wait(LEAVE_S)
+    wait_until("the trainers' end", lambda: not any(each.is_running() for each in children))
