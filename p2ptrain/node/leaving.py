@@ -60,10 +60,10 @@ async def leave(parts: Parts) -> None:
 
 
 def _is_needed(parts: Parts) -> bool:
-    """Whether there is anybody to agree with about our leaving, and it is not agreed yet."""
+    """Whether others need our vote to go on without it: a learner has none, and may just go."""
     state = parts.ledger.state
     others = [voter for voter in state.voters if voter != parts.me and not parts.is_down(voter)]
-    return bool(others) and state.is_member(parts.me) and state.phase is not Phase.ENDED
+    return bool(others) and parts.me in state.voters and state.phase is not Phase.ENDED
 
 
 def farewell(parts: Parts) -> str:

@@ -110,6 +110,9 @@ async def _join(
         network.remember(peer, addresses)
     ways_in = [*config.bootstrap, *(address for told in met.values() for address in told)]
     run = learning.known_run(home, config)
+    if ways_in:
+        others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
+        say(f"connecting to {ways_in[0]}{others}")
     if run is None:
         run = await learning.learn_run(network, config, home, ways_in)
     elif ways_in:
