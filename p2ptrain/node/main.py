@@ -128,9 +128,10 @@ async def _join(
 
 
 def _say(verbosity: int, text: str) -> None:
-    """Tell whoever watches; the journal has the rest."""
+    """Tell whoever watches; the journal has the rest. A terminal obeys nothing of it."""
     if verbosity >= 0:
-        sys.stderr.write(f"{time.strftime('%H:%M:%S')}  {text}\n")
+        shown = "".join(letter if letter.isprintable() else "·" for letter in text)
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')}  {shown}\n")
         sys.stderr.flush()
 
 
