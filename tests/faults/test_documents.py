@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.encoding import pack, unpack
-from p2ptrain.identity import Identity
+from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.node.hello import HelloReply
 from p2ptrain.observe.journal import read_journal
@@ -174,22 +174,32 @@ def member(run: Run, allowlist: SignedAllowlist, seed: NodeProcess) -> Iterator[
         yield other
 
 
-def test_a_forged_list_in_gossip_changes_nothing(member: Peer, run: Run, seed: NodeProcess) -> None:
-    topic, kept = f"/p2ptrain/1/{run.id}/allowlist", seed.home / "run" / "allowlist.signed"
-    before = kept.read_bytes()
-    for forge, reason in [row[1:] for row in LISTS]:
+def test_of_the_lists_in_gossip_only_newer_ones_of_the_organiser_count(
+    member: Peer, published: Path, run: Run, allowlist: SignedAllowlist, seed: NodeProcess
+) -> None:
+    organiser = load_or_create(published / "identity.key")
 
-        def is_told(reason: str = reason, payload: bytes = forge(run, LIAR.peer)) -> bool:
-            member.publish(topic, payload)
+    def signed(sequence: int, *added: PeerId) -> bytes:
+        peers = (*allowlist.allowlist.peers, *added)
+        return SignedAllowlist.publish(
+            organiser, listing(run, *peers, sequence=sequence)
+        ).to_bytes()
+
+    def until_list(sequence: int, *payloads: bytes) -> None:
+        def is_told() -> object:
+            for payload in payloads:
+                member.publish(f"/p2ptrain/1/{run.id}/allowlist", payload)
             list(seed.news())
-            return any(
-                event["peer"] == MEMBER.peer and reason in event["reason"]
-                for event in seed.events
-                if event["event"] == "bad-gossip"
-            )
+            return seed.find("allowlist", sequence=sequence)
 
-        wait_until(f"the journal's word about a list that is {reason}", is_told)
-    assert kept.read_bytes() == before
+        wait_until(f"list {sequence}", is_told)
+
+    until_list(2, *(forge(run, LIAR.peer) for _, forge, _ in LISTS), signed(2))
+    until_list(3, signed(1, LIAR.peer), signed(2, LIAR.peer), signed(3))
+    assert seed.saw("bad-gossip", peer=MEMBER.peer)
+    taken = [event["sequence"] for event in seed.events if event["event"] == "allowlist"]
+    assert taken == [2, 3]
+    assert (seed.home / "run" / "allowlist.signed").read_bytes() == signed(3)
 
 
 def test_nobody_answers_with_a_run(run: Run, node_here: Here) -> None:
