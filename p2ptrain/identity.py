@@ -57,10 +57,14 @@ def load_or_create(path: Path) -> Identity:
     except FileExistsError:
         return _load(path)
     seed = os.urandom(SEED_BYTES)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(seed)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(seed)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)  # A full disk must not leave half a key under the key's name.
+        raise
     return Identity.from_seed(seed)
 
 

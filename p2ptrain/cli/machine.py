@@ -38,7 +38,7 @@ def refusal(exc: OSError) -> P2PTrainError:
     match exc.errno:
         case errno.EMFILE | errno.ENFILE:
             return _too_few_files(what)
-        case errno.ENOSPC | errno.EDQUOT:
+        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
             return StoreFull(what, do="make room on the disk, then start again: nothing is lost")
         case errno.ENOMEM:
             return MachineUnfit(what, code="MEM-HOST", do="close other programs, or add memory")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import shutil
+import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,8 +13,18 @@ import psutil
 from p2ptrain.ids import Digest
 from p2ptrain.run import Run
 from p2ptrain.store import Store
-from tests.faults.conftest import JOINER, MEMBER
+from p2ptrain.testing.demo.process import command
+from tests.faults.conftest import JOINER, MEMBER, Here
 from tests.faults.processes import NodeProcess, home_of, running
+from tests.faults.screen import Screen
+
+
+def test_a_disk_too_full_for_a_key_leaves_no_half_of_one(here: Here, tmp_path: Path) -> None:
+    words = ["sh", "-c", 'ulimit -f 0 && exec "$@"', "sh", *command("id", "--home", str(tmp_path))]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=15, check=False)
+    Screen(ended.returncode, ended.stdout, ended.stderr).is_error("DISK-LOW", 4)
+    assert list(tmp_path.glob("identity*")) == []
+    assert here("id", "--home", tmp_path).status == 0
 
 
 def damage(home: Path, chunk: Digest) -> None:
