@@ -76,13 +76,17 @@ async def bootstrap_again(parts: Parts) -> None:
 async def find_peers(parts: Parts) -> None:
     """Be on record in the DHT, look there for others, and remember addresses on disk."""
     cache = PeerCache(parts.home.peers)
-    while True:
-        if parts.network.connected():
-            await parts.network.provide(provider_key(parts.run))
-            await parts.network.find_providers(provider_key(parts.run))
-        for _ in range(int(FIND_EVERY_S / SAVE_EVERY_S)):
+    try:
+        while True:
+            if parts.network.connected():
+                await parts.network.provide(provider_key(parts.run))
+                await parts.network.find_providers(provider_key(parts.run))
+            for _ in range(int(FIND_EVERY_S / SAVE_EVERY_S)):
+                await _save(parts, cache)
+                await trio.sleep(SAVE_EVERY_S)
+    finally:
+        with trio.CancelScope(shield=True):
             await _save(parts, cache)
-            await trio.sleep(SAVE_EVERY_S)
 
 
 async def _save(parts: Parts, cache: PeerCache) -> None:

@@ -61,6 +61,8 @@ class Outboxes:
                 )
             except (PeerError, RemoteProtocolError) as exc:
                 self._parts.complain("message-lost", peer, reason=exc.what)
+                if exc.code == "PEER-REFUSED":
+                    self._parts.standing.refused = True
 
     async def _announce_all(
         self, announcements: trio.MemoryReceiveChannel[tuple[str, bytes]]

@@ -50,6 +50,7 @@ async def keep_outer_state(parts: Parts) -> None:
             updates=replayed,
             seconds=time.monotonic() - started_s,
         )
+        parts.speak_now()
         while True:
             if parts.at_head():
                 await parts.changes.wait()

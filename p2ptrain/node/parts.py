@@ -77,6 +77,8 @@ class Standing:
     reduce: ReduceReport | None = None
     ring: Reduce | None = None
     """These two by `exchange`."""
+    refused: bool = False
+    """Somebody would not take our votes; set by `outboxes`, cleared by `revocation`."""
     warnings: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -1,7 +1,8 @@
 """Notice that the organiser has taken this node off the allowlist.
 
 Those who know it already do not talk to us any more, so the list that says so need not reach us by
-gossip. When nobody is heard though somebody is connected, we ask: a hello is answered to anyone.
+gossip. When a peer refuses us, or nobody is heard though somebody is connected, we ask: a hello is
+answered to anyone.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ async def notice_revocation(parts: Parts) -> None:
     ask_at = parts.now() + LOOK_EVERY_S
     while parts.admission.admits(parts.me):
         await parts.changes.wait(at_most_s=LOOK_EVERY_S)
-        if parts.now() >= ask_at:
-            ask_at = parts.now() + LOOK_EVERY_S
-            if is_alone(parts):
-                await _ask_everybody(parts)
+        if parts.now() < ask_at:
+            continue
+        ask_at = parts.now() + LOOK_EVERY_S
+        if parts.standing.refused or is_alone(parts):
+            parts.standing.refused = False
+            await _ask_everybody(parts)
     organiser = parts.manifest.organiser
     raise NotAuthorised(
         f"this node is no longer on the allowlist of run {parts.manifest.name!r}",

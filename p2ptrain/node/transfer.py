@@ -140,7 +140,15 @@ async def _until_here(
                 parts.journal.write(
                     "fetch-delayed", digest=name, reason=told, evidence=reason.evidence
                 )
-            await trio.sleep(RETRY_S)
+            await _others_or_later(parts)
+
+
+async def _others_or_later(parts: Parts) -> None:
+    """Return when there is somebody else to ask, or a little later."""
+    asked = {source.peer for source in sources(parts)}
+    with trio.move_on_after(RETRY_S):
+        while {source.peer for source in sources(parts)} <= asked:
+            await parts.changes.wait()
 
 
 @asynccontextmanager

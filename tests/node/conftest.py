@@ -1,0 +1,54 @@
+"""Run `async def` tests in trio, with a deadline, and see that they leave no thread behind."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from functools import partial
+
+import pytest
+import trio
+
+TEST_S = 60.0
+LINGER_S = 9.0
+"""Longer than a dial of the swarm."""
+
+THREADS_THAT_STAY = ("Trio thread", "_background_cleanup")
+"""Threads that trio keeps for the next call, and a daemon thread of libp2p's own."""
+
+
+def lingering() -> list[str]:
+    """Threads that somebody should have ended."""
+    return [
+        thread.name
+        for thread in threading.enumerate()
+        if thread is not threading.main_thread()
+        and not any(name in thread.name for name in THREADS_THAT_STAY)
+    ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    function = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(function):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    run = partial(function, **{name: pyfuncitem.funcargs[name] for name in names})
+
+    async def bounded() -> None:
+        with trio.fail_after(TEST_S):
+            await run()
+        await no_thread_lingers()
+
+    trio.run(bounded, strict_exception_groups=True)
+    return True
+
+
+async def no_thread_lingers() -> None:
+    """Some are left to end by a deadline of their own; none may stay."""
+    never = trio.Event()
+    with trio.move_on_after(LINGER_S):
+        while lingering():
+            with trio.move_on_after(0.05):
+                await never.wait()
+    assert lingering() == []

@@ -1,0 +1,218 @@
+"""A trainer without torch: a thread that speaks the frames and does arithmetic that can be checked.
+
+Training on a block subtracts a vector that only this block makes. So θ − local is the sum of the
+vectors of the blocks that were really trained, and a test can tell from the bytes of an update
+whose work on which blocks is in it, and that nothing is in it twice.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2ptrain.errors import TrainerError, TrainerExited
+from p2ptrain.ids import Digest
+from p2ptrain.ipc import frames
+from p2ptrain.ipc.channel import Channel, ChannelClosed
+from p2ptrain.ipc.wire import FrameReader
+from p2ptrain.node.parts import Parts
+
+LOOK_S = 0.02
+"""How soon a trainer that is held notices that it may go on."""
+
+SIZE = 0.01
+"""Of a block's vector, so that float32 keeps many of them apart."""
+
+
+def trace(block: Digest, numel: int) -> NDArray[np.float32]:
+    """What training on `block` leaves behind."""
+    random = np.random.Generator(np.random.Philox(key=int(block[:16], 16)))
+    return random.standard_normal(numel, dtype=np.float32) * np.float32(SIZE)
+
+
+def block_of(path: str) -> Digest:
+    """The chunk that the store keeps at `path`."""
+    name = Path(path).name
+    return Digest(name if len(name) == 64 else Path(path).parent.name + name)
+
+
+@dataclass(slots=True)
+class Remote:
+    """A test's hand on the trainers of one node, over all their starts.
+
+    `held` stops them before their next inner step; `trained` has the blocks in the order in which
+    they were trained; `dies_in_mid_lease` kills the one that has trained a block and has another to
+    train, `dies` the one that there is; `fault` goes out as a Failed frame before an inner step.
+    """
+
+    trained: list[Digest] = field(default_factory=list)
+    obeyed: list[frames.Frame] = field(default_factory=list)
+    starts: int = 0
+    starts_max: int = 6
+    held: bool = False
+    dies: bool = False
+    dies_in_mid_lease: bool = False
+    fault: frames.Failed | None = None
+
+    def takes_its_life(self, blocks_done: int, *, more: bool) -> bool:
+        mid_lease = self.dies_in_mid_lease and blocks_done > 0 and more
+        if not (self.dies or mid_lease):
+            return False
+        self.dies = self.dies_in_mid_lease = False
+        return True
+
+
+class Died(Exception):
+    """Whoever trains has been killed."""
+
+
+class FakeTrainer:
+    """The node's side: what `p2ptrain.node.trainers.RunningTrainer` asks for."""
+
+    def __init__(self, parts: Parts, remote: Remote) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.pids = (os.getpid(),)
+        self._channel = Channel(self.socket)
+        self._reader = FrameReader()
+        self._loop = Loop(parts, remote, theirs)
+        self._thread = threading.Thread(target=self._loop.run, name="fake-trainer")
+        self._thread.start()
+
+    def send(self, frame: frames.ToTrainer) -> None:
+        try:
+            self._channel.send(frame, deadline_s=2.0)
+        except ChannelClosed as exc:
+            raise TrainerExited(-9, "") from exc
+
+    def feed(self, data: bytes) -> list[frames.Frame]:
+        if not data:
+            raise TrainerExited(-9, "")
+        return self._reader.feed(data)
+
+    def check(self) -> None:
+        if not self._thread.is_alive():
+            raise TrainerExited(-9, "")
+
+    def stop(self, deadline_s: float) -> int:
+        with suppress(ChannelClosed):
+            self._channel.send(frames.Stop(), deadline_s=deadline_s)
+        self._loop.stopping = True
+        self._thread.join(deadline_s)
+        assert not self._thread.is_alive()
+        self.socket.close()
+        return 0
+
+
+@dataclass
+class FakeTrainers:
+    """Starts them, within a budget, as the real supervisor does."""
+
+    parts: Parts
+    remote: Remote
+
+    def start(self) -> FakeTrainer:
+        if self.remote.starts >= self.remote.starts_max:
+            raise TrainerError("the trainer was restarted too often", code="TRAINER-RESTARTS")
+        self.remote.starts += 1
+        return FakeTrainer(self.parts, self.remote)
+
+
+class Loop:
+    """The trainer's side, in its thread. The same states as those of `p2ptrain.trainer.loop`."""
+
+    def __init__(self, parts: Parts, remote: Remote, sock: socket.socket) -> None:
+        assert parts.arena is not None
+        self.stopping = False
+        self._theta, self._local = parts.arena.theta, parts.arena.local
+        self._layout = parts.layout
+        self._block_tokens = parts.manifest.data.block_tokens
+        self._remote = remote
+        self._socket = sock
+        self._channel = Channel(sock)
+        self._anchor = np.zeros_like(self._theta)
+        self._weights = np.zeros_like(self._theta)
+        self._queue: deque[tuple[int, str]] = deque()
+        self._step = 0
+        self._blocks = 0
+        self._loaded = self._ready = False
+
+    def run(self) -> None:
+        try:
+            self._say(frames.Hello(0, 1, self._layout.digest, self._layout.numel, "cpu"))
+            while not self.stopping and self._turn():
+                pass
+        except (ChannelClosed, Died):
+            pass
+        finally:
+            self._socket.close()
+
+    def _say(self, frame: frames.ToNode) -> None:
+        self._channel.send(frame)
+
+    def _turn(self) -> bool:
+        """Obey a frame, or do an inner step. False when it is over."""
+        if self._remote.takes_its_life(self._blocks, more=bool(self._queue)):
+            raise Died
+        busy = bool(self._queue) and not self._remote.held
+        frame = self._channel.receive(0.0 if busy else LOOK_S)
+        if isinstance(frame, frames.Stop):
+            return False
+        if frame is not None:
+            self._remote.obeyed.append(frame)
+            self._obey(frame)
+        elif busy:
+            self._inner_step()
+        return True
+
+    def _obey(self, frame: frames.Frame) -> None:
+        match frame:
+            case frames.Load(step):
+                self._anchor[:] = self._theta
+                self._weights[:] = self._anchor
+                self._step, self._blocks, self._loaded, self._ready = step, 0, True, False
+                self._queue.clear()
+            case frames.Train(step, paths, first_inner_step):
+                assert self._loaded, "Train before Load"
+                self._step, self._ready = step, False
+                self._queue.extend(enumerate(paths, first_inner_step))
+                self._publish_if_done()
+            case frames.Rebase(step):
+                assert self._loaded, "Rebase before Load"
+                self._weights += self._theta - self._anchor
+                self._anchor[:] = self._theta
+                self._step = step
+                if self._ready:
+                    self._publish_if_done()
+            case frames.Evaluate(request, paths):
+                loss = float(np.abs(self._theta).mean())
+                self._say(frames.Evaluated(request, loss, self._block_tokens * len(paths)))
+
+    def _inner_step(self) -> None:
+        if self._remote.fault is not None:
+            fault, self._remote.fault = self._remote.fault, None
+            return self._say(fault)
+        inner_step, path = self._queue.popleft()
+        block = block_of(path)
+        assert Path(path).exists(), "the node gave a block that is not there"
+        self._weights -= trace(block, len(self._weights))
+        self._blocks += 1
+        self._remote.trained.append(block)
+        tokens = self._blocks * self._block_tokens
+        self._say(frames.Progress(self._step, inner_step, 2.0, 1000.0, tokens))
+        self._publish_if_done()
+
+    def _publish_if_done(self) -> None:
+        if self._queue:
+            return
+        self._local[:] = self._weights
+        self._ready = True
+        tokens = self._blocks * self._block_tokens
+        self._say(frames.FragmentReady(self._step, tokens, self._blocks, 2.0))

@@ -1,0 +1,445 @@
+"""A real swarm in one process: real sockets, stores, ledgers and rings; only the trainer is fake.
+
+    async with swarm(tmp_path, nodes=("ann", "bob", "cai"), steps=4) as s:
+        await s.until(lambda: s.at_step(4))
+        s.check_chain()
+
+The first node is the seed, `s.seed`, who published the run and is its only founder. All nodes share
+one trio loop, so a test can look at their parts and wait for what they do; what it cannot see in
+here is what needs processes: SIGKILL, and torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import trio
+
+from p2ptrain import kernels
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import P2PTrainError
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
+from p2ptrain.ledger.state import apply, genesis
+from p2ptrain.ledger.values import Commit
+from p2ptrain.node.chain import rules_of
+from p2ptrain.node.home import Home, sole_use
+from p2ptrain.node.leaving import leave
+from p2ptrain.node.life import live
+from p2ptrain.node.main import opened
+from p2ptrain.node.parts import Parts
+from p2ptrain.observe.journal import Journal
+from p2ptrain.run import (
+    Allowlist,
+    DataIndex,
+    Run,
+    RunManifest,
+    SignedAllowlist,
+    data_index,
+    save_allowlist,
+    save_run,
+)
+from p2ptrain.run.manifest import Codec, DataSpec, OuterSpec, Policy
+from p2ptrain.state import write_state
+from p2ptrain.store import Disk, Store
+from p2ptrain.trainer.genesis import genesis as first_weights
+from p2ptrain.trainer.shapes import layout_of
+from tests.node.fake_trainer import FakeTrainers, Remote, trace
+
+MODEL = ModelSpec(vocab=64, layers=1, width=16, heads=2, kv_heads=1, ffn=16, sequence=8)
+BLOCK_TOKENS = 2 * MODEL.sequence
+BLOCKS = 96
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+THREADS_MAX = 500
+"""All nodes share trio's limit on threads, which is meant for one of them."""
+
+DEADLINE_S = 25.0
+LOOK_S = 0.1
+
+Found = TypeVar("Found")
+Credits = dict[PeerId, tuple[int, ...]]
+"""Who trained which blocks."""
+
+
+def policy(**changes: object) -> Policy:
+    """Patience for one machine whose cores are shared."""
+    usual = Policy(
+        quorum="majority",
+        quorum_loss="wait",
+        grace_s=1.0,
+        round_timeout_s=1.0,
+        patience_s=0.2,
+        attempts_max=4,
+        participants_min=2,
+        snapshot_every=2,
+        evaluate_every=1,
+        chunk_bytes=4096,
+    )
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def manifest_of(
+    organiser: PeerId,
+    store: Store,
+    *,
+    steps: int = 4,
+    inner_steps: int = 2,
+    founders: Sequence[PeerId] = (),
+    admission: str = "allowlist",
+    rules: Policy | None = None,
+) -> RunManifest:
+    """The manifest of a run whose data and genesis are put into `store`."""
+    layout = layout_of(MODEL)
+    blocks = tuple(
+        store.put_chunk(b"block %06d" % number + bytes(200), settle=False)
+        for number in range(BLOCKS + 2)
+    )
+    index = DataIndex(blocks[:-2], blocks[-2:])
+    theta = first_weights(MODEL, 1)
+    return RunManifest(
+        name="swarm",
+        organiser=organiser,
+        created_unix=1_790_000_000,
+        model=MODEL,
+        tokenizer=store.put_blob("tokenizer", [b"{}"], {}),
+        data=DataSpec(
+            store.put_blob(data_index.KIND, [index.to_bytes()], {}), BLOCKS, 2, BLOCK_TOKENS
+        ),
+        inner=InnerSpec(
+            steps=inner_steps, batch_sequences=2, lr=1e-3, warmup_steps=0, total_steps=1000
+        ),
+        outer=OuterSpec(lr=0.7, momentum=0.5, steps=steps),
+        codec=Codec("int8", 64),
+        policy=rules or policy(),
+        genesis=write_state(
+            store, theta, np.zeros_like(theta), {"step": 0, "layout": layout.digest}
+        ),
+        layout=layout.digest,
+        founders=tuple(founders) or (organiser,),
+        admission=admission,  # type: ignore[arg-type]
+    )
+
+
+def publish(home: Home, *, allowed: Sequence[PeerId] = (), **settings: object) -> Run:
+    """Publish a run in `home`, with its allowlist."""
+    organiser = load_or_create(home.identity)
+    with Store(home.store, chunk_bytes=policy().chunk_bytes) as store:
+        manifest = manifest_of(organiser.peer, store, **settings)  # type: ignore[arg-type]
+    run = Run.publish(organiser, manifest)
+    listed = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
+    save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, listed))
+    save_run(home.manifest, run)
+    return run
+
+
+class Diary(Journal):
+    """A journal that is also kept in memory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.records: list[dict[str, object]] = []
+
+    def write(self, event: str, **fields: object) -> None:
+        self.records.append({"event": event, **fields})
+        super().write(event, **fields)
+
+
+@dataclass
+class SwarmNode:
+    """One node over all its lives. `parts` are those of the present one."""
+
+    name: str
+    config: NodeConfig
+    home: Home
+    identity: Identity
+    remote: Remote = field(default_factory=Remote)
+    disk: Disk | None = None
+    parts_now: Parts | None = None
+    error: P2PTrainError | None = None
+    said: list[str] = field(default_factory=list)
+    records: list[dict[str, object]] = field(default_factory=list)
+    life: trio.CancelScope | None = None
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def peer(self) -> PeerId:
+        return self.identity.peer
+
+    @property
+    def parts(self) -> Parts:
+        assert self.parts_now is not None, f"{self.name} is not up: {self.error}"
+        return self.parts_now
+
+    @property
+    def up(self) -> bool:
+        return self.parts_now is not None
+
+    @property
+    def step(self) -> int:
+        """Outer steps behind it; -1 while it has no θ."""
+        step = self.parts_now.outer.step if self.parts_now else None
+        return -1 if step is None else step
+
+    def events(self, kind: str, **fields: object) -> list[dict[str, object]]:
+        """The journal's records of this kind and with these fields, of the present life."""
+        return [
+            record
+            for record in self.records
+            if record["event"] == kind
+            and all(record.get(name) == value for name, value in fields.items())
+        ]
+
+    async def run(self) -> None:
+        """Be this node until it is stopped or fails; what it fails with is `error`."""
+        self.life, self.ended, self.error = trio.CancelScope(), trio.Event(), None
+        try:
+            with self.life:
+                await self._live()
+        except* P2PTrainError as group:
+            self.error = first_of(group)
+        finally:
+            self.parts_now = None
+            self.ended.set()
+
+    async def _live(self) -> None:
+        with sole_use(self.home), Diary(self.home.journal) as diary:
+            self.records = diary.records
+            async with opened(
+                self.config, self.home, diary, self.said.append, disk=self.disk
+            ) as made:
+                self.parts_now = made.parts
+                # The next life listens where this one did, as a node with a fixed port does.
+                port = made.parts.network.addresses()[0].split("/")[4]
+                self.config = replace(self.config, listen=(f"/ip4/127.0.0.1/tcp/{port}",))
+                await live(made, self.said.append, lambda parts: FakeTrainers(parts, self.remote))
+
+    async def stop(self) -> None:
+        """End it without a goodbye. Returns when all of it has ended."""
+        assert self.life is not None
+        self.life.cancel()
+        await self.ended.wait()
+
+    async def leave(self) -> None:
+        """As the first Ctrl-C does."""
+        await leave(self.parts)
+        await self.stop()
+
+
+class Swarm:
+    """Its nodes by name, the seed among them."""
+
+    def __init__(self, folder: Path, nursery: trio.Nursery) -> None:
+        self.folder = folder
+        self.nursery = nursery
+        self.nodes: dict[str, SwarmNode] = {}
+        self.run: Run | None = None
+
+    @property
+    def seed(self) -> SwarmNode:
+        return self.nodes["seed"]
+
+    @property
+    def up(self) -> list[SwarmNode]:
+        return [node for node in self.nodes.values() if node.up]
+
+    def __getitem__(self, name: str) -> SwarmNode:
+        return self.nodes[name]
+
+    def add(self, name: str, *, seed: bool = False) -> SwarmNode:
+        """A node that is not started yet, in a new home."""
+        home = Home(self.folder / name)
+        config = NodeConfig(
+            home.root, listen=(LOOPBACK,), data_host="127.0.0.1", seed=seed, device="cpu"
+        )
+        node = SwarmNode(name, config, home, load_or_create(home.identity))
+        self.nodes[name] = node
+        return node
+
+    async def start(self, *names: str, bootstrap: str = "seed") -> None:
+        """Start nodes, and wait until their parts are made. Those that know no run ask `bootstrap`,
+        which must be up."""
+        for name in names:
+            node = self.nodes[name]
+            if name != bootstrap and self.nodes[bootstrap].up:
+                addresses = self.nodes[bootstrap].parts.network.addresses()
+                node.config = replace(node.config, bootstrap=tuple(addresses))
+            self.nursery.start_soon(node.run)
+        await self.until(lambda: all(self.nodes[n].up or self.nodes[n].error for n in names))
+
+    async def stop(self, *names: str) -> None:
+        """As SIGKILL would, but for the threads, which have to end."""
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(self.nodes[name].stop)
+
+    async def until(self, holds: Callable[[], Found], *, deadline_s: float = DEADLINE_S) -> Found:
+        """Wait until something that the nodes do makes `holds` true; returns what it found."""
+        ends = trio.current_time() + deadline_s
+        while not (found := holds()):
+            assert trio.current_time() < ends, self.account()
+            failed = [node for node in self.nodes.values() if node.error is not None]
+            assert not failed or any(node.up for node in self.nodes.values()), self.account()
+            bells = [node.parts.changes for node in self.up]
+            if bells:
+                await bells[0].wait(at_most_s=LOOK_S)
+            else:
+                with trio.move_on_after(LOOK_S):
+                    await trio.sleep_forever()
+        return found
+
+    def credits(self, name: str) -> list[int]:
+        """The outer steps into whose update this node's work went."""
+        peer = self.nodes[name].peer
+        witness = max(self.up, key=lambda node: node.step)
+        return [step for step, _, blocks in self.committed(witness) if peer in blocks]
+
+    def at_step(self, step: int, *names: str) -> bool:
+        """Whether these nodes (all that are up) have `step` outer steps behind them."""
+        nodes = [self.nodes[name] for name in names] or self.up
+        return all(node.step >= step for node in nodes)
+
+    async def go_on(self, steps: int = 1, *names: str) -> None:
+        """Wait until these nodes (all that are up) have so many outer steps more behind them."""
+        target = max(node.step for node in self.up) + steps
+        await self.until(lambda: self.at_step(target, *names))
+
+    def allow(self, *peers: PeerId, remove: Sequence[PeerId] = ()) -> None:
+        """Write a newer allowlist into the seed's home, as `p2ptrain allow` does."""
+        held = self.seed.parts.admission.allowlist
+        assert held is not None
+        listed = held.allowlist
+        newer = Allowlist.of(listed.run, listed.sequence + 1, {*listed.peers, *peers} - set(remove))
+        save_allowlist(self.seed.home.allowlist, SignedAllowlist.publish(self.seed.identity, newer))
+
+    def account(self) -> str:
+        """What everybody is doing, for a test that fails."""
+        lines = []
+        for node in self.nodes.values():
+            if not node.up:
+                lines.append(f"{node.name}: not up, {node.error}")
+                continue
+            parts = node.parts
+            status = parts.ledger.status(parts.now())
+            lines.append(
+                f"{node.name}: {parts.standing.state} step {node.step} ledger {status.step} "
+                f"height {status.height} {status.phase}: {status.reason}; {parts.standing.work}"
+            )
+            lines += [f"    {record}" for record in node.records[-25:]]
+        return "\n".join(lines)
+
+    # checks
+
+    def check_equal(self) -> None:
+        """Whoever stands at the same step of the same ledger has the same θ and m."""
+        digests = {}
+        for node in self.up:
+            parts = node.parts
+            key = (parts.ledger.state.head, parts.outer.step)
+            digests.setdefault(key, set()).add(parts.outer.vectors.digest())
+        assert all(len(each) == 1 for each in digests.values()), digests
+
+    def committed(self, node: SwarmNode) -> Iterator[tuple[int, Digest, Credits]]:
+        """(step, update, blocks by peer) of each committed outer step that this node has behind
+        it."""
+        rules = rules_of(self._known_run())
+        state = genesis(rules)
+        for certified in node.parts.ledger.chain:
+            value = certified.entry.value
+            if isinstance(value, Commit):
+                if value.step >= node.step:
+                    return
+                assert state.roster is not None
+                yield (
+                    value.step,
+                    value.update,
+                    {
+                        part.peer: state.leases[part.peer][: part.blocks]
+                        for part in state.roster.participants
+                    },
+                )
+            state = apply(rules, state, certified.entry)
+
+    def check_chain(self, witness: str = "seed") -> None:
+        """Every committed block was committed once, was trained by whom it is credited to, and is
+        in the update with the weight that was agreed: nothing else is."""
+        node = self.nodes[witness]
+        seen: set[int] = set()
+        by_peer = {each.peer: each for each in self.nodes.values()}
+        for step, update, blocks in self.committed(node):
+            for peer, theirs in blocks.items():
+                assert seen.isdisjoint(theirs), f"step {step}: a block was committed twice"
+                seen.update(theirs)
+                trained = set(by_peer[peer].remote.trained)
+                assert {self.data(node, block) for block in theirs} <= trained, f"step {step}"
+            self._check_update(node, update, blocks)
+
+    def data(self, node: SwarmNode, block: int) -> Digest:
+        return node.parts.data_block(block)
+
+    def _check_update(self, node: SwarmNode, update: Digest, blocks: Credits) -> None:
+        parts = node.parts
+        numel, block = parts.layout.numel, parts.manifest.codec.block
+        found = np.empty(numel, dtype=np.float32)
+        kernels.dequantise(parts.store.read_blob(update), found, block)
+        total = sum(len(theirs) for theirs in blocks.values())
+        due = np.zeros(numel, dtype=np.float64)
+        for theirs in blocks.values():
+            due += len(theirs) * sum(trace(self.data(node, one), numel) for one in theirs)
+        due /= total
+        # Each hop rounds to a 254th of a block's largest sum; two hops more than there are peers.
+        tolerance = (len(blocks) + 1) * np.abs(due).max() / 100
+        np.testing.assert_allclose(found, due, atol=tolerance, rtol=0)
+
+    def _known_run(self) -> Run:
+        assert self.run is not None
+        return self.run
+
+
+def first_of(group: BaseExceptionGroup[P2PTrainError]) -> P2PTrainError:
+    error = group.exceptions[0]
+    return first_of(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+@contextmanager
+def many_threads() -> Iterator[None]:
+    limiter = trio.to_thread.current_default_thread_limiter()
+    before, limiter.total_tokens = limiter.total_tokens, THREADS_MAX
+    try:
+        yield
+    finally:
+        limiter.total_tokens = before
+
+
+@asynccontextmanager
+async def swarm(
+    folder: Path,
+    *,
+    nodes: Sequence[str] = ("ann", "bob", "cai"),
+    later: Sequence[str] = (),
+    founders: Sequence[str] = (),
+    **settings: object,
+) -> AsyncIterator[Swarm]:
+    """A run that `seed` has published, with these nodes started; those of `later` are allowed, and
+    are for the test to start. Without `founders` the seed is the only one. `settings` are those of
+    `manifest_of`."""
+    with many_threads():
+        async with trio.open_nursery() as nursery:
+            made = Swarm(folder, nursery)
+            for name in ("seed", *nodes, *later):
+                made.add(name, seed=name == "seed")
+            settings["founders"] = [made[name].peer for name in founders]
+            allowed = [node.peer for node in made.nodes.values()]
+            made.run = publish(made.seed.home, allowed=allowed, **settings)
+            await made.start("seed")
+            await made.start(*nodes)
+            try:
+                yield made
+            finally:
+                with trio.CancelScope(shield=True):
+                    await made.stop(*(node.name for node in made.nodes.values() if node.up))

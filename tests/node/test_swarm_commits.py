@@ -1,0 +1,162 @@
+"""A swarm trains: what is agreed, what is averaged, and who gets the credit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from p2ptrain.dataplane import RingKey
+from p2ptrain.errors import PeerTooSlow
+from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.values import Roster, Skip
+from tests.node.swarm import Swarm, SwarmNode, policy, swarm
+
+ENDLESS = 10_000
+
+
+async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(tmp_path: Path) -> None:
+    async with swarm(tmp_path, steps=4) as s:
+        await s.until(lambda: s.at_step(4))
+        assert {node.parts.ledger.state.phase for node in s.up} == {Phase.ENDED}
+        assert len({node.parts.ledger.state.head for node in s.up}) == 1
+        assert len({node.parts.outer.vectors.digest() for node in s.up}) == 1
+        s.check_chain()
+        await s.until(lambda: all(s[n].events("run-ended") for n in ("seed", "ann", "bob", "cai")))
+        # At the end everybody who can measures the final weights.
+        await s.until(lambda: all(s[n].events("evaluated", step=4) for n in ("ann", "bob", "cai")))
+
+
+async def test_a_founder_that_trains_needs_nobody_else(tmp_path: Path) -> None:
+    alone = policy(participants_min=1)
+    async with swarm(tmp_path, nodes=("ann",), founders=("ann",), rules=alone, steps=3) as s:
+        await s.until(lambda: s.at_step(3))
+        assert s.credits("ann") == [0, 1, 2]
+        s.check_chain("ann")
+        s.check_equal()
+
+
+async def test_a_straggler_is_left_out_keeps_its_work_and_contributes_it_later(
+    tmp_path: Path,
+) -> None:
+    async with swarm(tmp_path, steps=ENDLESS) as s:
+        cai = s["cai"]
+        await s.until(lambda: len(s.credits("cai")) >= 2)
+        cai.remote.held = True
+        await s.until(lambda: missed(s, "cai") >= 2)
+        assert cai.parts.ledger.state.is_member(cai.peer)
+        cai.remote.held = False
+        done = len(s.credits("cai"))
+        await s.until(lambda: len(s.credits("cai")) >= done + 2)
+        s.check_chain()
+        s.check_equal()
+        # Nothing was trained twice: what it had done when it was held went on from there.
+        assert len(cai.remote.trained) == len(set(cai.remote.trained))
+
+
+def missed(s: Swarm, name: str) -> int:
+    """How many committed outer steps have passed since this node last took part."""
+    return s.seed.step - 1 - s.credits(name)[-1]
+
+
+async def test_a_trainer_that_dies_in_mid_lease_is_restarted_and_the_node_stays_a_member(
+    tmp_path: Path,
+) -> None:
+    async with swarm(tmp_path, steps=ENDLESS) as s:
+        ann = s["ann"]
+        await s.until(lambda: len(s.credits("ann")) >= 1)
+        ann.remote.dies_in_mid_lease = True
+        await s.until(lambda: ann.remote.starts == 2)
+        done = len(s.credits("ann"))
+        await s.until(lambda: len(s.credits("ann")) > done)
+        s.check_chain()
+        assert_stays_member(s, ann)
+        assert [each["code"] for each in ann.events("trainer-ended")] == ["TRAINER-EXITED"]
+
+
+def assert_stays_member(s: Swarm, node: SwarmNode) -> None:
+    rosters = [each.entry.value for each in s.seed.parts.ledger.chain]
+    members = [node.peer in each.members for each in rosters if isinstance(each, Roster)]
+    assert members[members.index(True) :] == [True] * (len(members) - members.index(True))
+
+
+async def test_work_outlives_the_trainer_that_made_it(tmp_path: Path) -> None:
+    async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=30.0)) as s:
+        ann, cai = s["ann"], s["cai"]
+        await s.until(lambda: len(s.credits("cai")) >= 1)
+        cai.remote.held = True
+        step = await s.until(lambda: is_ready_and_waits_for(ann, cai))
+        work = ann.parts.standing.work
+        ann.remote.dies = True
+        await s.until(lambda: ann.remote.starts == 2 and ann.parts.standing.trainer_up)
+        assert ann.parts.standing.work == work
+        cai.remote.held = False
+        await s.until(lambda: s.credits("ann")[-1] >= step)
+        assert step in s.credits("ann")
+        await s.go_on()
+        s.check_chain()
+        assert len(ann.remote.trained) == len(set(ann.remote.trained))
+
+
+def is_ready_and_waits_for(node: SwarmNode, other: SwarmNode) -> int:
+    """The outer step for which `node` is ready and `other` is not; 0 as long as it is not so."""
+    work, theirs = node.parts.standing.work, other.parts.standing.work
+    step = node.parts.ledger.state.step
+    waits = work is not None and work.step == step and (theirs is None or theirs.step < step)
+    return step if waits and other.step == step else 0
+
+
+async def test_a_node_that_was_ready_and_restarts_is_not_averaged_with_an_empty_arena(
+    tmp_path: Path,
+) -> None:
+    async with swarm(tmp_path, steps=ENDLESS) as s:
+        ann, cai = s["ann"], s["cai"]
+        await s.until(lambda: len(s.credits("cai")) >= 2)
+        cai.remote.held = True
+        await s.until(lambda: is_ready_and_waits_for(ann, cai))
+        await s.stop("ann")
+        ann.remote.held = True
+        cai.remote.held = False
+        await s.start("ann")
+        await s.go_on(2, "seed", "bob", "cai")
+        ann.remote.held = False
+        done = len(s.credits("ann"))
+        await s.until(lambda: len(s.credits("ann")) > done)
+        s.check_chain()
+        s.check_equal()
+
+
+class Deaf:
+    """In place of a node's RingInbox: nobody's connection ever comes."""
+
+    def take(self, key: RingKey, *, deadline_s: float) -> None:
+        raise PeerTooSlow("it did not open its stream in time", peer=key.peer)
+
+    def give_up(self, *, run: str, step: int, attempt: int) -> None:
+        pass
+
+
+async def test_a_step_whose_attempts_all_fail_is_skipped_and_its_work_goes_into_the_next(
+    tmp_path: Path,
+) -> None:
+    rules = policy(attempts_max=1, patience_s=0.0)
+    async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS, rules=rules) as s:
+        await s.until(lambda: len(s.credits("ann")) >= 1)
+        hearing = [(s[name], s[name].parts.ring_inbox) for name in ("ann", "bob")]
+        for node, _ in hearing:
+            node.parts.ring_inbox = Deaf()  # type: ignore[assignment]
+        await s.until(lambda: skipped(s))
+        for node, inbox in hearing:
+            node.parts.ring_inbox = inbox
+        last = skipped(s)[-1]
+        await s.until(lambda: s.seed.step > last + 1 and s.credits("ann")[-1] > last)
+        s.check_chain()
+        s.check_equal()
+        blocks = {step: blocks for step, _, blocks in s.committed(s.seed)}
+        after = blocks[min(step for step in blocks if step > last)]
+        assert len(after[s["ann"].peer]) > s.seed.parts.manifest.inner.steps
+        assert len(s["ann"].remote.trained) == len(set(s["ann"].remote.trained))
+
+
+def skipped(s: Swarm) -> list[int]:
+    """The outer steps that were skipped, by the seed's chain."""
+    values = [each.entry.value for each in s.seed.parts.ledger.chain]
+    return [value.step for value in values if isinstance(value, Skip)]

@@ -1,0 +1,120 @@
+"""Who comes and who goes: joining in mid-run, leaving kindly, being let in and being thrown out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.ids import Digest
+from p2ptrain.node import learning, revocation
+from tests.node.swarm import SwarmNode, swarm
+
+ENDLESS = 10_000
+
+
+async def ask(node: SwarmNode, command: str) -> dict[str, object]:
+    """What `p2ptrain` asks a node over its control socket."""
+    async with await trio.open_unix_socket(str(node.home.control)) as stream:
+        await stream.send_all(json.dumps({"command": command}).encode() + b"\n")
+        answer = b""
+        while not answer.endswith(b"\n"):
+            answer += await stream.receive_some()
+    reply = json.loads(answer)
+    assert isinstance(reply, dict)
+    return reply
+
+
+async def test_a_joiner_in_mid_run_gets_a_snapshot_and_updates_and_contributes(
+    tmp_path: Path,
+) -> None:
+    async with swarm(tmp_path, later=("dan",), steps=ENDLESS) as s:
+        await s.until(lambda: s.at_step(3))
+        await s.start("dan")
+        await s.until(lambda: s.credits("dan"))
+        dan = s["dan"]
+        (fetched,) = dan.events("snapshot-fetched")
+        (caught_up,) = dan.events("caught-up")
+        assert fetched["step"] in range(2, dan.step, 2)
+        assert isinstance(caught_up["updates"], int)
+        assert s.credits("dan")[0] >= int(str(caught_up["step"]))
+        s.check_chain()
+        s.check_equal()
+
+
+async def test_a_source_that_has_rotted_does_not_stop_a_joiner(tmp_path: Path) -> None:
+    async with swarm(tmp_path, later=("dan",), steps=ENDLESS) as s:
+        await s.until(lambda: s.at_step(3))
+        for name in ("ann", "bob"):
+            rot_all(s[name])
+        await s.start("dan")
+        await s.until(lambda: s.credits("dan"))
+        s.check_equal()
+        s.check_chain()
+
+
+def rot_all(node: SwarmNode) -> None:
+    """Flip a byte in every snapshot and update that this node holds."""
+    store = node.parts.store
+    for record in node.records:
+        digest = record.get("digest" if record["event"] == "snapshot" else "update")
+        if isinstance(digest, str):
+            for chunk in store.manifest(Digest(digest)).chunks:
+                path = store.chunk_path(chunk)
+                data = bytearray(path.read_bytes())
+                data[0] ^= 1
+                path.write_bytes(data)
+
+
+async def test_the_seed_leaves_kindly_and_the_run_goes_on_without_it(tmp_path: Path) -> None:
+    async with swarm(tmp_path, steps=ENDLESS) as s:
+        names = ("ann", "bob", "cai")
+        await s.until(lambda: len(s["ann"].parts.ledger.state.voters) == 4)
+        await s.seed.leave()
+        assert s.seed.events("left", member=False)
+        state = s["ann"].parts.ledger.state
+        assert not state.is_member(s.seed.peer)
+        await s.go_on(2, *names)
+        s.check_chain("ann")
+        s.check_equal()
+
+
+async def test_who_is_taken_off_the_allowlist_is_evicted_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.5)
+    async with swarm(tmp_path, steps=ENDLESS) as s:
+        cai = s["cai"]
+        await s.until(lambda: cai.peer in s.seed.parts.ledger.state.voters)
+        s.allow(remove=[cai.peer])
+        assert await ask(s.seed, "reload-allowlist") == {"newer": True, "sequence": 2}
+        assert await ask(s.seed, "reload-allowlist") == {"newer": False, "sequence": 2}
+        others = (s.seed, s["ann"], s["bob"])
+        await s.until(
+            lambda: not any(node.parts.ledger.state.is_member(cai.peer) for node in others)
+        )
+        await s.until(lambda: cai.error is not None)
+        assert cai.error is not None
+        assert cai.error.code == "AUTH-REVOKED"
+        await s.go_on(1)
+        s.check_chain()
+
+
+async def test_who_waits_for_approval_takes_part_once_the_organiser_has_given_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "ASK_AGAIN_S", 0.5)
+    async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
+        await s.until(lambda: s.at_step(1))
+        eve = s.add("eve")
+        s.nursery.start_soon(s.start, "eve")
+        await s.until(lambda: eve.peer in s.seed.parts.pending)
+        assert await ask(s.seed, "pending") == {"pending": [eve.peer]}
+        assert not eve.up
+        s.allow(eve.peer)
+        await ask(s.seed, "reload-allowlist")
+        assert await ask(s.seed, "pending") == {"pending": []}
+        await s.until(lambda: s.credits("eve"))
+        s.check_chain()

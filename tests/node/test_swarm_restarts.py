@@ -1,0 +1,90 @@
+"""Nodes that stop and come back: from their own disk, to where they were, with nothing lost."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.node.chain import open_ledger
+from p2ptrain.store import LocalDisk
+from tests.node.swarm import swarm
+
+ENDLESS = 10_000
+
+
+async def test_a_node_comes_back_from_its_home_to_where_it_was(tmp_path: Path) -> None:
+    async with swarm(tmp_path, steps=ENDLESS) as s:
+        bob = s["bob"]
+        await s.until(lambda: len(s.credits("bob")) >= 3)
+        chain = list(bob.parts.ledger.chain)
+        await s.stop("bob")
+        ledger, _, votes = open_ledger(bob.home, s.run, bob.identity, 0.0)
+        assert ledger.chain[: len(chain)] == chain
+        assert ledger.records() == list(votes)[-len(ledger.records()) :]
+        await s.go_on(1)
+        await s.start("bob")
+        done = len(s.credits("bob"))
+        await s.until(lambda: len(s.credits("bob")) > done)
+        assert bob.events("snapshot-fetched") == []  # Its own snapshot and updates were enough.
+        s.check_chain("bob")
+        s.check_equal()
+
+
+async def test_when_all_stop_at_once_the_run_goes_on_once_they_are_back(tmp_path: Path) -> None:
+    names = ("seed", "ann", "bob", "cai")
+    async with swarm(tmp_path, steps=ENDLESS) as s:
+        await s.until(lambda: len(s["ann"].parts.ledger.state.voters) == 4)
+        await s.stop(*names)
+        step = max(node.step for node in s.nodes.values())
+        assert step == -1
+        await s.start(*names)
+        await s.until(lambda: all(s[name].step >= 0 for name in names))
+        await s.go_on(2)
+        for name in names:
+            assert s[name].events("snapshot-fetched") == []
+        s.check_chain()
+        s.check_equal()
+
+
+@dataclass
+class SmallDisk(LocalDisk):
+    """A disk that is full when the test says so, for new chunks or for the logs."""
+
+    no_chunks: bool = False
+    no_records: bool = False
+
+    def write(self, path: Path, data: memoryview) -> None:
+        if self.no_chunks:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(path, data)
+
+    def append(self, path: Path, data: memoryview) -> None:
+        if self.no_records:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().append(path, data)
+
+
+@pytest.mark.parametrize("full", ["no_chunks", "no_records"])
+async def test_a_full_disk_stops_a_node_cleanly_and_with_room_it_goes_on(
+    tmp_path: Path, full: str
+) -> None:
+    async with swarm(tmp_path, nodes=("ann", "bob"), later=("cai",), steps=ENDLESS) as s:
+        cai = s["cai"]
+        disk = SmallDisk()
+        cai.disk = disk
+        await s.start("cai")
+        await s.until(lambda: len(s.credits("cai")) >= 2)
+        setattr(disk, full, True)
+        await s.until(lambda: cai.error is not None)
+        assert cai.error is not None
+        assert cai.error.code == "DISK-LOW"
+        await s.go_on(1)
+        setattr(disk, full, False)
+        done = len(s.credits("cai"))
+        await s.start("cai")
+        await s.until(lambda: len(s.credits("cai")) > done)
+        s.check_chain("cai")
+        s.check_equal()
