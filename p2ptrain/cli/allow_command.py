@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from p2ptrain.cli.control import ask
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, peer_from, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import P2PTrainError
+
+if TYPE_CHECKING:
+    from p2ptrain.ids import PeerId
 
 app = typer.Typer(
     help="Say who may take part in your run.", no_args_is_help=True, rich_markup_mode=None
@@ -33,7 +36,7 @@ def remove(peer: PeerArgument, home: HomeOption = None, as_json: JsonOption = Fa
 
 @app.command("list", epilog=examples("p2ptrain allow list", "p2ptrain allow list --json"))
 def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Show the allowlist of the run in this home."""
+    """Show the allowlist of the run in this home, and who asks the node here to be let in."""
     from p2ptrain.names import peer_name
     from p2ptrain.run import load_allowlist
 
@@ -41,12 +44,27 @@ def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
     signed = load_allowlist(where.allowlist, run_of(where))
     peers = list(signed.allowlist.peers) if signed else []
     sequence = signed.allowlist.sequence if signed else 0
+    asking = [peer for peer in _pending(where.root) if peer not in peers]
     if as_json:
-        result_json({"sequence": sequence, "peers": peers})
+        result_json({"sequence": sequence, "peers": peers, "pending": asking})
         return
     progress(f"allowlist number {sequence}; peers on it: {len(peers)}")
     for peer in peers:
         result(f"{peer}  {peer_name(peer)}")
+    for other in asking:
+        progress(f"{peer_name(other)} asks to be let in: p2ptrain allow add {other}")
+
+
+def _pending(root: Path) -> list[PeerId]:
+    """Who has asked the node in this home to be let in; nobody where no node runs."""
+    from p2ptrain.identity import is_peer_id
+    from p2ptrain.ids import PeerId
+
+    try:
+        told = ask(root, "pending").get("pending", [])
+    except P2PTrainError:
+        return []
+    return [PeerId(peer) for peer in told if is_peer_id(peer)] if isinstance(told, list) else []
 
 
 def _change(home: HomeOption, peer_text: str, *, add: bool, as_json: bool) -> None:

@@ -35,7 +35,8 @@ def node(
         typer.Option("--announce", metavar="ADDR", help="An address under which others reach us."),
     ] = None,
     data_listen: Annotated[
-        str, typer.Option("--data-listen", metavar="HOST:PORT", help="Where bulk data comes in.")
+        str,
+        typer.Option("--data-listen", metavar="HOST:PORT", help="Where weights and data come in."),
     ] = DATA_LISTEN,
     seed: Annotated[
         bool, typer.Option("--seed", help="Vote and serve the run; train nothing.")
@@ -44,9 +45,16 @@ def node(
     threads: Annotated[
         int, typer.Option("--threads", metavar="N", help="CPU threads of each of them.")
     ] = 1,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[
+        str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")
+    ] = "auto",
     limit_up: Annotated[
-        str | None, typer.Option("--limit-up", metavar="RATE", help="Such as 8Mbit or 2MB.")
+        str | None,
+        typer.Option(
+            "--limit-up",
+            metavar="RATE",
+            help="Send bulk data at most so fast: 8Mbit, 2MB (a second).",
+        ),
     ] = None,
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUNID", help="Take part in this run or in none.")
@@ -57,7 +65,10 @@ def node(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
     mdns: Annotated[bool, typer.Option("--mdns/--no-mdns", help="Find peers on this LAN.")] = False,
     verbose: Annotated[
-        int, typer.Option("--verbose", "-v", count=True, help="Tell more.", show_default=False)
+        int,
+        typer.Option(
+            "--verbose", "-v", count=True, help="Show tracebacks of errors.", show_default=False
+        ),
     ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell errors only.")] = False,
 ) -> None:

@@ -20,7 +20,9 @@ def new(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")] = Path(
         "run.toml"
     ),
-    size: Annotated[str, typer.Option("--size", help="Where to start: demo or tiny.")] = "demo",
+    size: Annotated[
+        str, typer.Option("--size", metavar="SIZE", help="Where to start: demo or tiny.")
+    ] = "demo",
 ) -> None:
     """Write a commented run file to start from."""
     from p2ptrain.config.samples import sample

@@ -47,7 +47,7 @@ def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 
 def explain(
-    code: Annotated[str | None, typer.Argument(metavar="[CODE]", show_default=False)] = None,
+    code: Annotated[str | None, typer.Argument(metavar="CODE", show_default=False)] = None,
 ) -> None:
     """Say what an error code means and what helps.
 

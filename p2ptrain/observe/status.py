@@ -56,7 +56,7 @@ class NodeStatus:
     loss: float | None = None
     validation_loss: float | None = None
     waits_for: str = ""
-    """What the ledger waits for, in words."""
+    """What it takes for the ledger to go on, in words, and whom it waits for."""
     role: str = ""
     """voter, learner, or empty when not a member."""
     members: tuple[MemberStatus, ...] = ()
@@ -108,7 +108,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         )
         lines.append(f"ledger    height {status.ledger_height}, head {status.ledger_head[:12]}…")
     if status.waits_for:
-        lines.append(f"waits for {status.waits_for}")
+        lines.append(f"next      {status.waits_for}")
     lines += [f"warning   {warning}" for warning in status.warnings]
     lines += [_member_line(member) for member in status.members]
     lines.append(f"up        {duration(status.uptime_s)}")

@@ -114,6 +114,9 @@ def test_who_is_not_on_the_list_learns_what_to_do(
     assert run.manifest.organiser in screen.evidence
     assert f"p2ptrain allow add {me}" in screen.do
     assert seed.saw("join-request", peer=me)
+    listed = here("allow", "list", "--home", seed.home)
+    assert f"asks to be let in: p2ptrain allow add {me}" in listed.err
+    assert me not in listed.out
 
 
 def listing(run: Run, *peers: PeerId, sequence: int = 9) -> Allowlist:

@@ -25,7 +25,7 @@ STATUS = NodeStatus(
     tokens_total=11_400_000,
     loss=3.25,
     validation_loss=3.5,
-    waits_for="calm-fox to finish its inner steps",
+    waits_for="members still train: calm-fox",
     members=(
         MemberStatus(
             "12D3KooWOtherGhIjKl", "calm-fox", "voter", "yellow", "training", heard_s_ago=7
@@ -76,7 +76,7 @@ def test_a_person_reads_the_whole_status() -> None:
         "progress  outer step 4 of 16, loss 3.250, validation 3.500",
         "tokens    1.2 M of 11.4 M accepted",
         "ledger    height 9, head cdcdcdcdcdcd…",
-        "waits for calm-fox to finish its inner steps",
+        "next      members still train: calm-fox",
         "warning   the journal lost 3 lines",
         "  yellow  calm-fox (…GhIjKl)           voter    training, heard 7 s ago",
         "up        75 s",
