@@ -1,0 +1,7 @@
+"""What is wrong with a transcript."""
+
+from __future__ import annotations
+
+
+class StoryFault(AssertionError):
+    """A command that makes no sense, or an expectation that is not met."""

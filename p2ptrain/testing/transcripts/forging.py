@@ -1,0 +1,51 @@
+"""Letters that no honest ledger sends, for stories about liars and about noise on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.messages import Accept, Message, Outcome, Promise
+from p2ptrain.ledger.values import Certificate, Certified, Entry, Roster, Skip, Value, vote_message
+from p2ptrain.testing.ledgers import Letter, digest
+from p2ptrain.testing.simulation.disk import signature_of
+from p2ptrain.testing.transcripts.fault import StoryFault
+
+
+def forged(victim: Ledger, kind: str, liar: PeerId, by: Sequence[PeerId]) -> Message:
+    """An outcome for the next height of `victim`: a certificate with names `by`, of which the liar
+    can sign for itself only.
+    """
+    state = victim.state
+    value: Value = Skip(state.step)
+    if kind == "roster":
+        value = Roster(state.step, state.attempt, (liar,), ())
+    entry = Entry(state.height + 1, state.head, value)
+    message = vote_message(victim.rules.run, entry.height, 0, entry.digest)
+    own = signature_of(liar, message)
+    votes = tuple((voter, own if voter == liar else b"forged") for voter in sorted(by))
+    return Outcome(Certified(entry, Certificate(entry.height, 0, entry.digest, votes)))
+
+
+def tampered(letter: Letter, part: str) -> Letter:
+    """The letter with one part altered: a vote's `run`, `height`, `entry`, `round` or a
+    `signature`.
+    """
+    message = letter.message
+    match message, part:
+        case Accept(vote), "run":
+            other = RunId(digest("another run"))
+            signature = signature_of(vote.voter, replace(vote, run=other).message)
+            return replace(letter, message=Accept(replace(vote, run=other, signature=signature)))
+        case Accept(vote), "height":
+            return replace(letter, message=Accept(replace(vote, height=vote.height + 1)))
+        case Accept(vote), "entry":
+            return replace(letter, message=Accept(replace(vote, entry=digest("another entry"))))
+        case Accept(vote), "signature":
+            return replace(letter, message=Accept(replace(vote, signature=b"noise")))
+        case Promise(), "signature":
+            return replace(letter, message=replace(message, signature=b"noise"))
+        case _:
+            raise StoryFault(f"{type(message).__name__.lower()} has no {part} to alter")

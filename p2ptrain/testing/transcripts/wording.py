@@ -1,0 +1,163 @@
+"""What ledgers do and say, in words: for transcripts that people read.
+
+Digests are spelled by names: those that a story gave (`u1`), and `e2` for the first entry seen at
+height 2, `e2'` for another one at the same height.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.acceptor import recall
+from p2ptrain.ledger.effects import (
+    Announce,
+    AskEntries,
+    Decided,
+    Effect,
+    FetchUpdate,
+    Note,
+    Persist,
+    Send,
+)
+from p2ptrain.ledger.messages import (
+    Accept,
+    Entries,
+    EntriesRequest,
+    Message,
+    Outcome,
+    Prepare,
+    Promise,
+    Propose,
+    Refused,
+)
+from p2ptrain.ledger.values import Commit, Entry, Roster, Skip, Value
+
+_HEX = re.compile(r"\b[0-9a-f]{64}\b|\b[0-9a-f]{8}\b")
+
+
+@dataclass(slots=True)
+class Words:
+    """Remembers the names of digests."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    heights: dict[int, int] = field(default_factory=dict)
+
+    def call(self, digest: Digest, name: str) -> Digest:
+        self.names[digest] = name
+        return digest
+
+    def name(self, digest: str) -> str:
+        known = (name for full, name in self.names.items() if full.startswith(digest))
+        return next(known, digest[:8])
+
+    def text(self, text: str) -> str:
+        """A text with its digests, or their first eight digits, replaced by names."""
+        return _HEX.sub(lambda found: self.name(found.group()), text)
+
+    # ── values ───────────────────────────────────────────────────────────────────────────────────
+
+    def entry(self, entry: Entry) -> str:
+        """An entry's name, and what it says when it is first spoken of."""
+        if entry.digest in self.names:
+            return self.names[entry.digest]
+        others = self.heights.get(entry.height, 0)
+        self.heights[entry.height] = others + 1
+        name = f"e{entry.height}" + "'" * others
+        self.call(entry.digest, name)
+        return f"{name} = {self.value(entry.value)}"
+
+    def value(self, value: Value) -> str:
+        match value:
+            case Roster():
+                return _roster(value)
+            case Commit(step, attempt, update, snapshot):
+                text = f"commit {step}.{attempt} {self.name(update)}"
+                if snapshot is not None:
+                    text += f", snapshot {snapshot.step}={self.name(snapshot.digest)}"
+                return text
+            case Skip(step):
+                return f"skip {step}"
+
+    # ── messages ─────────────────────────────────────────────────────────────────────────────────
+
+    def message(self, message: object) -> str:
+        """Kinds that no story tells of yet are told by their name alone."""
+        match message:
+            case Prepare(height, round):
+                return f"prepare {height}/{round}"
+            case Promise(height, round, accepted):
+                had = f"voted {accepted.round} {self.entry(accepted.entry)}" if accepted else "free"
+                return f"promise {height}/{round}, {had}"
+            case Propose(round, entry, promises):
+                shown = f", promised by {_names(p.voter for p in promises)}" if promises else ""
+                return f"propose {entry.height}/{round} {self.entry(entry)}{shown}"
+            case Accept(vote):
+                return f"accept {vote.height}/{vote.round} {self.name(vote.entry)}"
+            case Refused(height, round, promised, reason):
+                return f"refuse {height}/{round}, promised {promised}: {self.text(reason)}"
+            case Outcome(certified):
+                voters = _names(sorted(certified.certificate.voters))
+                return f"outcome {self.entry(certified.entry)} by {voters}"
+            case EntriesRequest(from_height):
+                return f"request entries from {from_height}"
+            case Entries(height, page):
+                shown = _names(self.name(it.entry.digest) for it in page) or "none"
+                return f"entries {shown} of {height}"
+            case _:
+                return type(message).__name__.lower()
+
+    # ── effects ──────────────────────────────────────────────────────────────────────────────────
+
+    def effects(self, me: PeerId, effects: Iterable[Effect]) -> list[str]:
+        """One line for each effect; the same words to several peers are one line."""
+        lines: list[str] = []
+        spoken: Message | None = None
+        for effect in effects:
+            if isinstance(effect, Send) and effect.message == spoken:
+                head, colon, rest = lines[-1].partition(": ")
+                lines[-1] = f"{head} {effect.peer}{colon}{rest}"
+                continue
+            spoken = effect.message if isinstance(effect, Send) else None
+            lines.append(self.effect(me, effect))
+        return lines
+
+    def effect(self, me: PeerId, effect: object) -> str:
+        match effect:
+            case Persist(record):
+                return f"{me} writes {self.record(record)}"
+            case Send(peer, message):
+                return f"{me} -> {peer}: {self.message(message)}"
+            case Announce(message):
+                return f"{me} -> all: {self.message(message)}"
+            case Decided(certified):
+                return f"{me} appends {self.entry(certified.entry)}"
+            case FetchUpdate(update, holders):
+                return f"{me} fetches {self.name(update)} from {_names(holders) or 'anybody'}"
+            case AskEntries(peer, from_height):
+                return f"{me} asks {peer} for entries from {from_height}"
+            case Note(text):
+                return f"{me} notes: {self.text(text)}"
+            case _:
+                return f"{me}: {type(effect).__name__}"
+
+    def record(self, record: bytes) -> str:
+        """What a voter's record says that it will not forget."""
+        (acceptor,) = recall([record], after_height=0).values()
+        accepted = acceptor.accepted
+        if accepted is None:
+            return f"promise {acceptor.height}/{acceptor.promised}"
+        return f"vote {acceptor.height}/{accepted.round} {self.entry(accepted.entry)}"
+
+
+def _names(names: Iterable[str]) -> str:
+    return " ".join(names)
+
+
+def _roster(roster: Roster) -> str:
+    learners = f" learners {_names(roster.learners)}" if roster.learners else ""
+    averaging = _names(f"{each.peer}:{each.tokens}" for each in roster.participants)
+    opens = f" averaging {averaging}" if averaging else ""
+    return f"roster {roster.step}.{roster.attempt} voters {_names(roster.voters)}{learners}{opens}"

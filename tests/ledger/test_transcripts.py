@@ -1,0 +1,95 @@
+"""Every story in transcripts/ plays as it is written, and the player notices when one does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.testing.transcripts.__main__ import main
+from p2ptrain.testing.transcripts.blocks import blocks_of, played, rewritten
+from p2ptrain.testing.transcripts.fault import StoryFault
+
+FOLDER = Path(__file__).parent / "transcripts"
+STORIES = sorted(FOLDER.glob("*.txt"))
+STORIES_MIN = 20
+
+ANEW = "python -m p2ptrain.testing.transcripts --rewrite FILE, and read the difference"
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_the_story_plays_as_it_is_written(path: Path) -> None:
+    text = path.read_text()
+    assert rewritten(text) == text, f"if the change is meant: {ANEW}"
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_the_story_says_what_it_shows_and_expects_something(path: Path) -> None:
+    """What a story claims stands in its first sentence and its expectations, which no rewriting
+    changes.
+    """
+    text = path.read_text()
+    first = " ".join(text.partition("\n\n")[0].replace("# ", "").split())
+    assert text.startswith("# ")
+    assert first[0].isupper()
+    assert first.endswith(".")
+    assert text.count("\nexpect ") >= 2
+
+
+def test_there_are_enough_stories() -> None:
+    assert len(STORIES) >= STORIES_MIN
+
+
+SHORT = "members a\n\nready a\nexpect a height 1\n----\nnothing of the kind\n"
+
+
+def test_a_trace_that_is_not_so_is_seen_and_can_be_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "story.txt"
+    path.write_text(SHORT)
+    assert rewritten(SHORT) != SHORT
+    assert main(["--rewrite", str(path)]) == 0
+    anew = path.read_text()
+    assert anew == rewritten(anew)
+    assert "a appends e1" in anew
+
+
+def test_a_rewriting_cannot_hide_what_was_expected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "story.txt"
+    path.write_text(SHORT.replace("height 1", "height 2"))
+    assert main(["--rewrite", str(path)]) == 1
+    assert "nothing of the kind" in path.read_text()
+    assert "line 4: expected a height 2, but a has 1" in capsys.readouterr().err
+
+
+def test_without_rewrite_the_story_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "story.txt"
+    path.write_text(SHORT)
+    assert main([str(path)]) == 0
+    assert "a appends e1" in capsys.readouterr().out
+    assert path.read_text() == SHORT
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("dance a", "there is no command 'dance'"),
+        ("deliver a->b propose", "there is no mail a->b propose"),
+        ("done a u0", "a knows of no reduce"),
+        ("expect a weight 5", "nobody knows what 'weight' is"),
+        ("expect a notes hello", "a noted nothing"),
+        ("expect a entry 1 skip 0", "a has nothing"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_named(command: str, fault: str) -> None:
+    with pytest.raises(StoryFault, match="line 3") as caught:
+        played(blocks_of(f"members a b c\n\n{command}\n"))
+    assert fault in str(caught.value)
+
+
+def test_a_story_begins_with_its_members() -> None:
+    with pytest.raises(StoryFault, match="begins with its members"):
+        played(blocks_of("ready a\n"))
