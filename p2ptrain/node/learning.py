@@ -30,6 +30,7 @@ from p2ptrain.node.hello import HelloReply, HelloRequest, decode_reply, encode_r
 from p2ptrain.node.home import Home
 from p2ptrain.node.topics import HELLO_BYTES_MAX, HELLO_PROTOCOL
 from p2ptrain.observe.journal import Journal
+from p2ptrain.observe.states import AwaitingApproval
 from p2ptrain.run import JoinRequest, Run, load_run, save_run
 
 HELLO_S = 10.0
@@ -149,6 +150,7 @@ async def be_admitted(
     identity: Identity,
     run: Run,
     admission: Admission,
+    ways_in: list[str],
     journal: Journal,
     say: Say,
 ) -> None:
@@ -167,9 +169,14 @@ async def be_admitted(
         if not config.wait_for_approval:
             raise refusal
         if not asked:
-            say(f"{refusal.what}. {refusal.do}")
+            journal.write("state", state=AwaitingApproval.name)
+            say(f"{AwaitingApproval.name}: {refusal.what}")
+            say(refusal.do)
+            say(f"this node goes on by itself then, and looks every {ASK_AGAIN_S:.0f} s")
             asked = True
         await trio.sleep(ASK_AGAIN_S)
+        if ways_in and not network.connected():
+            await reconnect(network, ways_in, say)
 
 
 async def _refresh(

@@ -102,17 +102,28 @@ async def notice_the_end(parts: Parts) -> None:
 
 async def narrate(parts: Parts, say: Say) -> None:
     """Tell a person what the node does: each change of state, each outer step."""
-    name, step, trainer = "", None, ""
+    told, step, trainer, warned = "", None, "", set[str]()
     while True:
-        state = parts.standing.state
-        if parts.standing.trainer != trainer:
-            trainer = parts.standing.trainer
+        state, standing = parts.standing.state, parts.standing
+        if standing.trainer != trainer:
+            trainer = standing.trainer
             say(f"training on {trainer}")
-        if state.name != name:
-            name = state.name
+        # What a node stands by for is news each time; how far it has come is not.
+        news = words(state) if isinstance(state, StandingBy) else state.name
+        if news != told:
+            told = news
             say(words(state))
+        for warning in standing.warnings.values():
+            if warning not in warned:
+                say(f"warning: {warning}")
+        warned = set(standing.warnings.values())
         if parts.outer.step != step:
             step = parts.outer.step
-            total = parts.manifest.outer.steps
-            say(f"outer step {step} of {total}, {parts.ledger.state.tokens:,} tokens in all")
+            say(f"outer step {step} of {parts.manifest.outer.steps}, {_tokens(parts)}")
         await parts.changes.wait()
+
+
+def _tokens(parts: Parts) -> str:
+    state = parts.ledger.state
+    mine = state.tokens_by_peer.get(parts.me, 0)
+    return f"{state.tokens:,} tokens in all" + (f", {mine:,} of them yours" if mine else "")

@@ -28,6 +28,7 @@ from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.leaving import Exit
 from p2ptrain.node.life import live
 from p2ptrain.observe.journal import Journal
+from p2ptrain.observe.states import Connecting
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
 
@@ -48,6 +49,7 @@ def run_node(config: NodeConfig) -> int:
             journal.write("stopped", code=error.code, reason=error.what, evidence=error.evidence)
             raise error from None
         journal.write("stopped", code="", reason="")
+    _say(config.verbosity, "stopped")
     return 0
 
 
@@ -89,6 +91,8 @@ async def opened(
         for address in network.addresses():
             say(f"listening at {address}")
         run = await _join(network, config, home, identity, admission, journal, say)
+        if config.seed:
+            say(f"others take part with: p2ptrain node --bootstrap {network.addresses()[0]}")
         async with assembled(
             config, home, journal, identity, run, admission, network, disk
         ) as made:
@@ -111,6 +115,7 @@ async def _join(
     ways_in = [*config.bootstrap, *(address for told in met.values() for address in told)]
     run = learning.known_run(home, config)
     if ways_in:
+        journal.write("state", state=Connecting.name)
         others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
         say(f"connecting to {ways_in[0]}{others}")
     if run is None:
@@ -122,7 +127,7 @@ async def _join(
     say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")
     say("this software never runs code sent by the run or by peers")
     say("your IP address is visible to other peers")
-    await learning.be_admitted(network, config, identity, run, admission, journal, say)
+    await learning.be_admitted(network, config, identity, run, admission, ways_in, journal, say)
     network.refresh_admission()
     return run
 

@@ -32,6 +32,9 @@ DIAL_S = 8.0
 FETCH_S = 3600.0
 """One try at a whole blob; what has come by then is kept, and the next try goes on from there."""
 
+TRIES_BEFORE_WORD = 2
+"""When a node starts it has not heard of those who have the bytes; that is nobody's concern."""
+
 RETRY_S = 2.0
 """A heartbeat: by then a peer that has the bytes may have been heard of."""
 
@@ -64,9 +67,11 @@ async def fetch(
 
     def progress(so_far: FetchProgress) -> None:
         total = so_far.bytes_fetched / so_far.fraction if so_far.fraction else 0
-        parts.standing.state = FetchingSnapshot(so_far.bytes_fetched, int(total))
+        if not parts.standing.leaving:
+            parts.standing.state = FetchingSnapshot(so_far.bytes_fetched, int(total))
 
-    return await _until_here(
+    before = parts.standing.state
+    report = await _until_here(
         parts,
         digest,
         lambda sources, cancellation: fetch_blob(
@@ -80,6 +85,9 @@ async def fetch(
         ),
         unwanted,
     )
+    if isinstance(parts.standing.state, FetchingSnapshot):
+        parts.enter(before)
+    return report
 
 
 async def use(parts: Parts, digest: Digest, reader: Callable[[], Result]) -> Result:
@@ -118,9 +126,10 @@ async def fetch_loose(parts: Parts, digests: Sequence[Digest]) -> FetchReport:
 async def _until_here(
     parts: Parts, name: Digest, attempt: Fetch, unwanted: Callable[[], bool] = _never
 ) -> FetchReport:
-    told = ""
+    told, tries = "", 0
     async with _one_at_a_time(parts, name):
         while True:
+            tries += 1
             cancellation = Cancellation()
             work = partial(attempt, sources(parts), cancellation)
             try:
@@ -138,8 +147,15 @@ async def _until_here(
             if reason.what != told:
                 told = reason.what
                 parts.journal.write(
-                    "fetch-delayed", digest=name, reason=told, evidence=reason.evidence
+                    "fetch-delayed",
+                    digest=name,
+                    code=reason.code,
+                    reason=told,
+                    evidence=reason.evidence,
                 )
+            if tries == TRIES_BEFORE_WORD:
+                parts.standing.warnings[name] = f"{told}; waiting for somebody who has them"
+                parts.changes.ring()
             await _others_or_later(parts)
 
 
@@ -160,6 +176,7 @@ async def _one_at_a_time(parts: Parts, name: Digest) -> AsyncIterator[None]:
         yield
     finally:
         parts.fetching.discard(name)
+        parts.standing.warnings.pop(name, None)
         parts.changes.ring()
 
 

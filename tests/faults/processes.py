@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
 from p2ptrain.identity import Identity
+from p2ptrain.ids import Digest
+from p2ptrain.run import Run
+from p2ptrain.store import Store
 from p2ptrain.testing.demo.process import DemoNode, Event, command
 from tests.faults.screen import Screen
 
@@ -76,7 +79,12 @@ class NodeProcess(DemoNode):
 
     def address(self) -> str:
         """Where it can be reached, once it serves the run."""
-        status = wait_until("a status", self.status)
+
+        def look() -> dict[str, Any] | None:
+            assert self.running, f"the node ended:\n{self.output()}"
+            return self.status()
+
+        status = wait_until("a status", look)
         return str(status["addresses"][0])
 
     def interrupt(self) -> None:
@@ -114,3 +122,15 @@ def home_of(identity: Identity, folder: Path) -> Path:
     key.touch(mode=0o600)
     key.write_bytes(identity.seed)
     return home
+
+
+def rot_genesis(home: Path, run: Run) -> Digest:
+    """Flip a bit of the first weights in a store that nobody uses; returns the chunk's name."""
+    with Store(home / "store") as store:
+        chunk = store.manifest(run.manifest.genesis).chunks[0]
+        with store.chunk_path(chunk).open("r+b") as file:
+            file.seek(100)
+            bit = file.read(1)[0] ^ 1
+            file.seek(100)
+            file.write(bytes([bit]))
+    return chunk

@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from p2ptrain.run import Run
 from tests.faults.answering import at, says_nothing, server
 from tests.faults.conftest import JOINER, TRAINER
-from tests.faults.processes import NodeProcess, home_of, running, wait_until
+from tests.faults.processes import NodeProcess, home_of, rot_genesis, running, wait_until
 from tests.faults.screen import Screen
 
 LEAVE_S = 5.0
@@ -54,13 +55,14 @@ def test_while_it_waits_for_approval(seed: NodeProcess, tmp_path: Path) -> None:
         left_cleanly(node)
 
 
-def test_while_it_fetches_and_while_it_serves(organiser: Path, tmp_path: Path) -> None:
-    with running(organiser, "--seed", "--limit-up", "8kbit") as slow:
-        way_in = ("--seed", "--bootstrap", slow.address())
+def test_while_it_fetches_and_while_it_serves(organiser: Path, run: Run, tmp_path: Path) -> None:
+    rot_genesis(organiser, run)
+    with running(organiser, "--seed") as rotten:
+        way_in = ("--seed", "--bootstrap", rotten.address())
         with running(home_of(JOINER, tmp_path), *way_in) as node:
-            node.said("fetching")
+            node.said("waiting for somebody who has them")
             left_cleanly(node)
-        left_cleanly(slow)
+        left_cleanly(rotten)
 
 
 @pytest.fixture
