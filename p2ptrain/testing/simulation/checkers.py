@@ -7,80 +7,41 @@ update.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
-from p2ptrain.ledger.values import Certified, Commit, Roster
+from p2ptrain.ledger.values import Commit, Roster
+from p2ptrain.testing.simulation.accountability import LiarsAreExposed
 from p2ptrain.testing.simulation.disk import Disk, verify
-
-BlocksTrained = Mapping[PeerId, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A node appended an entry: the states around it, and the disks as they are at this moment."""
-
-    node: PeerId
-    certified: Certified
-    before: LedgerState
-    after: LedgerState
-    disks: Mapping[PeerId, Disk]
-    trained: BlocksTrained
-
-
-class Checker(Protocol):
-    violations: list[str]
-
-    def on_decision(self, decision: Decision) -> None: ...
-    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None: ...
-    def on_state(self, peer: PeerId, state: LedgerState) -> None: ...
-    def on_applied(self, peer: PeerId, step: int, theta: Digest) -> None: ...
+from p2ptrain.testing.simulation.fairness import LeavesHaveCauses, NobodyIsStarved
+from p2ptrain.testing.simulation.profiles import Profile
+from p2ptrain.testing.simulation.troubles import Troubles
+from p2ptrain.testing.simulation.watching import Checker, Decision, Watch
 
 
 @dataclass(slots=True)
-class _Watch:
-    """Objects to nothing. The checkers below override what they watch."""
-
-    violations: list[str] = field(default_factory=list)
-
-    def on_decision(self, decision: Decision) -> None:
-        return
-
-    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
-        return
-
-    def on_state(self, peer: PeerId, state: LedgerState) -> None:
-        return
-
-    def on_applied(self, peer: PeerId, step: int, theta: Digest) -> None:
-        return
-
-    def object(self, text: str) -> None:
-        self.violations.append(f"{type(self).__name__}: {text}")
-
-
-@dataclass(slots=True)
-class OneEntryPerHeight(_Watch):
+class OneEntryPerHeight(Watch):
     """S1: whatever two nodes append at one height is the same."""
 
     entries: dict[int, Digest] = field(default_factory=dict)
+    exposure: LiarsAreExposed | None = None
 
     def on_decision(self, decision: Decision) -> None:
         entry = decision.certified.entry
         known = self.entries.setdefault(entry.height, entry.digest)
-        if known != entry.digest:
+        if known == entry.digest:
+            return
+        if self.exposure is None or not self.exposure.excuses(entry.height):
             self.object(
                 f"{decision.node} has {entry.digest[:8]} at {entry.height}, not {known[:8]}"
             )
 
 
 @dataclass(slots=True)
-class CertificatesVerify(_Watch):
+class CertificatesVerify(Watch):
     """S4: enough voters of the state before have signed exactly this entry of exactly this run."""
 
     rules: Rules | None = None
@@ -102,19 +63,21 @@ class CertificatesVerify(_Watch):
 
 
 @dataclass(slots=True)
-class CommitsAreHeld(_Watch):
-    """S3: everybody whose vote stands under a Commit has the update on disk."""
+class CommitsAreHeld(Watch):
+    """S3: everybody whose vote stands under a Commit has the update on disk, liars apart."""
+
+    liars: frozenset[PeerId] = frozenset()
 
     def on_decision(self, decision: Decision) -> None:
         value = decision.certified.entry.value
         if isinstance(value, Commit):
-            for voter in decision.certified.certificate.voters:
+            for voter in decision.certified.certificate.voters - self.liars:
                 if value.update not in decision.disks[voter].updates:
                     self.object(f"{voter} voted for update {value.update[:8]} without holding it")
 
 
 @dataclass(slots=True)
-class VotesAreKept(_Watch):
+class VotesAreKept(Watch):
     """S2: no voter ever says what contradicts what it said before, crash or no crash.
 
     A promise (p, a) says: for rounds below p my last vote is that of round a. So votes of the
@@ -123,8 +86,11 @@ class VotesAreKept(_Watch):
 
     votes: dict[tuple[PeerId, int], dict[int, Digest]] = field(default_factory=dict)
     promises: dict[tuple[PeerId, int], set[tuple[int, int]]] = field(default_factory=dict)
+    liars: frozenset[PeerId] = frozenset()
 
     def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+        if voter in self.liars:
+            return
         match message:
             case Accept(vote):
                 self._on_accept(voter, vote.height, vote.round, vote.entry)
@@ -169,7 +135,7 @@ class VotesAreKept(_Watch):
 
 
 @dataclass(slots=True)
-class EqualHeadsAgree(_Watch):
+class EqualHeadsAgree(Watch):
     """S5: equal head, equal derived state; and the same θ after the same step."""
 
     states: dict[Digest, LedgerState] = field(default_factory=dict)
@@ -191,7 +157,7 @@ class EqualHeadsAgree(_Watch):
 
 
 @dataclass(slots=True)
-class BlocksAreCommittedOnce(_Watch):
+class BlocksAreCommittedOnce(Watch):
     """S6: every block is in one place only, and what is committed is what was trained."""
 
     committed: set[int] = field(default_factory=set)
@@ -225,7 +191,7 @@ class BlocksAreCommittedOnce(_Watch):
 
 
 @dataclass(slots=True)
-class NewcomersAreFew(_Watch):
+class NewcomersAreFew(Watch):
     """S7: never more new voters than kept ones, and only after a committed update of theirs."""
 
     contributed: set[PeerId] = field(default_factory=set)
@@ -244,7 +210,7 @@ class NewcomersAreFew(_Watch):
 
 
 @dataclass(slots=True)
-class StepsGoOn(_Watch):
+class StepsGoOn(Watch):
     """Steps are counted one by one, and a run ends exactly when it should."""
 
     rules: Rules | None = None
@@ -259,14 +225,45 @@ class StepsGoOn(_Watch):
             self.object(f"the run is in phase {after.phase} after {after.step} steps")
 
 
-def all_checkers(rules: Rules) -> list[Checker]:
+@dataclass(slots=True)
+class SnapshotsAreTrue(Watch):
+    """Where no process is lost, what is committed in a first round names a snapshot of the θ that
+    all had at that step. In later rounds a liar's own word may force another one upon the rest: it
+    is named by its content, so nobody takes it for what it is not.
+    """
+
+    orderly: bool = True
+    thetas: dict[int, Digest] = field(default_factory=dict)
+
+    def on_applied(self, peer: PeerId, step: int, theta: Digest) -> None:
+        self.thetas.setdefault(step, theta)
+
+    def on_decision(self, decision: Decision) -> None:
+        value = decision.certified.entry.value
+        if not isinstance(value, Commit) or value.snapshot is None or not self.orderly:
+            return
+        if decision.certified.certificate.round > 0:
+            return
+        if value.snapshot.digest != self.thetas.get(value.snapshot.step):
+            self.object(f"entry {decision.after.height} names a snapshot that nobody has")
+
+
+def all_checkers(
+    rules: Rules, liars: frozenset[PeerId], troubles: Troubles, profile: Profile
+) -> list[Checker]:
+    exposure = LiarsAreExposed(rules=rules, liars=liars)
+    seeds = frozenset(rules.founders[: profile.seeds_among_peers])
     return [
-        OneEntryPerHeight(),
+        exposure,
+        OneEntryPerHeight(exposure=exposure),
         CertificatesVerify(rules=rules),
-        CommitsAreHeld(),
-        VotesAreKept(),
+        CommitsAreHeld(liars=liars),
+        VotesAreKept(liars=liars),
         EqualHeadsAgree(),
         BlocksAreCommittedOnce(),
         NewcomersAreFew(),
         StepsGoOn(rules=rules),
+        SnapshotsAreTrue(orderly=profile.keeps_processes),
+        LeavesHaveCauses(troubles=troubles, orderly=profile.is_orderly),
+        NobodyIsStarved(troubles=troubles, orderly=profile.is_orderly, seeds=seeds),
     ]

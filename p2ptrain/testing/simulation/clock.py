@@ -30,3 +30,33 @@ class Clock:
         self.now, _, action = heapq.heappop(self._planned)
         action()
         return True
+
+
+class NodeClock:
+    """A node's own monotonic clock: too fast or too slow, and it may leap ahead; never back.
+
+    Wall clocks may do as they please: nothing reads them.
+    """
+
+    ROUNDING_S = 1e-9
+    """A timer rings this much late, so that it never rings before its own time by rounding."""
+
+    def __init__(self, world: Clock, rate: float = 1.0) -> None:
+        self.rate = rate
+        self._world = world
+        self._ahead_s = 0.0
+
+    @property
+    def now(self) -> float:
+        return self._world.now * self.rate + self._ahead_s
+
+    def leap(self, seconds: float) -> None:
+        assert seconds >= 0
+        self._ahead_s += seconds
+
+    def time_until(self, due: float) -> float:
+        """How long the world has to wait until this clock shows `due`."""
+        left = due - self.now
+        if left <= 0:
+            return 0.0
+        return left if self.rate == 1.0 else left / self.rate + self.ROUNDING_S

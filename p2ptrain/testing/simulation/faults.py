@@ -20,19 +20,24 @@ if TYPE_CHECKING:
 GOODBYE_S = 6.0
 """How long a leaving node stays to vote for the roster without it."""
 
+RETURNS = 0.5
+"""How many of those who join have been here before."""
+
 
 class Faults:
     def __init__(self, world: SimWorld) -> None:
         self._world = world
         self._random = world.random
         self._active = True
-        self._gone: set[PeerId] = set()
+        self.gone: set[PeerId] = set()
         profile = world.profile
         self._plan(profile.crash_every_s, self._crash)
         self._plan(profile.partition_every_s, self._cut)
         self._plan(profile.join_every_s, self._join)
         self._plan(profile.leave_every_s, self._leave)
         self._plan(profile.vanish_every_s, self._vanish)
+        self._plan(profile.pause_every_s, self._pause)
+        self._plan(profile.clock_leap_every_s, self._leap)
         world.clock.at(profile.faults_s, self._end)
 
     def _plan(self, every_s: float, fault: Callable[[], None]) -> None:
@@ -50,9 +55,10 @@ class Faults:
         """From now on nothing fails any more, and who is only down for a while is back."""
         self._active = False
         self._world.network.faulty = self._world.rings.faulty = False
-        self._world.network.heal()
-        self._gone.difference_update(self._world.latest.voters)
+        self._heal()
+        self.gone.difference_update(self._world.latest.voters)
         for node in list(self._world.nodes.values()):
+            self._world.resume_node(node)
             self._restart(node)
 
     # ── crashes ──────────────────────────────────────────────────────────────────────────────────
@@ -68,7 +74,7 @@ class Faults:
         self._world.clock.after(down_s, lambda: self._restart(node))
 
     def _restart(self, node: SimNode) -> None:
-        if not node.alive and node.me not in self._gone:
+        if not node.alive and node.me not in self.gone:
             node.leaving = False
             self._world.restart_node(node)
 
@@ -88,20 +94,61 @@ class Faults:
         size = self._random.randint(1, max(1, len(names) // 2))
         here, there = frozenset(names[:size]), frozenset(names[size:])
         one_way = self._random.random() < self._world.profile.one_way
-        self._world.network.heal()
+        self._heal()
         self._world.network.cut(here, there, one_way=one_way)
-        self._world.clock.after(
-            self._random.uniform(*self._world.profile.partition_s), self._world.network.heal
-        )
+        for name in names:
+            self._world.troubles.begin(name)
+        sides = f"{' '.join(here)} {'→' if one_way else '↔'} {' '.join(there)}"
+        self._world.tell(PeerId("network"), f"is cut: {sides}")
+        self._world.clock.after(self._random.uniform(*self._world.profile.partition_s), self._heal)
+
+    def _heal(self) -> None:
+        if self._world.network.is_cut:
+            self._world.tell(PeerId("network"), "is whole again")
+        self._world.network.heal()
+        for node in self._world.nodes.values():
+            if node.is_running:
+                self._world.troubles.end(node.me)
+
+    # ── pauses and clocks ────────────────────────────────────────────────────────────────────────
+
+    def _pause(self) -> None:
+        running = [node for node in self._world.nodes.values() if node.is_running]
+        if not running:
+            return
+        node = self._random.choice(running)
+        incarnation = node.incarnation
+        self._world.pause_node(node)
+
+        def resume() -> None:
+            if node.incarnation == incarnation:
+                self._world.resume_node(node)
+
+        self._world.clock.after(self._random.uniform(*self._world.profile.pause_s), resume)
+
+    def _leap(self) -> None:
+        running = [node for node in self._world.nodes.values() if node.is_running]
+        if running:
+            seconds = self._random.uniform(*self._world.profile.clock_leap_s)
+            self._world.leap(self._random.choice(running), seconds)
 
     # ── churn ────────────────────────────────────────────────────────────────────────────────────
 
     def _join(self) -> None:
+        """A newcomer, or somebody who was here before, with the disk that it had then."""
+        returning = sorted(self.gone)
+        if returning and self._random.random() < RETURNS:
+            peer = self._random.choice(returning)
+            self.gone.remove(peer)
+            self._restart(self._world.nodes[peer])
+            return
         self._world.add_node(PeerId(f"p{len(self._world.nodes)}"))
 
     def _leave(self) -> None:
         node = self._expendable()
         if node is not None:
+            self._world.tell(node.me, "says goodbye")
+            self._world.troubles.begin(node.me)
             node.leaving = True
             self._world.let(node, node.gossip)
             self._world.clock.after(GOODBYE_S, lambda: self._remove(node))
@@ -113,13 +160,15 @@ class Faults:
 
     def _remove(self, node: SimNode) -> None:
         if self._can_go(node):
-            self._gone.add(node.me)
+            self.gone.add(node.me)
             self._world.stop_node(node)
         else:
             node.leaving = False
 
     def _expendable(self) -> SimNode | None:
-        able = [node for node in self._world.nodes.values() if node.alive and self._can_go(node)]
+        able = [
+            node for node in self._world.nodes.values() if node.is_running and self._can_go(node)
+        ]
         return self._random.choice(able) if able else None
 
     def _can_go(self, node: SimNode) -> bool:
@@ -127,7 +176,7 @@ class Faults:
         train.
         """
         state, rules = self._world.latest, self._world.rules
-        there = set(self._world.nodes) - self._gone - {node.me}
+        there = set(self._world.nodes) - self.gone - {node.me}
         there -= {each.me for each in self._world.nodes.values() if each.leaving}
         voters = [voter for voter in state.voters if voter in there]
         train = [m for m in state.members if m in there and self._world.nodes[m].trains]

@@ -5,6 +5,7 @@ chance.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from p2ptrain.ids import PeerId
@@ -42,7 +43,13 @@ class Network:
 
     def connects(self, sender: PeerId, receiver: PeerId) -> bool:
         """Whether a message can go this way now."""
+        if not self._cuts:
+            return True
         return not any(sender in here and receiver in there for here, there in self._cuts)
+
+    @property
+    def is_cut(self) -> bool:
+        return bool(self._cuts)
 
     def joins(self, one: PeerId, other: PeerId) -> bool:
         return self.connects(one, other) and self.connects(other, one)
@@ -65,8 +72,8 @@ class Network:
     def _deliver_after(
         self, delay_s: float, sender: PeerId, receiver: PeerId, payload: Payload
     ) -> None:
-        def arrive() -> None:
-            if self.connects(sender, receiver):
-                self._deliver(sender, receiver, payload)
+        self._clock.after(delay_s, partial(self._arrive, sender, receiver, payload))
 
-        self._clock.after(delay_s, arrive)
+    def _arrive(self, sender: PeerId, receiver: PeerId, payload: Payload) -> None:
+        if self.connects(sender, receiver):
+            self._deliver(sender, receiver, payload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from p2ptrain.ids import Digest, PeerId
@@ -18,6 +19,9 @@ from p2ptrain.ledger.effects import (
 )
 from p2ptrain.ledger.events import (
     Event,
+    Heard,
+    Joining,
+    Leaving,
     PeerDown,
     PeerUp,
     Ready,
@@ -32,6 +36,7 @@ from p2ptrain.ledger.messages import EntriesRequest, Message
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.values import Certified, Roster
+from p2ptrain.testing.simulation.clock import Action, NodeClock
 from p2ptrain.testing.simulation.disk import Disk, signer, theta_after, verify
 from p2ptrain.testing.simulation.heartbeat import Heartbeat
 from p2ptrain.testing.simulation.trainer import Trainer
@@ -47,9 +52,6 @@ class ProcessDied(Exception):
 class World(Protocol):
     """What a node can do to the world around it."""
 
-    @property
-    def now(self) -> float: ...
-
     def others(self, me: PeerId) -> list[PeerId]: ...
     def send(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None: ...
     def decided(self, node: SimNode, certified: Certified) -> None: ...
@@ -63,23 +65,29 @@ class World(Protocol):
 class SimNode:
     """`disk` outlives `stop` and `boot`; everything else is the process.
 
-    Whatever makes it act may raise ProcessDied.
+    Whatever makes it act may raise ProcessDied. `waiting` is what happens to a process that is
+    stopped by a signal: it will find out when it goes on. None for a process that runs.
     """
 
-    def __init__(self, world: World, rules: Rules, me: PeerId, *, trains: bool = True) -> None:
+    def __init__(
+        self, world: World, rules: Rules, me: PeerId, clock: NodeClock, *, trains: bool = True
+    ) -> None:
         self.me = me
+        self.clock = clock
         self.disk = Disk()
         self.alive = False
         self.leaving = False
         self.incarnation = 0
         self.trains = trains
+        self.waiting: list[Action] | None = None
         self._world = world
         self._rules = rules
 
     def boot(self) -> None:
         """A new process on the same disk; `begin` is the first thing that it does."""
-        now = self._world.now
+        now = self.clock.now
         self.alive = True
+        self.waiting = None
         self.incarnation += 1
         self.ledger = Ledger(
             self._rules, self.me, signer(self.me), verify, self.disk.chain, self.disk.records, now
@@ -92,8 +100,19 @@ class SimNode:
         self._done: ReduceDone | None = None
         self._failed: ReduceFailed | None = None
         self._training = False
+        self._unwell: set[PeerId] = set()
+        self._look_at = now
         for peer in self._world.others(self.me):
             self.detector.watch(peer, now)
+
+    @property
+    def is_running(self) -> bool:
+        return self.alive and self.waiting is None
+
+    def watch(self, peer: PeerId) -> None:
+        """`peer` exists from now on."""
+        self.detector.watch(peer, self.clock.now)
+        self._look_at = min(self._look_at, self.clock.now)
 
     def begin(self) -> None:
         self._give_up_reduce()
@@ -102,6 +121,7 @@ class SimNode:
 
     def stop(self) -> None:
         self.alive = False
+        self.waiting = None
         self.incarnation += 1
 
     @property
@@ -112,27 +132,41 @@ class SimNode:
 
     def receive(self, sender: PeerId, payload: Message | Heartbeat) -> None:
         if isinstance(payload, Heartbeat):
-            self.detector.heard(payload.peer, self._world.now)
-            self.look_around()
-            for event in payload.events():
+            now = self.clock.now
+            self.detector.heard(payload.peer, now)
+            if payload.peer in self._unwell or now >= self._look_at:
+                self.look_around()
+            for event in payload.events:
                 self.handle(event)
         else:
             self.handle(Received(sender, payload))
 
     def look_around(self) -> None:
-        for peer, colour in self.detector.changes(self._world.now):
-            if colour is Colour.RED:
-                self.handle(PeerDown(peer))
-            elif colour is Colour.GREEN:
+        """What the detector has to say. Hearing a peer that is well only puts this off."""
+        for peer, colour in self.detector.changes(self.clock.now):
+            if colour is Colour.GREEN:
+                self._unwell.discard(peer)
                 self.handle(PeerUp(peer))
+            else:
+                self._unwell.add(peer)
+                if colour is Colour.RED:
+                    self.handle(PeerDown(peer))
+        look_at = self.detector.next_deadline()
+        self._look_at = math.inf if look_at is None else look_at
+
+    def deadline(self) -> float:
+        """When it wants to look at its clock again."""
+        due = self.ledger.next_deadline()
+        return self._look_at if due is None or self._look_at < due else due
 
     def handle(self, event: Event) -> None:
-        height = self.state.height
-        for effect in self.ledger.handle(event, self._world.now):
+        ledger = self.ledger
+        height = ledger.state.height
+        for effect in ledger.handle(event, self.clock.now):
             if self._world.crashes_now(self):
                 raise ProcessDied
             self._carry_out(effect)
-        if self.state.height > height:
+        if ledger.state.height > height:
             self.follow()
 
     def _carry_out(self, effect: Effect) -> None:
@@ -155,11 +189,12 @@ class SimNode:
                 pass
 
     def wake(self) -> None:
-        self.look_around()
+        if self.clock.now >= self._look_at:
+            self.look_around()
         self.handle(Tick())
 
     def lost_connection(self, peer: PeerId) -> None:
-        self.detector.hint_lost(peer, self._world.now)
+        self.detector.hint_lost(peer, self.clock.now)
         self.look_around()
 
     def lacks(self, update: Digest) -> bool:
@@ -255,21 +290,22 @@ class SimNode:
     # ── gossip ───────────────────────────────────────────────────────────────────────────────────
 
     def gossip(self) -> None:
-        state = self.state
-        beat = Heartbeat(
-            peer=self.me,
-            height=state.height,
-            joining=self._wants_in(),
-            leaving=self.leaving,
-            ready=self._ready,
-            done=self._done,
-            failed=self._failed,
-        )
+        beat = self._beat()
         for peer in self._world.others(self.me):
             self._world.send(self.me, peer, beat)
-        if self.leaving or beat.joining:
-            for event in beat.events():
+        if self.leaving or self._wants_in():
+            for event in beat.events:
                 self.handle(event)
+
+    def _beat(self) -> Heartbeat:
+        events: list[Event] = [Heard(self.me, self.state.height)]
+        if self._wants_in():
+            events.append(Joining(self.me))
+        if self.leaving:
+            events.append(Leaving(self.me))
+        reports = (self._ready, self._done, self._failed)
+        events += [report for report in reports if report is not None]
+        return Heartbeat(self.me, tuple(events))
 
     def _wants_in(self) -> bool:
         state = self.state

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from p2ptrain.ledger.rules import QuorumPolicy
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -36,6 +38,25 @@ class Profile:
     settle_s: float = 90.0
     through_wire: bool = False
     seeds_among_peers: int = 0
+    pause_every_s: float = 0.0
+    pause_s: tuple[float, float] = (0.5, 25.0)
+    clock_drift: float = 0.0
+    clock_leap_every_s: float = 0.0
+    clock_leap_s: tuple[float, float] = (1.0, 60.0)
+    liars: int = 0
+    quorum: QuorumPolicy = "majority"
+
+    @property
+    def keeps_processes(self) -> bool:
+        """No process ever stops, nor stands still."""
+        stops = (self.crash_every_s, self.crash_in_effects, self.vanish_every_s, self.leave_every_s)
+        return not any(stops) and not self.pause_every_s
+
+    @property
+    def is_orderly(self) -> bool:
+        """What is said arrives, clocks are true, and a reduce fails for a reason."""
+        chance = (self.loss, self.delay_spike, self.reduce_fails, self.reduce_half_done)
+        return not any(chance) and not self.liars and not self.clock_leap_every_s
 
 
 PROFILES: dict[str, Profile] = {
@@ -79,6 +100,20 @@ PROFILES: dict[str, Profile] = {
             slow_peers=0.2,
             seeds_among_peers=1,
         ),
+        Profile("pauses", pause_every_s=9.0),
+        Profile("clocks", clock_drift=0.2, clock_leap_every_s=6.0, delay_s=(0.005, 0.1)),
+        Profile("one-way", partition_every_s=6.0, one_way=1.0, delay_spike=0.02),
+        Profile(
+            "crowd",
+            join_every_s=3.0,
+            leave_every_s=4.0,
+            vanish_every_s=20.0,
+            crash_every_s=15.0,
+            loss=0.02,
+            pause_every_s=20.0,
+        ),
+        Profile("liars", liars=1, loss=0.02, reduce_half_done=0.1),
+        Profile("strangers", liars=2, loss=0.02, reduce_half_done=0.1, quorum="two-thirds"),
         Profile(
             "chaos",
             loss=0.08,
@@ -95,6 +130,9 @@ PROFILES: dict[str, Profile] = {
             leave_every_s=30.0,
             vanish_every_s=40.0,
             slow_peers=0.1,
+            pause_every_s=25.0,
+            clock_drift=0.02,
+            clock_leap_every_s=40.0,
         ),
     )
 }

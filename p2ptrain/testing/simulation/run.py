@@ -18,7 +18,11 @@ VIOLATIONS_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class SimReport:
-    """`stuck` says in words where a run stood still; empty if it went on to its end."""
+    """`stuck` says in words where a run stood still; empty if it went on to its end.
+
+    `forks` are those that liars made and can be shown to have made; a run ends with the first.
+    `exposed` are the liars of whom two contradicting signatures are known.
+    """
 
     seed: int
     profile: str
@@ -32,6 +36,8 @@ class SimReport:
     messages: int
     restarts: int
     members_seen: int
+    forks: tuple[str, ...] = ()
+    exposed: tuple[str, ...] = ()
 
     @property
     def good(self) -> bool:
@@ -44,7 +50,7 @@ def simulate(
     peers: int = 4,
     steps: int = 10,
     profile: str | Profile = "calm",
-    quorum: QuorumPolicy = "majority",
+    quorum: QuorumPolicy | None = None,
 ) -> SimReport:
     """Run `steps` outer steps of `peers` founders. The same arguments give the same report."""
     chosen = PROFILES[profile] if isinstance(profile, str) else profile
@@ -54,11 +60,11 @@ def simulate(
 
 
 def world_of(
-    seed: int, *, peers: int, steps: int, profile: Profile, quorum: QuorumPolicy = "majority"
+    seed: int, *, peers: int, steps: int, profile: Profile, quorum: QuorumPolicy | None = None
 ) -> SimWorld:
     """A world in which nothing has happened yet."""
     founders = tuple(PeerId(f"p{index}") for index in range(peers))
-    rules = _rules(seed, founders, steps, quorum)
+    rules = _rules(seed, founders, steps, quorum or profile.quorum)
     return SimWorld(Random(f"{profile.name}/{seed}"), rules, profile)
 
 
@@ -66,13 +72,11 @@ def run_to_end(world: SimWorld) -> str:
     """Let things happen until the run has ended everywhere. Returns why it got stuck, or
     nothing.
     """
-    step, since = 0, 0.0
-    while not _is_over(world):
-        if not world.clock.step():
+    clock, forks, profile = world.clock, world.exposure.forks, world.profile
+    while not _is_over(world) and not forks:
+        if not clock.step():
             return "nothing is planned any more"
-        if world.latest.step > step or world.now < world.profile.faults_s:
-            step, since = world.latest.step, world.now
-        if world.now - since > world.profile.settle_s:
+        if clock.now - max(world.committed_at, profile.faults_s) > profile.settle_s:
             return _why_stuck(world)
     return ""
 
@@ -80,7 +84,7 @@ def run_to_end(world: SimWorld) -> str:
 def _is_over(world: SimWorld) -> bool:
     if world.latest.phase is not Phase.ENDED:
         return False
-    return all(node.state.phase is Phase.ENDED for node in world.nodes.values() if node.alive)
+    return all(node.state.phase is Phase.ENDED for node in world.nodes.values() if node.is_running)
 
 
 def _why_stuck(world: SimWorld) -> str:
@@ -101,10 +105,12 @@ def _report(seed: int, world: SimWorld, stuck: str) -> SimReport:
         height=world.latest.height,
         violations=tuple(violations[:VIOLATIONS_MAX]),
         stuck=stuck,
-        virtual_s=round(world.now, 3),
+        virtual_s=round(world.clock.now, 3),
         messages=world.network.messages,
         restarts=world.restarts,
         members_seen=len(world.nodes),
+        forks=tuple(world.exposure.forks),
+        exposed=tuple(sorted({peer for peer, _ in world.exposure.proofs})),
     )
 
 

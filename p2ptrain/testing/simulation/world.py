@@ -4,6 +4,7 @@ fetches, kills and starts them, and shows the checkers everything that happens.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -14,15 +15,20 @@ from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, apply, genesis
 from p2ptrain.ledger.values import Certified, Commit, Roster, Skip
-from p2ptrain.testing.simulation.checkers import Decision, all_checkers
-from p2ptrain.testing.simulation.clock import Action, Clock
+from p2ptrain.testing.simulation.accountability import LiarsAreExposed
+from p2ptrain.testing.simulation.checkers import all_checkers
+from p2ptrain.testing.simulation.clock import Action, Clock, NodeClock
 from p2ptrain.testing.simulation.disk import Disk
 from p2ptrain.testing.simulation.faults import Faults
 from p2ptrain.testing.simulation.heartbeat import Heartbeat
+from p2ptrain.testing.simulation.liar import Liar
 from p2ptrain.testing.simulation.network import Network
 from p2ptrain.testing.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.testing.simulation.profiles import Profile
 from p2ptrain.testing.simulation.rings import Rings
+from p2ptrain.testing.simulation.trace import Trace, spelled_value
+from p2ptrain.testing.simulation.troubles import Troubles
+from p2ptrain.testing.simulation.watching import Decision
 
 TRAIN_S = (0.8, 1.6)
 """An inner phase: shorter than real ones, so that faults of all kinds fall into every part of
@@ -47,32 +53,43 @@ class SimWorld:
         self.rules = rules
         self.profile = profile
         self.clock = Clock()
+        self.troubles = Troubles(self.clock)
         self.network = Network(self.clock, random, profile, self._deliver)
         self.rings = Rings(self.clock, random, profile, self.network)
-        self.checkers = all_checkers(rules)
+        self.liars = frozenset(rules.founders[len(rules.founders) - profile.liars :])
+        self.checkers = all_checkers(rules, self.liars, self.troubles, profile)
+        self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
+        self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}
         self.latest = genesis(rules)
         self.commits = self.skips = self.restarts = 0
+        self.committed_at = 0.0
         self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
         self._wake_at: dict[PeerId, float] = {}
-        self._slowness: dict[PeerId, float] = {}
+        self.faults = Faults(self)
         for index, name in enumerate(rules.founders):
             self.add_node(name, trains=index >= profile.seeds_among_peers)
-        self.faults = Faults(self)
 
     # ── nodes come and go ────────────────────────────────────────────────────────────────────────
 
     def add_node(self, name: PeerId, *, trains: bool = True) -> None:
-        node = SimNode(self, self.rules, name, trains=trains)
-        slow = self.random.random() < self.profile.slow_peers
-        self._slowness[name] = SLOWNESS if slow else 1.0
+        kind = partial(Liar, random=self.random) if name in self.liars else SimNode
+        node = kind(self, self.rules, name, self._clock_of_node(), trains=trains)
+        if self.random.random() < self.profile.slow_peers:
+            self.troubles.slow.add(name)
         self.nodes[name] = node
         for other in self.nodes.values():
             if other.alive:
-                other.detector.watch(name, self.now)
+                other.watch(name)
         self.start_node(node)
 
+    def _clock_of_node(self) -> NodeClock:
+        drift = self.profile.clock_drift
+        return NodeClock(self.clock, 1 + self.random.uniform(-drift, drift) if drift else 1.0)
+
     def start_node(self, node: SimNode) -> None:
+        self.tell(node.me, "starts")
+        self.troubles.end(node.me)
         node.boot()
         self._check_state(node)
         self._beat(node, self.random.uniform(0.0, 0.3))
@@ -86,6 +103,8 @@ class SimWorld:
         """The process dies; who has a connection to it sees it reset, most of the time."""
         if not node.alive:
             return
+        self.tell(node.me, "dies")
+        self.troubles.begin(node.me)
         node.stop()
         self.rings.lost(node.me)
         for other in self.nodes.values():
@@ -94,8 +113,35 @@ class SimWorld:
                 delay_s = self.random.uniform(0.001, 0.05)
                 self._let_later(other, delay_s, partial(other.lost_connection, node.me))
 
+    def pause_node(self, node: SimNode) -> None:
+        """The process is stopped by a signal; its machine still takes in what comes."""
+        self.tell(node.me, "is stopped")
+        self.troubles.begin(node.me)
+        node.waiting = []
+
+    def resume_node(self, node: SimNode) -> None:
+        """It goes on, and finds out all at once what has happened meanwhile."""
+        if node.waiting is None:
+            return
+        self.tell(node.me, "goes on")
+        self.troubles.end(node.me)
+        actions, node.waiting = node.waiting, None
+        for action in (node.wake, *actions):
+            if node.alive:
+                self.let(node, action)
+
+    def leap(self, node: SimNode, seconds: float) -> None:
+        self.tell(node.me, f"has its clock leap ahead by {seconds:.1f} s")
+        self.troubles.begin(node.me)
+        self.troubles.end(node.me)
+        node.clock.leap(seconds)
+        self.let(node, node.wake)
+
     def let(self, node: SimNode, action: Action) -> None:
         """The node does something, as far as it lives to do it."""
+        if node.waiting is not None:
+            node.waiting.append(action)
+            return
         with suppress(ProcessDied):
             action()
         self._wake_later(node)
@@ -112,7 +158,7 @@ class SimWorld:
 
     def _beat(self, node: SimNode, delay_s: float) -> None:
         def beat() -> None:
-            self._beat(node, HEARTBEAT_S * self.random.uniform(0.9, 1.1))
+            self._beat(node, HEARTBEAT_S / node.clock.rate * self.random.uniform(0.9, 1.1))
             node.gossip()
 
         self._let_later(node, delay_s, beat)
@@ -121,13 +167,16 @@ class SimWorld:
         """See to it that the node looks at its clock when it wants to."""
         if not node.alive:
             return
-        wanted = [node.ledger.next_deadline(), node.detector.next_deadline()]
-        due = min((time for time in wanted if time is not None), default=None)
-        planned = self._wake_at.get(node.me)
-        if due is None or (planned is not None and self.now < planned <= due):
+        due = node.deadline()
+        if due == math.inf:
             return
-        self._wake_at[node.me] = due = max(due, self.now)
-        self.clock.at(due, partial(self._wake, node, due))
+        now = self.clock.now
+        at = now + node.clock.time_until(due)
+        planned = self._wake_at.get(node.me)
+        if planned is not None and now < planned <= at:
+            return
+        self._wake_at[node.me] = at
+        self.clock.at(at, partial(self._wake, node, at))
 
     def _wake(self, node: SimNode, due: float) -> None:
         if self._wake_at.get(node.me) == due:
@@ -142,15 +191,25 @@ class SimWorld:
         return self.clock.now
 
     def others(self, me: PeerId) -> list[PeerId]:
-        return [peer for peer in self.nodes if peer != me]
+        """Everybody else who may be there; who is gone for ever is not written to."""
+        gone = self.faults.gone
+        return [peer for peer in self.nodes if peer != me and peer not in gone]
 
     def send(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None:
-        if isinstance(payload, Accept | Promise | Propose):
-            for checker in self.checkers:
-                checker.on_vote(sender, payload, self.nodes[sender].disk)
-        if self.profile.through_wire and not isinstance(payload, Heartbeat):
-            payload = wire.decode(wire.encode(payload))
+        if not isinstance(payload, Heartbeat):
+            if isinstance(payload, Accept | Promise | Propose):
+                for checker in self.checkers:
+                    checker.on_vote(sender, payload, self.nodes[sender].disk)
+            if self.profile.through_wire:
+                payload = wire.decode(wire.encode(payload))
+            if self.trace is not None:
+                self.trace.message(self.clock.now, sender, receiver, payload)
         self.network.send(sender, receiver, payload)
+
+    def tell(self, peer: PeerId, what: str) -> None:
+        """Something happens to `peer` that a transcript should say."""
+        if self.trace is not None:
+            self.trace.note(self.clock.now, peer, what)
 
     def _deliver(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None:
         node = self.nodes[receiver]
@@ -158,20 +217,24 @@ class SimWorld:
             self.let(node, partial(node.receive, sender, payload))
 
     def decided(self, node: SimNode, certified: Certified) -> None:
+        if node.me in self.liars:
+            return
         entry = certified.entry
         before = self._states[entry.parent]
-        after = apply(self.rules, before, entry)
         if node.state.height == entry.height:
             self._check_state(node)
-        if entry.digest not in self._states:
-            self._states[entry.digest] = after
+        after = self._states.get(entry.digest)
+        is_first = after is None
+        if after is None:
+            after = self._states[entry.digest] = apply(self.rules, before, entry)
             self._count(certified)
         if after.height > self.latest.height:
             self.latest = after
         ring = self.rings.by_entry.get(entry.parent)
         trained = {} if ring is None else ring.blocks
         disks: dict[PeerId, Disk] = {name: each.disk for name, each in self.nodes.items()}
-        decision = Decision(node.me, certified, before, after, disks, trained)
+        decision = Decision(node.me, certified, before, after, disks, trained, is_first)
+        self.tell(node.me, f"has entry {entry.height}: {spelled_value(entry.value)}")
         for checker in self.checkers:
             checker.on_decision(decision)
 
@@ -181,7 +244,9 @@ class SimWorld:
 
     def _count(self, certified: Certified) -> None:
         value = certified.entry.value
-        self.commits += isinstance(value, Commit)
+        if isinstance(value, Commit):
+            self.commits += 1
+            self.committed_at = self.clock.now
         self.skips += isinstance(value, Skip)
 
     def applied(self, node: SimNode, step: int, theta: Digest) -> None:
@@ -204,7 +269,7 @@ class SimWorld:
 
         def arrive() -> None:
             sources = [self.nodes[peer] for peer in holders if self.network.joins(node.me, peer)]
-            held = any(source.alive and update in source.disk.updates for source in sources)
+            held = any(each.is_running and update in each.disk.updates for each in sources)
             if held or update in node.disk.updates:
                 node.fetched(update)
             elif node.lacks(update):
@@ -214,7 +279,8 @@ class SimWorld:
 
     def train(self, node: SimNode, blocks: int) -> None:
         share = blocks / self.rules.blocks_per_lease
-        duration_s = share * self._slowness[node.me] * self.random.uniform(*TRAIN_S)
+        slowness = SLOWNESS if node.me in self.troubles.slow else 1.0
+        duration_s = share * slowness * self.random.uniform(*TRAIN_S)
         self._let_later(node, duration_s, node.trained)
 
     def crashes_now(self, node: SimNode) -> bool:

@@ -1,0 +1,206 @@
+"""A peer that lies in every way that the network's authentication leaves open to it.
+
+It runs the real ledger and bends what comes out: proposes two entries in one round and votes for
+both, hides votes in its promises, forges certificates, replays what it has heard, invents entries
+and snapshots. It cannot sign for others, nor pretend to be another sender.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import replace
+from enum import Enum
+from random import Random
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.effects import Effect, Send
+from p2ptrain.ledger.electorate import Electorate
+from p2ptrain.ledger.events import Event, SnapshotTaken
+from p2ptrain.ledger.messages import Accept, Message, Outcome, Promise, Propose
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.values import (
+    Certificate,
+    Certified,
+    Commit,
+    Entry,
+    Roster,
+    Skip,
+    Value,
+    Vote,
+)
+from p2ptrain.testing.simulation.clock import NodeClock
+from p2ptrain.testing.simulation.disk import signature_of, signer, verify
+from p2ptrain.testing.simulation.heartbeat import Heartbeat
+from p2ptrain.testing.simulation.node import SimNode, World
+
+MEMORY = 64
+"""So many messages it keeps to replay."""
+
+
+class Lie(Enum):
+    """Each liar has its own mix, so that a clumsy lie does not always give the clever one away."""
+
+    TWINS = "two entries in one round"
+    DOUBLE_VOTES = "two votes in one round"
+    HIDDEN_VOTES = "promises that hide votes"
+    FORGERIES = "invented entries and certificates"
+    REPLAYS = "what was said before"
+    SNAPSHOTS = "invented snapshots"
+
+
+MISCHIEF = 0.3
+"""How often it does something of its own when it gossips."""
+
+
+class Liar(SimNode):
+    def __init__(
+        self,
+        world: World,
+        rules: Rules,
+        me: PeerId,
+        clock: NodeClock,
+        *,
+        trains: bool = True,
+        random: Random,
+    ) -> None:
+        super().__init__(world, rules, me, clock, trains=trains)
+        self._random = random
+        self.lies = frozenset(random.sample(list(Lie), random.randint(1, len(Lie))))
+        self._heard: deque[Message] = deque(maxlen=MEMORY)
+        self._twins: dict[Digest, Entry] = {}
+        self._votes: dict[Digest, dict[PeerId, bytes]] = {}
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, SnapshotTaken) and Lie.SNAPSHOTS in self.lies:
+            event = SnapshotTaken(event.step, _digest(f"no such snapshot {event.step}"))
+        super().handle(event)
+
+    def receive(self, sender: PeerId, payload: Message | Heartbeat) -> None:
+        if not isinstance(payload, Heartbeat):
+            self._heard.append(payload)
+            if isinstance(payload, Accept):
+                self._collect(sender, payload.vote)
+        super().receive(sender, payload)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Send(peer, Propose() as proposal) if Lie.TWINS in self.lies:
+                self._send(peer, self._for_half(peer, proposal))
+            case Send(peer, Promise() as promise) if Lie.HIDDEN_VOTES in self.lies:
+                self._send(peer, self._forgetful(promise))
+            case Send(peer, Accept(vote)) if Lie.DOUBLE_VOTES in self.lies:
+                super()._carry_out(effect)
+                self._send(peer, Accept(self._sign(vote.height, vote.round, _digest("another"))))
+            case _:
+                super()._carry_out(effect)
+
+    def gossip(self) -> None:
+        super().gossip()
+        if self._random.random() >= MISCHIEF:
+            return
+        if Lie.FORGERIES in self.lies:
+            self._random.choice((self._forge, self._usurp))()
+        if Lie.REPLAYS in self.lies:
+            self._replay()
+
+    # ── two entries in one round ─────────────────────────────────────────────────────────────────
+
+    def _for_half(self, peer: PeerId, proposal: Propose) -> Propose:
+        """Every second voter is asked to accept the twin of what the others are asked for."""
+        twin = self._twin(proposal.entry)
+        if twin is None or self.state.voters.index(peer) % 2:
+            return proposal
+        if twin.digest not in self._twins:
+            self._twins[twin.digest] = twin
+            own = self._sign(twin.height, proposal.round, twin.digest)
+            self._votes[twin.digest] = {self.me: own.signature}
+        return replace(proposal, entry=twin)
+
+    def _twin(self, entry: Entry) -> Entry | None:
+        """Another entry, as good as this one."""
+        value = entry.value
+        if not isinstance(value, Roster) or len(value.participants) < 2:
+            return None
+        parts = value.participants
+        return replace(entry, value=replace(value, participants=(*parts[1:], parts[0])))
+
+    def _collect(self, sender: PeerId, vote: Vote) -> None:
+        votes = self._votes.get(vote.entry)
+        if votes is None or not verify(sender, vote.message, vote.signature):
+            return
+        votes[sender] = vote.signature
+        entry = self._twins[vote.entry]
+        electorate = self._electorate(entry)
+        if len(votes) > 1 and electorate.reached(votes.keys() & electorate.names):
+            certified = electorate.certified(vote.round, entry, votes)
+            for peer in votes.keys() - {self.me}:
+                self._send(peer, Outcome(certified))
+
+    def _electorate(self, entry: Entry) -> Electorate:
+        voters, sign = self.state.voters, signer(self.me)
+        return Electorate(self._rules, entry.height, entry.parent, voters, self.me, sign, verify)
+
+    # ── other lies ───────────────────────────────────────────────────────────────────────────────
+
+    def _forgetful(self, promise: Promise) -> Promise:
+        """It has never accepted anything, it says."""
+        if promise.accepted is None or self._random.random() < 0.5:
+            return promise
+        parent = promise.accepted.entry.parent
+        entry = Entry(promise.height, parent, Skip(self.state.step))
+        return self._electorate(entry).promise(promise.round, None)
+
+    def _forge(self) -> None:
+        """An invented entry under signatures that are made up, or were given for another one."""
+        state, chain = self.state, self.ledger.chain
+        entry = self._invented()
+        names = sorted(state.voters)
+        votes = tuple((name, signature_of(self.me, name.encode())) for name in names)
+        if chain and self._random.random() < 0.5:
+            votes = chain[-1].certificate.votes
+        certificate = Certificate(entry.height, 0, entry.digest, votes)
+        for peer in self._world.others(self.me):
+            self._send(peer, Outcome(Certified(entry, certificate)))
+
+    def _usurp(self) -> None:
+        """An invented entry in a later round, without the promises that it would need."""
+        state, entry = self.state, self._invented()
+        if self.me in state.voters:
+            electorate = self._electorate(entry)
+            rounds = range(1, 1 + len(state.voters))
+            round = next(it for it in rounds if electorate.proposer(it) == self.me)
+            for peer in self._world.others(self.me):
+                self._send(peer, Propose(round, entry))
+
+    def _invented(self) -> Entry:
+        state = self.state
+        value: Value = Skip(state.step)
+        if state.roster is None:
+            value = Roster(state.step, state.attempt, state.voters, (*state.learners, _SOMEBODY))
+        elif self._random.random() < 0.5:
+            value = Commit(state.step, state.roster.attempt, _digest("no such update"))
+        return Entry(state.height + 1, state.head, value)
+
+    def _replay(self) -> None:
+        """Something that was said before, as it was, or as a vote of the height under way."""
+        if not self._heard:
+            return
+        message = self._random.choice(self._heard)
+        if isinstance(message, Accept):
+            message = Accept(replace(message.vote, height=self.state.height + 1, voter=self.me))
+        self._send(self._random.choice(self._world.others(self.me)), message)
+
+    def _sign(self, height: int, round: int, entry: Digest) -> Vote:
+        vote = Vote(self._rules.run, height, round, entry, self.me, b"")
+        return replace(vote, signature=signature_of(self.me, vote.message))
+
+    def _send(self, peer: PeerId, message: Message) -> None:
+        self._world.send(self.me, peer, message)
+
+
+_SOMEBODY = PeerId("nobody-knows-me")
+
+
+def _digest(text: str) -> Digest:
+    return Digest(hashlib.sha256(text.encode()).hexdigest())

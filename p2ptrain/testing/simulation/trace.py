@@ -1,0 +1,90 @@
+"""What a run said and did, in lines that a person can follow: the end of a transcript."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.messages import (
+    Accept,
+    Entries,
+    EntriesRequest,
+    Message,
+    Outcome,
+    Prepare,
+    Promise,
+    Propose,
+    Refused,
+)
+from p2ptrain.ledger.values import Commit, Entry, Roster, Value
+
+LINES_MAX = 4000
+"""A run forgets its earliest lines: what matters stands at the end."""
+
+
+class Trace:
+    """Lines with the height that they are about; 0 for what happens to a node."""
+
+    def __init__(self) -> None:
+        self._lines: deque[tuple[int, str]] = deque(maxlen=LINES_MAX)
+
+    def message(self, now: float, sender: PeerId, receiver: PeerId, message: Message) -> None:
+        height = message.from_height if isinstance(message, EntriesRequest) else 0
+        height = getattr(message, "height", height)
+        line = f"{now:9.3f}  {sender} → {receiver}  {spelled(message)}"
+        self._lines.append((height, line))
+
+    def note(self, now: float, peer: PeerId, what: str) -> None:
+        self._lines.append((0, f"{now:9.3f}  {peer} {what}"))
+
+    def of_last_height(self) -> list[str]:
+        """Everything from the first word about the last height on, without what is older news."""
+        last = max((height for height, _ in self._lines), default=0)
+        lines: Iterable[tuple[int, str]] = self._lines
+        heights = [height for height, _ in lines]
+        start = heights.index(last) if last else 0
+        return [
+            text
+            for at, (height, text) in enumerate(self._lines)
+            if at >= start and height in (0, last)
+        ]
+
+
+def spelled(message: Message) -> str:
+    match message:
+        case Prepare(height, round):
+            return f"prepare {height}/{round}"
+        case Promise(height, round, accepted):
+            had = "nothing" if accepted is None else f"{accepted.round} {_entry(accepted.entry)}"
+            return f"promise {height}/{round}, accepted {had}"
+        case Propose(round, entry):
+            return f"propose {entry.height}/{round} {_entry(entry)} {spelled_value(entry.value)}"
+        case Accept(vote):
+            return f"vote {vote.height}/{vote.round} {vote.entry[:6]}"
+        case Refused(height, round, _, reason):
+            return f"refuse {height}/{round}: {reason}"
+        case Outcome(certified):
+            voters = " ".join(sorted(certified.certificate.voters))
+            return f"outcome {message.height} {_entry(certified.entry)}, signed by {voters}"
+        case EntriesRequest(from_height):
+            return f"what follows {from_height - 1}?"
+        case Entries(height, page):
+            return f"entries up to {height}: {len(page)} of them"
+        case _:
+            return type(message).__name__.lower()
+
+
+def spelled_value(value: Value) -> str:
+    match value:
+        case Roster():
+            part = " ".join(value.peers) or "nobody"
+            return f"roster {value.step}.{value.attempt} of {len(value.members)}, averaging: {part}"
+        case Commit():
+            return f"commit {value.step}.{value.attempt} {value.update[:6]}"
+        case _:
+            return f"skip {value.step}"
+
+
+def _entry(entry: Entry) -> str:
+    return entry.digest[:6]

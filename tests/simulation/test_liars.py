@@ -1,0 +1,48 @@
+"""Peers that lie: what they cannot do, and what they can but not without being found out."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.testing.simulation import PROFILES, simulate
+from p2ptrain.testing.simulation.liar import Lie
+from p2ptrain.testing.simulation.run import world_of
+
+SEEDS = range(60)
+
+
+def test_a_liar_forks_a_run_of_majorities_only_by_signing_what_proves_it() -> None:
+    reports = [simulate(seed, peers=5, steps=10, profile="liars") for seed in SEEDS]
+    assert [it for it in reports if not it.good] == []
+    forks = [fork for it in reports for fork in it.forks]
+    assert len(forks) > 2, "liars who never fork anything show nothing"
+    assert all(fork.endswith("proved guilty: p4") for fork in forks)
+    assert {it.exposed for it in reports} == {(), ("p4",)}
+
+
+def test_fewer_than_a_third_of_liars_fork_no_run_of_two_thirds() -> None:
+    reports = [simulate(seed, peers=7, steps=6, profile="strangers") for seed in SEEDS]
+    assert [it for it in reports if not it.good] == []
+    assert [it.forks for it in reports] == [()] * len(reports)
+    assert {it.commits for it in reports} == {6}
+    assert {peer for it in reports for peer in it.exposed} == {"p5", "p6"}
+
+
+def test_a_run_without_liars_exposes_nobody() -> None:
+    reports = [simulate(seed, peers=4, steps=8, profile="torn") for seed in range(10)]
+    assert {it.exposed for it in reports} == {()}
+
+
+def test_each_lie_is_told() -> None:
+    worlds = [
+        world_of(seed, peers=5, steps=1, profile=PROFILES["liars"]) for seed in range(len(SEEDS))
+    ]
+    told = {lie for world in worlds for lie in world.nodes[world.rules.founders[-1]].lies}  # type: ignore[attr-defined]
+    assert told == set(Lie)
+
+
+@pytest.mark.parametrize("lie", list(Lie))
+def test_one_lie_alone_stops_nothing(lie: Lie, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.Random.sample", lambda self, lies, k: [lie])
+    reports = [simulate(seed, peers=7, steps=4, profile="strangers") for seed in range(4)]
+    assert [it for it in reports if not it.good or it.commits != 4] == []

@@ -1,0 +1,81 @@
+"""Stopped processes, leaping clocks, cuts: each costs a member its place once at most."""
+
+from __future__ import annotations
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.state import Phase
+from p2ptrain.testing.simulation import PROFILES, simulate
+from p2ptrain.testing.simulation.clock import Clock, NodeClock
+from p2ptrain.testing.simulation.fairness import LeavesHaveCauses
+from p2ptrain.testing.simulation.run import run_to_end, world_of
+from p2ptrain.testing.simulation.world import SimWorld
+
+STOPPED_S = 20.0
+
+
+def let_pass(world: SimWorld, seconds: float) -> None:
+    until = world.now + seconds
+    while world.now < until and world.latest.phase is not Phase.ENDED:
+        assert world.clock.step()
+
+
+def leaves_of(world: SimWorld, peer: PeerId) -> int:
+    watch = next(it for it in world.checkers if isinstance(it, LeavesHaveCauses))
+    return watch.dropped[peer]
+
+
+def test_a_stopped_process_leaves_once_and_comes_back_once() -> None:
+    for seed in range(10):
+        world = world_of(seed, peers=5, steps=20, profile=PROFILES["calm"])
+        let_pass(world, 3.0 + seed / 10)
+        victim = world.nodes[PeerId(f"p{seed % 5}")]
+        world.pause_node(victim)
+        let_pass(world, STOPPED_S)
+        assert not world.latest.is_member(victim.me)
+        world.resume_node(victim)
+        assert run_to_end(world) == ""
+        assert leaves_of(world, victim.me) == 1
+        assert world.latest.is_member(victim.me)
+        assert [text for checker in world.checkers for text in checker.violations] == []
+        others = world.rules.founders
+        assert sum(leaves_of(world, peer) for peer in others) == 1
+
+
+def test_a_short_stop_costs_nobody_a_place() -> None:
+    """Shorter than the silence that the detector allows."""
+    world = world_of(1, peers=5, steps=12, profile=PROFILES["calm"])
+    let_pass(world, 3.0)
+    for peer in world.rules.founders:
+        world.pause_node(world.nodes[peer])
+        let_pass(world, 3.0)
+        world.resume_node(world.nodes[peer])
+        let_pass(world, 2.0)
+    assert run_to_end(world) == ""
+    assert sum(leaves_of(world, peer) for peer in world.rules.founders) == 0
+
+
+def test_a_clock_that_leaps_makes_its_node_suspect_nobody() -> None:
+    for leap_s in (1.0, 5.0, 60.0, 100_000.0):
+        world = world_of(2, peers=4, steps=6, profile=PROFILES["calm"])
+        let_pass(world, 2.5)
+        world.leap(world.nodes[PeerId("p2")], leap_s)
+        assert run_to_end(world) == ""
+        assert sum(leaves_of(world, peer) for peer in world.rules.founders) == 0
+        assert [text for checker in world.checkers for text in checker.violations] == []
+
+
+def test_a_clock_that_drifts_rings_in_its_own_time_and_never_too_early() -> None:
+    world = Clock()
+    fast = NodeClock(world, 1.25)
+    fast.leap(3.0)
+    assert fast.now == 3.0
+    world.after(fast.time_until(8.0), lambda: None)
+    world.step()
+    assert 8.0 <= fast.now < 8.0 + 1e-6
+    assert fast.time_until(2.0) == 0.0
+
+
+def test_troubled_worlds_are_troubled() -> None:
+    reports = [simulate(seed, peers=5, steps=8, profile="crowd") for seed in range(6)]
+    assert sum(it.members_seen for it in reports) > 50
+    assert [it for it in reports if not it.good] == []
