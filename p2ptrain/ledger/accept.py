@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.reducing import failure_known, finished_update, result_is_stale, survivors
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, why_invalid
@@ -29,11 +30,14 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`fetch` names the update whose bytes would make a Commit acceptable."""
+    """`fetch` names the update whose bytes would make a Commit acceptable; `evidence` is what the
+    proposer seems not to know.
+    """
 
     answer: Answer
     reason: str
     fetch: Digest | None = None
+    evidence: Evidence | None = None
 
 
 _YES = Verdict(Answer.YES, "it fits what this node knows")
@@ -84,6 +88,9 @@ def _judge_roster(
     if state.is_member(me) and me not in roster.members and view.stays(me):
         return Verdict(Answer.NO, f"it drops {me}, which is here")
     for peer in roster.members:
+        evidence = view.accused.get(peer)
+        if evidence is not None:
+            return Verdict(Answer.NO, f"there is evidence against {peer}", evidence=evidence)
         if not state.is_member(peer) and not view.allows(peer):
             return Verdict(Answer.LATER, f"{peer} is not on this node's allowlist")
     own = _judge_own_part(state, view, roster)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ledger.canonical import canonical, parse, read_int, read_map
+from p2ptrain.ledger.evidence import Statement
 from p2ptrain.ledger.messages import MESSAGE_BYTES_MAX, Accepted
 from p2ptrain.ledger.reading import entry_from_plain
 from p2ptrain.ledger.values import Entry
@@ -44,6 +45,17 @@ class Acceptor:
             return False
         accepted = self.accepted
         return accepted is None or accepted.round < round or accepted.entry == entry
+
+    def may_have_said(self, statement: Statement) -> bool:
+        """Whether a signed statement can be this voter's own, by what it remembers."""
+        round, entry, until = statement.claim
+        if max(round, statement.promised or 0) > self.promised:
+            return False
+        if self.accepted is None or round > self.accepted.round:
+            return entry is None
+        if round == self.accepted.round:
+            return entry == self.accepted.entry.digest
+        return until <= self.accepted.round
 
     def records(self) -> list[bytes]:
         """The fewest records that rebuild this acceptor."""

@@ -11,7 +11,7 @@ sockets, no disk, no clock: `now` comes with every call and never goes back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from p2ptrain.errors import RemoteProtocolError
@@ -19,12 +19,23 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger import accept, propose
 from p2ptrain.ledger.acceptor import Acceptor, recall
 from p2ptrain.ledger.catchup import Catchup, page_from
-from p2ptrain.ledger.effects import Announce, AskEntries, Decided, Effect, Note, Send
+from p2ptrain.ledger.effects import (
+    Accuse,
+    Announce,
+    AskEntries,
+    Decided,
+    Effect,
+    IdentityInUse,
+    Note,
+    Send,
+)
 from p2ptrain.ledger.electorate import Electorate, Sign
-from p2ptrain.ledger.events import Event, Heard, Received
+from p2ptrain.ledger.events import Accused, Event, Heard, Received
+from p2ptrain.ledger.evidence import Evidence, Statement, check_evidence
 from p2ptrain.ledger.gathering import Wish
 from p2ptrain.ledger.instance import Counsel, Instance, Judge
 from p2ptrain.ledger.messages import (
+    Accusation,
     Entries,
     EntriesRequest,
     Message,
@@ -35,9 +46,10 @@ from p2ptrain.ledger.messages import (
 from p2ptrain.ledger.pace import earliest
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis
-from p2ptrain.ledger.values import Certified, Commit, Value
+from p2ptrain.ledger.values import Certified, Commit, Roster, Value
 from p2ptrain.ledger.verify import Verify, check_certified
 from p2ptrain.ledger.view import View
+from p2ptrain.ledger.witness import HEIGHTS_KEPT, Witness, statements_in, statements_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +98,9 @@ class Ledger:
         self.view = View(me)
         self._sign = sign
         self._verify = verify
+        self._silent = False
+        self._witness = Witness(rules, verify)
+        self._voters_ever = set(rules.founders)
         self._catchup = Catchup()
         for certified in chain:
             self._append(certified, apply(rules, self.state, certified.entry))
@@ -107,6 +122,9 @@ class Ledger:
             case Heard(peer, height):
                 self._catchup.heard(peer, height, self.state.height, now)
                 news = False
+            case Accused(evidence):
+                effects = self._accuse(evidence)
+                news = True
             case _:
                 news = self.view.note(event)
                 self._wanted = None if news else self._wanted
@@ -152,26 +170,40 @@ class Ledger:
             case Entries(height, certified):
                 return self._take_entries(sender, height, certified, now)
             case Outcome(certified):
-                return self._take_entries(sender, message.height, (certified,), now)
+                return self._take_entries(sender, message.height, (certified,), now, live=True)
+            case Accusation(evidence):
+                return self._accuse(evidence)
             case _:
                 return self._receive_vote(sender, message, now)
 
     def _receive_vote(self, sender: PeerId, message: Message, now: float) -> list[Effect]:
         """A message of consensus: of the height under way, of one that is over, or of one ahead."""
-        assert not isinstance(message, Outcome | Entries | EntriesRequest)
+        assert not isinstance(message, Outcome | Entries | EntriesRequest | Accusation)
+        if sender == self.me:
+            kind = type(message).__name__
+            return self._stop_voting(f"another process sent a {kind} as {self.me}")
         due = self.state.height + 1
         if message.height == due:
-            return self._instance.receive(sender, message, now)
+            effects = self._listen(due, statements_in(sender, message))
+            return effects + self._instance.receive(sender, message, now)
         if message.height < due:
-            behind = isinstance(message, Prepare | Propose)
-            return [Send(sender, self.page(message.height))] if behind else []
+            if isinstance(message, Prepare | Propose):
+                return [Send(sender, self.page(message.height))]
+            recent = message.height + HEIGHTS_KEPT > due
+            return self._listen(message.height, statements_in(sender, message)) if recent else []
         if self.state.is_member(sender):
             self._ahead[sender] = message
         self._catchup.heard(sender, message.height - 1, self.state.height, now)
         return []
 
     def _take_entries(
-        self, sender: PeerId, height: int, page: Sequence[Certified], now: float
+        self,
+        sender: PeerId,
+        height: int,
+        page: Sequence[Certified],
+        now: float,
+        *,
+        live: bool = False,
     ) -> list[Effect]:
         effects: list[Effect] = []
         self._catchup.heard(sender, height, self.state.height, now)
@@ -180,7 +212,7 @@ class Ledger:
                 effects += self._compare(sender, certified)
             elif certified.entry.height == self.state.height + 1:
                 try:
-                    effects += self._adopt(certified, now)
+                    effects += self._adopt(certified, now, live=live)
                 except RemoteProtocolError as exc:
                     self._catchup.disproved(sender, self.state.height)
                     return [*effects, Note(f"{sender} sent a bad entry: {exc.what}")]
@@ -188,14 +220,87 @@ class Ledger:
         return effects
 
     def _compare(self, sender: PeerId, certified: Certified) -> list[Effect]:
-        ours = self.chain[certified.entry.height - 1].entry
-        if ours.digest == certified.entry.digest:
+        ours = self.chain[certified.entry.height - 1]
+        height = ours.entry.height
+        if ours.entry.digest == certified.entry.digest:
             return []
-        return [Note(f"{sender} shows another entry {ours.height} than ours: a fork, or a forgery")]
+        effects = self._accuse(*self._witness.compare(ours, certified), found=True)
+        return [
+            *effects,
+            Note(f"{sender} shows another entry {height} than ours: a fork, or a forgery"),
+        ]
 
-    def _adopt(self, certified: Certified, now: float) -> list[Effect]:
+    def _adopt(self, certified: Certified, now: float, *, live: bool) -> list[Effect]:
+        """`live` if it was announced as it was decided. In older entries may stand votes that this
+        node gave before it lost its disk; they bind nobody any more.
+        """
         state = check_certified(self.rules, self.state, certified, self._verify)
-        return self._move_on(certified, state, now)
+        votes = (it for it in statements_of(certified.certificate) if live or it[0] != self.me)
+        effects = self._listen(state.height, votes, genuine=True)
+        return effects + self._move_on(certified, state, now)
+
+    # ── accountability ───────────────────────────────────────────────────────────────────────────
+
+    def _listen(
+        self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool = False
+    ) -> list[Effect]:
+        """Take in what voters signed: who contradicts itself is accused."""
+        effects: list[Effect] = []
+        for peer, statement in said:
+            if peer == self.me:
+                effects += self._hear_myself(height, statement, genuine=genuine)
+            elif peer in self._voters_ever and peer not in self.view.accused:
+                evidence = self._witness.hear(height, peer, statement, genuine=genuine)
+                effects += [] if evidence is None else self._accuse(evidence, found=True)
+        return effects
+
+    def _hear_myself(self, height: int, statement: Statement, *, genuine: bool) -> list[Effect]:
+        """Is it this process that said so? It remembers nothing of heights that are over, nor of
+        those before heights that it has records of.
+        """
+        if (
+            self._acceptors
+            or height <= self.state.height
+            or self._instance.acceptor.may_have_said(statement)
+        ):
+            return []
+        message = statement.message(self.rules.run, height)
+        if not genuine and not self._verify(self.me, message, statement.signature):
+            return []
+        what = "vote" if statement.promised is None else "promise"
+        return self._stop_voting(f"a {what} of {self.me} at height {height} is not in its records")
+
+    def _accuse(self, *found_out: Evidence, found: bool = False) -> list[Effect]:
+        """Hold this against its peer from now on; `found` if it was found here, then all are told.
+
+        Only against voters, present or past: strangers' quarrels must not fill the memory.
+        """
+        effects: list[Effect] = []
+        for evidence in found_out:
+            if evidence.peer in self.view.accused or evidence.peer not in self._voters_ever:
+                continue
+            fault = check_evidence(self.rules, evidence, self._verify)
+            if fault:
+                effects.append(Note(f"evidence against {evidence.peer} proves nothing: {fault}"))
+                continue
+            self.view.accused[evidence.peer] = evidence
+            self._wanted = None
+            effects += [Accuse(evidence), Note(evidence.words)]
+            if found:
+                effects.append(Announce(Accusation(evidence)))
+            if evidence.peer == self.me and evidence.height > self.state.height:
+                effects += self._stop_voting(evidence.words)
+        return effects
+
+    def _stop_voting(self, what: str) -> list[Effect]:
+        """Two processes with one identity would contradict each other: this one only follows."""
+        if self._silent:
+            return []
+        self._silent = True
+        acceptor = self._instance.acceptor
+        self._acceptors[acceptor.height] = acceptor
+        self._instance = self._next_instance()
+        return [IdentityInUse(what)]
 
     # ── time and knowledge ───────────────────────────────────────────────────────────────────────
 
@@ -246,6 +351,7 @@ class Ledger:
     def _move_on(self, certified: Certified, state: LedgerState, now: float) -> list[Effect]:
         before = self.state
         self._append(certified, state)
+        self._witness.entered(state.height)
         self.view.entered(before, state)
         self._wanted = None
         self._instance = self._next_instance()
@@ -261,6 +367,8 @@ class Ledger:
         if isinstance(value, Commit):
             height = certified.entry.height
             self.updates[value.step] = CommittedUpdate(value.step, height, value.update)
+        elif isinstance(value, Roster):
+            self._voters_ever.update(value.voters)
         self.state = state
 
     def _next_instance(self) -> Instance:
@@ -273,5 +381,6 @@ class Ledger:
             self.me,
             self._sign,
             self._verify,
+            self._silent,
         )
         return Instance(electorate, self._acceptors.pop(height, Acceptor(height)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.messages import Message
 from p2ptrain.ledger.values import Certified
 
@@ -62,10 +63,33 @@ class AskEntries:
 
 
 @dataclass(frozen=True, slots=True)
+class Accuse:
+    """Keep this evidence durably, one file a peer, and hand it in as Accused after each restart.
+
+    It comes once for each accused peer; writing it twice is harmless. If `evidence.peer` is this
+    node, a copy of it has voted on its own: tell the operator.
+    """
+
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityInUse:
+    """Something was said in this node's name that its records do not have: another process uses
+    the same identity, or this one lost its records. From now on the ledger follows, but does not
+    vote, until the process is started again. Tell the operator.
+    """
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A decision and its reason, for the journal. Nothing depends on it."""
 
     text: str
 
 
-Effect = Persist | Send | Announce | Decided | FetchUpdate | AskEntries | Note
+Effect = (
+    Persist | Send | Announce | Decided | FetchUpdate | AskEntries | Accuse | IdentityInUse | Note
+)

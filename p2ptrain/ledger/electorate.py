@@ -27,7 +27,10 @@ Sign = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """The voters, ranked, whose quorum decides `height`, and `me`, who may be one of them."""
+    """The voters, ranked, whose quorum decides `height`, and `me`, who may be one of them.
+
+    `silent` if this process must not use its vote, because another may be using it.
+    """
 
     rules: Rules
     height: int
@@ -36,6 +39,7 @@ class Electorate:
     me: PeerId
     sign: Sign
     verify: Verify
+    silent: bool = False
     names: frozenset[PeerId] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -43,7 +47,7 @@ class Electorate:
 
     @property
     def votes_here(self) -> bool:
-        return self.me in self.names
+        return self.me in self.names and not self.silent
 
     def proposer(self, round: int) -> PeerId:
         return self.voters[(self.height + round) % len(self.voters)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.messages import Message
 
 
@@ -112,6 +113,13 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class Accused:
+    """Evidence that this node kept, or was given. It is checked before it counts."""
+
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Only time has passed."""
 
@@ -129,5 +137,6 @@ Event = (
     | Leaving
     | Allowed
     | Heard
+    | Accused
     | Tick
 )

@@ -107,6 +107,7 @@ def _membership_only(state: LedgerState, view: View) -> Wish | None:
         return None
     joiners = [peer for peer in members[1] if not state.is_member(peer)]
     leavers = [voter for voter in state.voters if voter not in members[0]]
+    leavers += [peer for peer in state.learners if peer in view.accused]
     if not joiners and not leavers:
         return None
     reason = f"{len(joiners)} join, {len(leavers)} leave"

@@ -25,6 +25,7 @@ from p2ptrain.ledger.leading import Leading
 from p2ptrain.ledger.messages import (
     Accept,
     Accepted,
+    Accusation,
     Message,
     Prepare,
     Promise,
@@ -207,11 +208,16 @@ class Instance:
         self.pending = None
         self._fetch.stop()
         if verdict.answer is Answer.NO:
-            refusal = self._refusal(proposer, proposal.round, verdict.reason)
-            return [refusal, Note(f"no vote for {proposer}'s proposal: {verdict.reason}")]
+            return self._refuse(proposer, proposal.round, verdict)
         record = self.acceptor.accept(proposal.round, proposal.entry)
         vote = self.electorate.vote(proposal.round, proposal.entry)
         return [Persist(record), Send(proposer, Accept(vote))]
+
+    def _refuse(self, proposer: PeerId, round: int, verdict: Verdict) -> list[Effect]:
+        effects: list[Effect] = [self._refusal(proposer, round, verdict.reason)]
+        if verdict.evidence is not None:
+            effects.append(Send(proposer, Accusation(verdict.evidence)))
+        return [*effects, Note(f"no vote for {proposer}'s proposal: {verdict.reason}")]
 
     def _wait(
         self, verdict: Verdict, proposer: PeerId, counsel: Counsel, now: float

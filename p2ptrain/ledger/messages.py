@@ -4,9 +4,11 @@
     proposer ──Propose──► voters ──Accept───► proposer         or Refused, with the reason
     proposer ──Outcome──► everybody                            an entry with its certificate
     anybody ──EntriesRequest──► anybody ──Entries──►           catching up
+    anybody ──Accusation──► everybody                          two contradicting signatures
 
 A message is canonical JSON: {"kind": …, its fields}. Promises and votes are signed, everything else
-is as good as its contents: an Outcome proves itself, and the network authenticates the sender.
+is as good as its contents: an Outcome or an Accusation proves itself, and the network authenticates
+the sender.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.values import Certified, Entry, Vote
 
 MESSAGE_BYTES_MAX = 1 << 20
@@ -116,4 +119,13 @@ class Entries:
     certified: tuple[Certified, ...]
 
 
-Message = Prepare | Promise | Propose | Accept | Refused | Outcome | EntriesRequest | Entries
+@dataclass(frozen=True, slots=True)
+class Accusation:
+    """Somebody signed two statements that contradict each other. It proves itself."""
+
+    evidence: Evidence
+
+
+Message = (
+    Prepare | Promise | Propose | Accept | Refused | Outcome | EntriesRequest | Entries | Accusation
+)

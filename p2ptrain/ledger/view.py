@@ -23,6 +23,7 @@ from p2ptrain.ledger.events import (
     SnapshotTaken,
     UpdateHeld,
 )
+from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import MEMBERS_MAX
 
@@ -39,7 +40,7 @@ SNAPSHOTS_MAX = 8
 class View:
     """`enough_since`: when a quorum and enough contributors were first seen ready for this step.
     `failed_since`, `done_since`: when the first failure, the first result of the reduce under way
-    became known.
+    became known. `accused`: the voters against whom there is evidence, for ever.
     """
 
     me: PeerId
@@ -47,6 +48,7 @@ class View:
     leaving: set[PeerId] = field(default_factory=set)
     joining: dict[PeerId, None] = field(default_factory=dict)
     allowed: frozenset[PeerId] | None = None
+    accused: dict[PeerId, Evidence] = field(default_factory=dict)
     ready: dict[PeerId, Ready] = field(default_factory=dict)
     done: dict[PeerId, ReduceDone] = field(default_factory=dict)
     failed: dict[PeerId, ReduceFailed] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class View:
 
     def stays(self, peer: PeerId) -> bool:
         """Whether nothing but a fault would make `peer` leave."""
-        return peer not in self.leaving and self.allows(peer)
+        return peer not in self.leaving and peer not in self.accused and self.allows(peer)
 
     def note(self, event: Event) -> bool:
         """Take a report in. False if it told nothing new."""

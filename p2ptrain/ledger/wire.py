@@ -17,12 +17,14 @@ from p2ptrain.ledger.canonical import (
     read_signature,
     spell_signature,
 )
+from p2ptrain.ledger.evidence import evidence_from_plain
 from p2ptrain.ledger.messages import (
     MESSAGE_BYTES_MAX,
     PAGE_ENTRIES_MAX,
     REASON_CHARACTERS_MAX,
     Accept,
     Accepted,
+    Accusation,
     Entries,
     EntriesRequest,
     Message,
@@ -74,6 +76,8 @@ def _plain(message: Message) -> dict[str, object]:
             return {"kind": "entries-request", "from_height": from_height}
         case Entries(height, page):
             return {"kind": "entries", "height": height, "certified": [it.plain() for it in page]}
+        case Accusation(evidence):
+            return {"kind": "accusation", "evidence": evidence.plain()}
 
 
 def _promise_plain(promise: Promise) -> dict[str, object]:
@@ -178,6 +182,10 @@ def _read_entries(fields: Fields) -> Message:
     return Entries(read_int(fields["height"], "height"), tuple(map(certified_from_plain, page)))
 
 
+def _read_accusation(fields: Fields) -> Message:
+    return Accusation(evidence_from_plain(fields["evidence"]))
+
+
 _READERS: dict[str, tuple[frozenset[str], Callable[[Fields], Message]]] = {
     "prepare": (frozenset({"height", "round"}), _read_prepare),
     "promise": (frozenset({"height", "round", "accepted", "signature"}), _read_promise),
@@ -187,4 +195,5 @@ _READERS: dict[str, tuple[frozenset[str], Callable[[Fields], Message]]] = {
     "outcome": (frozenset({"certified"}), _read_outcome),
     "entries-request": (frozenset({"from_height"}), _read_request),
     "entries": (frozenset({"height", "certified"}), _read_entries),
+    "accusation": (frozenset({"evidence"}), _read_accusation),
 }

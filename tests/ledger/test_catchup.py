@@ -8,7 +8,7 @@ import pytest
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.catchup import ANSWER_S, SETTLE_S, Catchup, page_from
-from p2ptrain.ledger.effects import AskEntries, Decided, Note
+from p2ptrain.ledger.effects import Accuse, AskEntries, Decided, Note
 from p2ptrain.ledger.events import Heard, Received, ReduceDone, Tick
 from p2ptrain.ledger.messages import (
     PAGE_BYTES_MAX,
@@ -128,6 +128,16 @@ def test_another_entry_at_a_decided_height_is_reported_as_a_fork() -> None:
     rules = some.rules
     other = certify(rules, chain_of(rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
     effects = some.tell("a", Received(D, Outcome(other)))
+    assert effects[-1] == Note("d shows another entry 1 than ours: a fork, or a forgery")
+    accused = [effect.evidence.peer for effect in effects if isinstance(effect, Accuse)]
+    assert accused == [A, B, C]
+
+
+def test_a_forged_fork_accuses_nobody() -> None:
+    some = old_and_new()
+    other = certify(some.rules, chain_of(some.rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
+    forged = replace(other.certificate, votes=((A, b"forged"), *other.certificate.votes[1:]))
+    effects = some.tell("a", Received(D, Outcome(replace(other, certificate=forged))))
     assert effects == [Note("d shows another entry 1 than ours: a fork, or a forgery")]
 
 

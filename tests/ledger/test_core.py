@@ -127,7 +127,9 @@ def test_strangers_messages_of_later_heights_are_not_kept() -> None:
 def test_late_answers_to_decided_heights_are_ignored() -> None:
     some = Group(small_rules())
     some.ready("a b c")
-    vote = some["a"]._instance.electorate.vote(0, Entry(1, digest("a run"), Skip(0)))
+    accepted = some["b"]._instance.acceptor.accepted
+    assert accepted is not None
+    vote = some["a"]._instance.electorate.vote(0, accepted.entry)
     some.deliver()
     assert some.tell("b", Received(A, Accept(vote))) == []
 

@@ -21,9 +21,11 @@ from p2ptrain.ledger.events import (
     Tick,
     UpdateHeld,
 )
+from p2ptrain.ledger.evidence import Evidence, Statement
 from p2ptrain.ledger.messages import (
     Accept,
     Accepted,
+    Accusation,
     Entries,
     EntriesRequest,
     Message,
@@ -34,7 +36,16 @@ from p2ptrain.ledger.messages import (
     Propose,
     Refused,
 )
-from p2ptrain.ledger.values import Commit, Entry, Participant, Roster, Skip, Vote, promise_message
+from p2ptrain.ledger.values import (
+    Commit,
+    Entry,
+    Participant,
+    Roster,
+    Skip,
+    Vote,
+    promise_message,
+    vote_message,
+)
 from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.checkers import VotesAreKept
 from p2ptrain.testing.simulation.disk import Disk, signature_of, signer, verify
@@ -50,8 +61,22 @@ CERTIFIED = [certify(RULES, START, VALUES[0]), certify(RULES, START, VALUES[1])]
 CERTIFIED += [certify(RULES, OPEN, VALUES[2]), certify(RULES, OPEN, VALUES[3])]
 
 PEERS = st.sampled_from([A, B, C, D])
+OTHERS = st.sampled_from([B, C, D])
+"""Who else signs: what a signs itself, only a can sign."""
 NUMBERS = st.integers(0, 4)
 ENTRY = st.sampled_from(ENTRIES)
+
+
+def double_vote(peer: PeerId, height: int, round: int) -> Evidence:
+    digests = [entry.digest for entry in ENTRIES if entry.height == height][:2]
+    one, other = (
+        Statement(None, round, it, signature_of(peer, vote_message(RULES.run, height, round, it)))
+        for it in digests
+    )
+    return Evidence(RULES.run, height, peer, one, other)
+
+
+EVIDENCE = st.builds(double_vote, OTHERS, st.integers(1, 2), NUMBERS)
 
 
 def signed_promise(voter: PeerId, round: int, accepted: Accepted | None, entry: Entry) -> bytes:
@@ -69,7 +94,7 @@ def promises(draw: st.DrawFn, sender: PeerId) -> Promise:
 @st.composite
 def proposals(draw: st.DrawFn) -> Propose:
     entry, round, proofs = draw(ENTRY), draw(NUMBERS), []
-    for voter in draw(st.sets(PEERS)):
+    for voter in draw(st.sets(OTHERS)):
         accepted = draw(st.none() | st.builds(Accepted, NUMBERS, ENTRY))
         signature = signed_promise(voter, round, accepted, entry)
         said = (None, None) if accepted is None else (accepted.round, accepted.entry.digest)
@@ -90,7 +115,7 @@ def _parts(vote: Vote) -> tuple[object, ...]:
 
 @st.composite
 def received(draw: st.DrawFn) -> Received:
-    sender = draw(PEERS)
+    sender = draw(OTHERS)
     message: Message = draw(
         st.one_of(
             st.builds(Prepare, st.integers(1, 3), NUMBERS),
@@ -101,6 +126,7 @@ def received(draw: st.DrawFn) -> Received:
             st.builds(Outcome, st.sampled_from(CERTIFIED)),
             st.builds(EntriesRequest, NUMBERS),
             st.builds(Entries, NUMBERS, st.lists(st.sampled_from(CERTIFIED)).map(tuple)),
+            st.builds(Accusation, EVIDENCE),
         )
     )
     return Received(sender, message)

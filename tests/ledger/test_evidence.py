@@ -1,0 +1,417 @@
+"""Who signs two things that exclude each other is found out, shown to all, and has to go."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.acceptor import Acceptor, recall
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.effects import Accuse, Announce, Effect, IdentityInUse, Note, Persist, Send
+from p2ptrain.ledger.events import Accused, Joining, Received, ReduceFailed
+from p2ptrain.ledger.evidence import (
+    Evidence,
+    Statement,
+    check_evidence,
+    contradict,
+    decode_evidence,
+    encode_evidence,
+)
+from p2ptrain.ledger.messages import (
+    Accept,
+    Accepted,
+    Accusation,
+    Entries,
+    Outcome,
+    Prepare,
+    Promise,
+    PromiseProof,
+    Propose,
+)
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import genesis
+from p2ptrain.ledger.values import Entry, Skip, Vote
+from p2ptrain.ledger.wire import decode, encode
+from p2ptrain.ledger.witness import HEIGHTS_KEPT, STATEMENTS_MAX, Witness
+from p2ptrain.testing.ledgers import Group, Letter, certify, digest, peers, small_rules
+from p2ptrain.testing.simulation.disk import signature_of, signer, verify
+
+A, B, C, D = peers("a b c d")
+RULES = small_rules()
+X, Y = digest("x"), digest("y")
+
+
+def vote(round: int, entry: str = "x") -> Statement:
+    return Statement(None, round, digest(entry), b"")
+
+
+def promise(promised: int, round: int | None = None, entry: str | None = None) -> Statement:
+    return Statement(promised, round, None if entry is None else digest(entry), b"")
+
+
+def signed(peer: PeerId, statement: Statement, height: int = 1, rules: Rules = RULES) -> Statement:
+    signature = signature_of(peer, statement.message(rules.run, height))
+    return Statement(statement.promised, statement.round, statement.entry, signature)
+
+
+def evidence_against(peer: PeerId, height: int = 1) -> Evidence:
+    one, other = (signed(peer, vote(0, entry), height) for entry in "xy")
+    return Evidence(RULES.run, height, peer, one, other)
+
+
+# ── what contradicts what ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "lie"),
+    [
+        (vote(0, "x"), vote(0, "y"), True),
+        (vote(0, "x"), vote(0, "x"), False),
+        (vote(0, "x"), vote(1, "y"), False),
+        (promise(2), vote(1, "x"), True),
+        (promise(2), vote(2, "x"), False),
+        (promise(2, 1, "x"), vote(1, "x"), False),
+        (promise(2, 1, "x"), vote(1, "y"), True),
+        (promise(3, 1, "x"), vote(0, "y"), False),
+        (promise(3, 1, "x"), vote(2, "y"), True),
+        (promise(1), promise(2, 0, "x"), True),
+        (promise(1), promise(3, 1, "x"), False),
+        (promise(5, 3, "x"), promise(7), True),
+        (promise(5, 3, "x"), promise(7, 3, "x"), False),
+        (promise(5, 3, "x"), promise(7, 4, "y"), True),
+        (promise(5, 3, "x"), promise(7, 5, "y"), False),
+        (promise(5, 3, "x"), promise(5, 2, "y"), True),
+    ],
+)
+def test_what_no_honest_voter_signs_both_of(one: Statement, other: Statement, lie: bool) -> None:
+    assert contradict(one, other) is contradict(other, one) is lie
+
+
+STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.sampled_from("xyz")), max_size=30)
+
+
+@given(STEPS, st.sets(st.integers(0, 30)))
+def test_an_honest_voter_never_contradicts_itself(
+    steps: list[tuple[bool, int, str]], crashes: set[int]
+) -> None:
+    """Whatever it is asked, in any order, restarted from its records as often as one likes."""
+    entries = {name: Entry(1, digest("p"), Skip(ord(name))) for name in "xyz"}
+    acceptor, records, said = Acceptor(1), [], []
+    for index, (votes, round, name) in enumerate(steps):
+        if votes and acceptor.may_accept(round, entries[name]):
+            records.append(acceptor.accept(round, entries[name]))
+            said.append(Statement(None, round, entries[name].digest, b""))
+        elif not votes and round > acceptor.promised:
+            records.append(acceptor.promise(round))
+            last = acceptor.accepted
+            said.append(
+                Statement(round, last and last.round, last and last.entry.digest, signature=b"")
+            )
+        if index in crashes:
+            acceptor = recall(records, after_height=0).get(1, Acceptor(1))
+        assert all(acceptor.may_have_said(each) for each in said)
+    assert not any(contradict(one, other) for one, other in combinations(said, 2))
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [vote(3, "x"), vote(2, "y"), promise(6), promise(4), promise(4, 1, "x"), promise(2, 3, "x")],
+)
+def test_a_voter_knows_what_it_cannot_have_said(foreign: Statement) -> None:
+    entry = Entry(1, digest("p"), Skip(0))
+    acceptor = Acceptor(1)
+    acceptor.accept(2, entry)
+    acceptor.promise(5)
+    assert not acceptor.may_have_said(foreign)
+    assert acceptor.may_have_said(Statement(None, 2, entry.digest, b""))
+    assert acceptor.may_have_said(vote(1, "y"))
+    assert not Acceptor(1).may_have_said(vote(0, "x"))
+
+
+# ── evidence as a value ──────────────────────────────────────────────────────────────────────────
+
+
+def test_anybody_can_check_evidence() -> None:
+    evidence = evidence_against(B)
+    assert check_evidence(RULES, evidence, verify) == ""
+    other = Rules(digest("other"), (A,), 1, 1, 1, 1)  # type: ignore[arg-type]
+    assert check_evidence(other, evidence, verify) == "it is of another run"
+    forged = Evidence(RULES.run, 1, C, evidence.one, evidence.other)
+    assert check_evidence(RULES, forged, verify) == "c did not sign it"
+    elsewhere = Evidence(RULES.run, 2, B, evidence.one, evidence.other)
+    assert check_evidence(RULES, elsewhere, verify) == "b did not sign it"
+
+
+def test_evidence_says_in_words_what_was_done() -> None:
+    said = Evidence(RULES.run, 4, B, promise(3, 1, "x"), promise(5)).words
+    assert said == (
+        "b signed what excludes each other at height 4: a promise of round 3, having accepted "
+        f"{X[:8]} last, in round 1; and a promise of round 5, having accepted nothing"
+    )
+
+
+def test_what_is_no_contradiction_cannot_be_evidence() -> None:
+    with pytest.raises(ValueError, match="can both be honest"):
+        Evidence(RULES.run, 1, B, vote(0), vote(1))
+    with pytest.raises(ValueError, match="a vote is for an entry"):
+        Statement(None, None, None, b"")
+
+
+def test_evidence_reads_back_as_itself() -> None:
+    for evidence in (
+        evidence_against(B),
+        Evidence(RULES.run, 2, C, promise(5, 3, "x"), promise(7)),
+    ):
+        assert decode_evidence(encode_evidence(evidence)) == evidence
+        assert decode(encode(Accusation(evidence))) == Accusation(evidence)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("statements", []),
+        ("statements", [[None, 0, X, ""], [None, 1, X, ""]]),
+        ("statements", [[None, 0, X], [None, 0, Y, ""]]),
+        ("statements", [[None, None, None, ""], [None, 0, Y, ""]]),
+        ("height", 0),
+        ("peer", ""),
+        ("run", "x"),
+    ],
+)
+def test_ill_formed_evidence_is_refused(field: str, value: object) -> None:
+    plain = json.loads(encode_evidence(evidence_against(B)))
+    with pytest.raises(RemoteProtocolError):
+        decode_evidence(json.dumps({**plain, field: value}).encode())
+
+
+# ── the witness ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_witness_checks_no_signature_before_there_is_something_to_compare() -> None:
+    checked = []
+
+    def counting(peer: PeerId, message: bytes, signature: bytes) -> bool:
+        checked.append(peer)
+        return verify(peer, message, signature)
+
+    witness = Witness(RULES, counting)
+    for _ in range(3):
+        assert witness.hear(1, B, signed(B, vote(0, "x"))) is None
+    assert checked == []
+    evidence = witness.hear(1, B, signed(B, vote(0, "y")))
+    assert (evidence, checked) == (evidence_against(B), [B, B])
+
+
+def test_forged_statements_neither_accuse_nor_hide() -> None:
+    witness = Witness(RULES, verify)
+    assert witness.hear(1, B, vote(0, "x")) is None
+    assert witness.hear(1, B, signed(B, vote(0, "y"))) is None
+    assert witness.hear(1, B, Statement(None, 0, X, b"forged")) is None
+    assert witness.hear(1, B, signed(B, vote(0, "x"))) is not None
+
+
+def test_the_witness_remembers_a_bounded_number() -> None:
+    witness = Witness(RULES, verify)
+    for round in range(3 * STATEMENTS_MAX):
+        witness.hear(1, B, signed(B, vote(round)))
+    assert len(witness._memory[1][B]) == STATEMENTS_MAX
+    for height in range(1, 10):
+        witness.hear(height, B, signed(B, vote(0), height))
+        witness.entered(height)
+    assert sorted(witness._memory) == list(range(10 - HEIGHTS_KEPT, 10))
+
+
+# ── among ledgers ────────────────────────────────────────────────────────────────────────────────
+
+
+def voted(peer: PeerId, name: str, round: int = 0) -> Accept:
+    statement = signed(peer, vote(round, name))
+    return Accept(Vote(RULES.run, 1, round, digest(name), peer, statement.signature))
+
+
+def accusations(effects: list[Effect]) -> list[PeerId]:
+    return [effect.evidence.peer for effect in effects if isinstance(effect, Accuse)]
+
+
+def test_who_votes_twice_in_one_round_is_accused_before_everybody() -> None:
+    some = Group(RULES)
+    effects = some.tell("b", Received(C, voted(C, "x")), Received(C, voted(C, "y")))
+    assert [type(each) for each in effects[:3]] == [Accuse, Note, Announce]
+    assert accusations(effects) == [C]
+    some.deliver()
+    assert all(list(some[name].view.accused) == [C] for name in "ab")
+
+
+def test_who_accepts_what_it_had_promised_not_to_is_accused() -> None:
+    some = Group(RULES)
+    said = signed(C, promise(2))
+    some.tell("a", Received(C, Promise(1, 2, None, said.signature)))
+    effects = some.tell("a", Received(C, voted(C, "x", 1)))
+    assert accusations(effects) == [C]
+
+
+def test_promises_that_come_with_a_proposal_are_heard_too() -> None:
+    some = Group(RULES)
+    accepted = Accepted(0, Entry(1, some["a"].state.head, Skip(0)))
+    own = some["b"]._instance.electorate.promise(1, accepted)
+    some.tell("a", Received(B, Promise(1, 1, accepted, own.signature)))
+    other = signed(B, promise(4))
+    proposal = Propose(4, accepted.entry, (PromiseProof(B, None, None, other.signature),))
+    assert accusations(some.tell("a", Received(C, proposal))) == [B]
+
+
+def test_late_votes_are_compared_with_the_certificate() -> None:
+    some = Group(RULES)
+    some.ready("a b c")
+    some.deliver()
+    assert some.heights() == {"a": 1, "b": 1, "c": 1}
+    assert accusations(some.tell("b", Received(A, voted(A, "x")))) == [A]
+
+
+def test_strangers_and_what_is_long_past_are_not_kept() -> None:
+    some = Group(RULES)
+    assert some.tell("a", Accused(evidence_against(D))) == []
+    some.tell("a", Received(D, voted(D, "x")), Received(D, voted(D, "y")))
+    assert some["a"].view.accused == {}
+
+
+def test_false_evidence_is_only_noted() -> None:
+    some = Group(RULES)
+    one, other = vote(0, "x"), vote(0, "y")
+    effects = some.tell("a", Received(B, Accusation(Evidence(RULES.run, 1, C, one, other))))
+    assert accusations(effects) == []
+    assert some.notes[-1][1] == "evidence against c proves nothing: c did not sign it"
+
+
+def test_the_accused_is_evicted_and_not_admitted_again() -> None:
+    some = Group(RULES)
+    some.tell_all(Accused(evidence_against(C)))
+    some.deliver()
+    some.wait(5)
+    assert some["a"].state.members == (A, B)
+    some.tell_all(Joining(C))
+    some.wait(5)
+    assert some["a"].state.members == (A, B)
+
+
+def test_who_knows_better_refuses_and_shows_the_evidence() -> None:
+    """Only a knows. b proposes as if nothing were; a refuses, and b learns. What b accepted itself
+    may be agreed still, but the roster after it is without c.
+    """
+    some = Group(RULES)
+    some.tell("a", Accused(evidence_against(C)))
+    some.ready("a b c")
+    said: list[Letter] = []
+
+    def overhear(letter: Letter) -> bool:
+        said.append(letter)
+        return letter.receiver != C
+
+    some.deliver(overhear)
+    assert Letter(A, B, Accusation(evidence_against(C))) in said
+    some.wait(10, lambda letter: C not in (letter.sender, letter.receiver))
+    for peer in (A, B):
+        some.tell_all(ReduceFailed(peer, 0, 0))
+    some.wait(10)
+    assert some["b"].state.members == some["a"].state.members == (A, B)
+
+
+def test_the_accused_takes_no_part_in_the_next_attempt() -> None:
+    some = Group(RULES)
+    some.ready("a b c")
+    some.deliver()
+    some.tell_all(Accused(evidence_against(C)))
+    some.tell_all(*(ReduceFailed(peer, 0, 0) for peer in (A, B, C)))
+    some.wait(5)
+    roster = some["a"].state.roster
+    assert roster is not None
+    assert (roster.voters, roster.peers) == ((A, B), (A, B))
+
+
+def test_evidence_is_accepted_again_after_a_restart_and_kept_once() -> None:
+    some = Group(RULES)
+    evidence = evidence_against(C)
+    assert some.tell("a", Accused(evidence))[0] == Accuse(evidence)
+    assert some.tell("a", Accused(evidence)) == []
+    some.start("a")
+    assert some.tell("a", Accused(evidence))[0] == Accuse(evidence)
+
+
+# ── two processes, one identity ──────────────────────────────────────────────────────────────────
+
+
+def in_use(effects: list[Effect]) -> list[str]:
+    return [effect.what for effect in effects if isinstance(effect, IdentityInUse)]
+
+
+def test_a_message_from_oneself_means_that_somebody_else_is_oneself() -> None:
+    some = Group(RULES)
+    effects = some.tell("a", Received(A, Prepare(1, 2)))
+    assert in_use(effects) == ["another process sent a Prepare as a"]
+    assert in_use(some.tell("a", Received(A, Prepare(1, 2)))) == []
+
+
+def test_two_copies_of_one_identity_are_told_by_their_votes() -> None:
+    """The copy of c has voted for what c, a little slow, has not."""
+    some = Group(RULES)
+    some.ready("a b c")
+    some.deliver(lambda letter: C not in (letter.sender, letter.receiver))
+    certified = certify(RULES, some["c"].state, some["a"].chain[0].entry.value)
+    effects = some.tell("c", Received(A, Outcome(certified)))
+    assert in_use(effects) == ["a vote of c at height 1 is not in its records"]
+    assert some["c"].state.height == 1
+
+
+def test_whose_disk_is_gone_may_vote_again_once_it_has_caught_up() -> None:
+    some = Group(RULES)
+    for joiner in (D, PeerId("e")):
+        some.tell_all(Joining(joiner))
+        some.deliver()
+    history = [certify(RULES, genesis(RULES), some["a"].chain[0].entry.value), *some["a"].chain[1:]]
+    fresh = Ledger(RULES, C, signer(C), verify)
+    assert in_use(fresh.handle(Received(A, Entries(2, tuple(history))), 0.0)) == []
+    assert fresh.state.height == 2
+
+
+def test_a_copy_that_noticed_follows_but_does_not_vote() -> None:
+    some = Group(RULES)
+    stranger = signed(A, promise(7))
+    entry = Entry(1, some["a"].state.head, Skip(0))
+    proofs = (PromiseProof(A, None, None, stranger.signature),)
+    effects = some.tell("a", Received(C, Propose(7, entry, proofs)))
+    assert in_use(effects) == ["a promise of a at height 1 is not in its records"]
+    some.ready("a b c")
+    assert all(letter.sender != A for letter in some.mail)
+    some.wait(10)
+    assert some["a"].state.height == some["b"].state.height > 0
+    assert not any(isinstance(e, Persist | Send) for e in some.tell("a", Joining(D)))
+
+
+def test_forged_words_of_ones_own_are_no_copy() -> None:
+    some = Group(RULES)
+    proofs = (PromiseProof(A, None, None, b"forged"),)
+    entry = Entry(1, some["a"].state.head, Skip(0))
+    assert in_use(some.tell("a", Received(C, Propose(7, entry, proofs)))) == []
+
+
+def test_who_restarts_from_its_disk_recognises_its_own_votes() -> None:
+    some = Group(RULES)
+    some.ready("a b c")
+    some.deliver(lambda letter: not isinstance(letter.message, Outcome))
+    some.start("a")
+    effects = some.tell("a", Received(B, Outcome(some["b"].chain[0])))
+    assert A in some["b"].chain[0].certificate.voters
+    assert in_use(effects) == []
+
+
+def test_evidence_against_oneself_at_the_height_under_way_is_a_copy() -> None:
+    some = Group(RULES)
+    effects = some.tell("a", Accused(evidence_against(A)))
+    assert accusations(effects) == [A]
+    assert len(in_use(effects)) == 1
