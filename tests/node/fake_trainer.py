@@ -48,7 +48,8 @@ def block_of(path: str) -> Digest:
 class Remote:
     """A test's hand on the trainers of one node, over all their starts.
 
-    `held` stops them before their next inner step; `trained` has the blocks in the order in which
+    `held` stops them before their next inner step, `stuck` before they read another frame, as in a
+    very long inner step; `trained` has the blocks in the order in which
     they were trained; `dies_in_mid_lease` kills the one that has trained a block and has another to
     train, `dies` the one that there is; `fault` goes out as a Failed frame before an inner step.
     """
@@ -58,6 +59,7 @@ class Remote:
     starts: int = 0
     starts_max: int = 6
     held: bool = False
+    stuck: bool = False
     dies: bool = False
     dies_in_mid_lease: bool = False
     fault: frames.Failed | None = None
@@ -136,6 +138,7 @@ class Loop:
         self._block_tokens = parts.manifest.data.block_tokens
         self._remote = remote
         self._socket = sock
+        self._pause = threading.Event()
         self._channel = Channel(sock)
         self._anchor = np.zeros_like(self._theta)
         self._weights = np.zeros_like(self._theta)
@@ -161,6 +164,9 @@ class Loop:
         """Obey a frame, or do an inner step. False when it is over."""
         if self._remote.takes_its_life(self._blocks, more=bool(self._queue)):
             raise Died
+        if self._remote.stuck:
+            self._pause.wait(LOOK_S)
+            return True
         busy = bool(self._queue) and not self._remote.held
         frame = self._channel.receive(0.0 if busy else LOOK_S)
         if isinstance(frame, frames.Stop):

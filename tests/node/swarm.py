@@ -11,9 +11,13 @@ here is what needs processes: SIGKILL, and torch.
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +26,8 @@ import trio
 
 from p2ptrain import kernels
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.errors import P2PTrainError
+from p2ptrain.dataplane import RingKey
+from p2ptrain.errors import P2PTrainError, PeerTooSlow
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
@@ -55,6 +60,7 @@ from tests.node.fake_trainer import FakeTrainers, Remote, trace
 MODEL = ModelSpec(vocab=64, layers=1, width=16, heads=2, kv_heads=1, ffn=16, sequence=8)
 BLOCK_TOKENS = 2 * MODEL.sequence
 BLOCKS = 96
+CHUNK_BYTES = 4096
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 THREADS_MAX = 500
 """All nodes share trio's limit on threads, which is meant for one of them."""
@@ -79,14 +85,44 @@ def policy(**changes: object) -> Policy:
         participants_min=2,
         snapshot_every=2,
         evaluate_every=1,
-        chunk_bytes=4096,
+        chunk_bytes=CHUNK_BYTES,
     )
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Content:
+    """What every run here has: its data and its first weights, in a store in `folder`."""
+
+    folder: Path
+    tokenizer: Digest
+    index: Digest
+    genesis: Digest
+
+
+@cache
+def content() -> Content:
+    """Made once, since each of a hundred chunks is synced to the disk; then it is copied."""
+    folder = Path(tempfile.mkdtemp(prefix="p2ptrain-content-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    theta = first_weights(MODEL, 1)
+    with Store(folder, chunk_bytes=CHUNK_BYTES) as store:
+        blocks = tuple(
+            store.put_chunk(b"block %06d" % number + bytes(200), settle=False)
+            for number in range(BLOCKS + 2)
+        )
+        index = DataIndex(blocks[:-2], blocks[-2:]).to_bytes()
+        meta = {"step": 0, "layout": layout_of(MODEL).digest}
+        return Content(
+            folder,
+            store.put_blob("tokenizer", [b"{}"], {}),
+            store.put_blob(data_index.KIND, [index], {}),
+            write_state(store, theta, np.zeros_like(theta), meta),
+        )
+
+
 def manifest_of(
     organiser: PeerId,
-    store: Store,
     *,
     steps: int = 4,
     inner_steps: int = 2,
@@ -94,43 +130,32 @@ def manifest_of(
     admission: str = "allowlist",
     rules: Policy | None = None,
 ) -> RunManifest:
-    """The manifest of a run whose data and genesis are put into `store`."""
-    layout = layout_of(MODEL)
-    blocks = tuple(
-        store.put_chunk(b"block %06d" % number + bytes(200), settle=False)
-        for number in range(BLOCKS + 2)
-    )
-    index = DataIndex(blocks[:-2], blocks[-2:])
-    theta = first_weights(MODEL, 1)
+    made = content()
     return RunManifest(
         name="swarm",
         organiser=organiser,
         created_unix=1_790_000_000,
         model=MODEL,
-        tokenizer=store.put_blob("tokenizer", [b"{}"], {}),
-        data=DataSpec(
-            store.put_blob(data_index.KIND, [index.to_bytes()], {}), BLOCKS, 2, BLOCK_TOKENS
-        ),
+        tokenizer=made.tokenizer,
+        data=DataSpec(made.index, BLOCKS, 2, BLOCK_TOKENS),
         inner=InnerSpec(
             steps=inner_steps, batch_sequences=2, lr=1e-3, warmup_steps=0, total_steps=1000
         ),
         outer=OuterSpec(lr=0.7, momentum=0.5, steps=steps),
         codec=Codec("int8", 64),
         policy=rules or policy(),
-        genesis=write_state(
-            store, theta, np.zeros_like(theta), {"step": 0, "layout": layout.digest}
-        ),
-        layout=layout.digest,
+        genesis=made.genesis,
+        layout=layout_of(MODEL).digest,
         founders=tuple(founders) or (organiser,),
         admission=admission,  # type: ignore[arg-type]
     )
 
 
 def publish(home: Home, *, allowed: Sequence[PeerId] = (), **settings: object) -> Run:
-    """Publish a run in `home`, with its allowlist."""
+    """Publish a run in `home`, with its data, its first weights and its allowlist."""
     organiser = load_or_create(home.identity)
-    with Store(home.store, chunk_bytes=policy().chunk_bytes) as store:
-        manifest = manifest_of(organiser.peer, store, **settings)  # type: ignore[arg-type]
+    shutil.copytree(content().folder, home.store)
+    manifest = manifest_of(organiser.peer, **settings)  # type: ignore[arg-type]
     run = Run.publish(organiser, manifest)
     listed = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
     save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, listed))
@@ -337,9 +362,11 @@ class Swarm:
 
     def check_equal(self) -> None:
         """Whoever stands at the same step of the same ledger has the same θ and m."""
-        digests = {}
+        digests: dict[object, set[Digest]] = {}
         for node in self.up:
             parts = node.parts
+            if parts.outer.step is None or parts.outer.moving:
+                continue
             key = (parts.ledger.state.head, parts.outer.step)
             digests.setdefault(key, set()).add(parts.outer.vectors.digest())
         assert all(len(each) == 1 for each in digests.values()), digests
@@ -399,6 +426,29 @@ class Swarm:
     def _known_run(self) -> Run:
         assert self.run is not None
         return self.run
+
+
+class Deaf:
+    """In place of a node's RingInbox: nobody's connection ever comes."""
+
+    def take(self, key: RingKey, *, deadline_s: float) -> None:
+        raise PeerTooSlow("it did not open its stream in time", peer=key.peer)
+
+    def give_up(self, *, run: str, step: int, attempt: int) -> None:
+        pass
+
+
+@contextmanager
+def deaf(*nodes: SwarmNode) -> Iterator[None]:
+    """No reduce succeeds that one of these nodes takes part in."""
+    hearing = [(node.parts, node.parts.ring_inbox) for node in nodes]
+    for parts, _ in hearing:
+        parts.ring_inbox = Deaf()  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for parts, inbox in hearing:
+            parts.ring_inbox = inbox
 
 
 def first_of(group: BaseExceptionGroup[P2PTrainError]) -> P2PTrainError:

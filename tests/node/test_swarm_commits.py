@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from p2ptrain.dataplane import RingKey
-from p2ptrain.errors import PeerTooSlow
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import Roster, Skip
-from tests.node.swarm import Swarm, SwarmNode, policy, swarm
+from tests.node.swarm import Swarm, SwarmNode, deaf, policy, swarm
 
 ENDLESS = 10_000
 
@@ -40,10 +38,13 @@ async def test_a_straggler_is_left_out_keeps_its_work_and_contributes_it_later(
     async with swarm(tmp_path, steps=ENDLESS) as s:
         cai = s["cai"]
         await s.until(lambda: len(s.credits("cai")) >= 2)
-        cai.remote.held = True
-        await s.until(lambda: missed(s, "cai") >= 2)
+        cai.remote.stuck = True
+        await s.until(lambda: missed(s, "cai") >= 3)
         assert cai.parts.ledger.state.is_member(cai.peer)
-        cai.remote.held = False
+        # It has yet to read θ of the step that it was told of: that one must not move.
+        assert cai.parts.standing.theta_in_use
+        assert cai.step < s.seed.step
+        cai.remote.stuck = False
         done = len(s.credits("cai"))
         await s.until(lambda: len(s.credits("cai")) >= done + 2)
         s.check_chain()
@@ -124,28 +125,14 @@ async def test_a_node_that_was_ready_and_restarts_is_not_averaged_with_an_empty_
         s.check_equal()
 
 
-class Deaf:
-    """In place of a node's RingInbox: nobody's connection ever comes."""
-
-    def take(self, key: RingKey, *, deadline_s: float) -> None:
-        raise PeerTooSlow("it did not open its stream in time", peer=key.peer)
-
-    def give_up(self, *, run: str, step: int, attempt: int) -> None:
-        pass
-
-
 async def test_a_step_whose_attempts_all_fail_is_skipped_and_its_work_goes_into_the_next(
     tmp_path: Path,
 ) -> None:
     rules = policy(attempts_max=1, patience_s=0.0)
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS, rules=rules) as s:
         await s.until(lambda: len(s.credits("ann")) >= 1)
-        hearing = [(s[name], s[name].parts.ring_inbox) for name in ("ann", "bob")]
-        for node, _ in hearing:
-            node.parts.ring_inbox = Deaf()  # type: ignore[assignment]
-        await s.until(lambda: skipped(s))
-        for node, inbox in hearing:
-            node.parts.ring_inbox = inbox
+        with deaf(s["ann"], s["bob"]):
+            await s.until(lambda: skipped(s))
         last = skipped(s)[-1]
         await s.until(lambda: s.seed.step > last + 1 and s.credits("ann")[-1] > last)
         s.check_chain()

@@ -10,7 +10,7 @@ import pytest
 
 from p2ptrain.node.chain import open_ledger
 from p2ptrain.store import LocalDisk
-from tests.node.swarm import swarm
+from tests.node.swarm import SwarmNode, deaf, policy, swarm
 
 ENDLESS = 10_000
 
@@ -47,6 +47,35 @@ async def test_when_all_stop_at_once_the_run_goes_on_once_they_are_back(tmp_path
             assert s[name].events("snapshot-fetched") == []
         s.check_chain()
         s.check_equal()
+
+
+async def test_when_all_stop_in_mid_reduce_nobody_averages_an_empty_arena(tmp_path: Path) -> None:
+    roster_names = ("ann", "bob", "cai")
+    names = ("seed", *roster_names)
+    async with swarm(tmp_path, steps=ENDLESS, rules=policy(patience_s=30.0)) as s:
+        await s.until(lambda: s.at_step(2))
+        with deaf(s["ann"], s["bob"], s["cai"]):
+            await s.until(lambda: all(s[name].parts.ledger.state.roster for name in names))
+            roster = s.seed.parts.ledger.state.roster
+            await s.stop(*names)
+        assert roster is not None
+        for name in roster_names:
+            s[name].remote.held = True
+        await s.start(*names)
+        await s.until(lambda: all(hears_everybody(s[name], len(names) - 1) for name in names))
+        assert s.seed.parts.ledger.state.roster == roster
+        for name in roster_names:
+            s[name].remote.held = False
+        await s.until(lambda: s.at_step(roster.step + 2, "seed"))
+        assert roster.step in s.credits("ann")
+        s.check_chain()
+        s.check_equal()
+
+
+def hears_everybody(node: SwarmNode, others: int) -> bool:
+    """Whether it has heard each of the others for some seconds, and so could reduce with them."""
+    serials = [view.heartbeat.serial for view in node.parts.peers]
+    return node.step >= 0 and len(serials) == others and min(serials) >= 2
 
 
 @dataclass

@@ -1,0 +1,213 @@
+"""One node's parts without its tasks: real store, ledger, logs and data plane; a network that only
+writes down what it is asked to do. For testing tasks one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import trio
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import P2PTrainError
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.events import Event
+from p2ptrain.ledger.state import LedgerState, apply
+from p2ptrain.ledger.values import (
+    Certificate,
+    Certified,
+    Entry,
+    Participant,
+    Roster,
+    Value,
+    vote_message,
+)
+from p2ptrain.node.admission import Admission
+from p2ptrain.node.assembly import assembled
+from p2ptrain.node.heartbeat import Heartbeat
+from p2ptrain.node.home import Home
+from p2ptrain.node.parts import Parts
+from p2ptrain.run import Run
+from p2ptrain.store import Disk
+from tests.node.swarm import Diary, publish
+
+OWN_ADDRESS = "/ip4/127.0.0.1/tcp/4001"
+
+
+def somebody(number: int) -> Identity:
+    return Identity.from_seed(number.to_bytes(32, "big"))
+
+
+ANN, BOB, CAI = (somebody(number) for number in (101, 102, 103))
+
+Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
+
+
+@dataclass
+class PaperNetwork:
+    """What of `Network` the tasks use. `answer` makes the reply to a request, or raises."""
+
+    peers: set[PeerId] = field(default_factory=set)
+    addresses_by_peer: dict[PeerId, list[str]] = field(default_factory=dict)
+    published: list[tuple[str, bytes]] = field(default_factory=list)
+    requested: list[tuple[PeerId, bytes]] = field(default_factory=list)
+    handlers: dict[str, Handler] = field(default_factory=dict)
+    refreshed: int = 0
+    answer: Callable[[PeerId, bytes], Awaitable[bytes]] | None = None
+    refuses_to_publish: P2PTrainError | None = None
+
+    def addresses(self) -> list[str]:
+        return [OWN_ADDRESS]
+
+    def connected(self) -> set[PeerId]:
+        return self.peers
+
+    def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
+        self.addresses_by_peer[peer] = list(addresses)
+
+    def addresses_of(self, peer: PeerId) -> list[str]:
+        return self.addresses_by_peer.get(peer, [])
+
+    def known_addresses(self) -> dict[PeerId, list[str]]:
+        return self.addresses_by_peer
+
+    def refresh_admission(self) -> None:
+        self.refreshed += 1
+
+    def handle(
+        self, protocol: str, handler: Handler, *, bytes_max: int = 0, anyone: bool = False
+    ) -> None:
+        self.handlers[protocol] = handler
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        if self.refuses_to_publish is not None:
+            raise self.refuses_to_publish
+        self.published.append((topic, payload))
+
+    async def request(
+        self, peer: PeerId, protocol: str, payload: bytes, *, deadline_s: float, bytes_max: int
+    ) -> bytes:
+        self.requested.append((peer, payload))
+        return b"" if self.answer is None else await self.answer(peer, payload)
+
+
+@dataclass
+class Rig:
+    """`heard` takes out what was told to the ledger."""
+
+    parts: Parts
+    run: Run
+    network: PaperNetwork
+    diary: Diary
+    events: trio.MemoryReceiveChannel[Event]
+
+    def heard(self) -> list[Event]:
+        taken: list[Event] = []
+        while self.events.statistics().current_buffer_used:
+            taken.append(self.events.receive_nowait())
+        return taken
+
+    def said(self, event: str) -> list[dict[str, object]]:
+        return [record for record in self.diary.records if record["event"] == event]
+
+    def decide(self, *values: Value) -> LedgerState:
+        """Have the ledger's chain grown by these, without any protocol."""
+        ledger = self.parts.ledger
+        for value in values:
+            state = ledger.state
+            ledger._append(
+                certified(state, value), apply(ledger.rules, state, entry_of(state, value))
+            )
+        return ledger.state
+
+
+def entry_of(state: LedgerState, value: Value) -> Entry:
+    return Entry(state.height + 1, state.head, value)
+
+
+def certified(state: LedgerState, value: Value) -> Certified:
+    """`value` as the next entry, with a certificate that nobody checks here."""
+    entry = entry_of(state, value)
+    return Certified(entry, Certificate(entry.height, 0, entry.digest, ()))
+
+
+def signed(run: RunId, state: LedgerState, value: Value, *voters: Identity) -> Certified:
+    """`value` as the next entry, with a certificate that holds."""
+    entry = entry_of(state, value)
+    message = vote_message(run, entry.height, 0, entry.digest)
+    votes = sorted((voter.peer, voter.sign(message)) for voter in voters)
+    return Certified(entry, Certificate(entry.height, 0, entry.digest, tuple(votes)))
+
+
+@asynccontextmanager
+async def rig(
+    folder: Path,
+    *,
+    seed: bool = False,
+    allowed: Sequence[PeerId] = (ANN.peer, BOB.peer, CAI.peer),
+    disk: Disk | None = None,
+    **settings: object,
+) -> AsyncIterator[Rig]:
+    """The parts of the organiser's own node, who is the only founder unless told otherwise."""
+    home = Home(folder / "home")
+    run = publish(home, allowed=allowed, **settings)
+    identity = load_or_create(home.identity)
+    config = NodeConfig(home.root, data_host="127.0.0.1", seed=seed, device="cpu")
+    admission = Admission(home)
+    admission.enter(run)
+    network = PaperNetwork()
+    with Diary(home.journal) as diary:
+        async with assembled(
+            config,
+            home,
+            diary,
+            identity,
+            run,
+            admission,
+            network,
+            disk,  # type: ignore[arg-type]
+        ) as made:
+            yield Rig(made.parts, run, network, diary, made.events)
+
+
+def heartbeat(run: RunId, **changes: object) -> Heartbeat:
+    """What a trainer that has nothing special to say says."""
+    usual = Heartbeat(
+        run=run,
+        incarnation=1,
+        serial=1,
+        state="training (inner 1/2)",
+        trains=True,
+        joining=False,
+        leaving=False,
+        height=0,
+        head=Digest(run),
+        step=0,
+        inner_step=1,
+        inner_steps=2,
+        tokens_per_s=100,
+        endpoint=b"",
+        addresses=("/ip4/127.0.0.1/tcp/4001",),
+        ready=None,
+        reduce=None,
+    )
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def opening(
+    state: LedgerState, *participants: Participant, learners: Sequence[PeerId] = ()
+) -> Roster:
+    """A roster that opens a reduce among these."""
+    return Roster(state.step, state.attempt, state.voters, tuple(learners), participants)
+
+
+async def settled(holds: Callable[[], bool], deadline_s: float = 5.0) -> None:
+    """Wait until some task has made `holds` true."""
+    never = trio.Event()
+    with trio.fail_after(deadline_s):
+        while not holds():
+            with trio.move_on_after(0.002):
+                await never.wait()

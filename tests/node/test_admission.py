@@ -1,0 +1,139 @@
+"""Who may take part: by the newest list that the organiser signed, and nothing else."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch, StoreFull
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ids import PeerId
+from p2ptrain.node import admission as module
+from p2ptrain.node.admission import Admission
+from p2ptrain.node.home import Home
+from p2ptrain.run import Allowlist, Run, SignedAllowlist, save_allowlist
+from tests.node.rig import ANN, BOB, CAI
+from tests.node.swarm import publish
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def run(home: Home) -> Run:
+    return publish(home, allowed=[ANN.peer])
+
+
+@pytest.fixture
+def organiser(home: Home, run: Run) -> Identity:
+    return load_or_create(home.identity)
+
+
+@pytest.fixture
+def admission(home: Home, run: Run) -> Admission:
+    entered = Admission(home)
+    entered.enter(run)
+    return entered
+
+
+def listed(run: Run, sequence: int, *peers: PeerId, by: Identity) -> SignedAllowlist:
+    return SignedAllowlist.publish(by, Allowlist.of(run.id, sequence, peers))
+
+
+def test_before_the_run_is_known_nobody_is_admitted(home: Home, run: Run) -> None:
+    fresh = Admission(home)
+    assert not fresh.admits(run.manifest.organiser)
+    assert not fresh.is_open
+
+
+def test_organiser_founders_and_the_listed_are_admitted(admission: Admission, run: Run) -> None:
+    assert admission.admits(run.manifest.organiser)
+    assert admission.admits(ANN.peer)
+    assert not admission.admits(BOB.peer)
+    assert admission.members_allowed() == {run.manifest.organiser, ANN.peer}
+
+
+def test_in_an_open_run_everybody_is_admitted(tmp_path: Path) -> None:
+    home = Home(tmp_path / "open")
+    admission = Admission(home)
+    admission.enter(publish(home, admission="open"))
+    assert admission.admits(BOB.peer)
+    assert admission.members_allowed() is None
+
+
+def test_a_newer_list_is_taken_and_kept(
+    admission: Admission, home: Home, run: Run, organiser: Identity
+) -> None:
+    assert admission.consider(listed(run, 5, BOB.peer, by=organiser).to_bytes())
+    assert (admission.admits(ANN.peer), admission.admits(BOB.peer)) == (False, True)
+    restarted = Admission(home)
+    restarted.enter(run)
+    assert restarted.admits(BOB.peer)
+
+
+@pytest.mark.parametrize("sequence", [1, 4, 5])
+def test_a_list_that_is_not_newer_changes_nothing(
+    admission: Admission, run: Run, organiser: Identity, sequence: int
+) -> None:
+    admission.consider(listed(run, 5, BOB.peer, by=organiser).to_bytes())
+    assert not admission.consider(listed(run, sequence, CAI.peer, by=organiser).to_bytes())
+    assert (admission.admits(BOB.peer), admission.admits(CAI.peer)) == (True, False)
+
+
+def test_nobody_but_the_organiser_can_sign_a_list(admission: Admission, run: Run) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        admission.consider(listed(run, 9, CAI.peer, by=CAI).to_bytes())
+    assert caught.value.code == "ALLOWLIST-SIGNER"
+    assert not admission.admits(CAI.peer)
+
+
+def test_a_list_of_another_run_is_refused(
+    admission: Admission, run: Run, organiser: Identity
+) -> None:
+    other = SignedAllowlist.publish(organiser, Allowlist.of("f" * 64, 9, [CAI.peer]))
+    with pytest.raises(RunMismatch):
+        admission.consider(other.to_bytes())
+
+
+def test_a_list_that_was_cut_short_is_refused(
+    admission: Admission, run: Run, organiser: Identity
+) -> None:
+    data = listed(run, 9, CAI.peer, by=organiser).to_bytes()
+    for cut in (0, 1, len(data) // 2, len(data) - 1):
+        with pytest.raises(RemoteProtocolError):
+            admission.consider(data[:cut])
+    assert not admission.admits(CAI.peer)
+
+
+def test_a_list_that_the_tool_put_into_the_home_is_found(
+    admission: Admission, home: Home, run: Run, organiser: Identity
+) -> None:
+    assert not admission.reload()
+    save_allowlist(home.allowlist, listed(run, 2, CAI.peer, by=organiser))
+    assert admission.reload()
+    assert admission.admits(CAI.peer)
+
+
+def test_a_damaged_list_in_the_home_is_told_as_ours(admission: Admission, home: Home) -> None:
+    home.allowlist.write_bytes(b"not a list")
+    with pytest.raises(ConfigError) as caught:
+        admission.reload()
+    assert caught.value.code == "RUN-FILE"
+    assert admission.admits(ANN.peer)
+
+
+def test_a_list_that_cannot_be_kept_is_not_used(
+    admission: Admission, run: Run, organiser: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, allowlist: SignedAllowlist) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "save_allowlist", full)
+    with pytest.raises(StoreFull) as caught:
+        admission.consider(listed(run, 5, BOB.peer, by=organiser).to_bytes())
+    assert caught.value.code == "DISK-LOW"
+    assert (admission.admits(ANN.peer), admission.admits(BOB.peer)) == (True, False)

@@ -1,0 +1,156 @@
+"""The ledger on disk: what was decided and what was promised, and nothing that does not verify."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.errors import StoreError
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.acceptor import Acceptor
+from p2ptrain.ledger.values import Commit, Entry, Participant, Roster
+from p2ptrain.node.chain import entry_bytes, open_ledger, rules_of
+from p2ptrain.node.home import Home
+from p2ptrain.run import Run
+from p2ptrain.store import RecordLog
+from p2ptrain.store.disk import LocalDisk
+from tests.node.rig import ANN, signed
+from tests.node.swarm import policy, publish
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def run(home: Home) -> Run:
+    return publish(home, steps=9, rules=policy(participants_min=1))
+
+
+@pytest.fixture
+def me(home: Home, run: Run) -> Identity:
+    return load_or_create(home.identity)
+
+
+def test_the_rules_are_those_of_the_manifest(run: Run) -> None:
+    rules, manifest = rules_of(run), run.manifest
+    assert rules.run == run.id
+    assert rules.founders == manifest.founders
+    assert (rules.outer_steps, rules.blocks_per_lease) == (9, manifest.inner.steps)
+    assert rules.tokens_per_block == manifest.data.block_tokens
+    assert (rules.grace_s, rules.attempts_max) == (policy().grace_s, policy().attempts_max)
+
+
+def first_entries(home: Home, run: Run, me: Identity) -> None:
+    """Append a roster and its commit to the chain on disk."""
+    ledger, log, _ = open_ledger(home, run, me, 0.0)
+    state = ledger.state
+    roster = Roster(0, 0, state.voters, (), (Participant(me.peer, 16, 1),))
+    first = signed(run.id, state, roster, me)
+    log.append([entry_bytes(first)])
+    reopened, log, _ = open_ledger(home, run, me, 0.0)
+    log.append([entry_bytes(signed(run.id, reopened.state, Commit(0, 0, Digest("d" * 64)), me))])
+
+
+def test_a_chain_comes_back_as_it_was(home: Home, run: Run, me: Identity) -> None:
+    first_entries(home, run, me)
+    ledger, _, _ = open_ledger(home, run, me, 0.0)
+    assert (ledger.state.height, ledger.state.step) == (2, 1)
+    assert ledger.state.tokens == 16
+
+
+def broken(error: StoreError, path: Path) -> bool:
+    return error.code == "LEDGER-BROKEN" and str(path) in error.do
+
+
+@pytest.mark.parametrize("record", [b"", b"noise", b"{}", b'{"entry":1,"certificate":2}'])
+def test_a_record_that_is_no_entry_is_told_as_damage(
+    home: Home, run: Run, me: Identity, record: bytes
+) -> None:
+    RecordLog(home.ledger).append([record])
+    with pytest.raises(StoreError) as caught:
+        open_ledger(home, run, me, 0.0)
+    assert broken(caught.value, home.ledger)
+
+
+def test_an_entry_that_somebody_else_signed_is_not_believed(
+    home: Home, run: Run, me: Identity
+) -> None:
+    ledger, log, _ = open_ledger(home, run, me, 0.0)
+    roster = Roster(0, 0, ledger.state.voters, (), (Participant(me.peer, 16, 1),))
+    log.append([entry_bytes(signed(run.id, ledger.state, roster, ANN))])
+    with pytest.raises(StoreError) as caught:
+        open_ledger(home, run, me, 0.0)
+    assert broken(caught.value, home.ledger)
+
+
+def test_the_chain_of_another_run_is_not_believed(
+    home: Home, run: Run, me: Identity, tmp_path: Path
+) -> None:
+    first_entries(home, run, me)
+    other = Home(tmp_path / "other")
+    other_run = publish(other, steps=8, rules=policy(participants_min=1))
+    home.ledger.rename(other.ledger)
+    with pytest.raises(StoreError) as caught:
+        open_ledger(other, other_run, load_or_create(other.identity), 0.0)
+    assert broken(caught.value, other.ledger)
+
+
+def promised(me: Identity, run: Run, rounds: int) -> tuple[list[bytes], Acceptor]:
+    """The records of a voter that has promised round after round, and accepted in the third."""
+    acceptor = Acceptor(1)
+    records = [acceptor.promise(round_) for round_ in range(1, 4)]
+    roster = Roster(0, 0, (me.peer,), (ANN.peer,))
+    records.append(acceptor.accept(3, Entry(1, Digest(run.id), roster)))
+    records += [acceptor.promise(round_) for round_ in range(4, rounds)]
+    return records, acceptor
+
+
+def test_promises_outlive_a_restart_and_the_log_of_them_stays_short(
+    home: Home, run: Run, me: Identity
+) -> None:
+    records, acceptor = promised(me, run, 500)
+    RecordLog(home.votes).append(records)
+    for _ in range(3):
+        ledger, _, votes = open_ledger(home, run, me, 0.0)
+        assert ledger.records() == acceptor.records() == list(votes)
+        assert len(acceptor.records()) == 2
+
+
+def test_promises_for_decided_heights_are_forgotten_only_when_the_entries_are_on_disk(
+    home: Home, run: Run, me: Identity
+) -> None:
+    records, _ = promised(me, run, 10)
+    RecordLog(home.votes).append(records)
+    first_entries(home, run, me)
+    _, _, votes = open_ledger(home, run, me, 0.0)
+    assert list(votes) == []
+
+
+def test_a_log_that_cannot_be_shortened_stops_the_start_and_loses_nothing(
+    home: Home, run: Run, me: Identity
+) -> None:
+    class Full(LocalDisk):
+        def write(self, path: Path, data: memoryview) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    records, acceptor = promised(me, run, 50)
+    RecordLog(home.ledger)
+    RecordLog(home.votes).append(records)
+    with pytest.raises(StoreError) as caught:
+        open_ledger(home, run, me, 0.0, Full())
+    assert caught.value.code == "DISK-LOW"
+    ledger, _, _ = open_ledger(home, run, me, 0.0)
+    assert ledger.records() == acceptor.records()
+
+
+def test_a_damaged_log_of_votes_is_told_with_what_to_do(home: Home, run: Run, me: Identity) -> None:
+    RecordLog(home.votes).append([b"not a vote"])
+    with pytest.raises(StoreError) as caught:
+        open_ledger(home, run, me, 0.0)
+    assert caught.value.code == "LEDGER-BROKEN"
+    assert caught.value.do

@@ -1,0 +1,213 @@
+"""What a node says of itself, and what it makes of what others say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.errors import P2PTrainError, PeerUnreachable
+from p2ptrain.identity import load_or_create
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.events import (
+    Allowed,
+    Heard,
+    Joining,
+    Leaving,
+    Ready,
+    ReduceDone,
+    ReduceFailed,
+)
+from p2ptrain.node import gossip
+from p2ptrain.node.gossip import describe, interval_s, listen, report, speak
+from p2ptrain.node.heartbeat import (
+    SUSPECTS_MAX,
+    ReadyReport,
+    ReduceReport,
+    decode,
+    encode,
+)
+from p2ptrain.node.hello import HelloReply, encode_reply
+from p2ptrain.node.orders import Work
+from p2ptrain.node.topics import allowlist_topic, heartbeat_topic
+from p2ptrain.run import Allowlist, SignedAllowlist
+from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, rig, settled, somebody
+
+UPDATE = Digest("d" * 64)
+
+
+def events_of(r: Rig, before: object = None, **changes: object) -> list[object]:
+    beat = heartbeat(r.run.id, **changes)
+    report(r.parts, ANN.peer, beat, before)  # type: ignore[arg-type]
+    return list(r.heard())
+
+
+async def test_each_part_of_a_heartbeat_becomes_an_event(tmp_path: Path) -> None:
+    ann = ANN.peer
+    async with rig(tmp_path) as r:
+        assert events_of(r) == [Heard(ann, 0)]
+        assert events_of(r, joining=True) == [Heard(ann, 0), Joining(ann)]
+        assert events_of(r, leaving=True, joining=True) == [Heard(ann, 0), Leaving(ann)]
+        assert events_of(r, ready=ReadyReport(3, 32, 2)) == [Heard(ann, 0), Ready(ann, 3, 32, 2)]
+        assert events_of(r, trains=False, step=4, height=9) == [Heard(ann, 9), Ready(ann, 4, 0, 0)]
+        done = ReduceReport(3, 1, UPDATE, ())
+        assert events_of(r, reduce=done)[1:] == [ReduceDone(ann, 3, 1, UPDATE)]
+        failed = ReduceReport(3, 1, None, (BOB.peer,))
+        assert events_of(r, reduce=failed)[1:] == [ReduceFailed(ann, 3, 1, (BOB.peer,))]
+
+
+async def test_a_restarted_node_takes_back_that_it_was_ready(tmp_path: Path) -> None:
+    ready = ReadyReport(3, 32, 2)
+    async with rig(tmp_path) as r:
+        was_ready = heartbeat(r.run.id, step=3, ready=ready)
+        restarted = {"incarnation": 2, "step": 3}
+        assert events_of(r, was_ready, **restarted)[1:] == [Ready(ANN.peer, 3, 0, 0)]
+        # Not if it was only another heartbeat, or another step, or is ready again.
+        assert events_of(r, was_ready, serial=2, step=3)[1:] == []
+        assert events_of(r, was_ready, incarnation=2, step=4)[1:] == []
+        assert events_of(r, was_ready, **restarted, ready=ready)[1:] == [Ready(ANN.peer, 3, 32, 2)]
+
+
+async def test_a_node_describes_itself_in_bounds(tmp_path: Path) -> None:
+    suspects = tuple(somebody(number).peer for number in range(SUSPECTS_MAX + 9))
+    async with rig(tmp_path) as r:
+        standing = r.parts.standing
+        standing.work = Work(0, (4, 5), 32)
+        standing.reduce = ReduceReport(0, 1, None, suspects)
+        heard = decode(encode(describe(r.parts, 7, 9)))
+        assert (heard.incarnation, heard.serial, heard.trains) == (7, 9, True)
+        assert heard.ready == ReadyReport(0, 32, 2)
+        assert heard.reduce == ReduceReport(0, 1, None, suspects[:SUSPECTS_MAX])
+        assert heard.head == r.run.id
+
+
+async def test_a_heartbeat_goes_out_at_once_when_something_changed(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(speak, r.parts)
+        await settled(lambda: len(r.network.published) == 1)
+        r.parts.speak_now()
+        await settled(lambda: len(r.network.published) == 2, deadline_s=1.0)
+        serials = [decode(payload).serial for _, payload in r.network.published]
+        assert serials == [0, 1]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("peers", "seconds"), [(0, 2.0), (20, 2.0), (40, 4.0), (100, 10.0)])
+def test_in_a_large_run_everybody_speaks_less(peers: int, seconds: float) -> None:
+    assert interval_s(peers) == seconds
+
+
+class Topics:
+    """Channels in place of gossip: `say` has a peer publish something."""
+
+    def __init__(self, r: Rig) -> None:
+        self._rig = r
+        self._ways_in: dict[str, trio.MemorySendChannel[tuple[PeerId, bytes]]] = {}
+        r.network.subscribe = self._subscribe  # type: ignore[attr-defined]
+
+    def _subscribe(self, topic: str) -> trio.MemoryReceiveChannel[tuple[PeerId, bytes]]:
+        way_in, out = trio.open_memory_channel[tuple[PeerId, bytes]](64)
+        self._ways_in[topic] = way_in
+        return out
+
+    async def say(self, peer: PeerId, topic: str, payload: bytes) -> None:
+        await settled(lambda: topic in self._ways_in)
+        await self._ways_in[topic].send((peer, payload))
+
+
+async def test_only_admitted_peers_are_heard_and_nonsense_costs_a_line_at_most(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, allowed=[ANN.peer]) as r, trio.open_nursery() as nursery:
+        topics, topic = Topics(r), heartbeat_topic(r.run.id)
+        nursery.start_soon(listen, r.parts)
+        await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
+        for _ in range(50):
+            await topics.say(ANN.peer, topic, b"nonsense")
+        await topics.say(ANN.peer, topic, encode(heartbeat(r.run.id)))
+        await settled(lambda: len(r.parts.peers) == 1)
+        assert r.parts.peers.get(ANN.peer) is not None
+        assert len(r.said("bad-gossip")) == 1
+        assert r.heard() == [Heard(ANN.peer, 0)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_heartbeats_of_another_run_are_passed_over(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        topics, topic = Topics(r), heartbeat_topic(r.run.id)
+        nursery.start_soon(listen, r.parts)
+        other = replace(heartbeat(r.run.id), run="b" * 64)
+        await topics.say(ANN.peer, topic, encode(other))
+        await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
+        await settled(lambda: len(r.parts.peers) == 1)
+        assert r.parts.peers.get(ANN.peer) is None
+        nursery.cancel_scope.cancel()
+
+
+def newer(r: Rig, sequence: int, *peers: PeerId) -> SignedAllowlist:
+    organiser = load_or_create(r.parts.home.identity)
+    return SignedAllowlist.publish(organiser, Allowlist.of(r.run.id, sequence, peers))
+
+
+async def test_a_newer_allowlist_takes_effect_everywhere_and_is_passed_on(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        topics, topic = Topics(r), allowlist_topic(r.run.id)
+        nursery.start_soon(listen, r.parts)
+        await settled(lambda: len(r.network.published) == 1)
+        await topics.say(ANN.peer, topic, newer(r, 2, ANN.peer, CAI.peer).to_bytes())
+        await settled(lambda: len(r.network.published) == 2)
+        assert r.network.refreshed == 1
+        assert r.heard() == [Allowed(frozenset({r.parts.me, ANN.peer, CAI.peer}))]
+        passed_on = SignedAllowlist.from_bytes(r.network.published[1][1], r.run)
+        assert passed_on.allowlist.sequence == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_list_too_long_for_gossip_is_announced_and_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gossip, "ALLOWLIST_BYTES_MAX", 100)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        topics, topic = Topics(r), allowlist_topic(r.run.id)
+        list_ = newer(r, 7, ANN.peer, CAI.peer).to_bytes()
+
+        async def hello(peer: PeerId, payload: bytes) -> bytes:
+            return encode_reply(HelloReply(b"", list_, True, {}))
+
+        r.network.answer = hello
+        nursery.start_soon(listen, r.parts)
+        await settled(lambda: len(r.network.published) == 1)
+        assert unpack(r.network.published[0][1], bytes_max=100) == {"sequence": 1}
+        await topics.say(ANN.peer, topic, pack({"sequence": 7}))
+        await topics.say(ANN.peer, topic, pack({"sequence": 7}))
+        await topics.say(ANN.peer, topic, pack({"sequence": -1}))
+        await settled(lambda: len(r.network.published) == 2)
+        assert r.parts.admission.admits(CAI.peer)
+        assert not r.parts.admission.admits(BOB.peer)
+        assert [peer for peer, _ in r.network.requested] == [ANN.peer]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("fault", [PeerUnreachable("gone"), None])
+async def test_a_peer_that_announces_what_it_cannot_show_changes_nothing(
+    tmp_path: Path, fault: P2PTrainError | None
+) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        topics, topic = Topics(r), allowlist_topic(r.run.id)
+
+        async def hello(peer: PeerId, payload: bytes) -> bytes:
+            if fault is not None:
+                raise fault
+            return b"nonsense"
+
+        r.network.answer = hello
+        nursery.start_soon(listen, r.parts)
+        await topics.say(ANN.peer, topic, pack({"sequence": 7}))
+        await topics.say(ANN.peer, topic, b"\x81")
+        await settled(lambda: len(r.network.requested) == 1 and bool(r.said("bad-gossip")))
+        assert r.parts.admission.admits(BOB.peer)
+        assert r.heard() == []
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,98 @@
+"""The chain by outer steps, and whose turn it is to measure the loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.state import Phase, apply, genesis
+from p2ptrain.ledger.values import Certified, Commit, Participant, Roster, Skip, Value
+from p2ptrain.node.history import History
+from p2ptrain.node.turns import evaluates
+from p2ptrain.testing.ledgers import small_rules
+from tests.node.rig import certified, entry_of
+
+RULES = small_rules("a b c", outer_steps=3)
+UPDATE = Digest("d" * 64)
+A, B = Participant(RULES.founders[0], 100, 1), Participant(RULES.founders[1], 200, 2)
+
+
+class Growing:
+    """A chain and its state, grown value by value."""
+
+    def __init__(self) -> None:
+        self.chain: list[Certified] = []
+        self.state = genesis(RULES)
+        self.history = History(self.chain)
+
+    def grow(self, *values: Value) -> None:
+        for value in values:
+            self.chain.append(certified(self.state, value))
+            self.state = apply(RULES, self.state, entry_of(self.state, value))
+
+    def opening(self, *participants: Participant) -> Roster:
+        state = self.state
+        return Roster(state.step, state.attempt, state.voters, state.learners, participants)
+
+
+def test_a_step_is_closed_by_its_commit_and_owed_to_the_last_roster_before_it() -> None:
+    g = Growing()
+    g.grow(g.opening(A, B))
+    g.grow(g.opening(B))  # the second attempt
+    g.grow(Commit(0, 1, UPDATE))
+    assert g.history.closing(0).entry.value == Commit(0, 1, UPDATE)
+    assert g.history.participants(0) == (B,)
+    assert g.history.last_participants() == (B,)
+
+
+def test_a_skipped_step_is_owed_to_nobody() -> None:
+    g = Growing()
+    g.grow(g.opening(A))
+    g.grow(Commit(0, 0, UPDATE))
+    g.grow(g.opening(A, B))
+    g.grow(Skip(1))
+    assert g.history.closing(1).entry.value == Skip(1)
+    assert g.history.participants(1) == ()
+    assert g.history.last_participants() == (A,)
+
+
+def test_the_index_follows_the_chain_however_often_it_is_asked() -> None:
+    g = Growing()
+    assert g.history.last_participants() == ()
+    g.grow(g.opening(A))
+    assert g.history.last_participants() == ()  # open, not committed
+    g.grow(Commit(0, 0, UPDATE))
+    assert g.history.participants(0) == g.history.participants(0) == (A,)
+    with pytest.raises(IndexError):
+        g.history.closing(1)
+
+
+def test_one_of_those_who_took_part_measures_each_step() -> None:
+    g = Growing()
+    g.grow(g.opening(A, B))
+    g.grow(Commit(0, 0, UPDATE))
+    turns = []
+    for step in range(6):
+        state = replace(g.state, step=step)
+        turns.append([p for p in RULES.founders if evaluates(g.history, state, p, every=1)])
+    assert all(len(turn) == 1 for turn in turns)
+    assert {turn[0] for turn in turns} == {A.peer, B.peer}
+
+
+def test_before_the_first_commit_some_member_measures() -> None:
+    g = Growing()
+    assert sum(evaluates(g.history, g.state, p, every=1) for p in RULES.founders) == 1
+
+
+def test_between_the_steps_that_are_measured_nobody_measures() -> None:
+    g = Growing()
+    state = replace(g.state, step=3)
+    assert not any(evaluates(g.history, state, p, every=2) for p in RULES.founders)
+
+
+def test_at_the_end_everybody_measures() -> None:
+    g = Growing()
+    state = replace(g.state, step=3, phase=Phase.ENDED)
+    assert all(evaluates(g.history, state, p, every=2) for p in RULES.founders)

@@ -1,0 +1,51 @@
+"""A home serves one node at a time, and is its owner's alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.errors import IdentityInUse
+from p2ptrain.node.home import Home, sole_use
+
+
+def test_a_second_node_in_a_home_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    with sole_use(home), pytest.raises(IdentityInUse) as caught, sole_use(home):
+        pass
+    error = caught.value
+    assert (error.code, error.exit_code) == ("ID-IN-USE", 8)
+    assert error.evidence == (f"its process id is {os.getpid()}",)
+    assert str(home.root) in error.do
+
+
+def test_a_home_is_free_again_when_its_node_has_ended_in_whatever_way(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    with pytest.raises(ZeroDivisionError), sole_use(home):
+        raise ZeroDivisionError
+    with sole_use(home):
+        pass
+
+
+def test_a_lock_file_that_was_left_behind_keeps_nobody_out(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    (home.root / "lock").write_text("4194305")
+    with sole_use(home):
+        assert (home.root / "lock").read_text() == str(os.getpid())
+
+
+def test_a_new_home_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    home = Home(tmp_path / "deep" / "home")
+    assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
+    assert home.run.is_dir()
+
+
+def test_every_path_of_a_home_lies_in_it(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    paths = [home.identity, home.run, home.manifest, home.allowlist, home.store, home.ledger]
+    paths += [home.votes, home.peers, home.journal, home.control]
+    assert all(path.is_relative_to(tmp_path) for path in paths)
+    assert len(set(paths)) == len(paths)

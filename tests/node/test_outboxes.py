@@ -1,0 +1,95 @@
+"""Ledger messages leave by one queue a peer: a slow peer delays itself, and nobody is blocked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from p2ptrain.errors import LocalProtocolError, PeerTooSlow, PeerUnreachable
+from p2ptrain.ids import PeerId
+from p2ptrain.node.outboxes import QUEUE_MESSAGES, Outboxes
+from tests.node.rig import ANN, BOB, Rig, rig, settled
+
+
+@asynccontextmanager
+async def outboxes(folder: Path) -> AsyncIterator[tuple[Rig, Outboxes]]:
+    async with rig(folder) as r, trio.open_nursery() as nursery:
+        yield r, Outboxes(r.parts, nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def test_messages_arrive_in_their_order(tmp_path: Path) -> None:
+    async with outboxes(tmp_path) as (r, boxes):
+        for number in range(5):
+            boxes.post(ANN.peer, b"%d" % number)
+        await settled(lambda: len(r.network.requested) == 5)
+        assert r.network.requested == [(ANN.peer, b"%d" % number) for number in range(5)]
+
+
+async def test_a_peer_that_takes_nothing_delays_nobody_else_and_loses_what_does_not_fit(
+    tmp_path: Path,
+) -> None:
+    async with outboxes(tmp_path) as (r, boxes):
+        stuck = trio.Event()
+
+        async def answer(peer: PeerId, payload: bytes) -> bytes:
+            if peer == ANN.peer:
+                await stuck.wait()
+            return b""
+
+        r.network.answer = answer
+        for number in range(3 * QUEUE_MESSAGES):
+            boxes.post(ANN.peer, b"%d" % number)
+            if number % QUEUE_MESSAGES == 0:
+                boxes.post(BOB.peer, b"%d" % number)
+        await settled(lambda: [peer for peer, _ in r.network.requested].count(BOB.peer) == 3)
+        assert [peer for peer, _ in r.network.requested].count(ANN.peer) == 1
+        stuck.set()
+        await settled(lambda: [p for p, _ in r.network.requested].count(ANN.peer) == QUEUE_MESSAGES)
+
+
+async def test_a_lost_message_is_noted_once_and_the_next_one_is_tried(tmp_path: Path) -> None:
+    async with outboxes(tmp_path) as (r, boxes):
+
+        async def answer(peer: PeerId, payload: bytes) -> bytes:
+            raise PeerTooSlow("no answer", peer=peer)
+
+        r.network.answer = answer
+        for _ in range(20):
+            boxes.post(ANN.peer, b"vote")
+        await settled(lambda: len(r.network.requested) == 20)
+        assert len(r.said("message-lost")) == 1
+        assert not r.parts.standing.refused
+
+
+async def test_who_refuses_us_makes_us_ask_whether_we_are_still_admitted(tmp_path: Path) -> None:
+    async with outboxes(tmp_path) as (r, boxes):
+
+        async def answer(peer: PeerId, payload: bytes) -> bytes:
+            raise PeerUnreachable("not admitted", peer=peer, code="PEER-REFUSED")
+
+        r.network.answer = answer
+        boxes.post(ANN.peer, b"vote")
+        await settled(lambda: r.parts.standing.refused)
+
+
+async def test_what_is_too_long_for_gossip_is_left_out_and_the_rest_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with outboxes(tmp_path) as (r, boxes):
+        r.network.refuses_to_publish = LocalProtocolError("too much for gossip")
+        boxes.announce("topic", bytes(100_000))
+        await settled(lambda: bool(r.said("not-announced")))
+        r.network.refuses_to_publish = None
+        boxes.announce("topic", b"short")
+        await settled(lambda: r.network.published == [("topic", b"short")])
+
+
+async def test_announcements_without_end_do_not_block(tmp_path: Path) -> None:
+    async with outboxes(tmp_path) as (r, boxes):
+        for _ in range(3 * QUEUE_MESSAGES):
+            boxes.announce("topic", b"x")
+        await settled(lambda: len(r.network.published) == QUEUE_MESSAGES)
