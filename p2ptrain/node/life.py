@@ -33,7 +33,7 @@ from p2ptrain.node.revocation import notice_revocation
 from p2ptrain.node.serving import answer_hellos
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.node.training import train
-from p2ptrain.observe.states import Serving, StandingBy, words
+from p2ptrain.observe.states import FetchingSnapshot, Serving, StandingBy, State, words
 from p2ptrain.run import DataIndex
 
 
@@ -108,9 +108,7 @@ async def narrate(parts: Parts, say: Say) -> None:
         if standing.trainer != trainer:
             trainer = standing.trainer
             say(f"training on {trainer}")
-        # What a node stands by for is news each time; how far it has come is not.
-        news = words(state) if isinstance(state, StandingBy) else state.name
-        if news != told:
+        if (news := _news(state)) != told:
             told = news
             say(words(state))
         for warning in standing.warnings.values():
@@ -121,6 +119,19 @@ async def narrate(parts: Parts, say: Say) -> None:
             step = parts.outer.step
             say(f"outer step {step} of {parts.manifest.outer.steps}, {_tokens(parts)}")
         await parts.changes.wait()
+
+
+def _news(state: State) -> str:
+    """What must have changed for a state to be told again: never mere numbers, but for a download's
+    tenths, which are worth minutes or hours.
+    """
+    match state:
+        case StandingBy():
+            return words(state)
+        case FetchingSnapshot(bytes_done, bytes_total):
+            return f"{state.name} {10 * bytes_done // max(1, bytes_total)}"
+        case _:
+            return state.name
 
 
 def _tokens(parts: Parts) -> str:
