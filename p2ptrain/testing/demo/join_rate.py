@@ -33,10 +33,15 @@ MEMBERS = ("ann", "ben")
 
 
 class JoinStory(Story):
-    """Two members on the first core; joiners come one after another on the second."""
+    """Two members on the first core; joiners come one after another on the second.
+
+    All upload slowly, so that a fetch lasts for several inner steps.
+    """
+
+    uplink = seed_uplink = "2Mbit"
 
     def measure(self, joins: int) -> tuple[list[float], list[float]]:
-        """Seconds of the members' inner steps: (before each joiner, while it came and fetched)."""
+        """Seconds of the members' inner steps: (before each joiner, while it fetched)."""
         members_core, joiners_core = sorted(os.sched_getaffinity(0))[:2]
         joiners = {f"joiner-{number}": self._cast(f"joiner-{number}") for number in range(joins)}
         self.cast |= joiners
@@ -51,8 +56,9 @@ class JoinStory(Story):
         for joiner in joiners.values():
             before += self._steps_within(*self._let_pass(BEFORE_S))
             self._start(joiner, "--bootstrap", address)
-            end = self.wait_for("the join", partial(joiner.find, "caught-up"), deadline_s=90)
-            while_joining += self._steps_within(joiner.events[0]["time"], end["time"])
+            found = partial(joiner.find, "snapshot-fetched")
+            end = self.wait_for("the joiner's snapshot", found, deadline_s=90)
+            while_joining += self._steps_within(end["time"] - end["seconds"], end["time"])
             joiner.kill()
         return before, while_joining
 

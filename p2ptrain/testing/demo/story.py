@@ -18,11 +18,6 @@ from p2ptrain.testing.demo.verdict import Facts
 
 LOOK_EVERY_S = 0.02
 STATUS_EVERY_S = 1.0
-UPLINK = "4Mbit"
-"""A home line's upload. It makes one exchange of the demo's model last more than a second."""
-
-SEED_UPLINK = "100Mbit"
-"""A rented server's."""
 
 KILL_AT_STEP = 2
 STEPS_BEFORE_SEED_STOPS = 2
@@ -35,6 +30,12 @@ class DemoFailed(Exception):
 
 class Story:
     """The cast and what has been seen of it."""
+
+    uplink = "4Mbit"
+    """A home line's upload. It makes one exchange of the demo's model last over a second."""
+
+    seed_uplink = "100Mbit"
+    """A rented server's."""
 
     def __init__(self, folder: Path, config: Path, show: Show) -> None:
         self.folder = folder
@@ -118,16 +119,16 @@ class Story:
             *("--founder", self.peers["seed"], *listed, "--json"),
         )
         self.show.say(f"run {json.loads(published)['run'][:12]} is published")
-        self._start(seed, "--seed", uplink=SEED_UPLINK)
+        self._start(seed, "--seed", uplink=self.seed_uplink)
         status = self.wait_for(
             "the seed's address", lambda: _with_address(seed.status()), deadline_s=30
         )
         return str(status["addresses"][0])
 
-    def _start(self, node: DemoNode, *arguments: str, uplink: str = UPLINK) -> None:
+    def _start(self, node: DemoNode, *arguments: str, uplink: str = "") -> None:
         node.start(
             *("--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0"),
-            *("--limit-up", uplink, "--threads", "1"),
+            *("--limit-up", uplink or self.uplink, "--threads", "1"),
             *arguments,
         )
 
