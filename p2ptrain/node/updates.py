@@ -6,6 +6,8 @@ result of its own must not certify bytes that nobody could apply.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import trio
@@ -49,10 +51,8 @@ async def obtain(parts: Parts, digest: Digest, step: int) -> bytes:
         RemoteProtocolError: the digest names what is no update of this run and step.
         StoreError: this store cannot take it.
     """
-    try:
+    with _blob_expected(digest):
         return await transfer.use(parts, digest, partial(_read, parts, digest, step))
-    except ManifestInvalid as exc:
-        raise RemoteProtocolError(f"{digest[:12]} is not even a blob: {exc.what}") from exc
 
 
 async def inspect(parts: Parts, digest: Digest, step: int) -> None:
@@ -64,13 +64,20 @@ async def inspect(parts: Parts, digest: Digest, step: int) -> None:
     Raises:
         RemoteProtocolError, StoreError: as `obtain` does.
     """
-    if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
-        await transfer.fetch_loose(parts, [digest])
-        try:
+    with _blob_expected(digest):
+        if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
+            await transfer.fetch_loose(parts, [digest])
             await trio.to_thread.run_sync(partial(_check_manifest, parts, digest, step))
-        except ManifestInvalid as exc:
-            raise RemoteProtocolError(f"{digest[:12]} is not even a blob: {exc.what}") from exc
     await obtain(parts, digest, step)
+
+
+@contextmanager
+def _blob_expected(digest: Digest) -> Iterator[None]:
+    """A name is what a peer says; that it names no blob at all is not our store's fault."""
+    try:
+        yield
+    except ManifestInvalid as exc:
+        raise RemoteProtocolError(f"{digest[:12]} is not even a blob: {exc.what}") from exc
 
 
 def _check_manifest(parts: Parts, digest: Digest, step: int) -> None:

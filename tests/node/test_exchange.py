@@ -1,0 +1,142 @@
+"""When this node averages, with whom, and when it gives that up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.events import ReduceFailed
+from p2ptrain.ledger.state import apply, genesis
+from p2ptrain.ledger.values import Commit, Participant, Roster
+from p2ptrain.node import edges
+from p2ptrain.node import exchange as module
+from p2ptrain.node.exchange import _request, _why_moot, exchange, reduce_due
+from p2ptrain.node.orders import Work
+from p2ptrain.store import digest_of
+from p2ptrain.testing.ledgers import small_rules
+from tests.node.rig import ANN, entry_of, opening, rig, settled
+from tests.node.swarm import policy
+
+RULES = small_rules("a b")
+A, B = RULES.founders
+START = genesis(RULES)
+OPENED = Roster(0, 0, RULES.founders, (), (Participant(A, 200, 2), Participant(B, 100, 1)))
+OPEN = apply(RULES, START, entry_of(START, OPENED))
+WORK = Work(0, (0, 1), 200)
+
+
+@pytest.mark.parametrize(
+    ("peer", "outer_step", "work", "due"),
+    [
+        (A, 0, WORK, True),
+        (A, None, WORK, False),  # θ is not loaded
+        (A, 1, WORK, False),  # θ is somewhere else
+        (A, 0, None, False),  # restarted since it said that it was ready
+        (A, 0, replace(WORK, step=1), False),
+        (A, 0, replace(WORK, tokens=100), False),  # not what was agreed
+        (A, 0, Work(0, (0,), 100), False),
+        (A, 0, Work(0, (2, 3), 200), False),  # other blocks than those of the lease
+        (B, 0, Work(0, (2,), 100), True),
+        (PeerId("c"), 0, WORK, False),
+    ],
+)
+def test_a_reduce_is_due_for_whoever_has_exactly_what_was_agreed(
+    peer: PeerId, outer_step: int | None, work: Work | None, due: bool
+) -> None:
+    assert reduce_due(OPEN, outer_step, peer, work) == (OPENED if due else None)
+    assert reduce_due(START, outer_step, peer, work) is None
+
+
+async def test_an_attempt_is_moot_when_the_ledger_went_on_or_a_participant_is_down(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r:
+        parts = r.parts
+        roster = opening(parts.ledger.state, Participant(parts.me, 16, 1))
+        r.decide(roster)
+        assert _why_moot(parts, roster) is None
+        ann = Participant(ANN.peer, 16, 1)
+        with_ann = replace(roster, learners=(ANN.peer,), participants=(*roster.participants, ann))
+        parts.ledger.state = replace(parts.ledger.state, roster=with_ann)
+        parts.detector.watch(ANN.peer, parts.now())
+        assert _why_moot(parts, with_ann) is None
+        parts.detector.hint_lost(ANN.peer, parts.now())
+        reason = _why_moot(parts, with_ann)
+        assert reason is not None
+        assert reason.suspects == (ANN.peer,)
+        parts.ledger.state = replace(parts.ledger.state, roster=None)
+        reason = _why_moot(parts, with_ann)
+        assert reason is not None
+        assert reason.suspects == ()
+
+
+async def test_the_request_follows_from_roster_and_manifest_alone(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r:
+        roster = opening(r.parts.ledger.state, Participant(r.parts.me, 16, 1))
+        request = _request(r.parts, roster)
+        assert (request.peers, request.weights, request.me) == ((r.parts.me,), (16,), 0)
+        assert request.deadline_s >= module.REDUCE_S_MIN
+
+
+async def test_a_ring_of_one_stores_its_update_and_says_so_once(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        parts.outer.step = 0
+        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
+        nursery.start_soon(exchange, parts)
+        await trio.testing.wait_all_tasks_blocked()
+        assert r.said("exchange-started") == []  # It has nothing to average yet.
+        parts.standing.work = Work(0, (0,), 16)
+        parts.changes.ring()
+        await settled(lambda: parts.standing.reduce is not None)
+        report = parts.standing.reduce
+        assert report is not None
+        assert report.update is not None
+        assert parts.store.holds_blob(report.update)
+        parts.changes.ring()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(r.said("exchange-started")) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_cannot_be_reached_is_suspected_and_theta_is_free_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edges, "EDGE_S", 0.5)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        parts.outer.step = 0
+        parts.detector.watch(ANN.peer, parts.now())
+        ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
+        roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
+        parts.ledger.state = replace(parts.ledger.state, roster=roster)
+        parts.standing.work = Work(0, (0,), 16)
+        nursery.start_soon(exchange, parts)
+        await settled(lambda: bool(r.said("exchange-failed")))
+        assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
+        assert not parts.outer.lock.locked()
+        await settled(lambda: r.events.statistics().current_buffer_used > 0)
+        assert r.heard() == [ReduceFailed(parts.me, 0, 0, (ANN.peer,))]
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_attempt_that_lost_its_point_while_it_waited_for_theta_is_not_begun(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        parts.outer.step = 0
+        parts.standing.work = Work(0, (0,), 16)
+        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
+        async with parts.outer.lock:
+            nursery.start_soon(exchange, parts)
+            await settled(lambda: bool(r.said("exchange-started")))
+            r.decide(Commit(0, 0, digest_of(b"by others")))
+        await settled(lambda: bool(r.said("exchange-failed")))
+        assert r.said("exchange-connected") == []
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,141 @@
+"""Bytes that are to be voted on are looked at first; bytes that have rotted are fetched again."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+
+from p2ptrain import kernels
+from p2ptrain.dataplane import Endpoint
+from p2ptrain.encoding import pack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.values import Commit, Participant
+from p2ptrain.node import updates
+from p2ptrain.node.agreement import _hold_update
+from p2ptrain.node.parts import Parts
+from p2ptrain.store import digest_of
+from tests.node.rig import Rig, heartbeat, opening, rig, settled
+from tests.node.swarm import policy
+
+
+def payload_of(parts: Parts) -> bytearray:
+    """A sound update."""
+    block = parts.manifest.codec.block
+    vector = np.linspace(-1, 1, parts.layout.numel, dtype=np.float32)
+    payload = bytearray(updates.payload_bytes(parts))
+    kernels.quantise(vector, payload, block)
+    return payload
+
+
+async def test_what_is_stored_is_what_is_read(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        payload = payload_of(r.parts)
+        digest = await updates.store(r.parts, 3, payload)
+        assert await updates.obtain(r.parts, digest, 3) == payload
+        await updates.inspect(r.parts, digest, 3)
+        assert digest == await updates.store(r.parts, 3, bytearray(payload))
+        assert digest != await updates.store(r.parts, 4, bytearray(payload))
+
+
+async def refused(parts: Parts, digest: Digest, step: int = 3) -> str:
+    """How `digest` is refused, by a voter and by who is to apply it."""
+    with pytest.raises(RemoteProtocolError) as before_a_vote:
+        await updates.inspect(parts, digest, step)
+    with pytest.raises(RemoteProtocolError):
+        await updates.obtain(parts, digest, step)
+    return before_a_vote.value.what
+
+
+async def test_what_is_no_update_of_this_step_is_refused(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        parts, store = r.parts, r.parts.store
+        payload = payload_of(parts)
+        meta = updates.meta(parts, 3)
+        of_step_3 = await updates.store(parts, 3, payload)
+        assert "not an update of outer step 4" in await refused(parts, of_step_3, 4)
+        assert "not an update" in await refused(parts, parts.manifest.genesis)
+        foreign = store.put_blob("update", [payload], meta | {"run": "f" * 64})
+        assert "not an update" in await refused(parts, foreign)
+        short = store.put_blob("update", [payload[:-1]], meta)
+        assert "bytes" in await refused(parts, short)
+        payload[:4] = struct.pack("<f", float("nan"))
+        nan = store.put_blob("update", [payload], meta)
+        assert "scale" in await refused(parts, nan)
+
+
+async def test_a_digest_that_names_no_blob_at_all_is_refused(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        bare = r.parts.store.put_chunk(b"a data block, or anything")
+        assert "not even a blob" in await refused(r.parts, bare)
+
+
+async def test_a_voter_survives_whatever_it_is_asked_to_vote_on(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        bare = r.parts.store.put_chunk(b"not a blob")
+        genesis = r.parts.manifest.genesis
+        for digest in (bare, genesis):
+            await _hold_update(r.parts, digest)
+        assert [each["digest"] for each in r.said("bad-update")] == [bare, genesis]
+        assert r.heard() == []
+        assert r.parts.holding == set()
+
+
+async def test_bytes_that_nobody_has_are_looked_for_only_while_the_step_lasts(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
+        nowhere = digest_of(b"nowhere")
+        nursery.start_soon(_hold_update, r.parts, nowhere)
+        await settled(lambda: nowhere in r.parts.fetching)
+        r.decide(opening(r.parts.ledger.state, Participant(r.parts.me, 16, 1)))
+        r.parts.changes.ring()
+        assert r.parts.holding == {nowhere}
+        r.decide(Commit(0, 0, digest_of(b"another")))
+        r.parts.changes.ring()
+        await settled(lambda: not r.parts.holding and not r.parts.fetching)
+        assert r.heard() == []
+
+
+class Neighbour:
+    """A second node whose data plane serves what it holds, and whom the first has heard of."""
+
+    def __init__(self, r: Rig, other: Rig) -> None:
+        endpoint = other.parts.endpoint
+        r.parts.listener.trust(endpoint.certificate_der)
+        other.parts.listener.trust(r.parts.endpoint.certificate_der)
+        beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
+        r.parts.peers.take(endpoint.peer, beat, r.parts.now())
+        r.parts.detector.heard(endpoint.peer, r.parts.now())
+        self.endpoint: Endpoint = endpoint
+
+
+async def test_an_update_that_rotted_on_our_disk_is_fetched_again(tmp_path: Path) -> None:
+    async with rig(tmp_path / "a", admission="open") as r, rig(tmp_path / "b") as other:
+        other.parts.listener._gate._allowed = lambda peer: True
+        Neighbour(r, other)
+        payload = payload_of(r.parts)
+        meta = updates.meta(r.parts, 0)
+        digest = await updates.store(r.parts, 0, payload)
+        assert other.parts.store.put_blob(updates.KIND, [payload], meta) == digest
+        path = r.parts.store.chunk_path(r.parts.store.manifest(digest).chunks[0])
+        path.write_bytes(bytes(len(path.read_bytes())))
+        assert await updates.obtain(r.parts, digest, 0) == payload
+        assert len(r.said("chunk-damaged")) == 1
+        assert r.parts.store.holds_blob(digest)
+
+
+async def test_a_giant_that_passes_for_an_update_is_not_fetched(tmp_path: Path) -> None:
+    async with rig(tmp_path / "a", admission="open") as r, rig(tmp_path / "b") as other:
+        other.parts.listener._gate._allowed = lambda peer: True
+        Neighbour(r, other)
+        chunks = [bytes([number]) * 4096 for number in range(1, 50)]
+        giant = other.parts.store.put_blob(updates.KIND, chunks, updates.meta(r.parts, 0))
+        await _hold_update(r.parts, giant)
+        assert len(r.said("bad-update")) == 1
+        held = [r.parts.store.has_chunk(each) for each in other.parts.store.manifest(giant).chunks]
+        assert not any(held)
