@@ -27,7 +27,7 @@ ON_LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0
 Seen = TypeVar("Seen")
 
 
-def wait_until(what: str, seen: Callable[[], Seen], *, deadline_s: float = 15.0) -> Seen:
+def wait_until(what: str, seen: Callable[[], Seen | None], *, deadline_s: float = 15.0) -> Seen:
     """The first true value of `seen`."""
     ends_s = time.monotonic() + deadline_s
     never = threading.Event()

@@ -65,7 +65,7 @@ def make_folder(path: Path) -> None:
     path.mkdir()
 
 
-Damage = Callable[[Path], None]
+Damage = Callable[[Path], object]
 DAMAGES: list[tuple[str, Damage, str, int, str]] = [
     ("identity.key", lambda path: path.chmod(0o644), "ID-MODE", 2, "chmod 600"),
     ("identity.key", lambda path: shorten(path, 31), "ID-BROKEN", 2, "backup"),
