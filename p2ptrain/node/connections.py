@@ -34,16 +34,16 @@ async def stay_connected(parts: Parts) -> None:
     waits_s: dict[PeerId, float] = {}
     async with trio.open_nursery() as nursery:
         while True:
-            connected = parts.network.connected()
+            connected, now = parts.network.connected(), parts.now()
             for peer in known_peers(parts):
                 if peer in connected:
                     due_at.pop(peer, None)
                     waits_s.pop(peer, None)
                     continue
                 first_s = 0.0 if parts.me < peer else OTHERS_TURN_S
-                if parts.now() >= due_at.setdefault(peer, parts.now() + first_s):
+                if now >= due_at.setdefault(peer, now + first_s):
                     wait_s = waits_s[peer] = min(2 * waits_s.get(peer, RETRY_FIRST_S), RETRY_MAX_S)
-                    due_at[peer] = parts.now() + wait_s
+                    due_at[peer] = now + wait_s
                     nursery.start_soon(_dial, parts, peer)
             await trio.sleep(LOOK_EVERY_S)
 

@@ -40,8 +40,7 @@ def trace(block: Digest, numel: int) -> NDArray[np.float32]:
 
 def block_of(path: str) -> Digest:
     """The chunk that the store keeps at `path`."""
-    name = Path(path).name
-    return Digest(name if len(name) == 64 else Path(path).parent.name + name)
+    return Digest(Path(path).parent.name + Path(path).name)
 
 
 @dataclass(slots=True)

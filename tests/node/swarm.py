@@ -12,6 +12,7 @@ here is what needs processes: SIGKILL, and torch.
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -154,13 +155,19 @@ def manifest_of(
 def publish(home: Home, *, allowed: Sequence[PeerId] = (), **settings: object) -> Run:
     """Publish a run in `home`, with its data, its first weights and its allowlist."""
     organiser = load_or_create(home.identity)
-    shutil.copytree(content().folder, home.store)
+    shutil.copytree(content().folder, home.store, copy_function=_share)
     manifest = manifest_of(organiser.peer, **settings)  # type: ignore[arg-type]
     run = Run.publish(organiser, manifest)
     listed = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
     save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, listed))
     save_run(home.manifest, run)
     return run
+
+
+def _share(source: str, target: str) -> None:
+    """Chunks never change, so one copy on this disk serves all stores; the rest is copied."""
+    is_chunk = len(Path(source).name) > 32
+    (os.link if is_chunk else shutil.copy2)(source, target)
 
 
 class Diary(Journal):

@@ -65,6 +65,7 @@ def rot_all(node: SwarmNode) -> None:
                 path = store.chunk_path(chunk)
                 data = bytearray(path.read_bytes())
                 data[0] ^= 1
+                path.unlink()
                 path.write_bytes(data)
 
 

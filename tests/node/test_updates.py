@@ -123,7 +123,9 @@ async def test_an_update_that_rotted_on_our_disk_is_fetched_again(tmp_path: Path
         digest = await updates.store(r.parts, 0, payload)
         assert other.parts.store.put_blob(updates.KIND, [payload], meta) == digest
         path = r.parts.store.chunk_path(r.parts.store.manifest(digest).chunks[0])
-        path.write_bytes(bytes(len(path.read_bytes())))
+        rotten = bytes(path.stat().st_size)
+        path.unlink()
+        path.write_bytes(rotten)
         assert await updates.obtain(r.parts, digest, 0) == payload
         assert len(r.said("chunk-damaged")) == 1
         assert r.parts.store.holds_blob(digest)

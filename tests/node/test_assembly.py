@@ -1,0 +1,97 @@
+"""What a node is put together from, and where it says that its data plane is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import ConfigError, StoreError, VersionMismatch
+from p2ptrain.identity import load_or_create
+from p2ptrain.ids import Digest
+from p2ptrain.node import assembly
+from p2ptrain.node.admission import Admission
+from p2ptrain.node.assembly import assembled, outward_host
+from p2ptrain.node.home import Home
+from p2ptrain.observe.journal import Journal
+from p2ptrain.run import Run
+from tests.node.rig import PaperNetwork, rig
+from tests.node.swarm import manifest_of, publish
+
+LAN, PUBLIC, V6 = "/ip4/192.168.1.7/tcp/1", "/ip4/203.0.113.7/tcp/1", "/ip6/2001:db8::7/tcp/1"
+LOOP = "/ip4/127.0.0.1/tcp/1"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "v6", "host"),
+    [
+        ([LAN], False, "192.168.1.7"),
+        ([LOOP, LAN, PUBLIC], False, "192.168.1.7"),
+        ([PUBLIC, LAN], False, "203.0.113.7"),
+        ([V6, LAN], False, "192.168.1.7"),  # a socket on 0.0.0.0 is not reached over IPv6
+        ([V6, LAN], True, "2001:db8::7"),
+        ([LOOP], False, "127.0.0.1"),
+        (["/ip6/::1/tcp/1", LOOP], True, "::1"),
+    ],
+)
+def test_the_data_plane_is_where_the_control_plane_is_reached(
+    addresses: list[str], v6: bool, host: str
+) -> None:
+    assert outward_host(addresses, v6=v6) == host
+
+
+@pytest.mark.parametrize("addresses", [[], [V6], ["/dns4/node.example.org/tcp/1"], ["/memory"]])
+def test_where_no_address_says_it_this_machines_own_is_taken(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "_first_own_address", lambda: "10.0.0.7")
+    assert outward_host(addresses, v6=False) == "10.0.0.7"
+
+
+async def assemble(home: Home, run: Run, **options: object) -> None:
+    admission = Admission(home)
+    admission.enter(run)
+    config = NodeConfig(home.root, **({"data_host": "127.0.0.1"} | options))  # type: ignore[arg-type]
+    identity = load_or_create(home.identity)
+    network = PaperNetwork()
+    with Journal(home.journal) as journal:
+        async with assembled(config, home, journal, identity, run, admission, network):  # type: ignore[arg-type]
+            pass
+
+
+async def test_a_run_whose_parameters_lie_otherwise_is_refused(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    organiser = load_or_create(home.identity)
+    manifest = manifest_of(organiser.peer)
+    object.__setattr__(manifest, "layout", Digest("e" * 64))
+    run = Run.publish(organiser, manifest)
+    with pytest.raises(VersionMismatch) as caught:
+        await assemble(home, run)
+    assert caught.value.code == "RUN-VERSION"
+
+
+async def test_a_data_port_that_is_taken_is_told_and_all_is_closed_again(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    run = publish(home)
+    async with rig(tmp_path / "other") as r:
+        with pytest.raises(ConfigError) as caught:
+            await assemble(home, run, data_port=r.parts.endpoint.port)
+    assert caught.value.code == "PORT-IN-USE"
+    await assemble(home, run)
+
+
+async def test_one_store_serves_one_node(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        with pytest.raises(StoreError) as caught:
+            await assemble(r.parts.home, r.run)
+    assert caught.value.code == "STORE-BUSY"
+
+
+async def test_a_seed_has_no_arena_and_a_trainer_shares_theta_with_it(tmp_path: Path) -> None:
+    async with rig(tmp_path / "a", seed=True) as r:
+        assert not r.parts.trains
+    async with rig(tmp_path / "b") as r:
+        assert r.parts.arena is not None
+        r.parts.outer.vectors.theta[3] = 7.0
+        assert r.parts.arena.theta[3] == 7.0

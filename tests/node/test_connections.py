@@ -1,0 +1,124 @@
+"""Who is missed, who is forgotten, and that a peer's end is never a lost event."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.detector import Colour
+from p2ptrain.ledger.events import Heard, PeerDown, PeerUp
+from p2ptrain.net import PeerCache
+from p2ptrain.node import connections
+from p2ptrain.node.connections import (
+    _expect_members,
+    _judge,
+    find_peers,
+    known_peers,
+    stay_connected,
+)
+from tests.node.rig import ANN, BOB, CAI, heartbeat, opening, rig, settled
+
+
+async def test_a_member_that_never_speaks_is_taken_for_down_after_a_while(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        parts = r.parts
+        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+        assert parts.is_down(ANN.peer)
+        await _expect_members(parts)
+        assert not parts.is_down(ANN.peer)
+        at = parts.now()
+        # Time passes as it does for a node that looks every second.
+        for second in range(1, 12):
+            changes = parts.detector.changes(at + second)
+            if (ANN.peer, Colour.RED) in changes:
+                break
+        else:
+            raise AssertionError("it was never missed")
+
+
+async def test_a_lost_connection_is_told_to_the_ledger_even_under_a_flood(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        parts.detector.heard(ANN.peer, parts.now())
+        parts.detector.changes(parts.now())
+        while "flood" not in parts.standing.warnings:
+            parts.hear(Heard(BOB.peer, 1))
+        parts.detector.hint_lost(ANN.peer, parts.now())
+        nursery.start_soon(_judge, parts)
+        await trio.testing.wait_all_tasks_blocked()
+        waiting = r.events.statistics().current_buffer_used
+        told = [await r.events.receive() for _ in range(waiting + 1)]
+        assert PeerDown(ANN.peer) in told
+
+
+async def test_who_was_not_heard_for_long_is_forgotten_unless_it_is_a_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "FORGET_S", -1.0)
+    async with rig(tmp_path) as r:
+        parts = r.parts
+        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+        for peer in (ANN.peer, BOB.peer):
+            parts.peers.take(peer, heartbeat(r.run.id), parts.now())
+            parts.detector.heard(peer, parts.now())
+        await _expect_members(parts)
+        assert [view.peer for view in parts.peers] == [ANN.peer]
+        # The detector has forgotten that it was down, so the ledger must forget it too.
+        assert r.heard() == [PeerUp(BOB.peer)]
+
+
+async def test_only_admitted_peers_are_dialled_and_never_ourselves(tmp_path: Path) -> None:
+    async with rig(tmp_path, allowed=[ANN.peer]) as r:
+        for peer in (ANN.peer, CAI.peer, r.parts.me):
+            r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
+        assert known_peers(r.parts) == [ANN.peer]
+
+
+async def test_the_peer_with_the_smaller_id_dials_at_once_and_the_other_gives_it_time(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        dialled: list[PeerId] = []
+
+        async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
+            dialled.append(peer)
+
+        r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
+        for peer in (ANN.peer, BOB.peer, CAI.peer):
+            r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
+        nursery.start_soon(stay_connected, r.parts)
+        await trio.testing.wait_all_tasks_blocked()
+        expected = {peer for peer in (ANN.peer, BOB.peer, CAI.peer) if r.parts.me < peer}
+        assert set(dialled) == expected
+        nursery.cancel_scope.cancel()
+
+
+async def test_addresses_are_kept_when_the_node_ends(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(find_peers, r.parts)
+            await settled(r.parts.home.peers.exists)
+            address = f"/ip4/127.0.0.1/tcp/1/p2p/{ANN.peer}"
+            r.network.remember(ANN.peer, [address])
+            nursery.cancel_scope.cancel()
+        assert PeerCache(r.parts.home.peers).load() == {ANN.peer: [address]}
+
+
+async def test_a_disk_too_full_for_addresses_costs_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(cache: PeerCache, addresses: Mapping[PeerId, Iterable[str]]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(PeerCache, "save", full)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(find_peers, r.parts)
+        await settled(lambda: bool(r.said("peers-not-saved")))
+        nursery.cancel_scope.cancel()

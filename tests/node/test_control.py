@@ -1,0 +1,140 @@
+"""Whoever opens the control socket gets one answer a line, and cannot hurt the node."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.identity import load_or_create
+from p2ptrain.node.control import LINE_BYTES_MAX, serve_commands
+from p2ptrain.observe.status import NodeStatus
+from p2ptrain.run import Allowlist, JoinRequest, SignedAllowlist, save_allowlist
+from tests.node.rig import ANN, BOB, Rig, rig, settled
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[Rig]:
+    async with rig(folder, allowed=[ANN.peer]) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(serve_commands, r.parts)
+        await opened(r.parts.home.control)
+        yield r
+        nursery.cancel_scope.cancel()
+
+
+async def opened(path: Path) -> None:
+    """Wait until somebody listens there."""
+    never = trio.Event()
+    with trio.fail_after(5.0):
+        while True:
+            try:
+                return await (await trio.open_unix_socket(str(path))).aclose()
+            except OSError:
+                with trio.move_on_after(0.002):
+                    await never.wait()
+
+
+async def answer(r: Rig, line: bytes) -> dict[str, object]:
+    async with await trio.open_unix_socket(str(r.parts.home.control)) as stream:
+        await stream.send_all(line)
+        received = b""
+        while piece := await stream.receive_some():
+            received += piece
+    value = json.loads(received)
+    assert isinstance(value, dict)
+    return value
+
+
+async def test_status_comes_as_one_line_that_can_be_read_again(tmp_path: Path) -> None:
+    async with serving(tmp_path) as r:
+        status = NodeStatus.from_json(await answer(r, b'{"command":"status"}\n'))
+        assert (status.peer, status.run) == (r.parts.me, r.run.id)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"status\n",
+        b"[]\n",
+        b"7\n",
+        b"{}\n",
+        b'{"command":"halt"}\n',
+        b'{"command":["status"]}\n',
+        b'{"command":{}}\n',
+        b"\xff\xfe\n",
+        b"[" * 60_000 + b"\n",
+        b"x" * LINE_BYTES_MAX,
+    ],
+    ids=lambda line: str(line[:24]),
+)
+async def test_a_line_that_is_no_command_is_answered_with_those_that_are(
+    tmp_path: Path, line: bytes
+) -> None:
+    async with serving(tmp_path) as r:
+        said = await answer(r, line)
+        assert said == {"error": "a command is one of status, reload-allowlist, pending"}
+        assert "peer" in await answer(r, b'{"command":"status"}\n')
+
+
+async def test_who_hangs_up_or_says_nothing_disturbs_nobody(tmp_path: Path) -> None:
+    async with serving(tmp_path) as r:
+        silent = await trio.open_unix_socket(str(r.parts.home.control))
+        for line in (b"", b'{"command"', b'{"command":"status"}\n'):
+            async with await trio.open_unix_socket(str(r.parts.home.control)) as stream:
+                await stream.send_all(line)
+        assert "peer" in await answer(r, b'{"command":"status"}\n')
+        await silent.aclose()
+
+
+async def test_a_list_that_cannot_be_used_is_told_and_the_node_goes_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as r:
+        r.parts.home.allowlist.write_bytes(b"damaged")
+        assert (await answer(r, b'{"command":"reload-allowlist"}\n'))["code"] == "RUN-FILE"
+        r.parts.home.allowlist.unlink()
+        r.parts.home.allowlist.mkdir()
+        assert (await answer(r, b'{"command":"reload-allowlist"}\n'))["code"] == "OS"
+        assert r.parts.admission.admits(ANN.peer)
+
+
+async def test_a_list_that_the_organiser_wrote_takes_effect_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as r:
+        newer = Allowlist.of(r.run.id, 2, [BOB.peer])
+        organiser = load_or_create(r.parts.home.identity)
+        save_allowlist(r.parts.home.allowlist, SignedAllowlist.publish(organiser, newer))
+        r.parts.pending[BOB.peer] = JoinRequest(r.run.id, BOB.peer, 0)
+        assert await answer(r, b'{"command":"pending"}\n') == {"pending": [BOB.peer]}
+        said = await answer(r, b'{"command":"reload-allowlist"}\n')
+        assert said == {"newer": True, "sequence": 2}
+        assert (r.parts.admission.admits(ANN.peer), r.parts.admission.admits(BOB.peer)) == (
+            False,
+            True,
+        )
+        assert await answer(r, b'{"command":"pending"}\n') == {"pending": []}
+
+
+async def test_the_socket_is_its_owners_and_replaces_one_that_was_left_behind(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        path = r.parts.home.control
+        path.write_text("left by a node that was killed")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_commands, r.parts)
+            await opened(path)
+            assert "peer" in await answer(r, b'{"command":"status"}\n')
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            nursery.cancel_scope.cancel()
+        assert not path.exists()
+
+
+async def test_a_home_with_a_long_path_has_a_socket_all_the_same(tmp_path: Path) -> None:
+    async with rig(tmp_path / ("deep" * 40)) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(serve_commands, r.parts)
+        await settled(r.parts.home.control.exists)
+        nursery.cancel_scope.cancel()

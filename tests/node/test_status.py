@@ -1,0 +1,98 @@
+"""A node's account of itself, and the digest of its state above all, is never a mixture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import trio
+
+from p2ptrain.ledger.values import Commit, Participant
+from p2ptrain.node.status import status
+from p2ptrain.observe.states import Leaving, Training
+from p2ptrain.store import digest_of
+from tests.node.rig import ANN, heartbeat, opening, rig
+from tests.node.swarm import policy
+
+
+async def test_a_node_without_theta_says_so(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        said = await status(r.parts)
+        assert (said.outer_step, said.state_digest, said.role) == (0, "", "voter")
+        assert said.state_name == "starting"
+        assert said.outer_steps == 4
+
+
+async def test_the_digest_is_computed_once_a_step_and_not_while_theta_moves(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        outer = r.parts.outer
+        outer.step = 0
+        first = (await status(r.parts)).state_digest
+        assert first == outer.vectors.digest()
+        outer.vectors.theta[0] += 1
+        assert (await status(r.parts)).state_digest == first  # Of step 0, as it was asked for.
+        outer.moving = True
+        outer.step = 1
+        assert (await status(r.parts)).state_digest == ""
+        outer.moving = False
+        assert (await status(r.parts)).state_digest == outer.vectors.digest() != first
+
+
+async def test_a_digest_during_which_theta_moved_is_not_shown(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        outer = r.parts.outer
+        outer.step = 0
+        shown: list[str] = []
+
+        async def ask() -> None:
+            shown.append((await status(r.parts)).state_digest)
+
+        with outer.vectors._changing:
+            nursery.start_soon(ask)
+            await trio.lowlevel.checkpoint()
+            outer.moving = True
+        await r.parts.changes.wait(at_most_s=0.05)
+        while not shown:
+            await trio.lowlevel.checkpoint()
+        assert shown == [""]
+
+
+async def test_members_are_shown_by_what_the_ledger_and_they_themselves_say(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r:
+        parts = r.parts
+        ours, theirs = Participant(parts.me, 32, 2), Participant(ANN.peer, 16, 1)
+        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+        r.decide(opening(parts.ledger.state, ours, theirs, learners=[ANN.peer]))
+        r.decide(Commit(0, 0, digest_of(b"update")))
+        parts.peers.take(ANN.peer, heartbeat(r.run.id, tokens_per_s=7), parts.now())
+        parts.detector.heard(ANN.peer, parts.now())
+        parts.enter(Training(1, 2))
+        said = await status(parts)
+        me, ann = said.members
+        assert (me.role, me.tokens, me.health, me.state) == (
+            "voter",
+            32,
+            "green",
+            "training (inner 1/2)",
+        )
+        assert (ann.role, ann.tokens, ann.health, ann.tokens_per_s) == ("learner", 16, "green", 7)
+        assert (said.tokens, said.tokens_total) == (32, 48)
+
+
+async def test_a_member_that_was_never_heard_is_shown_as_such(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        ann = (await status(r.parts)).members[1]
+        assert (ann.health, ann.heard_s_ago, ann.state) == ("red", None, "")
+
+
+async def test_whoever_leaves_says_so_to_the_end(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        r.parts.standing.leaving = True
+        r.parts.enter(Leaving())
+        r.parts.enter(Training(1, 2))
+        assert (await status(r.parts)).state_name == "leaving"
