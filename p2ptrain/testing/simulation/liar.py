@@ -111,11 +111,15 @@ class Liar(SimNode):
         twin = self._twin(proposal.entry)
         if twin is None or self.state.voters.index(peer) % 2:
             return proposal
-        if twin.digest not in self._twins:
-            self._twins[twin.digest] = twin
-            own = self._sign(twin.height, proposal.round, twin.digest)
-            self._votes[twin.digest] = {self.me: own.signature}
+        self._hope_for(twin, proposal.round)
         return replace(proposal, entry=twin)
+
+    def _hope_for(self, entry: Entry, round: int) -> None:
+        """Vote for it, and collect the votes of others."""
+        if entry.digest not in self._twins:
+            self._twins[entry.digest] = entry
+            own = self._sign(entry.height, round, entry.digest)
+            self._votes[entry.digest] = {self.me: own.signature}
 
     def _twin(self, entry: Entry) -> Entry | None:
         """Another entry, as good as this one."""
@@ -157,9 +161,11 @@ class Liar(SimNode):
         entry = self._invented()
         names = sorted(state.voters)
         votes = tuple((name, signature_of(self.me, name.encode())) for name in names)
-        if chain and self._random.random() < 0.5:
-            votes = chain[-1].certificate.votes
         certificate = Certificate(entry.height, 0, entry.digest, votes)
+        if chain:
+            real = chain[-1].certificate
+            old = replace(certificate, votes=real.votes)
+            certificate = self._random.choice((certificate, old, real))
         for peer in self._world.others(self.me):
             self._send(peer, Outcome(Certified(entry, certificate)))
 
@@ -170,6 +176,7 @@ class Liar(SimNode):
             electorate = self._electorate(entry)
             rounds = range(1, 1 + len(state.voters))
             round = next(it for it in rounds if electorate.proposer(it) == self.me)
+            self._hope_for(entry, round)
             for peer in self._world.others(self.me):
                 self._send(peer, Propose(round, entry))
 
@@ -177,7 +184,8 @@ class Liar(SimNode):
         state = self.state
         value: Value = Skip(state.step)
         if state.roster is None:
-            value = Roster(state.step, state.attempt, state.voters, (*state.learners, _SOMEBODY))
+            learners = dict.fromkeys((*state.learners, _SOMEBODY))
+            value = Roster(state.step, state.attempt, state.voters, tuple(learners))
         elif self._random.random() < 0.5:
             value = Commit(state.step, state.roster.attempt, _digest("no such update"))
         return Entry(state.height + 1, state.head, value)

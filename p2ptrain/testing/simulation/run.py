@@ -68,12 +68,14 @@ def world_of(
     return SimWorld(Random(f"{profile.name}/{seed}"), rules, profile)
 
 
-def run_to_end(world: SimWorld) -> str:
-    """Let things happen until the run has ended everywhere. Returns why it got stuck, or
-    nothing.
+def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
+    """Let things happen until the run has ended everywhere, or a checker objects if that is asked
+    for. Returns why it got stuck, or nothing.
     """
     clock, forks, profile = world.clock, world.exposure.forks, world.profile
     while not _is_over(world) and not forks:
+        if until_violation and any(checker.violations for checker in world.checkers):
+            break
         if not clock.step():
             return "nothing is planned any more"
         if clock.now - max(world.committed_at, profile.faults_s) > profile.settle_s:
@@ -94,8 +96,11 @@ def _why_stuck(world: SimWorld) -> str:
     return f"{where}: {len(up)} of {len(voters)} voters are up, and nothing happens"
 
 
+def violations_in(world: SimWorld) -> list[str]:
+    return [text for checker in world.checkers for text in checker.violations]
+
+
 def _report(seed: int, world: SimWorld, stuck: str) -> SimReport:
-    violations = [text for checker in world.checkers for text in checker.violations]
     return SimReport(
         seed=seed,
         profile=world.profile.name,
@@ -103,7 +108,7 @@ def _report(seed: int, world: SimWorld, stuck: str) -> SimReport:
         commits=world.commits,
         skips=world.skips,
         height=world.latest.height,
-        violations=tuple(violations[:VIOLATIONS_MAX]),
+        violations=tuple(violations_in(world)[:VIOLATIONS_MAX]),
         stuck=stuck,
         virtual_s=round(world.clock.now, 3),
         messages=world.network.messages,

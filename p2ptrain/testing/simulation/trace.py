@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.messages import (
@@ -38,17 +37,12 @@ class Trace:
     def note(self, now: float, peer: PeerId, what: str) -> None:
         self._lines.append((0, f"{now:9.3f}  {peer} {what}"))
 
-    def of_last_height(self) -> list[str]:
-        """Everything from the first word about the last height on, without what is older news."""
-        last = max((height for height, _ in self._lines), default=0)
-        lines: Iterable[tuple[int, str]] = self._lines
-        heights = [height for height, _ in lines]
-        start = heights.index(last) if last else 0
-        return [
-            text
-            for at, (height, text) in enumerate(self._lines)
-            if at >= start and height in (0, last)
-        ]
+    def since_height(self, first: int) -> list[str]:
+        """Everything from the first word about height `first` on, without what is older news."""
+        heights = [height for height, _ in self._lines]
+        start = next((at for at, height in enumerate(heights) if height >= first), 0)
+        lines = list(self._lines)[start:]
+        return [text for height, text in lines if height == 0 or height >= first]
 
 
 def spelled(message: Message) -> str:

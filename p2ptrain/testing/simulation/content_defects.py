@@ -1,0 +1,63 @@
+"""Defects of what is proposed and accepted: leases, updates, membership, waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from p2ptrain.ledger import accept, gathering, leases, state
+from p2ptrain.ledger.accept import Answer, Verdict
+from p2ptrain.ledger.gathering import Gathered
+from p2ptrain.ledger.leases import Leases
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.view import View
+from p2ptrain.testing.simulation.planting import Patch
+
+
+def lease_returned_twice(patch: Patch) -> None:
+    def give_back(book: Leases, members: list[str]) -> Leases:
+        returned = [b for m in members for b in book.held.get(m, ())]  # type: ignore[call-overload]
+        held = {peer: lease for peer, lease in book.held.items() if peer not in members}
+        return Leases(held, (*book.returned, *returned, *returned), book.next_block)
+
+    patch(leases, "give_back", give_back)
+
+
+def commit_without_bytes(patch: Patch) -> None:
+    yes = Verdict(Answer.YES, "why not")
+    patch(accept, "_judge_commit", lambda view, commit, *, forced: yes)
+
+
+def newcomers_vote_at_once(patch: Patch) -> None:
+    def next_members(at: state.LedgerState, view: object, *, drop_down: bool) -> object:
+        members = original(at, view, drop_down=drop_down)  # type: ignore[arg-type]
+        return None if members is None else (members[0] + members[1], ())
+
+    original = gathering.next_members
+    patch(gathering, "next_members", next_members)
+    patch(state, "_membership_fault", lambda at, roster: "")
+
+
+def lease_kept_after_commit(patch: Patch) -> None:
+    patch(leases, "commit", lambda book, trained: book)
+
+
+def lease_lost_with_its_member(patch: Patch) -> None:
+    def give_back(book: Leases, members: list[str]) -> Leases:
+        held = {peer: lease for peer, lease in book.held.items() if peer not in members}
+        return Leases(held, book.returned, book.next_block)
+
+    patch(leases, "give_back", give_back)
+
+
+def grace_ignored(patch: Patch) -> None:
+    def gathered(rules: Rules, at: LedgerState, view: View) -> Gathered:
+        have = original(rules, at, view)
+        return replace(have, awaited=()) if have.enough else have
+
+    original = gathering.gathered
+    patch(gathering, "gathered", gathered)
+
+
+def snapshot_not_checked(patch: Patch) -> None:
+    patch(accept, "_contradicted", lambda view, commit: "")

@@ -1,0 +1,151 @@
+"""Defects of how a height is decided: what is promised, counted, remembered and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger import core, electorate, instance, quorum, state, verify
+from p2ptrain.ledger.acceptor import Acceptor, recall
+from p2ptrain.ledger.effects import Effect, Persist
+from p2ptrain.ledger.electorate import Electorate
+from p2ptrain.ledger.events import Event
+from p2ptrain.ledger.instance import Instance, Stage
+from p2ptrain.ledger.leading import Leading
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.values import Certificate, Vote, vote_message
+from p2ptrain.ledger.verify import Verify
+from p2ptrain.testing.simulation.disk import Disk
+from p2ptrain.testing.simulation.planting import Patch
+
+
+def half_is_a_quorum(patch: Patch) -> None:
+    def is_enough(policy: object, voters: int, present: int, *, first_present: bool) -> bool:
+        return 2 * present >= voters
+
+    patch(quorum, "is_enough", is_enough)
+
+
+def promise_not_persisted(patch: Patch) -> None:
+    def append_record(disk: Disk, record: bytes) -> None:
+        if b'"entry":null' not in record:
+            disk.records.append(record)
+
+    patch(Disk, "append_record", append_record)
+
+
+def vote_not_persisted(patch: Patch) -> None:
+    def append_record(disk: Disk, record: bytes) -> None:
+        if b'"entry":null' in record:
+            disk.records.append(record)
+
+    patch(Disk, "append_record", append_record)
+
+
+def lower_round_accepted(patch: Patch) -> None:
+    def promise(acceptor: Acceptor, round: int) -> bytes:
+        promised, acceptor.promised = acceptor.promised, round
+        record = acceptor._promise_record()
+        acceptor.promised = promised
+        return record
+
+    patch(Acceptor, "promise", promise)
+
+
+def accepted_value_not_adopted(patch: Patch) -> None:
+    count = Leading.count_promise
+
+    def count_promise(self: Leading, voter: object, promise: object) -> None:
+        count(self, voter, promise)  # type: ignore[arg-type]
+        self._best = None
+
+    patch(Leading, "count_promise", count_promise)
+    patch(instance, "forced_by", lambda proofs: None)
+    patch(electorate, "forced_by", lambda proofs: None)
+
+
+def round_0_proposed_anew(patch: Patch) -> None:
+    """Round 0 is proposed anew after a restart, whatever was accepted before."""
+    lead = Instance._lead
+
+    def forgetful(self: Instance, counsel: instance.Counsel, now: float) -> object:
+        if self.stage is Stage.IDLE and self.round == 0:
+            self.acceptor.accepted = None
+        return lead(self, counsel, now)
+
+    patch(Instance, "_lead", forgetful)
+
+
+def stale_voters_count(patch: Patch) -> None:
+    def of_founders(rules: Rules, height: int, parent: Digest, _: object, *rest: Any) -> object:
+        return Electorate(rules, height, parent, rules.founders, *rest)
+
+    patch(core, "Electorate", of_founders)
+    _check_no_certificate(patch)
+
+
+def learners_count(patch: Patch) -> None:
+    def next_instance(self: core.Ledger) -> Instance:
+        agreed = self.state
+        self.state = replace(agreed, voters=agreed.members, learners=())
+        try:
+            return original(self)
+        finally:
+            self.state = agreed
+
+    original = core.Ledger._next_instance
+    patch(core.Ledger, "_next_instance", next_instance)
+    _check_no_certificate(patch)
+
+
+def certificate_not_checked(patch: Patch) -> None:
+    _check_no_certificate(patch)
+
+
+def certificate_of_another_height(patch: Patch) -> None:
+    """The votes are genuine, for whatever the certificate says that they are for."""
+
+    def fault(rules: Rules, at: object, entry: object, held: Certificate, check: Verify) -> str:
+        said = vote_message(rules.run, held.height, held.round, held.entry)
+        return "" if all(check(voter, said, it) for voter, it in held.votes) else "forged"
+
+    patch(verify, "_certificate_fault", fault)
+
+
+def any_vote_counts(patch: Patch) -> None:
+    def take_vote(self: Leading, sender: PeerId, vote: Vote) -> str:
+        if self.proposal is not None and sender in self._electorate.names:
+            self._votes[sender] = vote.signature
+        return ""
+
+    patch(Leading, "take_vote", take_vote)
+
+
+def promises_not_shown(patch: Patch) -> None:
+    patch(Electorate, "proofs_fault", lambda self, round, entry, proofs: "")
+
+
+def accepted_forgotten(patch: Patch) -> None:
+    """A restarted voter remembers what it promised, and not what it accepted."""
+
+    def recalled(records: Iterable[bytes], *, after_height: int) -> dict[int, Acceptor]:
+        acceptors = recall(records, after_height=after_height)
+        for acceptor in acceptors.values():
+            acceptor.accepted = None
+        return acceptors
+
+    patch(core, "recall", recalled)
+
+
+def spoken_before_written(patch: Patch) -> None:
+    def handle(self: core.Ledger, event: Event, now: float) -> list[Effect]:
+        return sorted(original(self, event, now), key=lambda effect: isinstance(effect, Persist))
+
+    original = core.Ledger.handle
+    patch(core.Ledger, "handle", handle)
+
+
+def _check_no_certificate(patch: Patch) -> None:
+    patch(core, "check_certified", lambda rules, at, it, check: state.apply(rules, at, it.entry))

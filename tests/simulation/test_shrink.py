@@ -1,0 +1,48 @@
+"""A failing seed becomes a story that a person can read."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.testing.simulation import PROFILES
+from p2ptrain.testing.simulation.mutants import MUTANTS
+from p2ptrain.testing.simulation.shrink import Case, shrink, transcript
+
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+
+
+@pytest.mark.parametrize("name", ["vote-not-persisted", "commit-without-bytes", "lease-lost"])
+def test_a_failure_gets_smaller_and_stays_the_same_failure(name: str) -> None:
+    mutant = BY_NAME[name]
+    case = Case(0, peers=5, steps=8, profile=PROFILES[mutant.profile])
+    with mutant.planted():
+        small = shrink(case)
+        assert small.objections().intersection(mutant.caught_by)
+        story = transcript(small)
+    assert (small.peers, small.steps) < (case.peers, case.steps)
+    assert set(small.faults()) < set(case.faults())
+    assert 3 <= len(story) < 60
+    assert story[-1].startswith(tuple(f"=> {checker}" for checker in mutant.caught_by))
+
+
+def test_the_story_of_a_vote_that_was_not_written_down() -> None:
+    mutant = BY_NAME["vote-not-persisted"]
+    with mutant.planted():
+        small = shrink(Case(0, peers=5, steps=8, profile=PROFILES[mutant.profile]))
+        head, *lines, objection = transcript(small)
+    assert head == f"seed {small.seed}, 3 peers, 1 steps; faults: none"
+    assert {line.split("  ")[-1].partition(" ")[0] for line in lines} == {"propose"}
+    assert objection.endswith("spoke at 1, round 0, before it had written it down")
+
+
+def test_what_does_not_fail_is_not_made_smaller() -> None:
+    case = Case(3, peers=4, steps=4, profile=PROFILES["lossy"])
+    assert shrink(case) == case
+
+
+def test_a_transcript_says_what_happened_to_nodes() -> None:
+    mutant = BY_NAME["promise-not-persisted"]
+    with mutant.planted():
+        story = "\n".join(transcript(Case(0, 5, 8, PROFILES["torn"])))
+    assert "seed 0, 5 peers, 8 steps; faults: loss, crash_every_s, down_s" in story
+    assert "→" in story
