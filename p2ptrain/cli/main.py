@@ -18,6 +18,7 @@ from p2ptrain.cli.node_command import EXAMPLES as NODE_EXAMPLES
 from p2ptrain.cli.node_command import node
 from p2ptrain.cli.output import examples, result, result_json
 from p2ptrain.cli.rendering import error_json, show_error
+from p2ptrain.cli.simulate_command import SIMULATE_EXAMPLES, simulate
 from p2ptrain.errors import P2PTrainError
 
 BUG = 1
@@ -43,6 +44,7 @@ app.command("status", epilog=status_command.STATUS_EXAMPLES)(status_command.stat
 app.command("id", epilog=status_command.ID_EXAMPLES)(status_command.identity)
 app.add_typer(run_command.app, name="run")
 app.add_typer(allow_command.app, name="allow")
+app.command("simulate", epilog=SIMULATE_EXAMPLES)(simulate)
 app.command("explain", epilog=status_command.EXPLAIN_EXAMPLES)(status_command.explain)
 
 

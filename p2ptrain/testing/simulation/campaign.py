@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -50,6 +51,7 @@ class Campaign:
     forks: int
     virtual_s: float
     elapsed_s: float
+    cpu_s: float
     failures: tuple[SimReport, ...]
 
     @property
@@ -58,7 +60,8 @@ class Campaign:
 
     @property
     def outer_steps_per_s(self) -> float:
-        return round(self.outer_steps / max(self.elapsed_s, 1e-9), 1)
+        """For each second of one core, whatever else this machine does."""
+        return round(self.outer_steps / max(self.cpu_s, 1e-9), 1)
 
 
 def run_campaign(plan: Plan, *, processes: int = 1, say: Say = lambda text: None) -> Campaign:
@@ -66,13 +69,18 @@ def run_campaign(plan: Plan, *, processes: int = 1, say: Say = lambda text: None
     assert processes >= 1
     numbers = range(plan.first_seed, plan.first_seed + plan.seeds)
     one = partial(simulate, peers=plan.peers, steps=plan.steps, profile=plan.profile)
-    started = time.monotonic()
+    started, cpu_before = time.monotonic(), _cpu_s()
     if processes == 1:
         reports = _followed(plan, map(one, numbers), say)
     else:
         with ProcessPoolExecutor(processes) as pool:
             reports = _followed(plan, pool.map(one, numbers, chunksize=4), say)
-    return _summed(reports, time.monotonic() - started)
+    return _summed(reports, time.monotonic() - started, _cpu_s() - cpu_before)
+
+
+def _cpu_s() -> float:
+    """What this process and the children that it has waited for have used."""
+    return sum(os.times()[:4])
 
 
 def _followed(plan: Plan, reports: Iterable[SimReport], say: Say) -> list[SimReport]:
@@ -90,7 +98,7 @@ def _followed(plan: Plan, reports: Iterable[SimReport], say: Say) -> list[SimRep
     return kept
 
 
-def _summed(reports: list[SimReport], elapsed_s: float) -> Campaign:
+def _summed(reports: list[SimReport], elapsed_s: float, cpu_s: float) -> Campaign:
     failures = [report for report in reports if not report.good]
     return Campaign(
         seeds=len(reports),
@@ -103,5 +111,6 @@ def _summed(reports: list[SimReport], elapsed_s: float) -> Campaign:
         forks=sum(len(it.forks) for it in reports),
         virtual_s=round(sum(it.virtual_s for it in reports), 1),
         elapsed_s=round(elapsed_s, 2),
+        cpu_s=round(cpu_s, 2),
         failures=tuple(failures[:FAILURES_KEPT]),
     )
