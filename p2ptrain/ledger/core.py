@@ -30,7 +30,7 @@ from p2ptrain.ledger.effects import (
     Send,
 )
 from p2ptrain.ledger.electorate import Electorate, Sign
-from p2ptrain.ledger.events import Accused, Event, Heard, Received
+from p2ptrain.ledger.events import Accused, Event, Heard, Ready, Received
 from p2ptrain.ledger.evidence import Evidence, Statement, check_evidence
 from p2ptrain.ledger.gathering import Wish
 from p2ptrain.ledger.instance import Counsel, Instance, Judge
@@ -46,6 +46,7 @@ from p2ptrain.ledger.messages import (
 from p2ptrain.ledger.pace import earliest
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis
+from p2ptrain.ledger.tally import Tally, can_tally, confirms
 from p2ptrain.ledger.values import Certified, Commit, Roster, Value
 from p2ptrain.ledger.verify import Verify, check_certified
 from p2ptrain.ledger.view import View
@@ -108,6 +109,7 @@ class Ledger:
         self._ahead: dict[PeerId, Message] = {}
         self._look_again_at: float | None = now
         self._wanted: Wish | None = None
+        self._tally: Tally | None = None
         self._instance = self._next_instance()
 
     # ── for the node ─────────────────────────────────────────────────────────────────────────────
@@ -126,8 +128,7 @@ class Ledger:
                 effects = self._accuse(evidence)
                 news = True
             case _:
-                news = self.view.note(event)
-                self._wanted = None if news else self._wanted
+                news = self._note(event, now)
         if news or self._is_time(now):
             effects += self._advance(now)
         return effects
@@ -160,6 +161,21 @@ class Ledger:
             reason=wish.reason,
             waiting_for=wish.waiting_for,
         )
+
+    def _note(self, event: Event, now: float) -> bool:
+        """Take a report in; what is wanted is worked out anew unless the report cannot matter."""
+        if isinstance(event, Ready) and self._tally is None and can_tally(self.state, self._wanted):
+            self._tally = Tally.of(self.rules, self.state, self.view)
+        if isinstance(event, Ready) and self.state.is_member(event.peer):
+            self.view.note_lag(event, now)
+        news = self.view.note(event)
+        if not news:
+            return False
+        if isinstance(event, Ready) and self._tally is not None and self._tally.absorbs(event):
+            return True
+        if not confirms(self._wanted, event):
+            self._wanted = self._tally = None
+        return True
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────
 
@@ -284,7 +300,7 @@ class Ledger:
                 effects.append(Note(f"evidence against {evidence.peer} proves nothing: {fault}"))
                 continue
             self.view.accused[evidence.peer] = evidence
-            self._wanted = None
+            self._wanted = self._tally = None
             effects += [Accuse(evidence), Note(evidence.words)]
             if found:
                 effects.append(Announce(Accusation(evidence)))
@@ -323,6 +339,7 @@ class Ledger:
         if wish is None or (again_at is not None and now >= again_at):
             propose.observe(self.rules, self.state, self.view, now)
             wish = self._wanted = self._wish(now)
+            self._tally = None
             self._look_again_at = wish.look_again_at
         return Counsel(wish.value, self._judge(now), self._holders, self.view.down)
 
@@ -353,7 +370,7 @@ class Ledger:
         self._append(certified, state)
         self._witness.entered(state.height)
         self.view.entered(before, state)
-        self._wanted = None
+        self._wanted = self._tally = None
         self._instance = self._next_instance()
         effects: list[Effect] = [Decided(certified)]
         waiting, self._ahead = self._ahead, {}

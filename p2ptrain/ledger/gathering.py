@@ -72,17 +72,18 @@ def fits_lease(rules: Rules, state: LedgerState, report: Ready) -> bool:
 
 def while_gathering(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
     have = gathered(rules, state, view)
+    grace_s = rules.grace_s if view.grace_s is None else view.grace_s
     if len(have.contributors) >= rules.participants_min:
         if not have.awaited:
             return opening(state, view, have.contributors, "all members are ready")
-        if view.enough_since is not None and now >= view.enough_since + rules.grace_s:
-            reason = f"a quorum was ready {rules.grace_s:g} s ago; going on without the rest"
+        if view.enough_since is not None and now >= view.enough_since + grace_s:
+            reason = f"a quorum was ready {grace_s:.3g} s ago; going on without the rest"
             return opening(state, view, have.contributors, reason)
     membership = _membership_only(state, view)
     if membership is not None:
         return membership
     if view.enough_since is not None:
-        until = view.enough_since + rules.grace_s
+        until = view.enough_since + grace_s
         return Wish(None, "a quorum is ready, the rest has its grace", have.awaited, until)
     if len(have.contributors) < rules.participants_min and not have.awaited:
         lacking = rules.participants_min - len(have.contributors)

@@ -8,6 +8,7 @@ the like), so that nothing here has a clock or a memory.
 from __future__ import annotations
 
 from p2ptrain.ledger.gathering import Wish, gathered, while_gathering
+from p2ptrain.ledger.grace import grace_after
 from p2ptrain.ledger.reducing import failure_known, finished_update, while_reducing
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
@@ -31,9 +32,16 @@ def observe(rules: Rules, state: LedgerState, view: View, now: float) -> None:
         if not gathered(rules, state, view).enough:
             view.enough_since = None
         elif view.enough_since is None:
-            view.enough_since = now
+            _begin_grace(rules, state, view, now)
         return
     if view.failed_since is None and failure_known(state, view):
         view.failed_since = now
     if view.done_since is None and finished_update(state, view) is not None:
         view.done_since = now
+
+
+def _begin_grace(rules: Rules, state: LedgerState, view: View, now: float) -> None:
+    view.enough_since = now
+    view.grace_s = grace_after(view.lags, rules.grace_s)
+    if view.quorum_at is None or view.quorum_at[0] != state.step:
+        view.quorum_at = (state.step, now)

@@ -6,6 +6,7 @@ bounded by the number of peers, whatever is gossiped. Knows no rules: `propose` 
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ from p2ptrain.ledger.events import (
     UpdateHeld,
 )
 from p2ptrain.ledger.evidence import Evidence
+from p2ptrain.ledger.grace import LAGS_KEPT
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import MEMBERS_MAX
 
@@ -40,7 +42,9 @@ SNAPSHOTS_MAX = 8
 class View:
     """`enough_since`: when a quorum and enough contributors were first seen ready for this step.
     `failed_since`, `done_since`: when the first failure, the first result of the reduce under way
-    became known. `accused`: the voters against whom there is evidence, for ever.
+    became known. `quorum_at`: an outer step, and when a quorum was first ready for it; `lags`: how
+    long after that further members were, in this step and past ones; `grace_s`: what follows from
+    them for this step. `accused`: the voters against whom there is evidence, for ever.
     """
 
     me: PeerId
@@ -55,6 +59,9 @@ class View:
     held: dict[Digest, None] = field(default_factory=dict)
     snapshots: dict[int, Digest] = field(default_factory=dict)
     enough_since: float | None = None
+    grace_s: float | None = None
+    quorum_at: tuple[int, float] | None = None
+    lags: deque[float] = field(default_factory=lambda: deque(maxlen=LAGS_KEPT))
     failed_since: float | None = None
     done_since: float | None = None
 
@@ -83,6 +90,16 @@ class View:
                 return changed
             case _:
                 return self._note_presence(event)
+
+    def note_lag(self, report: Ready, now: float) -> None:
+        """A member's first report for a step: if a quorum was ready before, it came so much later.
+
+        Call before `note`.
+        """
+        known = self.ready.get(report.peer)
+        first = known is None or known.step < report.step
+        if first and self.quorum_at is not None and self.quorum_at[0] == report.step:
+            self.lags.append(max(0.0, now - self.quorum_at[1]))
 
     def _note_presence(self, event: Event) -> bool:
         match event:

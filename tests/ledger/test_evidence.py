@@ -110,13 +110,16 @@ def test_an_honest_voter_never_contradicts_itself(
         elif not votes and round > acceptor.promised:
             records.append(acceptor.promise(round))
             last = acceptor.accepted
-            said.append(
-                Statement(round, last and last.round, last and last.entry.digest, signature=b"")
-            )
+            unsaid = Statement(round, None, None, b"")
+            said.append(unsaid if last is None else promised_after(round, last))
         if index in crashes:
             acceptor = recall(records, after_height=0).get(1, Acceptor(1))
         assert all(acceptor.may_have_said(each) for each in said)
     assert not any(contradict(one, other) for one, other in combinations(said, 2))
+
+
+def promised_after(round: int, last: Accepted) -> Statement:
+    return Statement(round, last.round, last.entry.digest, b"")
 
 
 @pytest.mark.parametrize(

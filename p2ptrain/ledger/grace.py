@@ -1,0 +1,40 @@
+"""How long a ready quorum waits for the rest: as long as the rest usually takes, within bounds.
+
+Members differ in speed, and in every run differently, so no fixed time is right: too short leaves
+out work that was nearly done, too long makes everybody wait for who will not come. The past tells:
+for each member that became ready after a quorum was, how much later it came. The median of these
+lags plus a few times their spread (the median absolute deviation, which one straggler does not
+move) covers the usual; who is later is left out, and contributes next time.
+
+This is one node's own view and decides only what it proposes. Nobody checks another's times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+LAGS_KEPT = 64
+"""Of a dozen steps among a dozen members: old habits are soon forgotten."""
+
+LAGS_MIN = 8
+"""Fewer say nothing about the usual."""
+
+SPREADS = 6.0
+"""How many deviations count as usual. For normal lags 6 × MAD are 4 σ: one in 30,000 is later."""
+
+FLOOR = 1 / 3
+"""Never less than this part of the agreed upper bound, however punctual all have been: who comes
+back from a pause is late once, and its work is worth some seconds.
+"""
+
+
+def grace_after(lags: Sequence[float], upper_s: float) -> float:
+    """The grace in seconds, after these lags in seconds; `upper_s` is the run's grace_s, which
+    holds until there is data.
+    """
+    if len(lags) < LAGS_MIN:
+        return upper_s
+    middle = median(lags)
+    spread = median(abs(lag - middle) for lag in lags)
+    return min(max(middle + SPREADS * spread, FLOOR * upper_s), upper_s)

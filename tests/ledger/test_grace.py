@@ -1,0 +1,77 @@
+"""The grace follows from how late members usually are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.events import Ready, ReduceDone
+from p2ptrain.ledger.grace import FLOOR, LAGS_KEPT, LAGS_MIN, grace_after
+from p2ptrain.ledger.values import Roster
+from p2ptrain.ledger.view import View
+from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
+
+A, B, C, D = peers("a b c d")
+
+
+def test_before_there_is_data_the_agreed_time_holds() -> None:
+    assert grace_after([], 30.0) == grace_after([1.0] * (LAGS_MIN - 1), 30.0) == 30.0
+
+
+@pytest.mark.parametrize(
+    ("lags", "grace_s"),
+    [
+        ([14.0] * 8, 14.0),
+        ([14.0, 15.0, 16.0] * 4, 15.0 + 6 * 1.0),
+        ([14.0] * 7 + [500.0], 14.0),
+        ([0.1] * 8, 10.0),
+        ([29.0, 1.0] * 8, 30.0),
+    ],
+)
+def test_it_is_the_median_plus_some_deviations_between_bounds(
+    lags: list[float], grace_s: float
+) -> None:
+    assert grace_after(lags, 30.0) == grace_s
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=LAGS_KEPT), st.floats(0, 1e4))
+def test_it_never_leaves_its_bounds(lags: list[float], upper_s: float) -> None:
+    assert FLOOR * upper_s <= grace_after(lags, upper_s) <= upper_s
+
+
+def test_only_the_first_report_of_a_step_after_its_quorum_is_a_lag() -> None:
+    view = View(A, quorum_at=(3, 100.0))
+    reports = [Ready(B, 2, 1, 1), Ready(C, 3, 1, 1), Ready(C, 3, 2, 2), Ready(D, 4, 1, 1)]
+    for seconds, report in enumerate(reports):
+        view.note_lag(report, 100.0 + seconds)
+        view.note(report)
+    assert list(view.lags) == [1.0]
+
+
+def test_members_that_are_late_as_usual_are_waited_for_no_longer_than_usual() -> None:
+    """c comes 5 s after a and b, step after step; when it fails to come, nobody waits 10 s."""
+    some = Group(small_rules(outer_steps=20))
+    for step in range(10):
+        some.ready("a b")
+        some.wait(5.0)
+        some.ready("c")
+        some.deliver()
+        update = digest(f"u{step}")
+        some.hold(update, "a b c")
+        some.tell("b", *(done(some, peer, update) for peer in "ab"))
+        some.tell_all(done(some, "a", update))
+        some.deliver()
+        assert some["a"].state.step == step + 1
+    some.ready("a b")
+    some.wait(4.9)
+    assert some["a"].state.roster is None
+    some.wait(0.2)
+    opened = some["a"].chain[-1].entry.value
+    assert isinstance(opened, Roster)
+    assert (opened.peers, opened.members) == ((A, B), (A, B, C))
+
+
+def done(some: Group, peer: str, update: Digest) -> ReduceDone:
+    return ReduceDone(peers(peer)[0], some["a"].state.step, 0, update)
