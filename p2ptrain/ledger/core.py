@@ -18,9 +18,9 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger import accept, propose
 from p2ptrain.ledger.acceptor import Acceptor, recall
+from p2ptrain.ledger.accuser import Accuser
 from p2ptrain.ledger.catchup import Catchup, page_from
 from p2ptrain.ledger.effects import (
-    Accuse,
     Announce,
     AskEntries,
     Decided,
@@ -31,7 +31,7 @@ from p2ptrain.ledger.effects import (
 )
 from p2ptrain.ledger.electorate import Electorate, Sign
 from p2ptrain.ledger.events import Accused, Event, Heard, Ready, Received
-from p2ptrain.ledger.evidence import Evidence, Statement, check_evidence
+from p2ptrain.ledger.evidence import Statement
 from p2ptrain.ledger.gathering import Wish
 from p2ptrain.ledger.instance import Counsel, Instance, Judge
 from p2ptrain.ledger.messages import (
@@ -47,10 +47,10 @@ from p2ptrain.ledger.pace import earliest
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis
 from p2ptrain.ledger.tally import Tally, can_tally, confirms
-from p2ptrain.ledger.values import Certified, Commit, Roster, Value
+from p2ptrain.ledger.values import Certified, Commit, Value
 from p2ptrain.ledger.verify import Verify, check_certified
 from p2ptrain.ledger.view import View
-from p2ptrain.ledger.witness import HEIGHTS_KEPT, Witness, statements_in, statements_of
+from p2ptrain.ledger.witness import HEIGHTS_KEPT, statements_in, statements_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,7 @@ class Ledger:
         self._sign = sign
         self._verify = verify
         self._silent = False
-        self._witness = Witness(rules, verify)
-        self._voters_ever = set(rules.founders)
+        self._accuser = Accuser(rules, me, verify, self.view)
         self._catchup = Catchup()
         for certified in chain:
             self._append(certified, apply(rules, self.state, certified.entry))
@@ -125,7 +124,7 @@ class Ledger:
                 self._catchup.heard(peer, height, self.state.height, now)
                 news = False
             case Accused(evidence):
-                effects = self._accuse(evidence)
+                effects = self._weigh(self._accuser.accuse(evidence))
                 news = True
             case _:
                 news = self._note(event, now)
@@ -188,7 +187,7 @@ class Ledger:
             case Outcome(certified):
                 return self._take_entries(sender, message.height, (certified,), now, live=True)
             case Accusation(evidence):
-                return self._accuse(evidence)
+                return self._weigh(self._accuser.accuse(evidence))
             case _:
                 return self._receive_vote(sender, message, now)
 
@@ -240,7 +239,7 @@ class Ledger:
         height = ours.entry.height
         if ours.entry.digest == certified.entry.digest:
             return []
-        effects = self._accuse(*self._witness.compare(ours, certified), found=True)
+        effects = self._weigh(self._accuser.compare(ours, certified))
         return [
             *effects,
             Note(f"{sender} shows another entry {height} than ours: a fork, or a forgery"),
@@ -260,53 +259,33 @@ class Ledger:
     def _listen(
         self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool = False
     ) -> list[Effect]:
-        """Take in what voters signed: who contradicts itself is accused."""
-        effects: list[Effect] = []
-        for peer, statement in said:
-            if peer == self.me:
-                effects += self._hear_myself(height, statement, genuine=genuine)
-            elif peer in self._voters_ever and peer not in self.view.accused:
-                evidence = self._witness.hear(height, peer, statement, genuine=genuine)
-                effects += [] if evidence is None else self._accuse(evidence, found=True)
+        """Take in what voters signed, this node or others."""
+        signed = list(said)
+        mine = [statement for peer, statement in signed if peer == self.me]
+        effects = self._weigh(self._accuser.listen(height, signed, genuine=genuine))
+        for statement in mine:
+            effects += self._hear_myself(height, statement, genuine=genuine)
         return effects
+
+    def _weigh(self, accusations: list[Effect]) -> list[Effect]:
+        """Who is accused is no longer wanted as a member."""
+        if accusations:
+            self._wanted = self._tally = None
+        return accusations
 
     def _hear_myself(self, height: int, statement: Statement, *, genuine: bool) -> list[Effect]:
         """Is it this process that said so? It remembers nothing of heights that are over, nor of
         those before heights that it has records of.
         """
-        if (
-            self._acceptors
-            or height <= self.state.height
-            or self._instance.acceptor.may_have_said(statement)
-        ):
+        if self._acceptors or height <= self.state.height:
+            return []
+        if self._instance.acceptor.may_have_said(statement):
             return []
         message = statement.message(self.rules.run, height)
         if not genuine and not self._verify(self.me, message, statement.signature):
             return []
         what = "vote" if statement.promised is None else "promise"
         return self._stop_voting(f"a {what} of {self.me} at height {height} is not in its records")
-
-    def _accuse(self, *found_out: Evidence, found: bool = False) -> list[Effect]:
-        """Hold this against its peer from now on; `found` if it was found here, then all are told.
-
-        Only against voters, present or past: strangers' quarrels must not fill the memory.
-        """
-        effects: list[Effect] = []
-        for evidence in found_out:
-            if evidence.peer in self.view.accused or evidence.peer not in self._voters_ever:
-                continue
-            fault = check_evidence(self.rules, evidence, self._verify)
-            if fault:
-                effects.append(Note(f"evidence against {evidence.peer} proves nothing: {fault}"))
-                continue
-            self.view.accused[evidence.peer] = evidence
-            self._wanted = self._tally = None
-            effects += [Accuse(evidence), Note(evidence.words)]
-            if found:
-                effects.append(Announce(Accusation(evidence)))
-            if evidence.peer == self.me and evidence.height > self.state.height:
-                effects += self._stop_voting(evidence.words)
-        return effects
 
     def _stop_voting(self, what: str) -> list[Effect]:
         """Two processes with one identity would contradict each other: this one only follows."""
@@ -368,7 +347,6 @@ class Ledger:
     def _move_on(self, certified: Certified, state: LedgerState, now: float) -> list[Effect]:
         before = self.state
         self._append(certified, state)
-        self._witness.entered(state.height)
         self.view.entered(before, state)
         self._wanted = self._tally = None
         self._instance = self._next_instance()
@@ -380,12 +358,11 @@ class Ledger:
 
     def _append(self, certified: Certified, state: LedgerState) -> None:
         self.chain.append(certified)
+        self._accuser.entered(certified.entry)
         value = certified.entry.value
         if isinstance(value, Commit):
             height = certified.entry.height
             self.updates[value.step] = CommittedUpdate(value.step, height, value.update)
-        elif isinstance(value, Roster):
-            self._voters_ever.update(value.voters)
         self.state = state
 
     def _next_instance(self) -> Instance:

@@ -413,8 +413,11 @@ def test_who_restarts_from_its_disk_recognises_its_own_votes() -> None:
     assert in_use(effects) == []
 
 
-def test_evidence_against_oneself_at_the_height_under_way_is_a_copy() -> None:
-    some = Group(RULES)
-    effects = some.tell("a", Accused(evidence_against(A)))
-    assert accusations(effects) == [A]
-    assert len(in_use(effects)) == 1
+def test_who_is_accused_votes_for_the_roster_without_it() -> None:
+    """Its vote may be needed, and is no worse than before: certificates count as they did."""
+    some = Group(small_rules("a b"))
+    effects = some.tell("a", Accused(evidence_against(B)))
+    assert (accusations(effects), in_use(effects)) == ([B], [])
+    some.tell("b", Accused(evidence_against(B)))
+    some.wait(5)
+    assert some["a"].state.members == some["b"].state.members == (A,)

@@ -1,0 +1,74 @@
+"""Holds voters to what they sign: finds contradictions, checks evidence, and tells everybody.
+
+Only who was ever a voter can be accused; the chain says who was. So strangers, whose contradictions
+mean nothing, can fill no memory, and there is at most one piece of evidence for each voter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.effects import Accuse, Announce, Effect, Note
+from p2ptrain.ledger.evidence import Evidence, Statement, check_evidence
+from p2ptrain.ledger.messages import Accusation
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.values import Certified, Entry, Roster
+from p2ptrain.ledger.verify import Verify
+from p2ptrain.ledger.view import View
+from p2ptrain.ledger.witness import Witness
+
+
+class Accuser:
+    """What it finds out stands in `view.accused`, where those look who propose and accept."""
+
+    def __init__(self, rules: Rules, me: PeerId, verify: Verify, view: View) -> None:
+        self._rules = rules
+        self._me = me
+        self._verify = verify
+        self._view = view
+        self._witness = Witness(rules, verify)
+        self._voters_ever = set(rules.founders)
+
+    def entered(self, entry: Entry) -> None:
+        """`entry` is the next of the chain."""
+        self._witness.entered(entry.height)
+        if isinstance(entry.value, Roster):
+            self._voters_ever.update(entry.value.voters)
+
+    def listen(
+        self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool
+    ) -> list[Effect]:
+        """Take in what others signed: who contradicts itself is accused before everybody."""
+        effects: list[Effect] = []
+        for peer, statement in said:
+            if peer != self._me and self._may_accuse(peer):
+                evidence = self._witness.hear(height, peer, statement, genuine=genuine)
+                effects += [] if evidence is None else self.accuse(evidence, found=True)
+        return effects
+
+    def compare(self, ours: Certified, theirs: Certified) -> list[Effect]:
+        """Another entry than ours has a certificate: accuse who signed both."""
+        effects: list[Effect] = []
+        for evidence in self._witness.compare(ours, theirs):
+            effects += self.accuse(evidence, found=True)
+        return effects
+
+    def accuse(self, evidence: Evidence, *, found: bool = False) -> list[Effect]:
+        """Hold this against its peer from now on; `found` if it was found here, and others may not
+        know. Nothing if it is known, or of a stranger.
+
+        Evidence against this very node counts like any other, and does not keep it from voting:
+        its vote may be needed to agree on the roster without it.
+        """
+        if not self._may_accuse(evidence.peer):
+            return []
+        fault = check_evidence(self._rules, evidence, self._verify)
+        if fault:
+            return [Note(f"evidence against {evidence.peer} proves nothing: {fault}")]
+        self._view.accused[evidence.peer] = evidence
+        effects: list[Effect] = [Accuse(evidence), Note(evidence.words)]
+        return [*effects, Announce(Accusation(evidence))] if found else effects
+
+    def _may_accuse(self, peer: PeerId) -> bool:
+        return peer in self._voters_ever and peer not in self._view.accused
