@@ -1,0 +1,111 @@
+"""A copy of a ledger, and a key that equal ledgers share.
+
+Both walk the object's attributes, so a ledger that gets new parts needs no change here. Frozen
+dataclasses, functions and plain values are shared between copies; nobody changes them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from p2ptrain.ledger.electorate import Electorate
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.values import Certified, Entry
+
+DURATION = "_s"
+"""Attributes that end so are lengths of time; other floats are moments, and count from now."""
+
+LEFT_OUT = frozenset(
+    "_timer _resend _fetch _wanted _look_again_at _catchup _said chain _witness".split()
+)
+"""These say when something is to be said again, computed anew, or asked for. In a world where all
+that was said is said for ever, and a round ends whenever it may, they make no difference. Of the
+chain its head remains; what was heard of others is left out unless witnesses are explored.
+"""
+
+
+def copy_of(value: Any) -> Any:
+    """A copy that shares nothing which may change."""
+    kind: Any = type(value)
+    if _is_shared(kind):
+        return value
+    if kind in (list, set, deque):
+        return kind(copy_of(item) for item in value)
+    if kind is dict:
+        return {name: copy_of(item) for name, item in value.items()}
+    twin = kind.__new__(kind)
+    for name in _names(value):
+        object.__setattr__(twin, name, copy_of(getattr(value, name)))
+    return twin
+
+
+@cache
+def _is_shared(kind: type) -> bool:
+    if kind in (list, set, deque, dict):
+        return False
+    if is_dataclass(kind):
+        return bool(getattr(kind, "__dataclass_params__").frozen)  # noqa: B009 (untyped)
+    return not (hasattr(kind, "__slots__") or hasattr(kind, "__dict__")) or _is_plain(kind)
+
+
+def _is_plain(kind: type) -> bool:
+    plain = (str, bytes, int, float, bool, tuple, frozenset, type(None), Enum)
+    return issubclass(kind, plain) or kind.__module__ == "builtins"
+
+
+def _names(value: Any) -> Iterator[str]:
+    """The attributes that `value` has, of all its classes."""
+    for kind in type(value).__mro__:
+        for name in getattr(kind, "__slots__", ()):
+            if name != "__dict__" and hasattr(value, name):
+                yield name
+    yield from getattr(value, "__dict__", ())
+
+
+def key_of(value: Any, now: float, left_out: frozenset[str] = LEFT_OUT) -> Hashable:
+    """What `value` amounts to. Equal keys behave equally from here on, whatever time it is.
+
+    A state stands for its chain; rules, and who makes signatures, are the same in all worlds.
+    """
+    match value:
+        case None | str() | bytes() | int() | Enum():
+            return value
+        case float():
+            return round(value - now, 6)
+        case Certified():
+            return (value.entry.digest, value.certificate)
+        case Entry():
+            return value.digest
+        case LedgerState():
+            return value.head
+        case Electorate():
+            return value.height
+        case Rules():
+            return None
+        case list() | tuple() | deque():
+            return tuple(key_of(item, now, left_out) for item in value)
+        case set() | frozenset():
+            return frozenset(key_of(item, now, left_out) for item in value)
+        case dict():
+            return tuple((name, key_of(item, now, left_out)) for name, item in value.items())
+        case _ if callable(value):
+            return None
+        case _:
+            return _parts(value, now, left_out)
+
+
+def _parts(value: Any, now: float, left_out: frozenset[str]) -> Hashable:
+    names = [each.name for each in fields(value)] if is_dataclass(value) else sorted(_names(value))
+    parts: list[Hashable] = [type(value).__name__]
+    for name in names:
+        if name in left_out:
+            continue
+        lasts = name.endswith(DURATION)
+        parts.append(key_of(getattr(value, name), 0.0 if lasts else now, left_out))
+    return tuple(parts)
