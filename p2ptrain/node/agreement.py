@@ -45,26 +45,38 @@ VOTE_RECORDS_MAX = 1024
 async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> None:
     """Own the ledger, for ever."""
     parts.network.handle(LEDGER_PROTOCOL, _listener(parts), bytes_max=LEDGER_BYTES_MAX)
-    await parts.tell(Allowed(parts.admission.members_allowed()))
+    due: list[Event] = [Allowed(parts.admission.members_allowed())]
     async with trio.open_nursery() as nursery:
         outboxes = Outboxes(parts, nursery)
         while True:
-            for event in await _due(events, parts.ledger.next_deadline()):
+            for event in due:
                 for effects in _in_runs(parts.ledger.handle(event, parts.now())):
                     await _carry_out(parts, effects, outboxes, nursery)
             parts.changes.ring()
             await _compact(parts)
+            due = await _due(events, parts.ledger.next_deadline())
 
 
 async def _due(events: trio.MemoryReceiveChannel[Event], deadline: float | None) -> list[Event]:
-    """What has come; a Tick if the ledger's own deadline is there first."""
-    taken: list[Event] = []
-    with trio.move_on_at(float("inf") if deadline is None else deadline):
-        taken.append(await events.receive())
-    with suppress(trio.WouldBlock):
-        while taken and len(taken) < BATCH_EVENTS:
-            taken.append(events.receive_nowait())
+    """What has come; a Tick if nothing has when the ledger's own deadline is there.
+
+    What waits comes first, however late it is: any event lets the ledger look at its clock, but
+    ticks alone would never tell it what was said.
+    """
+    await trio.lowlevel.checkpoint()
+    taken = _waiting(events)
+    if not taken:
+        with trio.move_on_at(float("inf") if deadline is None else deadline):
+            taken = [await events.receive(), *_waiting(events)]
     return taken or [Tick()]
+
+
+def _waiting(events: trio.MemoryReceiveChannel[Event]) -> list[Event]:
+    taken: list[Event] = []
+    with suppress(trio.WouldBlock):
+        while len(taken) < BATCH_EVENTS:
+            taken.append(events.receive_nowait())
+    return taken
 
 
 def _in_runs(effects: list[Effect]) -> list[list[Effect]]:

@@ -136,7 +136,9 @@ async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
     parts.journal.write("committed", **_account(parts, step, closing))
     parts.changes.ring()
     parts.speak_now()
-    if isinstance(commit, Commit) and (step + 1) % parts.manifest.policy.snapshot_every == 0:
+    every = parts.manifest.policy.snapshot_every
+    # While catching up from afar, the next snapshot is soon an old one.
+    if isinstance(commit, Commit) and (step + 1) % every == 0 and behind <= every:
         await _snapshot(parts, closing, nursery)
     return int(isinstance(commit, Commit))
 

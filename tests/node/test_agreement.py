@@ -1,0 +1,130 @@
+"""The ledger's owner: effects in their order, votes on disk before they are on the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.errors import RemoteProtocolError, StoreFull
+from p2ptrain.ledger.effects import Note, Persist, Send
+from p2ptrain.ledger.events import Allowed, Joining, PeerUp, Ready, Received
+from p2ptrain.ledger.messages import EntriesRequest
+from p2ptrain.ledger.wire import decode, encode
+from p2ptrain.node import agreement
+from p2ptrain.node.agreement import _due, _in_runs, agree
+from p2ptrain.node.chain import open_ledger
+from p2ptrain.node.topics import LEDGER_PROTOCOL
+from p2ptrain.store import RecordLog
+from tests.node.rig import ANN, BOB, rig, settled, somebody
+from tests.node.swarm import policy
+
+
+def test_neighbouring_effects_of_a_kind_share_a_write_and_keep_their_order() -> None:
+    first, second, third = Persist(b"1"), Persist(b"2"), Persist(b"3")
+    note, send = Note("a"), Send(ANN.peer, EntriesRequest(1))
+    assert _in_runs([first, second, send, third, note]) == [
+        [first, second],
+        [send],
+        [third],
+        [note],
+    ]
+
+
+async def test_events_that_wait_are_taken_together_and_time_makes_a_tick() -> None:
+    way_in, out = trio.open_memory_channel[object](200)
+    for number in range(100):
+        way_in.send_nowait(number)
+    assert await _due(out, None) == list(range(64))  # type: ignore[arg-type]
+    assert await _due(out, 0.0) == list(range(64, 100))  # type: ignore[arg-type]
+    (tick,) = await _due(out, trio.current_time())  # type: ignore[arg-type]
+    assert type(tick).__name__ == "Tick"
+
+
+async def test_a_lone_founder_decides_and_all_of_it_is_on_disk(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        nursery.start_soon(agree, parts, r.events)
+        await parts.tell(Joining(ANN.peer))
+        await settled(lambda: parts.ledger.state.is_member(ANN.peer))
+        await settled(lambda: bool(r.network.published))
+        assert len(list(parts.chain_log)) == len(r.said("decided")) == 1
+        assert [topic for topic, _ in r.network.published] == [f"/p2ptrain/1/{r.run.id}/ledger"]
+        nursery.cancel_scope.cancel()
+    ledger, _, _ = open_ledger(r.parts.home, r.run, r.parts.identity, 0.0)
+    assert ledger.state == r.parts.ledger.state
+
+
+async def test_the_log_of_votes_is_shortened_while_the_node_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "VOTE_RECORDS_MAX", 4)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        nursery.start_soon(agree, parts, r.events)
+        for number in range(12):
+            peer = somebody(number).peer
+            parts.admission._listed |= {peer}
+            await parts.tell(Allowed(parts.admission.members_allowed()))
+            await parts.tell(Joining(peer))
+            await settled(lambda peer=peer: parts.ledger.state.is_member(peer))  # type: ignore[misc]
+        await settled(lambda: parts.vote_records <= 4 and len(list(parts.chain_log)) == 12)
+        assert len(list(parts.votes)) == parts.vote_records
+        nursery.cancel_scope.cancel()
+    ledger, _, votes = open_ledger(r.parts.home, r.run, r.parts.identity, 0.0)
+    assert ledger.state.height == 12
+    assert list(votes) == ledger.records()
+
+
+async def test_a_peer_that_asks_for_entries_gets_them(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(agree, r.parts, r.events)
+        await r.parts.tell(Joining(ANN.peer))
+        await settled(lambda: r.parts.ledger.state.height == 1)
+        reply = await r.network.handlers[LEDGER_PROTOCOL](BOB.peer, encode(EntriesRequest(1)))
+        assert reply == b""
+        await settled(lambda: any(peer == BOB.peer for peer, _ in r.network.requested))
+        page = decode(next(data for peer, data in r.network.requested if peer == BOB.peer))
+        assert page.certified == tuple(r.parts.ledger.chain)  # type: ignore[union-attr]
+        nursery.cancel_scope.cancel()
+
+
+async def test_noise_costs_its_sender_an_answer_and_nothing_else(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(agree, r.parts, r.events)
+        await settled(lambda: LEDGER_PROTOCOL in r.network.handlers)
+        for noise in (b"", b"noise", b"\x80", b"{" * 100):
+            with pytest.raises(RemoteProtocolError):
+                await r.network.handlers[LEDGER_PROTOCOL](ANN.peer, noise)
+        await r.parts.tell(Joining(ANN.peer))
+        await settled(lambda: r.parts.ledger.state.height == 1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_under_a_flood_peers_are_dropped_and_our_own_words_wait(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        request = Received(ANN.peer, EntriesRequest(1))
+        while "flood" not in parts.standing.warnings:
+            parts.hear(request)
+        nursery.start_soon(parts.tell, Ready(parts.me, 0, 16, 1))
+        nursery.start_soon(parts.tell, PeerUp(ANN.peer))
+        nursery.start_soon(agree, parts, r.events)
+        await settled(lambda: parts.me in parts.ledger.view.ready, deadline_s=20.0)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_vote_that_cannot_be_kept_is_never_sent(tmp_path: Path) -> None:
+    class Full(RecordLog):
+        def append(self, records: object, *, durable: bool = True) -> None:
+            raise StoreFull("the disk was full")
+
+    async with rig(tmp_path, rules=policy()) as r:
+        r.parts.votes = Full(r.parts.home.votes)
+        await r.parts.tell(Joining(ANN.peer))
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await agree(r.parts, r.events)
+        assert caught.group_contains(StoreFull)
+        assert r.network.requested == []
+        assert r.network.published == []

@@ -1,0 +1,69 @@
+"""What is fetched ahead, in which order, and how much of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.node import data as module
+from p2ptrain.node.data import NEWCOMERS, ahead, paths_of
+from p2ptrain.run import DataIndex
+from tests.node.rig import ANN, Rig, opening, rig
+from tests.node.swarm import BLOCK_TOKENS, BLOCKS
+
+
+def know_data(r: Rig) -> DataIndex:
+    manifest = r.parts.manifest
+    index = DataIndex.from_bytes(
+        r.parts.store.read_blob(manifest.data.index),
+        train_blocks=manifest.data.train_blocks,
+        validation_blocks=manifest.data.validation_blocks,
+    )
+    r.parts.data = index
+    return index
+
+
+async def test_validation_comes_first_then_what_is_leased_then_what_follows(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, steps=3) as r:
+        index = know_data(r)
+        # One founder, who holds blocks 0 and 1; three steps of two blocks for it and newcomers.
+        following = 3 * 2 * (1 + NEWCOMERS)
+        assert ahead(r.parts) == [*index.validation, *index.train[: 2 + following]]
+
+
+async def test_blocks_that_a_member_gave_back_are_wanted_again(tmp_path: Path) -> None:
+    async with rig(tmp_path, steps=3) as r:
+        index = know_data(r)
+        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        r.decide(opening(r.parts.ledger.state))
+        book = r.parts.ledger.state.lease_book
+        assert book.returned == (2, 3)
+        wanted = ahead(r.parts)
+        assert wanted[: 2 + 2 + 2] == [*index.validation, *index.train[:4]]
+        assert len(wanted) == len(set(wanted))
+
+
+async def test_no_more_is_kept_ahead_than_there_is_or_than_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path, steps=10_000) as r:
+        know_data(r)
+        assert len(ahead(r.parts)) == 2 + BLOCKS
+        monkeypatch.setattr(module, "AHEAD_BYTES_MAX", 10 * 4 * BLOCK_TOKENS)
+        assert len(ahead(r.parts)) == 2 + 2 + 10
+
+
+async def test_paths_are_those_of_the_store(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        index = know_data(r)
+        paths = await paths_of(r.parts, index.train[:3])
+        assert [path.read_bytes()[:12] for path in paths] == [
+            b"block 000000",
+            b"block 000001",
+            b"block 000002",
+        ]
+        assert await paths_of(r.parts, []) == []

@@ -1,0 +1,247 @@
+"""θ and m at the ledger's head: from the right snapshot, by sound bytes, and never in a hurry."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from p2ptrain import kernels
+from p2ptrain.errors import ChunkCorrupt, RemoteProtocolError
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.events import SnapshotTaken
+from p2ptrain.ledger.values import Commit, Participant, Skip, SnapshotRef
+from p2ptrain.node import outer as module
+from p2ptrain.node import transfer, updates
+from p2ptrain.node.outer import _start, keep_outer_state
+from p2ptrain.node.start import Start
+from p2ptrain.store import digest_of
+from tests.node.rig import ANN, Rig, heartbeat, opening, rig, settled
+from tests.node.swarm import policy
+
+ALONE = policy(participants_min=1, snapshot_every=2)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else is there to be heard."""
+    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
+
+
+@asynccontextmanager
+async def following(folder: Path, *, steps: int = 0, skip: bool = False) -> AsyncIterator[Rig]:
+    """A node that follows a ledger which has `steps` outer steps behind it already."""
+    async with rig(folder, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
+        for _ in range(steps):
+            await commit(r)
+        if skip:
+            r.decide(roster(r), Skip(r.parts.ledger.state.step))
+        nursery.start_soon(keep_outer_state, r.parts)
+        yield r
+        nursery.cancel_scope.cancel()
+
+
+def roster(r: Rig) -> object:
+    return opening(r.parts.ledger.state, Participant(r.parts.me, 32, 2))
+
+
+async def sound_update(r: Rig, step: int) -> Digest:
+    random = np.random.default_rng(step)
+    vector = random.standard_normal(r.parts.layout.numel, dtype=np.float32)
+    payload = bytearray(updates.payload_bytes(r.parts))
+    kernels.quantise(vector, payload, r.parts.manifest.codec.block)
+    return await updates.store(r.parts, step, payload)
+
+
+async def commit(r: Rig, update: Digest | None = None, snapshot: SnapshotRef | None = None) -> None:
+    step = r.parts.ledger.state.step
+    update = update or await sound_update(r, step)
+    r.decide(roster(r), Commit(step, 0, update, snapshot))  # type: ignore[arg-type]
+    r.parts.changes.ring()
+
+
+async def test_a_newcomer_starts_from_genesis_and_replays_what_was_committed(
+    tmp_path: Path,
+) -> None:
+    async with following(tmp_path, steps=3) as r:
+        await settled(lambda: r.parts.outer.step == 3)
+        (caught_up,) = r.said("caught-up")
+        assert caught_up["updates"] == 3
+        before = r.parts.outer.vectors.digest()
+        await commit(r)
+        await settled(lambda: r.parts.outer.step == 4)
+        assert r.parts.outer.vectors.digest() != before
+
+
+async def test_a_skipped_step_changes_nothing_but_the_count(tmp_path: Path) -> None:
+    async with following(tmp_path, steps=1, skip=True) as r:
+        await settled(lambda: r.parts.outer.step == 2)
+        assert r.said("caught-up")[0]["updates"] == 1
+        assert [each["skipped"] for each in r.said("committed")] == [False, True]
+
+
+async def test_equal_chains_make_equal_states_whatever_the_way_there(tmp_path: Path) -> None:
+    digests = []
+    for way in ("at once", "one by one"):
+        async with following(tmp_path / way, steps=4 if way == "at once" else 0) as r:
+            for step in range(4 if way == "one by one" else 0):
+                await settled(lambda step=step, r=r: r.parts.outer.step == step)  # type: ignore[misc]
+                await commit(r)
+            await settled(lambda r=r: r.parts.outer.step == 4)  # type: ignore[misc]
+            digests.append(r.parts.outer.vectors.digest())
+    assert digests[0] == digests[1]
+
+
+async def test_snapshots_are_taken_in_passing_and_reported(tmp_path: Path) -> None:
+    async with following(tmp_path, steps=0) as r:
+        for step in range(4):
+            await settled(lambda step=step: r.parts.outer.step == step)  # type: ignore[misc]
+            await settled(lambda: not r.parts.outer.writing)
+            await commit(r)
+        await settled(lambda: len(r.said("snapshot")) == 2)
+        taken = [(each["step"], each["digest"]) for each in r.said("snapshot")]
+        assert [step for step, _ in taken] == [2, 4]
+        assert r.heard() == [SnapshotTaken(step, digest) for step, digest in taken]  # type: ignore[arg-type]
+        head = r.parts.store.head()
+        assert head is not None
+        assert (head.snapshot_step, head.snapshot) == taken[-1]
+
+
+async def test_a_snapshot_is_of_its_step_although_theta_moves_on_meanwhile(tmp_path: Path) -> None:
+    async with following(tmp_path, steps=0) as r:
+        await settled(lambda: r.parts.outer.step == 0)
+        await commit(r)
+        await settled(lambda: r.parts.outer.step == 1)
+        slow = Gate(r)
+        await commit(r)
+        await settled(lambda: r.parts.outer.step == 2)
+        expected = (r.parts.outer.vectors.theta.copy(), r.parts.outer.vectors.momentum.copy())
+        await commit(r)
+        await commit(r)
+        await settled(lambda: r.parts.outer.step == 4)
+        assert r.said("snapshot") == []
+        assert [each["step"] for each in r.said("snapshot-left-out")] == [4]
+        slow.open()
+        await settled(lambda: len(r.said("snapshot")) == 1)
+        digest = Digest(str(r.said("snapshot")[0]["digest"]))
+        theta, momentum = np.split(
+            np.frombuffer(r.parts.store.read_blob(digest), dtype=np.float32), 2
+        )
+        np.testing.assert_array_equal(theta, expected[0])
+        np.testing.assert_array_equal(momentum, expected[1])
+
+
+class Gate:
+    """Holds up the writing of snapshots until it is opened."""
+
+    def __init__(self, r: Rig) -> None:
+        self._opened = threading.Event()
+        put_blob = r.parts.store.put_blob
+
+        def slow(kind: str, *arguments: object) -> Digest:
+            if kind == "snapshot":
+                assert self._opened.wait(10.0)
+            return put_blob(kind, *arguments)  # type: ignore[arg-type]
+
+        r.parts.store.put_blob = slow  # type: ignore[method-assign,assignment]
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+async def test_theta_waits_for_the_trainer_that_reads_it_and_for_the_ring(tmp_path: Path) -> None:
+    async with following(tmp_path, steps=0) as r:
+        await settled(lambda: r.parts.outer.step == 0)
+        r.parts.standing.theta_in_use = True
+        await commit(r)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert r.parts.outer.step == 0
+        async with r.parts.outer.lock:
+            r.parts.standing.theta_in_use = False
+            r.parts.changes.ring()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert r.parts.outer.step == 0
+        await settled(lambda: r.parts.outer.step == 1)
+
+
+async def test_a_certified_update_that_is_none_ends_the_node_with_a_word(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=ALONE) as r:
+        await commit(r, update=r.parts.manifest.genesis)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await keep_outer_state(r.parts)
+        assert caught.group_contains(RemoteProtocolError, match="not an update of outer step 0")
+
+
+async def test_a_certified_snapshot_that_is_none_is_passed_over(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
+        for step in range(3):
+            lie = SnapshotRef(1, r.parts.manifest.data.index) if step == 1 else None
+            await commit(r, snapshot=lie)
+        assert _start(r.parts, ()) == Start(1, r.parts.manifest.data.index)
+        nursery.start_soon(keep_outer_state, r.parts)
+        await settled(lambda: r.parts.outer.step == 3)
+        assert [each["digest"] for each in r.said("snapshot-useless")] == [
+            r.parts.manifest.data.index
+        ]
+        assert r.said("caught-up")[0]["updates"] == 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_snapshot_that_nobody_has_any_more_gives_way_to_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "RETRY_S", 0.05)
+    async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
+        await commit(r)
+        await commit(r, snapshot=SnapshotRef(1, digest_of(b"gone")))
+        nursery.start_soon(keep_outer_state, r.parts)
+        await settled(lambda: bool(r.parts.fetching))
+        vectors = r.parts.outer.vectors
+        newer = await trio.to_thread.run_sync(vectors.write_snapshot, r.parts.store, {"step": 2})
+        await commit(r, snapshot=SnapshotRef(2, newer))
+        await settled(lambda: r.parts.outer.step == 3)
+        assert r.said("caught-up")[0]["updates"] == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_hears_somebody_further_on_waits_for_the_ledger_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HEAR_FIRST_S", 10.0)
+    async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
+        r.parts.peers.take(ANN.peer, heartbeat(r.run.id, height=2), r.parts.now())
+        nursery.start_soon(keep_outer_state, r.parts)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert r.parts.outer.step is None
+        await commit(r)
+        await settled(lambda: r.parts.outer.step == 1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_genesis_that_rots_again_and_again_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path, rules=ALONE) as r:
+
+        def rotten(vectors: object, store: object, digest: Digest) -> None:
+            raise ChunkCorrupt(f"chunk {digest} does not match its digest any more")
+
+        monkeypatch.setattr(type(r.parts.outer.vectors), "load_snapshot", rotten)
+        with pytest.raises(ChunkCorrupt):
+            await keep_outer_state(r.parts)
+        assert len(r.said("chunk-damaged")) == 3
+
+
+async def test_a_node_that_catches_up_from_afar_leaves_old_snapshots_to_others(
+    tmp_path: Path,
+) -> None:
+    async with following(tmp_path, steps=9) as r:
+        await settled(lambda: r.parts.outer.step == 9)
+        await settled(lambda: bool(r.said("snapshot")))
+        assert [each["step"] for each in r.said("snapshot")] == [8]

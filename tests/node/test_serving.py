@@ -1,0 +1,94 @@
+"""Newcomers are told the run; who belongs is told where the others are; requests are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.node import serving as module
+from p2ptrain.node.hello import HelloReply, HelloRequest, decode_reply, encode_request
+from p2ptrain.node.serving import answer_hellos
+from p2ptrain.node.topics import HELLO_PROTOCOL
+from p2ptrain.run import JoinRequest, Run
+from tests.node.rig import ANN, BOB, CAI, OWN_ADDRESS, Rig, rig, somebody
+
+
+async def hello(r: Rig, peer: PeerId, join: bytes = b"") -> HelloReply:
+    answer_hellos(r.parts, r.run)
+    request = encode_request(HelloRequest(r.run.id, join))
+    return decode_reply(await r.network.handlers[HELLO_PROTOCOL](peer, request))
+
+
+def request_of(identity: Identity, run: RunId, peer: PeerId | None = None) -> bytes:
+    assert peer is None or peer == identity.peer
+    return JoinRequest(run, identity.peer, 0, "a volunteer").to_bytes(identity)
+
+
+async def test_a_stranger_is_told_the_run_and_the_list_and_nobodys_address(tmp_path: Path) -> None:
+    async with rig(tmp_path, allowed=[ANN.peer]) as r:
+        r.network.peers = {ANN.peer}
+        r.network.remember(ANN.peer, ["/ip4/127.0.0.1/tcp/1"])
+        reply = await hello(r, CAI.peer)
+        assert Run.from_bytes(reply.manifest) == r.run
+        assert (reply.admitted, reply.peers) == (False, {})
+        assert reply.allowlist
+
+
+async def test_who_is_admitted_is_told_who_is_connected_here(tmp_path: Path) -> None:
+    async with rig(tmp_path, allowed=[ANN.peer, BOB.peer]) as r:
+        r.network.peers = {ANN.peer, BOB.peer, CAI.peer}
+        for peer in (ANN.peer, CAI.peer):
+            r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
+        reply = await hello(r, BOB.peer)
+        assert reply.admitted
+        assert reply.peers == {r.parts.me: (OWN_ADDRESS,), ANN.peer: ("/ip4/127.0.0.1/tcp/1",)}
+
+
+async def test_a_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
+    async with rig(tmp_path, allowed=[]) as r:
+        for _ in range(3):
+            await hello(r, CAI.peer, request_of(CAI, r.run.id))
+        assert list(r.parts.pending) == [CAI.peer]
+        assert [each["note"] for each in r.said("join-request")] == ["a volunteer"]
+
+
+async def test_a_request_that_is_not_its_senders_own_or_of_another_run_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, allowed=[]) as r:
+        await hello(r, BOB.peer, request_of(CAI, r.run.id))
+        await hello(r, CAI.peer, request_of(CAI, RunId("b" * 64)))
+        assert r.parts.pending == {}
+
+
+async def test_a_request_that_is_forged_or_noise_is_the_senders_fault(tmp_path: Path) -> None:
+    async with rig(tmp_path, allowed=[]) as r:
+        sound = request_of(CAI, r.run.id)
+        for join in (b"noise", sound[:-3], sound.replace(b"volunteer", b"volunteeR")):
+            with pytest.raises(RemoteProtocolError):
+                await hello(r, CAI.peer, join)
+        assert r.parts.pending == {}
+
+
+def identities() -> Iterator[Identity]:
+    return map(somebody, count())
+
+
+async def test_requests_are_bounded_and_those_that_are_settled_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PENDING_MAX", 3)
+    async with rig(tmp_path, allowed=[]) as r:
+        first, second, third, fourth = (next(them) for them in [identities()] for _ in range(4))
+        for each in (first, second, third, fourth):
+            await hello(r, each.peer, request_of(each, r.run.id))
+        assert list(r.parts.pending) == [first.peer, second.peer, third.peer]
+        r.parts.admission._listed = frozenset({second.peer})
+        await hello(r, fourth.peer, request_of(fourth, r.run.id))
+        assert list(r.parts.pending) == [first.peer, third.peer, fourth.peer]

@@ -1,0 +1,230 @@
+"""The conversation with a trainer: orders that are safe to give, reports that may be believed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from p2ptrain.errors import TrainerError
+from p2ptrain.ipc import frames
+from p2ptrain.ledger.events import Ready
+from p2ptrain.ledger.values import Commit, Participant, Skip
+from p2ptrain.node.orders import Work
+from p2ptrain.node.training import train
+from p2ptrain.run import DataIndex
+from p2ptrain.store import digest_of
+from tests.node.fake_trainer import FakeTrainers, Remote
+from tests.node.rig import ANN, Rig, opening, rig, settled
+from tests.node.swarm import policy
+
+ALONE = policy(participants_min=1)
+
+
+def know_data(r: Rig) -> None:
+    manifest = r.parts.manifest
+    r.parts.data = DataIndex.from_bytes(
+        r.parts.store.read_blob(manifest.data.index),
+        train_blocks=manifest.data.train_blocks,
+        validation_blocks=manifest.data.validation_blocks,
+    )
+
+
+@asynccontextmanager
+async def training(folder: Path, remote: Remote) -> AsyncIterator[Rig]:
+    """A founder whose trainer is started, with θ at the ledger's head."""
+    async with rig(folder, rules=ALONE, steps=9) as r, trio.open_nursery() as nursery:
+        know_data(r)
+        r.parts.outer.step = 0
+        nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
+        yield r
+        nursery.cancel_scope.cancel()
+
+
+def orders(remote: Remote) -> list[str]:
+    """What the trainer obeyed, as words such as "train 0 (2 blocks from 0)"."""
+    told = []
+    for frame in remote.obeyed:
+        match frame:
+            case frames.Train(step, paths, first):
+                told.append(f"train {step} ({len(paths)} blocks from {first})")
+            case frames.Load(step) | frames.Rebase(step):
+                told.append(f"{frame.kind} {step}")
+    return told
+
+
+def close_step(r: Rig, *, skip: bool = False, with_us: bool = True) -> None:
+    """Have the ledger end its outer step, and θ follow it."""
+    state = r.parts.ledger.state
+    blocks = len(state.leases[r.parts.me])
+    ours = Participant(r.parts.me, 16 * blocks, blocks)
+    theirs = Participant(ANN.peer, 16, 1)
+    if not state.is_member(ANN.peer):
+        r.decide(replace(opening(state), learners=(ANN.peer,)))
+        state = r.parts.ledger.state
+    who = [ours, theirs] if with_us else [theirs]
+    r.decide(opening(state, *who, learners=[ANN.peer]))
+    end = Skip(state.step) if skip else Commit(state.step, 0, digest_of(b"%d" % state.step))
+    r.decide(end)
+    r.parts.outer.step = state.step + 1
+    r.parts.changes.ring()
+
+
+async def test_a_step_goes_from_load_to_ready(tmp_path: Path) -> None:
+    remote = Remote()
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        assert orders(remote) == ["load 0", "train 0 (2 blocks from 0)"]
+        assert r.parts.standing.work == Work(0, (0, 1), 32)
+        await settled(lambda: r.events.statistics().current_buffer_used > 0)
+        assert r.heard() == [Ready(r.parts.me, 0, 32, 2)]
+        assert not r.parts.standing.theta_in_use
+        close_step(r)
+        await settled(lambda: r.parts.standing.work is not None and r.parts.standing.work.step == 1)
+        assert orders(remote)[2:] == ["load 1", "train 1 (2 blocks from 2)"]
+
+
+async def test_work_that_was_not_taken_is_rebased_and_stands_again(tmp_path: Path) -> None:
+    remote = Remote()
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        close_step(r, with_us=False)
+        await settled(lambda: r.parts.standing.work == Work(1, (0, 1), 32))
+        assert orders(remote)[2:] == ["rebase 1"]
+        assert len(remote.trained) == 2
+
+
+async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path) -> None:
+    remote = Remote()
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        r.heard()
+        close_step(r, skip=True)
+        lease = r.parts.ledger.state.leases[r.parts.me]
+        assert len(lease) == 4
+        await settled(lambda: r.parts.standing.work == Work(1, lease, 64))
+        # The learning rate goes on where it was: the skipped step's blocks are not counted twice.
+        assert orders(remote)[2:] == ["rebase 1", "train 1 (2 blocks from 2)"]
+        await settled(lambda: r.events.statistics().current_buffer_used > 0)
+        assert r.heard() == [Ready(r.parts.me, 1, 64, 4)]
+        assert len(remote.trained) == len(set(remote.trained)) == 4
+
+
+async def test_nothing_is_ordered_while_theta_is_elsewhere_or_about_to_move(tmp_path: Path) -> None:
+    remote = Remote()
+    async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
+        know_data(r)
+        nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
+        await settled(lambda: r.parts.standing.trainer_up)
+        r.parts.changes.ring()
+        await trio.testing.wait_all_tasks_blocked()
+        assert remote.obeyed == []
+        async with r.parts.outer.lock:
+            r.parts.outer.step = 0
+            r.parts.changes.ring()
+            await trio.testing.wait_all_tasks_blocked()
+            assert remote.obeyed == []
+        r.parts.changes.ring()
+        await settled(lambda: bool(orders(remote)))
+        nursery.cancel_scope.cancel()
+
+
+async def test_theta_is_in_use_from_the_order_until_the_trainer_has_answered(
+    tmp_path: Path,
+) -> None:
+    remote = Remote(stuck=True)
+    async with training(tmp_path, remote) as r:
+        remote.stuck = False
+        await settled(lambda: r.parts.standing.work is not None)
+        remote.stuck = True
+        close_step(r)
+        await settled(lambda: r.parts.standing.theta_in_use)
+        remote.stuck = False
+        await settled(lambda: not r.parts.standing.theta_in_use)
+        assert orders(remote)[-2:] == ["load 1", "train 1 (2 blocks from 2)"]
+
+
+async def test_a_node_that_is_no_member_stands_by_with_empty_hands(tmp_path: Path) -> None:
+    remote = Remote()
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        state = r.parts.ledger.state
+        book = replace(state.lease_book, held={})
+        r.parts.ledger.state = replace(state, voters=(ANN.peer,), since={}, lease_book=book)
+        r.parts.changes.ring()
+        await settled(lambda: r.parts.standing.work is None)
+        assert r.parts.standing.state.name == "standing by"
+
+
+async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spent(
+    tmp_path: Path,
+) -> None:
+    remote = Remote(starts_max=3)
+    async with rig(tmp_path, rules=ALONE) as r:
+        know_data(r)
+        r.parts.outer.step = 0
+
+        async def keep_failing() -> None:
+            while True:
+                remote.fault = frames.Failed("NAN", "the loss is not finite")
+                await r.parts.changes.wait(at_most_s=0.01)
+
+        with pytest.raises(BaseExceptionGroup) as caught:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keep_failing)
+                nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
+        assert caught.group_contains(TrainerError, match="TRAINER-RESTARTS")
+        assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"] * 3
+        assert not r.parts.standing.trainer_up
+        assert not r.parts.standing.theta_in_use
+
+
+async def test_a_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_path: Path) -> None:
+    remote = Remote(held=True)
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: bool(orders(remote)))
+        block = r.parts.data_block(0)
+        path = r.parts.store.chunk_path(block)
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(b"rotten" + data[6:])
+        remote.fault = frames.Failed("DATA", "a block is damaged")
+        remote.held = False
+        await settled(lambda: not r.parts.store.has_chunk(block))
+        r.parts.store.put_chunk(data)  # As a fetch from a peer would.
+        await settled(lambda: remote.starts == 2 and r.parts.standing.work is not None)
+        assert r.parts.standing.work == Work(0, (0, 1), 32)
+
+
+async def test_the_last_trainers_work_is_left_alone_until_its_step_is_over(tmp_path: Path) -> None:
+    remote = Remote()
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        local = r.parts.arena.local.copy() if r.parts.arena else None
+        assert local is not None
+        told = len(orders(remote))
+        remote.dies = True
+        await settled(lambda: remote.starts == 2 and r.parts.standing.trainer_up)
+        r.parts.changes.ring()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(orders(remote)) == told
+        assert r.parts.standing.work == Work(0, (0, 1), 32)
+        close_step(r)
+        await settled(lambda: orders(remote)[told:] == ["load 1", "train 1 (2 blocks from 2)"])
+
+
+async def test_when_it_is_our_turn_theta_is_measured_once(tmp_path: Path) -> None:
+    remote = Remote()
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: r.parts.standing.validation is not None)
+        assert r.parts.standing.validation is not None
+        assert r.parts.standing.validation[0] == 0
+        for _ in range(3):
+            r.parts.changes.ring()
+            await trio.testing.wait_all_tasks_blocked()
+        assert len(r.said("evaluated")) == 1
