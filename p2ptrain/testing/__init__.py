@@ -1,4 +1,4 @@
-"""For testing p2ptrain, and what is built on it: a seeded simulator, small groups of ledgers, the demo.
+"""For testing p2ptrain and what is built on it: a seeded simulator, groups of ledgers, the demo.
 
 Public: a fault found in the field is best reported as a seed or a story that reproduces it.
 """
