@@ -1,0 +1,215 @@
+"""`p2ptrain ledger`: what was agreed in the run, shown, checked and handed on. Needs no node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from p2ptrain.cli.homes import HomeOption, open_home, run_of
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.rendering import printable
+from p2ptrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from p2ptrain.cli.chains import Link
+    from p2ptrain.ids import PeerId
+    from p2ptrain.ledger.state import LedgerState
+    from p2ptrain.ledger.values import Roster
+    from p2ptrain.run import Run
+
+app = typer.Typer(
+    help="See and check what the members of the run have agreed on.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+LastOption = Annotated[int, typer.Option("--last", min=1, help="How many entries to show.")]
+FileArgument = Annotated[
+    Path | None, typer.Argument(metavar="[FILE]", help="An exported ledger.", show_default=False)
+]
+ManifestOption = Annotated[
+    Path | None,
+    typer.Option("--manifest", metavar="FILE", help="The run's manifest, if not this home's."),
+]
+
+
+@app.command(epilog=examples("p2ptrain ledger show", "p2ptrain ledger show --last 50 --json"))
+def show(home: HomeOption = None, last: LastOption = 20, as_json: JsonOption = False) -> None:
+    """Show the newest entries in words.
+
+    Works while the node runs, and without one.
+    """
+    where = open_home(home)
+    run = run_of(where)
+    links = _links(run, where.ledger)
+    if as_json:
+        result_json({**_summary(run, links), "entries": [_plain(link) for link in links[-last:]]})
+        return
+    _tell(run, links)
+    for link in links[-last:]:
+        result(printable(_line(link)))
+
+
+@app.command(
+    epilog=examples(
+        "p2ptrain ledger verify", "p2ptrain ledger verify ledger.jsonl --manifest manifest.signed"
+    )
+)
+def verify(
+    file: FileArgument = None,
+    manifest: ManifestOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every entry and its votes, from the run's manifest on.
+
+    Names the first bad entry. Needs no network, and believes nobody.
+    """
+    run = run_of(open_home(home)) if manifest is None else _run_at(manifest)
+    links = _links(run, open_home(home).ledger) if file is None else _exported(run, file)
+    if as_json:
+        result_json({**_summary(run, links), "good": True})
+        return
+    _tell(run, links)
+    result(f"all {len(links)} entries are good")
+
+
+@app.command(epilog=examples("p2ptrain ledger export ledger.jsonl"))
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the ledger to a file, one certified entry a line, for others to check."""
+    from p2ptrain.ledger.canonical import canonical
+
+    where = open_home(home)
+    run = run_of(where)
+    links = _links(run, where.ledger)
+    with file.open("wb") as out:
+        for link in links:
+            out.write(canonical(link.certified.plain()) + b"\n")
+    progress(f"{len(links)} entries are in {file}; whoever has {where.manifest} can verify them")
+    if as_json:
+        result_json({**_summary(run, links), "file": str(file)})
+
+
+def _links(run: Run, log: Path) -> list[Link]:
+    from p2ptrain.cli.chains import checked, records_in
+    from p2ptrain.node.chain import rules_of
+
+    return checked(rules_of(run), records_in(log), log)
+
+
+def _exported(run: Run, file: Path) -> list[Link]:
+    from p2ptrain.cli.chains import checked, lines_in
+    from p2ptrain.node.chain import rules_of
+
+    return checked(rules_of(run), lines_in(file), file)
+
+
+def _run_at(manifest: Path) -> Run:
+    from p2ptrain.run import load_run
+
+    run = load_run(manifest)
+    if run is None:
+        raise ConfigError(
+            f"there is no manifest at {manifest}",
+            code="RUN-NONE",
+            do="it is run/manifest.signed in the home of any member",
+        )
+    return run
+
+
+def _tell(run: Run, links: list[Link]) -> None:
+    if not links:
+        progress(f"run {run.manifest.name!r}: nothing is agreed yet")
+        return
+    state = links[-1].after
+    progress(
+        f"run {run.manifest.name!r}: {state.height} entries, outer step {state.step}, "
+        f"{state.tokens:,} tokens, {len(state.voters)} voters, {len(state.learners)} learners"
+    )
+
+
+def _summary(run: Run, links: list[Link]) -> dict[str, object]:
+    state = links[-1].after if links else None
+    return {
+        "run": run.id,
+        "height": len(links),
+        "head": state.head if state else run.id,
+        "step": state.step if state else 0,
+        "tokens": state.tokens if state else 0,
+        "voters": list(state.voters if state else run.manifest.founders),
+        "learners": list(state.learners if state else ()),
+    }
+
+
+# ── one entry ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _line(link: Link) -> str:
+    """Such as "7  commit  step 3: update 1f2e3d4c, 4,096 tokens from brave-otter (…Xk3f9Q)"."""
+    return f"{link.after.height:>5}  {_kind(link):<6}  step {link.before.step}: {_words(link)}"
+
+
+def _kind(link: Link) -> str:
+    return type(link.certified.entry.value).__name__.lower()
+
+
+def _words(link: Link) -> str:
+    from p2ptrain.ledger.values import Commit, Roster
+
+    value = link.certified.entry.value
+    if isinstance(value, Commit):
+        roster = link.before.roster
+        peers = roster.peers if roster else ()
+        text = f"update {value.update[:8]}, {_tokens(link):,} tokens from {_names(peers)}"
+        if value.snapshot is not None:
+            text += f"; snapshot of step {value.snapshot.step}"
+        return text
+    if isinstance(value, Roster):
+        return _roster_words(link.before, value)
+    return "skipped, no attempt succeeded"
+
+
+def _roster_words(before: LedgerState, roster: Roster) -> str:
+    joined = [peer for peer in roster.members if not before.is_member(peer)]
+    left = [peer for peer in before.members if peer not in roster.members]
+    promoted = [peer for peer in roster.voters if peer in before.learners]
+    changes = [
+        f"{verb} {_names(peers)}"
+        for verb, peers in (("joined by", joined), ("left by", left), ("now voting", promoted))
+        if peers
+    ]
+    if roster.participants:
+        changes.insert(0, f"attempt {roster.attempt}, averaging {_names(roster.peers)}")
+    return "; ".join(changes)
+
+
+def _names(peers: Iterable[PeerId]) -> str:
+    from p2ptrain.names import label
+
+    return ", ".join(label(peer) for peer in peers)
+
+
+def _tokens(link: Link) -> int:
+    return link.after.tokens - link.before.tokens
+
+
+def _plain(link: Link) -> dict[str, object]:
+    """The entry for programs: what it says, who signed it, and what it added."""
+    entry, certificate = link.certified.entry, link.certified.certificate
+    return {
+        "height": entry.height,
+        "kind": _kind(link),
+        "digest": entry.digest,
+        "parent": entry.parent,
+        "round": certificate.round,
+        "signed_by": sorted(certificate.voters),
+        "tokens": _tokens(link),
+        "value": entry.value.plain(),
+    }

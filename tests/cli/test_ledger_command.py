@@ -1,0 +1,179 @@
+"""The ledger in a home or a file is shown, checked from the manifest on, and handed to others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.cli.chains import ReadingDisk
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ledger.state import LedgerState, apply, genesis
+from p2ptrain.ledger.values import (
+    Certificate,
+    Certified,
+    Commit,
+    Entry,
+    Participant,
+    Roster,
+    Skip,
+    SnapshotRef,
+    Value,
+    vote_message,
+)
+from p2ptrain.names import label
+from p2ptrain.node.chain import entry_bytes, rules_of
+from p2ptrain.node.home import Home
+from p2ptrain.run import Run, load_run
+from p2ptrain.store import RecordLog
+from p2ptrain.testing.ledgers import digest
+from tests.cli.conftest import Command
+
+JOINER = Identity.from_seed(b"\x05" * 32).peer
+
+
+def run_in(home: Path) -> Run:
+    run = load_run(Home(home).manifest)
+    assert run is not None
+    return run
+
+
+def certified(run: Run, me: Identity, state: LedgerState, value: Value) -> Certified:
+    entry = Entry(state.height + 1, state.head, value)
+    vote = me.sign(vote_message(run.id, entry.height, 0, entry.digest))
+    return Certified(entry, Certificate(entry.height, 0, entry.digest, ((me.peer, vote),)))
+
+
+@pytest.fixture
+def home(organiser_home: Path) -> Path:
+    """A founder has let somebody in, made a step with it, had a reduce fail, and gone on alone."""
+    run, me = run_in(organiser_home), load_or_create(Home(organiser_home).identity)
+    assert run.manifest.founders == (me.peer,)
+    both = (Participant(me.peer, 64, 1), Participant(JOINER, 32, 1))
+    values = [
+        Roster(0, 0, (me.peer,), (JOINER,)),
+        Roster(0, 0, (me.peer,), (JOINER,), both),
+        Commit(0, 0, digest("u0"), SnapshotRef(0, digest("s0"))),
+        Roster(1, 0, (me.peer, JOINER), (), both),
+        Skip(1),
+        Roster(2, 0, (me.peer,), ()),
+    ]
+    rules = rules_of(run)
+    state, log = genesis(rules), RecordLog(Home(organiser_home).ledger)
+    for value in values:
+        one = certified(run, me, state, value)
+        state = apply(rules, state, one.entry)
+        log.append([entry_bytes(one)])
+    return organiser_home
+
+
+def test_the_chain_in_words(p2ptrain: Command, home: Path) -> None:
+    shown = p2ptrain("ledger", "show", "--home", home)
+    me, joiner = label(load_or_create(Home(home).identity).peer), label(JOINER)
+    u0 = digest("u0")[:8]
+    assert shown.code == 0
+    assert shown.out.splitlines() == [
+        f"    1  roster  step 0: joined by {joiner}",
+        f"    2  roster  step 0: attempt 0, averaging {me}, {joiner}",
+        f"    3  commit  step 0: update {u0}, 96 tokens from {me}, {joiner}; snapshot of step 0",
+        f"    4  roster  step 1: attempt 0, averaging {me}, {joiner}; now voting {joiner}",
+        "    5  skip    step 1: skipped, no attempt succeeded",
+        f"    6  roster  step 2: left by {joiner}",
+    ]
+    assert "6 entries, outer step 2, 96 tokens, 1 voters, 0 learners" in shown.err
+
+
+def test_the_last_entries_for_a_program(p2ptrain: Command, home: Path) -> None:
+    shown = p2ptrain("ledger", "show", "--home", home, "--last", "2", "--json").json
+    assert (shown["height"], shown["step"], shown["tokens"]) == (6, 2, 96)
+    assert [entry["kind"] for entry in shown["entries"]] == ["skip", "roster"]
+    assert shown["entries"][-1]["digest"] == shown["head"]
+    assert shown["entries"][-1]["signed_by"] == shown["voters"]
+
+
+def test_a_run_in_which_nothing_is_agreed_yet(p2ptrain: Command, organiser_home: Path) -> None:
+    shown = p2ptrain("ledger", "show", "--home", organiser_home)
+    assert (shown.code, shown.out) == (0, "")
+    assert "nothing is agreed yet" in shown.err
+    assert p2ptrain("ledger", "show", "--home", organiser_home, "--json").json["height"] == 0
+
+
+def test_a_good_ledger_verifies(p2ptrain: Command, home: Path) -> None:
+    assert p2ptrain("ledger", "verify", "--home", home).out == "all 6 entries are good\n"
+    assert p2ptrain("ledger", "verify", "--home", home, "--json").json["good"] is True
+
+
+def test_another_machine_checks_an_exported_ledger(
+    p2ptrain: Command, home: Path, tmp_path: Path
+) -> None:
+    """It has nothing but the file and the manifest."""
+    file, manifest, away = tmp_path / "l.jsonl", tmp_path / "m.signed", tmp_path / "away"
+    exported = p2ptrain("ledger", "export", file, "--home", home, "--json")
+    assert (exported.code, exported.json["file"]) == (0, str(file))
+    manifest.write_bytes(Home(home).manifest.read_bytes())
+    words = ("ledger", "verify", file, "--manifest", manifest, "--home", away)
+    assert p2ptrain(*words).out == "all 6 entries are good\n"
+    assert not away.exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "height"),
+    [('"tokens"', '"tokens"', 0), (",64,1]", ",63,1]", 2), ('"kind":"skip"', '"kind":"skim"', 5)],
+)
+def test_the_first_bad_entry_is_named(
+    p2ptrain: Command, home: Path, tmp_path: Path, old: str, new: str, height: int
+) -> None:
+    file = tmp_path / "ledger.jsonl"
+    p2ptrain("ledger", "export", file, "--home", home)
+    file.write_text(file.read_text().replace(old, new))
+    found = p2ptrain("ledger", "verify", file, "--home", home, "--json")
+    assert (found.code != 0) is (height > 0)
+    if height:
+        assert found.json["error"]["code"] == "LEDGER-BROKEN"
+        assert f"entry {height} of the ledger" in found.json["error"]["what"]
+
+
+def test_a_log_with_an_entry_that_was_not_voted_for(p2ptrain: Command, home: Path) -> None:
+    run, stranger = run_in(home), Identity.from_seed(b"\x06" * 32)
+    chain = [json.loads(record) for record in RecordLog(Home(home).ledger)]
+    state = genesis(rules_of(run))
+    log = RecordLog(Home(home).ledger)
+    forged = certified(run, stranger, state, Roster(0, 0, (stranger.peer,), ()))
+    log.rewrite([entry_bytes(forged)])
+    found = p2ptrain("ledger", "show", "--home", home)
+    assert len(chain) == 6
+    assert found.code != 0
+    assert "LEDGER-BROKEN" in found.err
+    assert "is not a voter" in found.err
+
+
+def test_a_node_that_is_writing_is_not_disturbed(p2ptrain: Command, home: Path) -> None:
+    """Half a record at the end is one that is being written: it is left alone and not shown."""
+    log = Home(home).ledger
+    with log.open("ab") as file:
+        file.write(b"\xf7REC half a record")
+    before = log.read_bytes()
+    assert p2ptrain("ledger", "verify", "--home", home).out == "all 6 entries are good\n"
+    assert log.read_bytes() == before
+
+
+def test_a_manifest_that_is_not_there(p2ptrain: Command, home: Path, tmp_path: Path) -> None:
+    found = p2ptrain("ledger", "verify", "--home", home, "--manifest", tmp_path / "none")
+    assert (found.code, "RUN-NONE" in found.err) == (2, True)
+
+
+def test_a_reading_disk_changes_nothing(tmp_path: Path) -> None:
+    file, disk = tmp_path / "file", ReadingDisk()
+    file.write_bytes(b"as it was")
+    disk.truncate(file, 0)
+    disk.sync(file)
+    disk.sync_directory(tmp_path)
+    for change in (disk.write, disk.append):
+        with pytest.raises(OSError, match="only read"):
+            change(file, memoryview(b"x"))
+    with pytest.raises(OSError, match="only read"):
+        disk.replace(file, tmp_path / "other")
+    with pytest.raises(OSError, match="only read"):
+        disk.remove(file)
+    assert file.read_bytes() == b"as it was"
