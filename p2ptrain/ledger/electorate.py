@@ -4,6 +4,7 @@ genuine.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -119,10 +120,14 @@ def forced_by(proofs: Sequence[PromiseProof]) -> Digest | None:
     """The entry that must be proposed after these promises: the one accepted in the highest round.
 
     It may have been chosen already; every quorum of promises contains a voter who would know. None
-    if nobody had accepted anything, and then the proposer is free.
+    if nobody had accepted anything, and then the proposer is free. A proposer that lied may have
+    had two entries accepted in that round: then the one that more voters name. If quorums are two
+    thirds, only that one can have been chosen.
     """
     accepted = [(p.accepted_round, p.accepted) for p in proofs if p.accepted_round is not None]
-    return max(accepted, key=lambda pair: pair[0])[1] if accepted else None
+    highest = max((round for round, _ in accepted), default=None)
+    voices = Counter(entry for round, entry in accepted if round == highest and entry is not None)
+    return min(voices, key=lambda entry: (-voices[entry], entry), default=None)
 
 
 def _summary(accepted: Accepted | None) -> tuple[int | None, Digest | None]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.effects import Send
-from p2ptrain.ledger.electorate import Electorate, proof_of
+from p2ptrain.ledger.electorate import Electorate, forced_by, proof_of
 from p2ptrain.ledger.messages import Accepted, Message, Prepare, Promise, PromiseProof, Propose
 from p2ptrain.ledger.values import Certified, Entry, Vote
 
@@ -30,6 +30,7 @@ class Leading:
         self._electorate = electorate
         self._promises: dict[PeerId, PromiseProof] = {}
         self._best: Accepted | None = None
+        self._candidates: dict[Digest, Entry] = {}
         self._votes: dict[PeerId, bytes] = {}
 
     # ── promises ─────────────────────────────────────────────────────────────────────────────────
@@ -51,8 +52,13 @@ class Leading:
     def count_promise(self, voter: PeerId, promise: Promise) -> None:
         self._promises[voter] = proof_of(voter, promise)
         accepted = promise.accepted
-        if accepted is not None and (self._best is None or accepted.round > self._best.round):
+        if accepted is None:
+            return
+        if self._best is None or accepted.round > self._best.round:
             self._best = accepted
+            self._candidates = {}
+        if accepted.round == self._best.round:
+            self._candidates[accepted.entry.digest] = accepted.entry
 
     def choice(self, unusable: Unusable) -> tuple[Entry | None, tuple[PromiseProof, ...]]:
         """What the promises force, or None if they leave it free; and the promises that show it.
@@ -63,10 +69,14 @@ class Leading:
         free = tuple(proof for proof in self._promises.values() if proof.accepted is None)
         if self._best is None:
             return None, free
+        promises = tuple(self._promises.values())
+        forced = forced_by(promises)
+        assert forced is not None
+        entry = self._candidates[forced]
         passable = self._electorate.reached({proof.voter for proof in free})
-        if passable and unusable(self._best.entry):
+        if passable and unusable(entry):
             return None, free
-        return self._best.entry, tuple(self._promises.values())
+        return entry, promises
 
     # ── votes ────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, permutations
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,8 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.acceptor import Acceptor, recall
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.effects import Accuse, Announce, Effect, IdentityInUse, Note, Persist, Send
-from p2ptrain.ledger.events import Accused, Joining, Received, ReduceFailed
+from p2ptrain.ledger.electorate import forced_by
+from p2ptrain.ledger.events import Accused, Joining, PeerDown, Received, ReduceFailed
 from p2ptrain.ledger.evidence import (
     Evidence,
     Statement,
@@ -36,7 +38,7 @@ from p2ptrain.ledger.messages import (
 )
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import genesis
-from p2ptrain.ledger.values import Entry, Skip, Vote
+from p2ptrain.ledger.values import Entry, Roster, Skip, Vote
 from p2ptrain.ledger.wire import decode, encode
 from p2ptrain.ledger.witness import HEIGHTS_KEPT, STATEMENTS_MAX, Witness
 from p2ptrain.testing.ledgers import Group, Letter, certify, digest, peers, small_rules
@@ -421,3 +423,49 @@ def test_who_is_accused_votes_for_the_roster_without_it() -> None:
     some.tell("b", Accused(evidence_against(B)))
     some.wait(5)
     assert some["a"].state.members == some["b"].state.members == (A,)
+
+
+# ── two entries in one round ─────────────────────────────────────────────────────────────────────
+
+
+def proof(voter: PeerId, round: int | None, entry: str) -> PromiseProof:
+    return PromiseProof(voter, round, None if round is None else digest(entry), b"")
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_of_two_entries_of_one_round_the_one_with_more_voices_is_forced(
+    order: tuple[int, ...],
+) -> None:
+    proofs = (proof(A, 1, "x"), proof(B, 1, "y"), proof(C, 1, "x"))
+    assert forced_by([proofs[index] for index in order]) == X
+    assert forced_by([*(proofs[index] for index in order), proof(D, 2, "z")]) == digest("z")
+    assert forced_by([proof(D, None, "")]) is None
+
+
+def test_a_proposer_that_asks_for_two_entries_cannot_fork_two_thirds() -> None:
+    """b asks a and c for one entry and d for its twin. The first is chosen, but nobody hears of it.
+    Who leads next, even d, proposes the first.
+    """
+    some = Group(small_rules("a b c d", quorum="two-thirds"))
+    some.ready("a b c d")
+    accepted = some["b"]._instance.acceptor.accepted
+    assert accepted is not None
+    first = accepted.entry
+    assert isinstance(first.value, Roster)
+    parts = first.value.participants
+    twin = Entry(1, first.parent, replace(first.value, participants=(*parts[1:], parts[0])))
+    some.mail = []
+    some.crash("b")
+    some.tell("a", Received(B, Propose(0, first)))
+    some.tell("c", Received(B, Propose(0, first)))
+    some.tell("d", Received(B, Propose(0, twin)))
+    some.mail = []
+    some.tell_all(PeerDown(B))
+    some.wait(20, lambda letter: letter.sender != C or not leads_round_1(letter))
+    assert [some[name].chain[0].entry for name in "acd"] == [first] * 3
+    assert some["a"].chain[0].certificate.round == 2
+
+
+def leads_round_1(letter: Letter) -> bool:
+    message = letter.message
+    return isinstance(message, Prepare | Propose) and message.round == 1
