@@ -12,6 +12,7 @@ same signatures without doing the arithmetic again.
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ class Meter:
     sent: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0
+    bytes_passed_on: int = 0
     cpu_s: float = 0.0
 
 
@@ -165,6 +167,7 @@ class Scale:
     def _pass_on(self, peer: PeerId, size: int) -> None:
         self.meters[peer].sent += MESH - 1
         self.meters[peer].bytes_sent += (MESH - 1) * size
+        self.meters[peer].bytes_passed_on += (MESH - 1) * size
 
     def _count_sent(self, peer: PeerId, size: int, copies: int) -> None:
         self.meters[peer].sent += copies
@@ -198,3 +201,43 @@ def measure(members: int) -> Cost:
         commit_delays=round(min(scale.committed_at) / DELAY_S, 3),
         everywhere_delays=round(max(scale.committed_at) / DELAY_S, 3),
     )
+
+
+HEAD = """# The ledger's cost by the number of members
+
+One outer step without faults: a roster and a commit, real ledgers and Ed25519 signatures, one-way
+delays of {delay:g} ms, a reduce that takes no time. Messages, bytes and CPU are those of the busiest
+peer; delays count from the moment when all are ready. Made by `scripts/ledger_scale`; what is
+counted, and how gossip is, says `p2ptrain/testing/scale.py`.
+
+| members | heard | MB heard | MB sent | by gossip | CPU | a voter's CPU | commit | everywhere |
+|---|---|---|---|---|---|---|---|---|"""
+
+
+def row(cost: Cost) -> str:
+    busiest = cost.busiest
+    parts = (
+        f"{cost.members}",
+        f"{busiest.received}",
+        f"{busiest.bytes_received / 1e6:.2f}",
+        f"{busiest.bytes_sent / 1e6:.2f}",
+        f"{busiest.bytes_passed_on / 1e6:.2f}",
+        f"{cost.cpu_busiest_s * 1e3:.1f} ms",
+        f"{cost.cpu_voter_s * 1e3:.1f} ms",
+        f"{cost.commit_delays:g} delays",
+        f"{cost.everywhere_delays:g} delays",
+    )
+    return f"| {' | '.join(parts)} |"
+
+
+def main(arguments: list[str]) -> None:
+    """Print the page for these numbers of members."""
+    out = sys.stdout
+    out.write(HEAD.format(delay=DELAY_S * 1e3) + "\n")
+    for members in map(int, arguments or ["10", "100", "1000"]):
+        out.write(row(measure(members)) + "\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

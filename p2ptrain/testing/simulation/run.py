@@ -20,6 +20,7 @@ VIOLATIONS_MAX = 20
 class SimReport:
     """`stuck` says in words where a run stood still; empty if it went on to its end.
 
+    `longest_calm_s` is the longest time without a commit after the faults stopped.
     `forks` are those that liars made and can be shown to have made; a run ends with the first.
     `exposed` are the liars of whom two contradicting signatures are known.
     """
@@ -36,6 +37,7 @@ class SimReport:
     messages: int
     restarts: int
     members_seen: int
+    longest_calm_s: float
     forks: tuple[str, ...] = ()
     exposed: tuple[str, ...] = ()
 
@@ -114,6 +116,7 @@ def _report(seed: int, world: SimWorld, stuck: str) -> SimReport:
         messages=world.network.messages,
         restarts=world.restarts,
         members_seen=len(world.nodes),
+        longest_calm_s=round(world.longest_calm_s, 3),
         forks=tuple(world.exposure.forks),
         exposed=tuple(sorted({peer for peer, _ in world.exposure.proofs})),
     )

@@ -46,7 +46,9 @@ HINT_CHANCE = 0.9
 
 
 class SimWorld:
-    """Nodes by name. `latest` is the furthest state that any node has decided."""
+    """Nodes by name. `latest` is the furthest state that any node has decided; `longest_calm_s` the
+    longest time without a commit after all faults had stopped.
+    """
 
     def __init__(self, random: Random, rules: Rules, profile: Profile) -> None:
         self.random = random
@@ -63,7 +65,7 @@ class SimWorld:
         self.nodes: dict[PeerId, SimNode] = {}
         self.latest = genesis(rules)
         self.commits = self.skips = self.restarts = 0
-        self.committed_at = 0.0
+        self.committed_at = self.longest_calm_s = 0.0
         self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
         self._wake_at: dict[PeerId, float] = {}
         self.faults = Faults(self)
@@ -246,6 +248,8 @@ class SimWorld:
         value = certified.entry.value
         if isinstance(value, Commit):
             self.commits += 1
+            began = max(self.committed_at, self.profile.faults_s)
+            self.longest_calm_s = max(self.longest_calm_s, self.clock.now - began)
             self.committed_at = self.clock.now
         self.skips += isinstance(value, Skip)
 

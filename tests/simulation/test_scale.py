@@ -1,0 +1,26 @@
+"""What an outer step costs does not depend on luck, so it can be asserted."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.testing.scale import measure, row
+
+
+@pytest.mark.parametrize("members", [3, 10, 40])
+def test_a_commit_takes_six_delays_and_is_known_everywhere_after_seven(members: int) -> None:
+    cost = measure(members)
+    assert (cost.commit_delays, cost.everywhere_delays) == (6.0, 7.0)
+
+
+def test_messages_grow_no_faster_than_members() -> None:
+    few, many = measure(10), measure(40)
+    assert many.busiest.received <= 4.2 * few.busiest.received
+    assert many.busiest.sent <= 4.2 * few.busiest.sent
+
+
+def test_a_row_is_one_of_a_table() -> None:
+    cells = row(measure(4)).strip("| ").split(" | ")
+    assert len(cells) == 9
+    assert cells[0] == "4"
+    assert cells[-2:] == ["6 delays", "7 delays"]
