@@ -35,7 +35,7 @@ TEXT = "".join(f"{number**3} bottles of {number % 7} kinds\n" for number in rang
 
 MEMBER = Identity.from_seed(b"member".ljust(32))
 JOINER = Identity.from_seed(b"joiner".ljust(32))
-TRAINER = Identity.from_seed(b"trainer".ljust(32))
+TRAINERS = tuple(Identity.from_seed(b"trainer %d" % number + bytes(23)) for number in range(2))
 """Who is on the allowlist besides the organiser, who is the only founder."""
 
 FEW_FILES_AT_FIRST = "ulimit -S -n 64"
@@ -89,7 +89,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("published")
     (folder / "text.txt").write_text(TEXT)
     (folder / "run.toml").write_text(RUN_TOML)
-    allowed = [word for who in (MEMBER, JOINER, TRAINER) for word in ("--allow", who.peer)]
+    allowed = [word for who in (MEMBER, JOINER, *TRAINERS) for word in ("--allow", who.peer)]
     words = ["--home", str(folder / "organiser"), *allowed]
     assert main(["run", "publish", str(folder / "run.toml"), *words]) == 0
     return folder / "organiser"
@@ -113,6 +113,12 @@ def allowlist(published: Path, run: Run) -> SignedAllowlist:
     loaded = load_allowlist(published / "run" / "allowlist.signed", run)
     assert loaded is not None
     return loaded
+
+
+@pytest.fixture(scope="session")
+def trainers() -> Iterator[Identity]:
+    """A volunteer for each test that wants one: each new to the run."""
+    return iter(TRAINERS)
 
 
 @pytest.fixture(scope="session")

@@ -22,12 +22,14 @@ from p2ptrain.testing.demo.process import DemoNode, Event, command
 from tests.faults.screen import Screen
 
 LOOK_EVERY_S = 0.02
+WAIT_S = 30.0
+"""Several times what anything takes here: tests share their machine."""
 ON_LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0")
 
 Seen = TypeVar("Seen")
 
 
-def wait_until(what: str, seen: Callable[[], Seen | None], *, deadline_s: float = 15.0) -> Seen:
+def wait_until(what: str, seen: Callable[[], Seen | None], *, deadline_s: float = WAIT_S) -> Seen:
     """The first true value of `seen`."""
     ends_s = time.monotonic() + deadline_s
     never = threading.Event()
@@ -56,7 +58,7 @@ class NodeProcess(DemoNode):
                 start_new_session=True,
             )
 
-    def saw(self, kind: str, *, deadline_s: float = 15.0, **fields: object) -> Event:
+    def saw(self, kind: str, *, deadline_s: float = WAIT_S, **fields: object) -> Event:
         """The record of this kind with these fields that is, or will be, in the journal."""
 
         def look() -> Event | None:
@@ -67,7 +69,7 @@ class NodeProcess(DemoNode):
 
         return wait_until(f"{kind} {fields}", look, deadline_s=deadline_s)
 
-    def said(self, text: str, *, deadline_s: float = 15.0) -> str:
+    def said(self, text: str, *, deadline_s: float = WAIT_S) -> str:
         """What it has printed, once `text` is part of it."""
         wait_until(
             f"{text!r} in:\n{self.output()}",
@@ -92,7 +94,7 @@ class NodeProcess(DemoNode):
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
 
-    def ended(self, *, deadline_s: float = 15.0) -> Screen:
+    def ended(self, *, deadline_s: float = WAIT_S) -> Screen:
         """What is left on the screen once it has ended by itself."""
         assert self.process is not None
         status = self.process.wait(deadline_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.run import Run
 from tests.faults.answering import at, says_nothing, server
-from tests.faults.conftest import JOINER, TRAINER
+from tests.faults.conftest import JOINER
 from tests.faults.processes import NodeProcess, home_of, rot_genesis, running, wait_until
 from tests.faults.screen import Screen
 
-LEAVE_S = 5.0
-"""Where nobody must be waited for, leaving is quick."""
+LEAVE_S = 10.0
+"""Where nobody must be waited for, leaving takes a moment; on a crowded machine a long one."""
 
 
 def left_cleanly(node: NodeProcess, *, deadline_s: float = LEAVE_S) -> Screen:
@@ -66,9 +66,11 @@ def test_while_it_fetches_and_while_it_serves(organiser: Path, run: Run, tmp_pat
 
 
 @pytest.fixture
-def trained(seed: NodeProcess, tmp_path: Path) -> Iterator[NodeProcess]:
+def trained(
+    seed: NodeProcess, trainers: Iterator[Identity], tmp_path: Path
+) -> Iterator[NodeProcess]:
     """A node whose trainer is at work."""
-    home = home_of(TRAINER, tmp_path)
+    home = home_of(next(trainers), tmp_path)
     with running(home, "--bootstrap", seed.address(), "--device", "cpu") as node:
         node.saw("inner-step", deadline_s=60.0)
         yield node
@@ -76,14 +78,22 @@ def trained(seed: NodeProcess, tmp_path: Path) -> Iterator[NodeProcess]:
 
 def test_while_it_trains(trained: NodeProcess) -> None:
     trainers = trained.descendants()
-    screen = left_cleanly(trained, deadline_s=15.0)
+    screen = left_cleanly(trained, deadline_s=30.0)
     assert trainers
     assert "Leaving" in screen.err
     assert trained.saw("left")
 
 
 def test_a_second_time_it_leaves_at_once(trained: NodeProcess, seed: NodeProcess) -> None:
-    """The seed is frozen: nobody can agree to this node's leaving."""
+    """It votes, and the seed is frozen: nobody can agree to this node's leaving."""
+
+    me = load_or_create(trained.home / "identity.key").peer
+
+    def votes() -> bool:
+        list(trained.news())
+        return any(me in event.get("voters", ()) for event in trained.events)
+
+    wait_until("the trainer's right to vote", votes)
     assert seed.process is not None
     children = trained.descendants()
     seed.process.send_signal(signal.SIGSTOP)
@@ -97,11 +107,5 @@ def test_a_second_time_it_leaves_at_once(trained: NodeProcess, seed: NodeProcess
     nothing_is_left(trained, children)
     assert screen.status == 0
     assert "Traceback" not in screen.err
-
-
-def test_a_killed_node_takes_its_trainers_with_it(trained: NodeProcess) -> None:
-    assert trained.process is not None
-    children = trained.descendants()
-    os.kill(trained.process.pid, signal.SIGKILL)
-    trained.process.wait(LEAVE_S)
-    wait_until("the trainers' end", lambda: not any(each.is_running() for each in children))
+    assert trained.saw("stopped")
+    assert trained.find("left") is None
