@@ -206,7 +206,7 @@ def measure(members: int) -> Cost:
 HEAD = """# The ledger's cost by the number of members
 
 One outer step without faults: a roster and a commit, real ledgers and Ed25519 signatures, one-way
-delays of {delay:g} ms, a reduce that takes no time. Messages, bytes and CPU are those of the busiest
+delays of {delay:g} ms, a reduce that takes no time. Messages, bytes and CPU are of the busiest
 peer; delays count from the moment when all are ready. Made by `scripts/ledger_scale`; what is
 counted, and how gossip is, says `p2ptrain/testing/scale.py`.
 
