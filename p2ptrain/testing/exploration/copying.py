@@ -7,10 +7,11 @@ dataclasses, functions and plain values are shared between copies; nobody change
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from p2ptrain.ledger.electorate import Electorate
@@ -22,26 +23,39 @@ DURATION = "_s"
 """Attributes that end so are lengths of time; other floats are moments, and count from now."""
 
 LEFT_OUT = frozenset(
-    "_timer _resend _fetch _wanted _look_again_at _catchup _said chain _witness".split()
+    "_timer _resend _fetch _wanted _look_again_at _catchup _said _tally _witness".split()
 )
 """These say when something is to be said again, computed anew, or asked for. In a world where all
-that was said is said for ever, and a round ends whenever it may, they make no difference. Of the
-chain its head remains; what was heard of others is left out unless witnesses are explored.
+that was said is said for ever, and a round ends whenever it may, they make no difference. What
+others have signed is left out unless witnesses are explored.
 """
 
 
-def copy_of(value: Any) -> Any:
+Fresh = Mapping[type, Callable[[], Any]]
+"""What to put in the place of all objects of a class."""
+
+
+def copy_of(value: Any, fresh: Fresh = MappingProxyType({})) -> Any:
     """A copy that shares nothing which may change."""
+    return _copied(value, fresh, {})
+
+
+def _copied(value: Any, fresh: Fresh, twins: dict[int, Any]) -> Any:
+    """`twins`: what has been copied already, since two parts may hold the same third."""
     kind: Any = type(value)
     if _is_shared(kind):
         return value
+    if id(value) in twins:
+        return twins[id(value)]
+    if kind in fresh:
+        return fresh[kind]()
     if kind in (list, set, deque):
-        return kind(copy_of(item) for item in value)
+        return kind(_copied(item, fresh, twins) for item in value)
     if kind is dict:
-        return {name: copy_of(item) for name, item in value.items()}
-    twin = kind.__new__(kind)
+        return {name: _copied(item, fresh, twins) for name, item in value.items()}
+    twin = twins[id(value)] = kind.__new__(kind)
     for name in _names(value):
-        object.__setattr__(twin, name, copy_of(getattr(value, name)))
+        object.__setattr__(twin, name, _copied(getattr(value, name), fresh, twins))
     return twin
 
 

@@ -140,9 +140,8 @@ class Members:
         return ledger, ledger.handle(Received(it.sender, it.message), member.now)
 
     def _copied(self, ledger: Ledger) -> Ledger:
-        twin: Ledger = copy_of(ledger)
-        if not self.witnesses:
-            twin._witness = Witness(self.rules, verify)
+        fresh = {} if self.witnesses else {Witness: lambda: Witness(self.rules, verify)}
+        twin: Ledger = copy_of(ledger, fresh)
         return twin
 
     def _timeout(self, number: int) -> Step | None:
@@ -203,7 +202,7 @@ class Members:
         return number
 
     def _key(self, member: Member) -> object:
-        left_out = LEFT_OUT - {"_witness", "chain"} if self.witnesses else LEFT_OUT
+        left_out = LEFT_OUT - {"_witness"} if self.witnesses else LEFT_OUT
         kept = recall(member.disk.records, after_height=len(member.chain))
         now, ledger = member.now, member.ledger
         return (ledger.me, key_of(ledger, now, left_out), key_of(kept, now), member.chain)

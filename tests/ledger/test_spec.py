@@ -1,0 +1,234 @@
+"""SPEC.md, sentence by sentence, each shown by a story of a few lines (see transcripts)."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.ledger.events import Received, ReduceDone, UpdateHeld
+from p2ptrain.ledger.state import apply, genesis
+from p2ptrain.ledger.verify import replay
+from p2ptrain.testing.exploration.search import Bound, explore
+from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
+from p2ptrain.testing.simulation.disk import verify
+from p2ptrain.testing.transcripts.blocks import Block, played
+
+A, B, C = peers("a b c")
+
+
+def told(*commands: str) -> list[str]:
+    """What the ledgers do, a line each. The commands' own expectations are checked as well."""
+    (block,) = played([Block(1, commands, ())])
+    return list(block.expected)
+
+
+ALL_READY = ("members a b c", "ready a b c")
+REDUCING = (*ALL_READY, "deliver")
+
+
+# ── words ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_proposer_of_a_round_is_voter_height_plus_round() -> None:
+    electorate = Group(small_rules())["a"]._instance.electorate
+    assert [electorate.proposer(round) for round in range(4)] == [B, C, A, B]
+
+
+def test_the_parent_of_entry_1_is_the_run_id() -> None:
+    rules = small_rules()
+    assert genesis(rules).head == rules.run
+
+
+@pytest.mark.parametrize(
+    ("voters", "present", "is_quorum"),
+    [("a b c", "b c", True), ("a b c d", "a d", True), ("a b c d", "c d", False)],
+)
+def test_quorum_is_more_than_half_or_half_with_the_first(
+    voters: str, present: str, is_quorum: bool
+) -> None:
+    electorate = Group(small_rules(voters))["a"]._instance.electorate
+    assert electorate.reached(frozenset(peers(present))) is is_quorum
+
+
+# ── R1 to R6 ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_r1_what_is_revealed_is_written_first() -> None:
+    lines = told(*ALL_READY, "deliver b->a propose", "down b at c", "deliver c->a prepare")
+    for said, written in (("a -> b: accept 1/0", "a writes vote"), ("a -> c: promise", "promise")):
+        (place,) = (i for i, line in enumerate(lines) if line.startswith(said))
+        assert written in lines[place - 1]
+
+
+def test_r1_a_restarted_voter_starts_from_what_it_had_promised() -> None:
+    told(
+        *ALL_READY,
+        "down b at c",
+        "deliver c->a prepare",
+        "crash a",
+        "restart a",
+        "expect a round 1",
+    )
+
+
+def test_r2_a_prepare_is_answered_if_its_round_is_later() -> None:
+    lines = told(*ALL_READY, "down b at c", "deliver c->a prepare")
+    assert lines[-2:] == ["a writes promise 1/1", "a -> c: promise 1/1, free"]
+
+
+def test_r3_a_proposal_of_a_round_before_the_promised_one_is_refused() -> None:
+    lines = told(*ALL_READY, "down b at c", "deliver c->a prepare", "deliver b->a propose")
+    assert lines[-1] == "a -> b: refuse 1/0, promised 1: a later round is promised"
+
+
+def test_r4_the_proposers_own_accept_is_durable_before_it_proposes() -> None:
+    lines = told(*ALL_READY)
+    assert [line.split(" e1")[0] for line in lines] == [
+        "b writes vote 1/0",
+        "b -> a c: propose 1/0",
+    ]
+
+
+def test_r4_a_restarted_proposer_of_round_0_proposes_what_it_had_accepted() -> None:
+    lines = told(*ALL_READY, "drop", "crash b", "restart b", "down c at b", "ready a b at b")
+    assert lines[-1] == "b -> a c: propose 1/0 e1"
+
+
+def test_r4_a_restarted_proposer_leads_no_round_that_it_had_promised() -> None:
+    start = ("members a b c", "crash b", "down b", "ready a c", "drop", "crash c", "restart c")
+    before = told(*start)
+    assert told(*start, "down b at c", "ready a c at c") == before
+
+
+def test_r5_the_entry_accepted_in_the_highest_round_is_proposed() -> None:
+    lines = told(*ALL_READY, "deliver b->a propose", "crash b", "down b", "deliver")
+    assert "a -> c: promise 1/1, voted 0 e1" in lines
+    assert "c -> a b: propose 1/1 e1, promised by c a" in lines
+
+
+def test_r5_a_commit_without_bytes_is_passed_over_if_a_quorum_had_accepted_nothing() -> None:
+    told(*REDUCING, "done b u0", "fail a c", "tick 40", "expect * attempt 2")
+
+
+def test_r6_votes_of_a_quorum_are_the_certificate() -> None:
+    told(*ALL_READY, "deliver b->a propose", "deliver a->b accept", "expect b votes 1 a b")
+
+
+def test_r6_an_entry_is_appended_before_later_heights_are_spoken_of() -> None:
+    lines = told("members a b", "leave a", "ready b", "deliver")
+    assert lines.index("b appends e1") < lines.index("b -> all: outcome e1 by a b")
+
+
+# ── proposing and accepting ──────────────────────────────────────────────────────────────────────
+
+
+def test_nobody_accepts_a_commit_without_holding_its_bytes() -> None:
+    lines = told(*REDUCING, "done c u0", "deliver", "expect * height 1", "holds a u0", "deliver")
+    assert lines.index("a fetches u0 from c b") < lines.index("a writes vote 2/0 e2")
+
+
+def test_a_forced_entry_is_not_judged_again() -> None:
+    """a has to take part though it would not: it heard of no readiness of its own."""
+    told(
+        *ALL_READY,
+        "deliver b->c propose",
+        "crash a b",
+        "restart a",
+        "down b at a c",
+        "tick 5",
+        "expect a,c height 1",
+    )
+
+
+# ── S1 to S7 ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_s1_at_most_one_entry_per_height() -> None:
+    found = explore(Bound(timeouts=1, crashes=0))
+    assert (found.fault, found.finished) == ("", True)
+
+
+def test_s1_votes_count_nowhere_else() -> None:
+    start = (*ALL_READY, "deliver b->a propose")
+    for part in ("run", "height", "entry", "signature"):
+        told(*start, f"tamper a->b accept {part}", "deliver a->b accept", "expect b height 0")
+
+
+def test_s2_no_crash_makes_a_voter_contradict_itself() -> None:
+    found = explore(Bound(timeouts=0, crashes=1))
+    assert (found.fault, found.finished) == ("", True)
+
+
+def test_s3_a_commit_only_for_bytes_that_a_quorum_holds() -> None:
+    told(*REDUCING, "done c u0", "tick 9", "expect * height 1")
+    told(
+        *REDUCING, "done c u0", "holds b u0", "tick 2", "expect * height 2", "expect a votes 2 b c"
+    )
+
+
+def test_s4_and_s5_anybody_replays_the_chain_to_the_same_state() -> None:
+    some = Group(small_rules())
+    some.ready("a b c")
+    some.deliver()
+    assert replay(some.rules, some["a"].chain, verify) == some["c"].state
+    assert apply(some.rules, genesis(some.rules), some["a"].chain[0].entry) == some["b"].state
+
+
+def test_s6_a_block_is_leased_returned_or_committed_and_nothing_twice() -> None:
+    told(
+        *("members a b c", "crash c", "down c", "ready a b", "deliver"),
+        *("expect a,b returned 4 5", "done a b u0", "deliver"),
+        *("expect a,b returned", "expect a,b lease a 4 5", "expect a,b lease b 6 7"),
+    )
+
+
+def test_s7_a_newcomer_votes_only_after_an_update_of_its_own() -> None:
+    told(
+        *("members a b at d", "join d", "deliver", "ready a b d", "deliver", "expect * voters a b"),
+        *("done a b d u0", "deliver", "ready a b d", "deliver", "expect * voters a b d"),
+    )
+
+
+# ── in time ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_due_is_decided_while_a_quorum_is_connected() -> None:
+    told("members a b c d e", "crash b c", "ready a d e", "down b c", "tick 1", "expect a height 1")
+
+
+def test_every_message_that_waits_for_an_answer_is_sent_again() -> None:
+    told(*ALL_READY, "drop", "tick 0.6", "expect * height 1")
+
+
+def test_rounds_of_proposers_that_are_down_are_skipped_at_once() -> None:
+    lines = told("members a b c", "crash b", "down b", "ready a c", "deliver", "expect a height 1")
+    assert not any("after" in line for line in lines)
+
+
+def test_a_finished_reduce_is_committed_by_whoever_holds_its_bytes() -> None:
+    told(*REDUCING, "crash c", "down c", "done b u0", "holds a u0", "tick 1", "expect a,b height 2")
+
+
+def test_a_majority_that_is_gone_is_waited_for() -> None:
+    told("members a b c", "crash b c", "down b c", "ready a", "tick 100", "expect a height 0")
+
+
+def test_reports_that_were_lost_are_heard_again() -> None:
+    """What is volatile: a restarted node knows of no readiness until it is told again."""
+    some = Group(small_rules("a b"))
+    some.ready("a b")
+    some.crash("b")
+    ledger = some.start("b")
+    assert ledger.view.ready == {}
+    some.ready("a b")
+    some.deliver()
+    assert set(some.heights().values()) == {1}
+
+
+def test_a_report_decides_what_is_proposed_never_what_is_valid() -> None:
+    some = Group(small_rules())
+    some.ready("a b c")
+    some.deliver()
+    fresh = Group(small_rules())
+    outcome = some["a"].page(1)
+    fresh.tell("c", Received(A, outcome), UpdateHeld(digest("u")), ReduceDone(B, 7, 0, digest("u")))
+    assert fresh["c"].state == some["a"].state
