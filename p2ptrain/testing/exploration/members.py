@@ -27,7 +27,7 @@ from p2ptrain.ledger.messages import Entries, Message, Outcome
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.verify import replay
 from p2ptrain.ledger.witness import Witness
-from p2ptrain.testing.exploration.copying import LEFT_OUT, copy_of, key_of
+from p2ptrain.testing.exploration.copying import LEFT_OUT, Fresh, copy_of, key_of
 from p2ptrain.testing.exploration.statements import contrary, statement_of
 from p2ptrain.testing.simulation.disk import Disk, signer, verify
 
@@ -140,7 +140,7 @@ class Members:
         return ledger, ledger.handle(Received(it.sender, it.message), member.now)
 
     def _copied(self, ledger: Ledger) -> Ledger:
-        fresh = {} if self.witnesses else {Witness: lambda: Witness(self.rules, verify)}
+        fresh: Fresh = {} if self.witnesses else {Witness: lambda: Witness(self.rules, verify)}
         twin: Ledger = copy_of(ledger, fresh)
         return twin
 

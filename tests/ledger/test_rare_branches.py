@@ -1,0 +1,95 @@
+"""What seldom happens to a ledger, and must go well all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ledger.canonical import canonical
+from p2ptrain.ledger.catchup import Catchup
+from p2ptrain.ledger.events import Leaving, PeerDown, PeerUp, Received, ReduceDone, Tick
+from p2ptrain.ledger.messages import Prepare, Promise
+from p2ptrain.ledger.propose import what_to_propose
+from p2ptrain.ledger.wire import decode
+from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
+
+A, B, C = peers("a b c")
+U = digest("u")
+
+
+def test_entries_that_nobody_asked_for_do_not_start_a_question() -> None:
+    catchup = Catchup(heights={A: 9})
+    catchup.grown(4, now=1.0)
+    assert catchup.ask_at is None
+
+
+def test_round_0_is_not_prepared() -> None:
+    some = Group(small_rules())
+    some.tell("a", Received(B, Prepare(1, 0)))
+    assert some.notes == [(A, "b prepares round 0: the first round needs no promises")]
+
+
+def test_an_earlier_round_is_refused_and_one_that_was_accepted_in_is_passed_over() -> None:
+    some = Group(small_rules())
+    some.ready("a b c")
+    some.mail.clear()
+    some.tell("c", PeerDown(B))
+    some.tell("a", *(Received(C, letter.message) for letter in some.mail if letter.receiver == A))
+    some.deliver(lambda letter: letter.receiver in (A, C))
+    assert some["a"].state.height == 1
+
+
+def test_a_promise_that_comes_twice_counts_once() -> None:
+    some = Group(small_rules("a b c d e"))
+    some.ready("a b c d e")
+    some.mail.clear()
+    some.tell("c", PeerDown(B))
+    promise = some["a"]._instance.electorate.promise(1, None)
+    assert isinstance(promise, Promise)
+    some.tell("c", Received(A, promise), Received(A, promise))
+    assert some["c"].state.height == 0
+    assert not some["c"]._instance._leading.is_promised
+
+
+def test_a_leader_that_has_nothing_to_propose_any_more_waits() -> None:
+    """It has promises of a quorum, and what it wished for is no longer due."""
+    some = Group(small_rules())
+    some.ready("a b c")
+    some.deliver()
+    some.tell("a", PeerDown(C), ReduceDone(B, 0, 0, U))
+    assert [type(letter.message).__name__ for letter in some.mail] == ["Prepare", "Prepare"]
+    some.tell("a", PeerDown(B))
+    some.mail.clear()
+    some.tell("a", Received(B, some["b"]._instance.electorate.promise(1, None)))
+    assert some["a"]._instance.acceptor.accepted is None
+
+
+def test_nobody_waits_for_bytes_of_a_commit_that_is_no_longer_wanted() -> None:
+    some = Group(small_rules())
+    some.ready("a b c")
+    some.deliver()
+    some.tell("c", ReduceDone(B, 0, 0, U))
+    assert len(some.fetches) == 1
+    some.tell("c", PeerDown(B))
+    some.wait(3, lambda letter: False)
+    assert len(some.fetches) == 1
+    assert some["c"]._instance._fetch.due_at is None
+
+
+def test_a_roster_without_a_voter_is_not_wished_for() -> None:
+    some = Group(small_rules())
+    some.ready("a b c")
+    some.deliver()
+    for name in "abc":
+        some.tell(name, *(Leaving(peer) for peer in (A, B, C)))
+        ledger = some[name]
+        wish = what_to_propose(ledger.rules, ledger.state, ledger.view, some.now)
+        assert wish.value is None
+    some.tell_all(PeerUp(A), Tick())
+    assert set(some.heights().values()) == {1}
+
+
+def test_what_a_promise_had_accepted_is_a_pair() -> None:
+    plain = {"kind": "promise", "height": 1, "round": 1, "accepted": [0], "signature": "eA=="}
+    with pytest.raises(RemoteProtocolError, match="a round and an entry"):
+        decode(canonical(plain))
