@@ -1,0 +1,111 @@
+"""The checkers of fairness and of liars, shown what they must object to and what they must not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.state import LedgerState, apply, genesis
+from p2ptrain.ledger.values import Commit, Participant, Roster, SnapshotRef, Value
+from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.simulation.accountability import LiarsAreExposed
+from p2ptrain.testing.simulation.checkers import OneEntryPerHeight, SnapshotsAreTrue
+from p2ptrain.testing.simulation.clock import Clock
+from p2ptrain.testing.simulation.fairness import (
+    STARVED_COMMITS,
+    LeavesHaveCauses,
+    NobodyIsStarved,
+)
+from p2ptrain.testing.simulation.troubles import Troubles
+from p2ptrain.testing.simulation.watching import Decision
+
+A, B, C = peers("a b c")
+RULES = small_rules("a b c")
+PARTS = (Participant(A, 200, 2), Participant(B, 200, 2))
+WITHOUT_C = Roster(0, 0, (A, B, C), (), PARTS)
+U = digest("u")
+
+
+def decide(value: Value, before: LedgerState) -> Decision:
+    certified = certify(RULES, before, value)
+    return Decision(A, certified, before, apply(RULES, before, certified.entry), {}, {})
+
+
+def well(*names: PeerId) -> Troubles:
+    troubles = Troubles(Clock())
+    for name in names:
+        troubles.end(name)
+    return troubles
+
+
+def test_a_member_that_is_well_and_left_out() -> None:
+    before = chain_of(RULES, [WITHOUT_C])[1]
+    checker = NobodyIsStarved(troubles=well(A, B, C), orderly=True)
+    checker.on_decision(decide(Commit(0, 0, U), before))
+    assert checker.violations == ["NobodyIsStarved: c has no part in 1 commits up to step 0"]
+
+
+def test_who_had_trouble_or_never_trains_may_be_left_out() -> None:
+    before = chain_of(RULES, [WITHOUT_C])[1]
+    for checker in (
+        NobodyIsStarved(troubles=well(A, B), orderly=True),
+        NobodyIsStarved(troubles=well(A, B, C), orderly=True, seeds=(C,)),
+        NobodyIsStarved(troubles=well(A, B, C), orderly=False),
+    ):
+        checker.on_decision(decide(Commit(0, 0, U), before))
+        assert checker.violations == []
+
+
+def test_in_any_world_a_member_is_starved_at_last() -> None:
+    before = chain_of(RULES, [WITHOUT_C])[1]
+    checker = NobodyIsStarved(troubles=well(A, B, C), orderly=False)
+    for _ in range(STARVED_COMMITS + 1):
+        checker.on_decision(decide(Commit(0, 0, U), before))
+    assert len(checker.violations) == 1
+
+
+def test_a_member_that_is_dropped_without_a_cause_or_twice_for_one() -> None:
+    troubles = well(A, B, C)
+    dropping = decide(Roster(0, 0, (A, B), ()), genesis(RULES))
+    checker = LeavesHaveCauses(troubles=troubles, orderly=True)
+    troubles.begin(C)
+    checker.on_decision(dropping)
+    assert checker.violations == []
+    checker.on_decision(dropping)
+    assert checker.violations == [
+        "LeavesHaveCauses: c was dropped 2 times, and had trouble 1 times"
+    ]
+
+
+def test_a_fork_with_proof_against_a_liar_is_none_of_the_ledgers() -> None:
+    other = Roster(0, 0, (A, B, C), (), PARTS[::-1])
+    for liars, objections in (((A, B, C), 0), ((), 1)):
+        exposure = LiarsAreExposed(rules=RULES, liars=frozenset(liars))
+        checker = OneEntryPerHeight(exposure=exposure)
+        for value in (WITHOUT_C, other):
+            decision = decide(value, genesis(RULES))
+            exposure.on_decision(decision)
+            checker.on_decision(decision)
+        assert {peer for peer, _ in exposure.proofs} == {A, B, C}
+        assert len(exposure.forks) == 1
+        assert len(checker.violations) == objections
+
+
+def test_two_thirds_excuse_no_fork() -> None:
+    rules = replace(RULES, quorum="two-thirds")
+    exposure = LiarsAreExposed(rules=rules, liars=frozenset((A, B, C)))
+    for value in (WITHOUT_C, Roster(0, 0, (A, B, C), (), PARTS[::-1])):
+        exposure.on_decision(decide(value, genesis(RULES)))
+    assert exposure.violations == [
+        "LiarsAreExposed: height 1 has two entries; proved guilty: a, b, c"
+    ]
+
+
+def test_a_snapshot_that_nobody_has() -> None:
+    before = chain_of(RULES, [WITHOUT_C])[1]
+    checker = SnapshotsAreTrue()
+    checker.on_applied(A, 0, digest("theta"))
+    for theta, objections in (("theta", 0), ("another", 1)):
+        value = Commit(0, 0, U, SnapshotRef(0, digest(theta)))
+        checker.on_decision(decide(value, before))
+        assert len(checker.violations) == objections
