@@ -87,7 +87,7 @@ def while_gathering(rules: Rules, state: LedgerState, view: View, now: float) ->
         return Wish(None, "a quorum is ready, the rest has its grace", have.awaited, until)
     if len(have.contributors) < rules.participants_min and not have.awaited:
         lacking = rules.participants_min - len(have.contributors)
-        return Wish(None, f"{lacking} more participants are needed")
+        return Wish(None, f"{lacking} more participant{'s' * (lacking != 1)} needed")
     return Wish(None, "members still train", have.awaited)
 
 
@@ -102,13 +102,16 @@ def opening(
 
 
 def _membership_only(state: LedgerState, view: View) -> Wish | None:
-    """A roster for who asks to join, and for a voter that says goodbye while it can still vote."""
+    """A roster for who asks to join, and for who says goodbye.
+
+    A voter's goodbye is agreed while it can still vote; a learner's, so that it can come back: as
+    long as it is a member and known to leave, nobody counts with it, and it need not ask to join.
+    """
     members = next_members(state, view, drop_down=False)
     if members is None:
         return None
     joiners = [peer for peer in members[1] if not state.is_member(peer)]
-    leavers = [voter for voter in state.voters if voter not in members[0]]
-    leavers += [peer for peer in state.learners if peer in view.accused]
+    leavers = [peer for peer in state.members if peer not in {*members[0], *members[1]}]
     if not joiners and not leavers:
         return None
     reason = f"{len(joiners)} join, {len(leavers)} leave"

@@ -65,7 +65,7 @@ def test_if_every_voter_leaves_it_says_so_and_waits() -> None:
     some = Group(small_rules("a b"))
     some.tell("a", Leaving(A), Leaving(B), Ready(A, 0, 200, 2), Ready(B, 0, 200, 2))
     assert some.mail == []
-    assert some["a"].status(0.0).reason == "1 more participants are needed"
+    assert some["a"].status(0.0).reason == "1 more participant needed"
 
 
 def test_a_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:

@@ -90,7 +90,7 @@ def test_who_is_heard_again_counts_again() -> None:
 
 def test_too_few_contributors_wait_for_more() -> None:
     got = wish(GENESIS, [*ready(A), PeerDown(B), PeerDown(C)])
-    assert got == Wish(None, "1 more participants are needed")
+    assert got == Wish(None, "1 more participant needed")
 
 
 def test_a_seed_is_a_voter_that_takes_no_part() -> None:
@@ -128,6 +128,14 @@ def test_who_may_not_or_cannot_join_is_not_admitted(events: list[Event]) -> None
 def test_a_voter_that_says_goodbye_is_let_go_while_it_can_still_vote() -> None:
     got = wish(GENESIS, [*ready(A), Leaving(C)])
     assert got == Wish(Roster(0, 0, (A, B), ()), "0 join, 1 leave")
+
+
+def test_a_learner_that_says_goodbye_is_let_go_so_that_it_can_come_back() -> None:
+    admitting, letting_go = Roster(0, 0, (A, B, C), (D,)), Roster(0, 0, (A, B, C), ())
+    with_learner = chain_of(RULES, [admitting])[1]
+    assert wish(with_learner, [*ready(A), Leaving(D)]) == Wish(letting_go, "0 join, 1 leave")
+    let_go = chain_of(RULES, [admitting, letting_go])[1]
+    assert wish(let_go, [*ready(A), Joining(D)]) == Wish(admitting, "1 join, 0 leave")
 
 
 def test_a_member_that_is_not_allowed_any_more_is_dropped() -> None:
