@@ -191,24 +191,30 @@ async def admission_changed(parts: Parts) -> None:
     allowlist = parts.admission.allowlist
     assert allowlist is not None
     parts.journal.write("allowlist", sequence=allowlist.allowlist.sequence)
+    # First to say so, then to be deaf to whoever is no longer on it: they may hear it, too.
+    await _publish_allowlist(parts)
     parts.network.refresh_admission()
     for view in parts.peers:
         if not parts.admission.admits(view.peer):
             parts.listener.drop(view.peer)
+            # It will not be heard any more; nobody need wait until that shows.
+            parts.detector.hint_lost(view.peer, parts.now())
     await parts.tell(Allowed(parts.admission.members_allowed()))
-    parts.allowlist_due.set()
     parts.changes.ring()
 
 
 async def _offer_allowlist(parts: Parts) -> None:
-    """Publish our list when it has changed, and now and then for those who missed it."""
+    """Publish our list now and then for those who missed it."""
     while True:
-        parts.allowlist_due = trio.Event()
-        allowlist = parts.admission.allowlist
-        if allowlist is not None:
-            payload = allowlist.to_bytes()
-            if len(payload) > ALLOWLIST_BYTES_MAX:
-                payload = pack({"sequence": allowlist.allowlist.sequence})
-            await parts.network.publish(allowlist_topic(parts.run), payload)
-        with trio.move_on_after(ALLOWLIST_S):
-            await parts.allowlist_due.wait()
+        await _publish_allowlist(parts)
+        await trio.sleep(ALLOWLIST_S)
+
+
+async def _publish_allowlist(parts: Parts) -> None:
+    allowlist = parts.admission.allowlist
+    if allowlist is None:
+        return
+    payload = allowlist.to_bytes()
+    if len(payload) > ALLOWLIST_BYTES_MAX:
+        payload = pack({"sequence": allowlist.allowlist.sequence})
+    await parts.network.publish(allowlist_topic(parts.run), payload)

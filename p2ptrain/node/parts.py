@@ -125,7 +125,6 @@ class Parts:
     holding: set[Digest] = field(default_factory=set)
     changes: Changes = field(default_factory=Changes)
     heartbeat_due: trio.Event = field(default_factory=trio.Event)
-    allowlist_due: trio.Event = field(default_factory=trio.Event)
     standing: Standing = field(default_factory=Standing)
     complaints: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
     """How many of a kind about a peer were kept back since which time, the oldest first."""

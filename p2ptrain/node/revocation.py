@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from p2ptrain.errors import NotAuthorised, PeerError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.detector import Colour
 from p2ptrain.names import label
 from p2ptrain.node.gossip import admission_changed
 from p2ptrain.node.hello import HelloRequest
@@ -44,8 +45,9 @@ async def notice_revocation(parts: Parts) -> None:
 
 
 def is_alone(parts: Parts) -> bool:
-    """Whether nobody has been heard of late."""
-    return all(parts.is_down(view.peer) for view in parts.peers)
+    """Whether nobody has been heard of late: in a sound run somebody always has."""
+    now = parts.now()
+    return not any(parts.detector.status(view.peer, now) is Colour.GREEN for view in parts.peers)
 
 
 async def _ask_everybody(parts: Parts) -> None:

@@ -33,7 +33,7 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.ledger.state import apply, genesis
-from p2ptrain.ledger.values import Commit
+from p2ptrain.ledger.values import Certified, Commit
 from p2ptrain.node.chain import rules_of
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.leaving import leave
@@ -271,6 +271,7 @@ class Swarm:
         self.nursery = nursery
         self.nodes: dict[str, SwarmNode] = {}
         self.run: Run | None = None
+        self._accounts: dict[str, Account] = {}
 
     @property
     def seed(self) -> SwarmNode:
@@ -378,26 +379,17 @@ class Swarm:
             digests.setdefault(key, set()).add(parts.outer.vectors.digest())
         assert all(len(each) == 1 for each in digests.values()), digests
 
-    def committed(self, node: SwarmNode) -> Iterator[tuple[int, Digest, Credits]]:
+    def committed(self, node: SwarmNode) -> list[tuple[int, Digest, Credits]]:
         """(step, update, blocks by peer) of each committed outer step that this node has behind
         it."""
-        rules = rules_of(self._known_run())
-        state = genesis(rules)
-        for certified in node.parts.ledger.chain:
-            value = certified.entry.value
-            if isinstance(value, Commit):
-                if value.step >= node.step:
-                    return
-                assert state.roster is not None
-                yield (
-                    value.step,
-                    value.update,
-                    {
-                        part.peer: state.leases[part.peer][: part.blocks]
-                        for part in state.roster.participants
-                    },
-                )
-            state = apply(rules, state, certified.entry)
+        return [each for each in self._account_of(node).committed() if each[0] < node.step]
+
+    def _account_of(self, node: SwarmNode) -> Account:
+        account = self._accounts.get(node.name)
+        if account is None or account.chain is not node.parts.ledger.chain:
+            assert self.run is not None
+            account = self._accounts[node.name] = Account(node.parts.ledger.chain, self.run)
+        return account
 
     def check_chain(self, witness: str = "seed") -> None:
         """Every committed block was committed once, was trained by whom it is credited to, and is
@@ -430,9 +422,28 @@ class Swarm:
         tolerance = (len(blocks) + 1) * np.abs(due).max() / 100
         np.testing.assert_allclose(found, due, atol=tolerance, rtol=0)
 
-    def _known_run(self) -> Run:
-        assert self.run is not None
-        return self.run
+
+class Account:
+    """Who trained what, by a chain that grows at its end: replayed once, since tests ask often."""
+
+    def __init__(self, chain: list[Certified], run: Run) -> None:
+        self.chain = chain
+        self._rules = rules_of(run)
+        self._state = genesis(self._rules)
+        self._committed: list[tuple[int, Digest, Credits]] = []
+
+    def committed(self) -> list[tuple[int, Digest, Credits]]:
+        for certified in self.chain[self._state.height :]:
+            state, value = self._state, certified.entry.value
+            if isinstance(value, Commit):
+                assert state.roster is not None
+                credits = {
+                    part.peer: state.leases[part.peer][: part.blocks]
+                    for part in state.roster.participants
+                }
+                self._committed.append((value.step, value.update, credits))
+            self._state = apply(self._rules, state, certified.entry)
+        return self._committed
 
 
 class Deaf:

@@ -85,7 +85,7 @@ async def test_the_seed_leaves_kindly_and_the_run_goes_on_without_it(tmp_path: P
 async def test_who_is_taken_off_the_allowlist_is_evicted_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.5)
+    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.3)
     async with swarm(tmp_path, steps=ENDLESS) as s:
         cai = s["cai"]
         await s.until(lambda: cai.peer in s.seed.parts.ledger.state.voters)

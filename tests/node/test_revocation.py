@@ -1,0 +1,83 @@
+"""A node that was taken off the list finds out, also when nobody talks to it any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.errors import NotAuthorised, PeerUnreachable
+from p2ptrain.identity import load_or_create
+from p2ptrain.ids import PeerId
+from p2ptrain.node import revocation as module
+from p2ptrain.node.hello import HelloReply, encode_reply
+from p2ptrain.node.revocation import is_alone, notice_revocation
+from p2ptrain.run import Allowlist, SignedAllowlist
+from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, rig, settled
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
+
+
+def as_volunteer(r: Rig, sequence: int, *listed: PeerId) -> bytes:
+    """Have this node be CAI, who is no founder; returns a newer list with `listed`."""
+    organiser = load_or_create(r.parts.home.identity)
+    r.parts.identity = CAI
+    r.parts.admission._always = frozenset({organiser.peer})
+    newer = Allowlist.of(r.run.id, sequence, listed)
+    return SignedAllowlist.publish(organiser, newer).to_bytes()
+
+
+async def test_who_is_refused_or_alone_asks_and_is_told(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        newer = as_volunteer(r, 2, ANN.peer, BOB.peer)
+
+        async def hello(peer: PeerId, payload: bytes) -> bytes:
+            if peer == ANN.peer:
+                raise PeerUnreachable("gone", peer=peer)
+            return encode_reply(HelloReply(r.run.to_bytes(), newer, False, {}))
+
+        r.network.peers, r.network.answer = {ANN.peer, BOB.peer}, hello
+        assert is_alone(r.parts)
+        with pytest.raises(NotAuthorised) as caught:
+            await notice_revocation(r.parts)
+        error = caught.value
+        assert (error.code, error.exit_code) == ("AUTH-REVOKED", 6)
+        assert CAI.peer in error.evidence[0]
+        assert "organiser" in error.do
+
+
+async def test_who_is_heard_and_not_refused_asks_nobody(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        as_volunteer(r, 2)
+        r.network.peers = {ANN.peer}
+        r.parts.peers.take(ANN.peer, heartbeat(r.run.id), r.parts.now())
+        r.parts.detector.heard(ANN.peer, r.parts.now())
+        nursery.start_soon(notice_revocation, r.parts)
+        for _ in range(20):
+            await r.parts.changes.wait(at_most_s=0.01)
+        assert r.network.requested == []
+        r.parts.standing.refused = True
+        await settled(lambda: len(r.network.requested) == 1)
+        assert not r.parts.standing.refused
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_older_list_or_a_forged_one_throws_nobody_out(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        older = as_volunteer(r, 1, ANN.peer)
+        forged = SignedAllowlist.publish(BOB, Allowlist.of(r.run.id, 9, [BOB.peer])).to_bytes()
+        lists = {ANN.peer: older, BOB.peer: forged}
+
+        async def hello(peer: PeerId, payload: bytes) -> bytes:
+            return encode_reply(HelloReply(r.run.to_bytes(), lists[peer], False, {}))
+
+        r.network.peers, r.network.answer = {ANN.peer, BOB.peer}, hello
+        nursery.start_soon(notice_revocation, r.parts)
+        await settled(lambda: len(r.network.requested) >= 6)
+        assert r.parts.admission.admits(CAI.peer)
+        assert len(r.said("bad-hello")) == 1
+        nursery.cancel_scope.cancel()
