@@ -90,7 +90,8 @@ class Conversation:
         Raises:
             TrainerError: it ended, stalled or cannot go on.
         """
-        self._parts.enter(Loading())
+        if self._parts.ledger.state.phase is not Phase.ENDED:
+            self._parts.enter(Loading())
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen)
