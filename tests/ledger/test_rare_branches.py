@@ -93,3 +93,27 @@ def test_what_a_promise_had_accepted_is_a_pair() -> None:
     plain = {"kind": "promise", "height": 1, "round": 1, "accepted": [0], "signature": "eA=="}
     with pytest.raises(RemoteProtocolError, match="a round and an entry"):
         decode(canonical(plain))
+
+
+@pytest.mark.parametrize("proof", [["a", None, None], ["a", 0, None, "eA=="]])
+def test_a_proof_of_a_promise_has_four_parts(proof: list[object]) -> None:
+    entry = {"height": 1, "parent": U, "value": {"kind": "skip", "step": 0}}
+    plain = {"kind": "propose", "round": 1, "entry": entry, "promises": [proof]}
+    with pytest.raises(RemoteProtocolError, match="four parts"):
+        decode(canonical(plain))
+
+
+def test_bytes_that_the_judge_no_longer_waits_for_are_not_fetched_again() -> None:
+    """The proposal stays undecided for another reason, and the repeating ends by itself."""
+    some = Group(small_rules())
+    some.ready("a b c")
+    some.deliver()
+    some.hold(U, "c")
+    some.tell("c", ReduceDone(C, 0, 0, U))
+    some.deliver(lambda letter: letter.receiver == A)
+    fetches = len(some.fetches)
+    assert fetches > 0
+    some.hold(U, "a b")
+    some.wait(5)
+    assert set(some.heights().values()) == {2}
+    assert len(some.fetches) == fetches
