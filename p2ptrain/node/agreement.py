@@ -17,11 +17,13 @@ import trio
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.effects import (
+    Accuse,
     Announce,
     AskEntries,
     Decided,
     Effect,
     FetchUpdate,
+    IdentityInUse,
     Note,
     Persist,
     Send,
@@ -30,7 +32,7 @@ from p2ptrain.ledger.events import Allowed, Event, Received, Tick, UpdateHeld
 from p2ptrain.ledger.messages import EntriesRequest
 from p2ptrain.ledger.values import Certified, Roster
 from p2ptrain.ledger.wire import decode, encode
-from p2ptrain.node import chain, updates
+from p2ptrain.node import accusations, chain, updates
 from p2ptrain.node.outboxes import Outboxes
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.topics import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, Handler, ledger_topic
@@ -46,6 +48,7 @@ async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> None:
     """Own the ledger, for ever."""
     parts.network.handle(LEDGER_PROTOCOL, _listener(parts), bytes_max=LEDGER_BYTES_MAX)
     due: list[Event] = [Allowed(parts.admission.members_allowed())]
+    due += await trio.to_thread.run_sync(accusations.kept, parts.home)
     async with trio.open_nursery() as nursery:
         outboxes = Outboxes(parts, nursery)
         while True:
@@ -109,6 +112,10 @@ async def _carry_out(
                 outboxes.announce(ledger_topic(parts.run), encode(message))
             case FetchUpdate(update, _):
                 nursery.start_soon(_hold_update, parts, update)
+            case Accuse(evidence):
+                await accusations.keep(parts, evidence)
+            case IdentityInUse():
+                accusations.heed_namesake(parts, effect)
             case Note(text):
                 parts.journal.write("note", text=text)
             case _:

@@ -4,6 +4,7 @@ HOME/identity.key          the peer's secret
 HOME/run/manifest.signed   the run, as its organiser signed it
 HOME/run/allowlist.signed  who may take part, the newest seen
 HOME/ledger.log            certified entries          HOME/votes.log   what we promised
+HOME/evidence.log          proofs that a voter lied
 HOME/store/                chunks, snapshots, updates
 HOME/peers.json            addresses of peers met before
 HOME/journal.jsonl         what happened              HOME/control.sock  for `p2ptrain status`
@@ -58,6 +59,10 @@ class Home:
     @property
     def votes(self) -> Path:
         return self.root / "votes.log"
+
+    @property
+    def evidence(self) -> Path:
+        return self.root / "evidence.log"
 
     @property
     def peers(self) -> Path:

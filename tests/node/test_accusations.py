@@ -1,0 +1,68 @@
+"""A proof that a voter lied outlives the node that found it; a namesake is told to the operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.errors import StoreError
+from p2ptrain.identity import Identity
+from p2ptrain.ids import Digest, RunId
+from p2ptrain.ledger.effects import IdentityInUse
+from p2ptrain.ledger.events import Accused
+from p2ptrain.ledger.evidence import Evidence, Statement, encode_evidence
+from p2ptrain.ledger.values import vote_message
+from p2ptrain.node import accusations
+from p2ptrain.node.agreement import agree
+from p2ptrain.node.home import Home
+from p2ptrain.store import RecordLog
+from tests.node.rig import ANN, rig, settled
+
+
+def twice(liar: Identity, run: RunId) -> Evidence:
+    """Two votes of one round for different entries, really signed."""
+    entries = Digest("a" * 64), Digest("b" * 64)
+    votes = [
+        Statement(None, 0, entry, liar.sign(vote_message(run, 1, 0, entry))) for entry in entries
+    ]
+    return Evidence(run, 1, liar.peer, *votes)
+
+
+async def test_evidence_is_written_down_once_and_said_aloud(tmp_path: Path) -> None:
+    async with rig(tmp_path, founders=(ANN.peer,)) as r, trio.open_nursery() as nursery:
+        evidence = twice(ANN, r.run.id)
+        nursery.start_soon(agree, r.parts, r.events)
+        await r.parts.tell(Accused(evidence))
+        await settled(lambda: bool(accusations.kept(r.parts.home)))
+        await accusations.keep(r.parts, evidence)
+        assert accusations.kept(r.parts.home) == [Accused(evidence)]
+        (warning,) = r.parts.standing.warnings.values()
+        assert "it is evicted" in warning
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_restarted_node_remembers_who_lied(tmp_path: Path) -> None:
+    async with rig(tmp_path, founders=(ANN.peer,)) as r, trio.open_nursery() as nursery:
+        RecordLog(r.parts.home.evidence).append([encode_evidence(twice(ANN, r.run.id))])
+        nursery.start_soon(agree, r.parts, r.events)
+        await settled(lambda: ANN.peer in r.parts.ledger.view.accused)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_namesake_is_told_with_what_to_do(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        accusations.heed_namesake(r.parts, IdentityInUse("a vote that this node did not cast"))
+        assert r.parts.standing.warnings["identity"].startswith("ID-IN-USE: another node uses")
+        assert [record["what"] for record in r.said("identity-in-use")] == [
+            "a vote that this node did not cast"
+        ]
+
+
+def test_evidence_that_cannot_be_read_is_a_fault_of_this_disk(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    RecordLog(home.evidence).append([b"{}"])
+    with pytest.raises(StoreError, match="cannot be read") as caught:
+        accusations.kept(home)
+    assert caught.value.code == "LEDGER-BROKEN"
