@@ -35,7 +35,7 @@ async def test_a_founder_that_trains_needs_nobody_else(tmp_path: Path) -> None:
 async def test_a_straggler_is_left_out_keeps_its_work_and_contributes_it_later(
     tmp_path: Path,
 ) -> None:
-    async with swarm(tmp_path, steps=ENDLESS) as s:
+    async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=0.4)) as s:
         cai = s["cai"]
         await s.until(lambda: len(s.credits("cai")) >= 2)
         cai.remote.stuck = True
@@ -108,7 +108,7 @@ def is_ready_and_waits_for(node: SwarmNode, other: SwarmNode) -> int:
 async def test_a_node_that_was_ready_and_restarts_is_not_averaged_with_an_empty_arena(
     tmp_path: Path,
 ) -> None:
-    async with swarm(tmp_path, steps=ENDLESS) as s:
+    async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=0.4)) as s:
         ann, cai = s["ann"], s["cai"]
         await s.until(lambda: len(s.credits("cai")) >= 2)
         cai.remote.held = True
