@@ -83,7 +83,7 @@ async def test_a_step_goes_from_load_to_ready(tmp_path: Path) -> None:
         assert r.parts.standing.work == Work(0, (0, 1), 32)
         await settled(lambda: r.events.statistics().current_buffer_used > 0)
         assert r.heard() == [Ready(r.parts.me, 0, 32, 2)]
-        assert not r.parts.standing.theta_in_use
+        await settled(lambda: not r.parts.standing.theta_in_use)
         close_step(r)
         await settled(lambda: r.parts.standing.work is not None and r.parts.standing.work.step == 1)
         assert orders(remote)[2:] == ["load 1", "train 1 (2 blocks from 2)"]
