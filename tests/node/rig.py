@@ -32,7 +32,8 @@ from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
-from tests.node.swarm import Diary, publish
+from tests.node.published import publish
+from tests.node.swarm import Diary
 
 OWN_ADDRESS = "/ip4/127.0.0.1/tcp/4001"
 

@@ -11,14 +11,9 @@ here is what needs processes: SIGKILL, and torch.
 
 from __future__ import annotations
 
-import atexit
-import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,10 +26,6 @@ from p2ptrain.dataplane import RingKey
 from p2ptrain.errors import P2PTrainError, PeerTooSlow
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
-from p2ptrain.ledger.state import apply, genesis
-from p2ptrain.ledger.values import Certified, Commit
-from p2ptrain.node.chain import rules_of
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.leaving import leave
 from p2ptrain.node.life import live
@@ -43,25 +34,15 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import (
     Allowlist,
-    DataIndex,
     Run,
-    RunManifest,
     SignedAllowlist,
-    data_index,
     save_allowlist,
-    save_run,
 )
-from p2ptrain.run.manifest import Codec, DataSpec, OuterSpec, Policy
-from p2ptrain.state import write_state
-from p2ptrain.store import Disk, Store
-from p2ptrain.trainer.genesis import genesis as first_weights
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.store import Disk
+from tests.node.accounts import Account, Credits
 from tests.node.fake_trainer import FakeTrainers, Remote, trace
+from tests.node.published import publish
 
-MODEL = ModelSpec(vocab=64, layers=1, width=16, heads=2, kv_heads=1, ffn=16, sequence=8)
-BLOCK_TOKENS = 2 * MODEL.sequence
-BLOCKS = 96
-CHUNK_BYTES = 4096
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 THREADS_MAX = 500
 """All nodes share trio's limit on threads, which is meant for one of them."""
@@ -70,104 +51,6 @@ DEADLINE_S = 25.0
 LOOK_S = 0.1
 
 Found = TypeVar("Found")
-Credits = dict[PeerId, tuple[int, ...]]
-"""Who trained which blocks."""
-
-
-def policy(**changes: object) -> Policy:
-    """Patience for one machine whose cores are shared."""
-    usual = Policy(
-        quorum="majority",
-        quorum_loss="wait",
-        grace_s=1.0,
-        round_timeout_s=1.0,
-        patience_s=0.2,
-        attempts_max=4,
-        participants_min=2,
-        snapshot_every=2,
-        evaluate_every=1,
-        chunk_bytes=CHUNK_BYTES,
-    )
-    return replace(usual, **changes)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Content:
-    """What every run here has: its data and its first weights, in a store in `folder`."""
-
-    folder: Path
-    tokenizer: Digest
-    index: Digest
-    genesis: Digest
-
-
-@cache
-def content() -> Content:
-    """Made once, since each of a hundred chunks is synced to the disk; then it is copied."""
-    folder = Path(tempfile.mkdtemp(prefix="p2ptrain-content-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    theta = first_weights(MODEL, 1)
-    with Store(folder, chunk_bytes=CHUNK_BYTES) as store:
-        blocks = tuple(
-            store.put_chunk(b"block %06d" % number + bytes(200), settle=False)
-            for number in range(BLOCKS + 2)
-        )
-        index = DataIndex(blocks[:-2], blocks[-2:]).to_bytes()
-        meta = {"step": 0, "layout": layout_of(MODEL).digest}
-        return Content(
-            folder,
-            store.put_blob("tokenizer", [b"{}"], {}),
-            store.put_blob(data_index.KIND, [index], {}),
-            write_state(store, theta, np.zeros_like(theta), meta),
-        )
-
-
-def manifest_of(
-    organiser: PeerId,
-    *,
-    steps: int = 4,
-    inner_steps: int = 2,
-    founders: Sequence[PeerId] = (),
-    admission: str = "allowlist",
-    rules: Policy | None = None,
-) -> RunManifest:
-    made = content()
-    return RunManifest(
-        name="swarm",
-        organiser=organiser,
-        created_unix=1_790_000_000,
-        model=MODEL,
-        tokenizer=made.tokenizer,
-        data=DataSpec(made.index, BLOCKS, 2, BLOCK_TOKENS),
-        inner=InnerSpec(
-            steps=inner_steps, batch_sequences=2, lr=1e-3, warmup_steps=0, total_steps=1000
-        ),
-        outer=OuterSpec(lr=0.7, momentum=0.5, steps=steps),
-        codec=Codec("int8", 64),
-        policy=rules or policy(),
-        genesis=made.genesis,
-        layout=layout_of(MODEL).digest,
-        founders=tuple(founders) or (organiser,),
-        admission=admission,  # type: ignore[arg-type]
-    )
-
-
-def publish(home: Home, *, allowed: Sequence[PeerId] = (), **settings: object) -> Run:
-    """Publish a run in `home`, with its data, its first weights and its allowlist."""
-    organiser = load_or_create(home.identity)
-    shutil.copytree(content().folder, home.store, copy_function=_share)
-    manifest = manifest_of(organiser.peer, **settings)  # type: ignore[arg-type]
-    run = Run.publish(organiser, manifest)
-    listed = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
-    save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, listed))
-    save_run(home.manifest, run)
-    return run
-
-
-def _share(source: str, target: str) -> None:
-    """Chunks never change, so one copy on this disk serves all stores; the rest is copied."""
-    is_chunk = len(Path(source).name) > 32
-    (os.link if is_chunk else shutil.copy2)(source, target)
 
 
 class Diary(Journal):
@@ -421,29 +304,6 @@ class Swarm:
         # Each hop rounds to a 254th of a block's largest sum; two hops more than there are peers.
         tolerance = (len(blocks) + 1) * np.abs(due).max() / 100
         np.testing.assert_allclose(found, due, atol=tolerance, rtol=0)
-
-
-class Account:
-    """Who trained what, by a chain that grows at its end: replayed once, since tests ask often."""
-
-    def __init__(self, chain: list[Certified], run: Run) -> None:
-        self.chain = chain
-        self._rules = rules_of(run)
-        self._state = genesis(self._rules)
-        self._committed: list[tuple[int, Digest, Credits]] = []
-
-    def committed(self) -> list[tuple[int, Digest, Credits]]:
-        for certified in self.chain[self._state.height :]:
-            state, value = self._state, certified.entry.value
-            if isinstance(value, Commit):
-                assert state.roster is not None
-                credits = {
-                    part.peer: state.leases[part.peer][: part.blocks]
-                    for part in state.roster.participants
-                }
-                self._committed.append((value.step, value.update, credits))
-            self._state = apply(self._rules, state, certified.entry)
-        return self._committed
 
 
 class Deaf:

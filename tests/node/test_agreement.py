@@ -17,8 +17,8 @@ from p2ptrain.node.agreement import _due, _in_runs, agree
 from p2ptrain.node.chain import open_ledger
 from p2ptrain.node.topics import LEDGER_PROTOCOL
 from p2ptrain.store import RecordLog
+from tests.node.published import policy
 from tests.node.rig import ANN, BOB, rig, settled, somebody
-from tests.node.swarm import policy
 
 
 def test_neighbouring_effects_of_a_kind_share_a_write_and_keep_their_order() -> None:

@@ -17,8 +17,8 @@ from p2ptrain.node.home import Home
 from p2ptrain.run import Run
 from p2ptrain.store import RecordLog
 from p2ptrain.store.disk import LocalDisk
+from tests.node.published import policy, publish
 from tests.node.rig import ANN, signed
-from tests.node.swarm import policy, publish
 
 
 @pytest.fixture

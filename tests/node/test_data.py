@@ -10,8 +10,8 @@ import pytest
 from p2ptrain.node import data as module
 from p2ptrain.node.data import NEWCOMERS, ahead, paths_of
 from p2ptrain.run import DataIndex
+from tests.node.published import BLOCK_TOKENS, BLOCKS
 from tests.node.rig import ANN, Rig, opening, rig
-from tests.node.swarm import BLOCK_TOKENS, BLOCKS
 
 
 def know_data(r: Rig) -> DataIndex:

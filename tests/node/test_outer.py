@@ -22,8 +22,8 @@ from p2ptrain.node import transfer, updates
 from p2ptrain.node.outer import _start, keep_outer_state
 from p2ptrain.node.start import Start
 from p2ptrain.store import digest_of
+from tests.node.published import policy
 from tests.node.rig import ANN, Rig, heartbeat, opening, rig, settled
-from tests.node.swarm import policy
 
 ALONE = policy(participants_min=1, snapshot_every=2)
 

@@ -11,8 +11,8 @@ from p2ptrain.ledger.values import Commit, Participant
 from p2ptrain.node.status import status
 from p2ptrain.observe.states import Leaving, Training
 from p2ptrain.store import digest_of
+from tests.node.published import policy
 from tests.node.rig import ANN, heartbeat, opening, rig
-from tests.node.swarm import policy
 
 
 async def test_a_node_without_theta_says_so(tmp_path: Path) -> None:

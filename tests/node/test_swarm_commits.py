@@ -6,7 +6,8 @@ from pathlib import Path
 
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import Roster, Skip
-from tests.node.swarm import Swarm, SwarmNode, deaf, policy, swarm
+from tests.node.published import policy
+from tests.node.swarm import Swarm, SwarmNode, deaf, swarm
 
 ENDLESS = 10_000
 

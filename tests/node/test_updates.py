@@ -19,8 +19,8 @@ from p2ptrain.node import updates
 from p2ptrain.node.agreement import _hold_update
 from p2ptrain.node.parts import Parts
 from p2ptrain.store import digest_of
+from tests.node.published import policy
 from tests.node.rig import Rig, heartbeat, opening, rig, settled
-from tests.node.swarm import policy
 
 
 def payload_of(parts: Parts) -> bytearray:
