@@ -189,8 +189,7 @@ class Story:
 
     def one_joins(self, address: str) -> None:
         """Dan joins: a snapshot from several peers, the updates since, a place in a roster."""
-        dan, ann = self.cast["dan"], self.cast["ann"]
-        before = _inner_rate(ann, since_s=time.time() - 20)
+        dan = self.cast["dan"]
         self._start(dan, "--bootstrap", address)
         fetched = self.wait_for(
             "dan's snapshot", lambda: dan.find("snapshot-fetched"), deadline_s=90
@@ -198,12 +197,9 @@ class Story:
         caught_up = self.wait_for(
             "dan at the ledger's head", lambda: dan.find("caught-up"), deadline_s=60
         )
-        while_joining = _inner_rate(ann, since_s=fetched["time"] - fetched["seconds"])
         self.facts.join_fetch_s = fetched["seconds"]
         self.facts.join_sources = sum(1 for size in fetched["bytes_by_peer"].values() if size > 0)
         self.facts.join_updates_replayed = caught_up["updates"]
-        if before and while_joining:
-            self.facts.inner_rate_while_joining = while_joining / before
         roster = self.wait_for("dan in a roster", lambda: self._first_roster("dan"), deadline_s=90)
         self.facts.join_first_roster_step = roster["step"]
 
@@ -296,16 +292,6 @@ def _open_exchange(node: DemoNode) -> Event | None:
 
 def _steps_committed(node: DemoNode) -> int:
     return 1 + max((e["step"] for e in node.events if e["event"] == "committed"), default=-1)
-
-
-def _inner_rate(node: DemoNode, *, since_s: float) -> float | None:
-    """Inner steps a second while training, from the times between consecutive inner steps."""
-    spans = [
-        event["seconds"]
-        for event in node.events
-        if event["event"] == "inner-step" and event["time"] >= since_s and event["seconds"] > 0
-    ]
-    return len(spans) / sum(spans) if spans else None
 
 
 def in_words(event: Event) -> str | None:

@@ -39,7 +39,6 @@ class Facts:
     refused_says_what_to_do: bool = False
     seed_stopped_at_step: int | None = None
     steps_after_seed_stopped: int = 0
-    inner_rate_while_joining: float | None = None
 
 
 def claims(facts: Facts) -> dict[str, bool]:
