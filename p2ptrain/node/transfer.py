@@ -32,7 +32,7 @@ DIAL_S = 8.0
 FETCH_S = 3600.0
 """One try at a whole blob; what has come by then is kept, and the next try goes on from there."""
 
-TRIES_BEFORE_WORD = 2
+TRIES_BEFORE_WORD = 4
 """When a node starts it has not heard of those who have the bytes; that is nobody's concern."""
 
 RETRY_S = 2.0
