@@ -71,7 +71,7 @@ def _certificate_from_plain(plain: object) -> Certificate:
 
 
 _ROSTER_FIELDS = frozenset({"kind", "step", "attempt", "voters", "learners", "participants"})
-_COMMIT_FIELDS = frozenset({"kind", "step", "attempt", "update", "snapshot"})
+_COMMIT_FIELDS = frozenset({"kind", "step", "attempt", "update", "snapshot", "state"})
 
 
 def _roster_from_plain(plain: object) -> Roster:
@@ -93,11 +93,19 @@ def _participant(peer: PeerId, tokens: int, blocks: int) -> Participant:
 def _commit_from_plain(plain: object) -> Commit:
     fields = read_map(plain, fields=_COMMIT_FIELDS)
     step, attempt = read_int(fields["step"], "step"), read_int(fields["attempt"], "attempt")
-    snapshot = None
-    if fields["snapshot"] is not None:
-        of_step, digest = _exactly(fields["snapshot"], 2, "a snapshot")
-        snapshot = SnapshotRef(read_int(of_step, "step"), read_digest(digest, "snapshot"))
-    return Commit(step, attempt, read_digest(fields["update"], "update"), snapshot)
+    update, snapshot = (
+        read_digest(fields["update"], "update"),
+        snapshot_from_plain(fields["snapshot"]),
+    )
+    state = None if fields["state"] is None else read_digest(fields["state"], "state")
+    return _built(lambda: Commit(step, attempt, update, snapshot, state))
+
+
+def snapshot_from_plain(plain: object) -> SnapshotRef | None:
+    if plain is None:
+        return None
+    of_step, digest = _exactly(plain, 2, "a snapshot")
+    return SnapshotRef(read_int(of_step, "step"), read_digest(digest, "snapshot"))
 
 
 def _peers(value: object, field: str) -> tuple[PeerId, ...]:

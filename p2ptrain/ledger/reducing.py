@@ -86,7 +86,8 @@ def _commit(rules: Rules, state: LedgerState, view: View, update: Digest) -> Wis
     newest = -1 if state.snapshot is None else state.snapshot.step
     fresh = [step for step in view.snapshots if newest < step <= state.step]
     snapshot = SnapshotRef(max(fresh), view.snapshots[max(fresh)]) if fresh else None
-    value = Commit(state.step, roster.attempt, update, snapshot)
+    named = None if snapshot is None else state.digest
+    value = Commit(state.step, roster.attempt, update, snapshot, named)
     reason = f"the reduce of outer step {state.step} is done"
     if update in view.held or view.done_since is None:
         return Wish(value, reason)

@@ -11,7 +11,7 @@ so all members agree about it. What a member may *want* is in `propose`, what it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from p2ptrain.errors import RemoteProtocolError
@@ -19,6 +19,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger import leases
 from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state_bytes import digest_state
 from p2ptrain.ledger.values import Commit, Entry, Roster, Skip, SnapshotRef, Value
 
 
@@ -52,6 +53,17 @@ class LedgerState:
     tokens_by_peer: Mapping[PeerId, int]
     tokens: int
     snapshot: SnapshotRef | None
+    _digest: Digest | None = field(init=False, compare=False, repr=False, default=None)
+
+    @property
+    def digest(self) -> Digest:
+        """Names all of this state. Worked out when it is first asked for, which is when a snapshot
+        is to be certified, and kept.
+        """
+        if self._digest is None:
+            object.__setattr__(self, "_digest", digest_state(self))
+        assert self._digest is not None
+        return self._digest
 
     @property
     def members(self) -> tuple[PeerId, ...]:
@@ -180,6 +192,12 @@ def _commit_fault(state: LedgerState, commit: Commit) -> str:
         return f"its snapshot is of outer step {commit.snapshot.step}, which is not reached"
     if state.snapshot is not None and commit.snapshot.step <= state.snapshot.step:
         return f"its snapshot of outer step {commit.snapshot.step} is not newer than the last"
+    return _state_fault(state, commit)
+
+
+def _state_fault(state: LedgerState, commit: Commit) -> str:
+    if commit.state != state.digest:
+        return "the state that it names is not the one that it applies to"
     return ""
 
 

@@ -89,28 +89,39 @@ class SnapshotRef:
     def __post_init__(self) -> None:
         _check(self.step >= 0 and is_digest(self.digest), "a snapshot has a step and a digest")
 
+    def plain(self) -> list[object]:
+        return [self.step, self.digest]
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Outer step `step` ends with this update, the result of reduce (step, attempt)."""
+    """Outer step `step` ends with this update, the result of reduce (step, attempt).
+
+    Where it names a snapshot, `state` is the digest of the ledger's state that it applies to: then
+    the entries before are needed no more by whoever trusts this one.
+    """
 
     step: int
     attempt: int
     update: Digest
     snapshot: SnapshotRef | None = None
+    state: Digest | None = None
 
     def __post_init__(self) -> None:
         _check(self.step >= 0 and self.attempt >= 0, "steps and attempts count from 0")
         _check(is_digest(self.update), "an update is named by its digest")
+        together = (self.snapshot is None) is (self.state is None)
+        _check(together, "a snapshot and the digest of the state are named together")
+        _check(self.state is None or is_digest(self.state), "a state is named by its digest")
 
     def plain(self) -> dict[str, object]:
-        snapshot = None if self.snapshot is None else [self.snapshot.step, self.snapshot.digest]
         return {
             "kind": "commit",
             "step": self.step,
             "attempt": self.attempt,
             "update": self.update,
-            "snapshot": snapshot,
+            "snapshot": None if self.snapshot is None else self.snapshot.plain(),
+            "state": self.state,
         }
 
 

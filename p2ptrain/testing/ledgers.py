@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.core import Ledger
@@ -30,6 +30,7 @@ from p2ptrain.ledger.state import LedgerState, apply, genesis
 from p2ptrain.ledger.values import (
     Certificate,
     Certified,
+    Commit,
     Entry,
     Value,
     vote_message,
@@ -82,12 +83,22 @@ def certify(rules: Rules, state: LedgerState, value: Value, *, round: int = 0) -
     return Certified(entry, Certificate(entry.height, round, entry.digest, votes))
 
 
+def sealing(state: LedgerState, value: Value) -> Value:
+    """`value` with the digest of the state that it applies to, where it has to name one."""
+    if isinstance(value, Commit) and value.snapshot is not None:
+        return replace(value, state=state.digest)
+    return value
+
+
 def chain_of(rules: Rules, values: Iterable[Value]) -> tuple[list[Certified], LedgerState]:
-    """The certified chain of these values, and the state at its end."""
+    """The certified chain of these values, and the state at its end.
+
+    Commits that certify a snapshot name the right state, whatever they said.
+    """
     chain: list[Certified] = []
     state = genesis(rules)
     for value in values:
-        chain.append(certify(rules, state, value))
+        chain.append(certify(rules, state, sealing(state, value)))
         state = apply(rules, state, chain[-1].entry)
     return chain, state
 

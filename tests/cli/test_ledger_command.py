@@ -27,7 +27,7 @@ from p2ptrain.node.chain import entry_bytes, rules_of
 from p2ptrain.node.home import Home
 from p2ptrain.run import Run, load_run
 from p2ptrain.store import RecordLog
-from p2ptrain.testing.ledgers import digest
+from p2ptrain.testing.ledgers import digest, sealing
 from tests.cli.conftest import Command
 
 JOINER = Identity.from_seed(b"\x05" * 32).peer
@@ -54,7 +54,7 @@ def home(organiser_home: Path) -> Path:
     values = [
         Roster(0, 0, (me.peer,), (JOINER,)),
         Roster(0, 0, (me.peer,), (JOINER,), both),
-        Commit(0, 0, digest("u0"), SnapshotRef(0, digest("s0"))),
+        Commit(0, 0, digest("u0"), SnapshotRef(0, digest("s0")), digest("any")),
         Roster(1, 0, (me.peer, JOINER), (), both),
         Skip(1),
         Roster(2, 0, (me.peer,), ()),
@@ -62,7 +62,7 @@ def home(organiser_home: Path) -> Path:
     rules = rules_of(run)
     state, log = genesis(rules), RecordLog(Home(organiser_home).ledger)
     for value in values:
-        one = certified(run, me, state, value)
+        one = certified(run, me, state, sealing(state, value))
         state = apply(rules, state, one.entry)
         log.append([entry_bytes(one)])
     return organiser_home

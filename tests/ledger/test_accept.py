@@ -69,7 +69,7 @@ def test_a_result_of_another_attempt_is_no_contradiction() -> None:
 
 
 def test_a_voter_with_another_snapshot_refuses() -> None:
-    commit = Commit(0, 0, U, SnapshotRef(0, digest("s")))
+    commit = Commit(0, 0, U, SnapshotRef(0, digest("s")), REDUCING.digest)
     held = UpdateHeld(U)
     assert verdict(REDUCING, commit, held, SnapshotTaken(0, digest("s"))) == YES
     assert verdict(REDUCING, commit, held, SnapshotTaken(0, digest("t"))).answer is Answer.NO

@@ -231,7 +231,7 @@ def test_a_result_that_cannot_be_had_is_given_up_after_the_grace_time() -> None:
 def test_the_commit_carries_the_newest_snapshot_that_is_not_certified_yet() -> None:
     taken: list[Event] = [SnapshotTaken(0, digest("s")), SnapshotTaken(7, digest("early"))]
     got = wish(REDUCING, [*taken, ReduceDone(B, 0, 0, digest("u"))])
-    assert got.value == Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")))
+    assert got.value == Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), REDUCING.digest)
 
 
 def test_a_first_failure_waits_a_moment_for_the_others() -> None:

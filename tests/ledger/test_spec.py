@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from p2ptrain.ledger.events import Received, ReduceDone, UpdateHeld
-from p2ptrain.ledger.state import apply, genesis
+from p2ptrain.ledger.events import Received, ReduceDone, SnapshotTaken, UpdateHeld
+from p2ptrain.ledger.state import apply, genesis, why_invalid
+from p2ptrain.ledger.values import Commit, SnapshotRef
 from p2ptrain.ledger.verify import replay
 from p2ptrain.testing.exploration.search import Bound, explore
 from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
@@ -186,6 +189,21 @@ def test_s7_a_newcomer_votes_only_after_an_update_of_its_own() -> None:
         *("members a b at d", "join d", "deliver", "ready a b d", "deliver", "expect * voters a b"),
         *("done a b d u0", "deliver", "ready a b d", "deliver", "expect * voters a b d"),
     )
+
+
+def test_s8_a_snapshot_is_certified_with_the_state_that_its_commit_applies_to() -> None:
+    some = Group(small_rules())
+    some.tell_all(SnapshotTaken(0, digest("s")))
+    some.ready("a b c")
+    some.deliver()
+    before = some["a"].state
+    some.hold(digest("u"), "a b c")
+    some.tell_all(ReduceDone(A, 0, 0, digest("u")))
+    some.deliver()
+    commit = some["a"].chain[-1].entry.value
+    assert commit == Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), before.digest)
+    another = replace(commit, state=some["a"].state.digest)
+    assert "not the one" in why_invalid(some.rules, before, another)
 
 
 # ── in time ──────────────────────────────────────────────────────────────────────────────────────

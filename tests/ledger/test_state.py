@@ -51,7 +51,7 @@ def test_a_roster_with_participants_opens_a_reduce() -> None:
 
 def test_a_commit_counts_tokens_and_tops_leases_up() -> None:
     snapshot = SnapshotRef(0, digest("s"))
-    state = state_after(opening(0), Commit(0, 0, digest("u"), snapshot))
+    state = state_after(opening(0), Commit(0, 0, digest("u"), snapshot, digest("any")))
     assert (state.step, state.phase, state.attempt, state.roster) == (1, Phase.GATHER, 0, None)
     assert (state.tokens, state.tokens_by_peer) == (350, {A: 200, B: 150})
     assert state.leases == {A: (4, 5), B: (6, 7)}
@@ -114,7 +114,7 @@ SNAPPED = state_after(
     opening(0),
     Commit(0, 0, digest("u")),
     opening(1),
-    Commit(1, 0, digest("v"), SnapshotRef(1, digest("s"))),
+    Commit(1, 0, digest("v"), SnapshotRef(1, digest("s")), digest("any")),
 )
 
 INVALID: dict[str, tuple[LedgerState, Value, str]] = {
@@ -174,13 +174,18 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     ),
     "snapshot of the future": (
         REDUCE,
-        Commit(0, 0, digest("u"), SnapshotRef(1, digest("s"))),
+        Commit(0, 0, digest("u"), SnapshotRef(1, digest("s")), REDUCE.digest),
         "its snapshot is of outer step 1, which is not reached",
     ),
     "snapshot not newer": (
         replace(SNAPPED, phase=Phase.REDUCE, roster=opening(2), attempt=1),
-        Commit(2, 0, digest("w"), SnapshotRef(1, digest("s"))),
+        Commit(2, 0, digest("w"), SnapshotRef(1, digest("s")), digest("any")),
         "its snapshot of outer step 1 is not newer than the last",
+    ),
+    "another state": (
+        REDUCE,
+        Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), GATHER.digest),
+        "the state that it names is not the one that it applies to",
     ),
     "skip without a reduce": (GATHER, Skip(0), "no reduce is under way that could be skipped"),
     "attempts used up": (

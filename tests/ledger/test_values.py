@@ -42,6 +42,11 @@ ILL_FORMED: dict[str, Callable[[], object]] = {
     "commit without a digest": lambda: Commit(0, 0, Digest("update")),
     "commit of a negative attempt": lambda: Commit(0, -1, digest("u")),
     "snapshot without a digest": lambda: SnapshotRef(0, Digest("")),
+    "snapshot without a state": lambda: Commit(0, 0, digest("u"), SnapshotRef(0, digest("s"))),
+    "state without a snapshot": lambda: Commit(0, 0, digest("u"), None, digest("a state")),
+    "state without a digest": lambda: Commit(
+        0, 0, digest("u"), SnapshotRef(0, digest("s")), Digest("")
+    ),
     "skip of a negative step": lambda: Skip(-1),
     "entry at height 0": lambda: Entry(0, digest("p"), Skip(0)),
     "entry without a parent": lambda: Entry(1, Digest("p"), Skip(0)),
@@ -63,7 +68,7 @@ VALUES: tuple[Value, ...] = (
     Roster(1, 0, (A, B), (C,)),
     Roster(1, 2, (A,), (C,), (Participant(C, 5, 1), Participant(A, 7, 2))),
     Commit(3, 1, digest("u")),
-    Commit(3, 1, digest("u"), SnapshotRef(2, digest("s"))),
+    Commit(3, 1, digest("u"), SnapshotRef(2, digest("s")), digest("a state")),
     Skip(4),
 )
 

@@ -32,6 +32,7 @@ from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
+from p2ptrain.testing.ledgers import sealing
 from tests.node.published import publish
 from tests.node.swarm import Diary
 
@@ -119,8 +120,9 @@ class Rig:
         ledger = self.parts.ledger
         for value in values:
             state = ledger.state
+            sealed = sealing(state, value)
             ledger._append(
-                certified(state, value), apply(ledger.rules, state, entry_of(state, value))
+                certified(state, sealed), apply(ledger.rules, state, entry_of(state, sealed))
             )
         return ledger.state
 

@@ -62,7 +62,8 @@ async def sound_update(r: Rig, step: int) -> Digest:
 async def commit(r: Rig, update: Digest | None = None, snapshot: SnapshotRef | None = None) -> None:
     step = r.parts.ledger.state.step
     update = update or await sound_update(r, step)
-    r.decide(roster(r), Commit(step, 0, update, snapshot))  # type: ignore[arg-type]
+    anything = None if snapshot is None else digest_of(b"sealed by the rig")
+    r.decide(roster(r), Commit(step, 0, update, snapshot, anything))  # type: ignore[arg-type]
     r.parts.changes.ring()
 
 

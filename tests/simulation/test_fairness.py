@@ -9,7 +9,7 @@ from p2ptrain.ledger.state import LedgerState, apply, genesis
 from p2ptrain.ledger.values import Commit, Participant, Roster, SnapshotRef, Value
 from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
-from p2ptrain.testing.simulation.checkers import OneEntryPerHeight, SnapshotsAreTrue
+from p2ptrain.testing.simulation.checkers import OneEntryPerHeight, SnapshotsAreTrue, StatesAreNamed
 from p2ptrain.testing.simulation.clock import Clock
 from p2ptrain.testing.simulation.fairness import (
     STARVED_COMMITS,
@@ -106,6 +106,17 @@ def test_a_snapshot_that_nobody_has() -> None:
     checker = SnapshotsAreTrue()
     checker.on_applied(A, 0, digest("theta"))
     for theta, objections in (("theta", 0), ("another", 1)):
-        value = Commit(0, 0, U, SnapshotRef(0, digest(theta)))
+        value = Commit(0, 0, U, SnapshotRef(0, digest(theta)), before.digest)
         checker.on_decision(decide(value, before))
         assert len(checker.violations) == objections
+
+
+def test_a_commit_that_names_another_state() -> None:
+    before = chain_of(RULES, [WITHOUT_C])[1]
+    checker = StatesAreNamed()
+    good = decide(Commit(0, 0, U, SnapshotRef(0, U), before.digest), before)
+    checker.on_decision(good)
+    assert checker.violations == []
+    entry = replace(good.certified.entry, value=Commit(0, 0, U, SnapshotRef(0, U), U))
+    checker.on_decision(replace(good, certified=replace(good.certified, entry=entry)))
+    assert checker.violations == ["StatesAreNamed: entry 2 does not name the state before it"]

@@ -248,6 +248,17 @@ class SnapshotsAreTrue(Watch):
             self.object(f"entry {decision.after.height} names a snapshot that nobody has")
 
 
+@dataclass(slots=True)
+class StatesAreNamed(Watch):
+    """S8: what certifies a snapshot names the state before it, and nothing else does."""
+
+    def on_decision(self, decision: Decision) -> None:
+        value = decision.certified.entry.value
+        named = value.state if isinstance(value, Commit) else None
+        if named is not None and named != decision.before.digest:
+            self.object(f"entry {decision.after.height} does not name the state before it")
+
+
 def all_checkers(
     rules: Rules, liars: frozenset[PeerId], troubles: Troubles, profile: Profile
 ) -> list[Checker]:
@@ -264,6 +275,7 @@ def all_checkers(
         NewcomersAreFew(),
         StepsGoOn(rules=rules),
         SnapshotsAreTrue(orderly=profile.keeps_processes),
+        StatesAreNamed(),
         LeavesHaveCauses(troubles=troubles, orderly=profile.is_orderly),
         NobodyIsStarved(troubles=troubles, orderly=profile.is_orderly, seeds=seeds),
     ]

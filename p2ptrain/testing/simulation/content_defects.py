@@ -61,3 +61,7 @@ def grace_ignored(patch: Patch) -> None:
 
 def snapshot_not_checked(patch: Patch) -> None:
     patch(accept, "_contradicted", lambda view, commit: "")
+
+
+def state_not_checked(patch: Patch) -> None:
+    patch(state, "_state_fault", lambda at, commit: "")

@@ -1,8 +1,8 @@
 """A peer that lies in every way that the network's authentication leaves open to it.
 
 It runs the real ledger and bends what comes out: proposes two entries in one round and votes for
-both, hides votes in its promises, forges certificates, replays what it has heard, invents entries
-and snapshots. It cannot sign for others, nor pretend to be another sender.
+both, hides votes in its promises, forges certificates, replays what it has heard, invents entries,
+snapshots and states. It cannot sign for others, nor pretend to be another sender.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Lie(Enum):
     FORGERIES = "invented entries and certificates"
     REPLAYS = "what was said before"
     SNAPSHOTS = "invented snapshots"
+    STATES = "commits that name another state"
 
 
 MISCHIEF = 0.3
@@ -85,6 +86,10 @@ class Liar(SimNode):
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
+            case Send(peer, Propose(_, Entry(_, _, Commit(state=str())) as entry) as proposal) if (
+                Lie.STATES in self.lies
+            ):
+                self._send(peer, self._of_another_state(entry, proposal))
             case Send(peer, Propose() as proposal) if Lie.TWINS in self.lies:
                 self._send(peer, self._for_half(peer, proposal))
             case Send(peer, Promise() as promise) if Lie.HIDDEN_VOTES in self.lies:
@@ -144,6 +149,13 @@ class Liar(SimNode):
     def _electorate(self, entry: Entry) -> Electorate:
         voters, sign = self.state.voters, signer(self.me)
         return Electorate(self._rules, entry.height, entry.parent, voters, self.me, sign, verify)
+
+    def _of_another_state(self, entry: Entry, proposal: Propose) -> Propose:
+        """The same commit, but whoever starts from it would start from nothing that ever was."""
+        assert isinstance(entry.value, Commit)
+        bent = replace(entry, value=replace(entry.value, state=_digest("no such state")))
+        self._hope_for(bent, proposal.round)
+        return replace(proposal, entry=bent)
 
     # ── other lies ───────────────────────────────────────────────────────────────────────────────
 

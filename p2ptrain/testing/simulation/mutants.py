@@ -37,6 +37,7 @@ MUTANTS = (
     ),
     Mutant("commit-without-bytes", content.commit_without_bytes, ("CommitsAreHeld",), "crashes"),
     Mutant("snapshot-not-checked", content.snapshot_not_checked, ("SnapshotsAreTrue",), "liars"),
+    Mutant("state-not-checked", content.state_not_checked, ("StatesAreNamed",), "liars"),
     Mutant("lease-returned-twice", content.lease_returned_twice, _BLOCKS, "churn"),
     Mutant("lease-kept-after-commit", content.lease_kept_after_commit, _BLOCKS, "calm"),
     Mutant("lease-lost", content.lease_lost_with_its_member, _BLOCKS, "churn"),

@@ -1,0 +1,174 @@
+"""A state has one spelling, its digest names all of it, and what is read hangs together."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger import state_bytes, state_reading
+from p2ptrain.ledger.canonical import canonical
+from p2ptrain.ledger.leases import Leases
+from p2ptrain.ledger.state import LedgerState, Phase
+from p2ptrain.ledger.state_bytes import SPELLINGS, encode_state, plain_state, runs_of
+from p2ptrain.ledger.state_reading import READERS, decode_state
+from p2ptrain.ledger.values import Commit, Participant, Roster, SnapshotRef
+from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
+
+A, B, C, D = peers("a b c d")
+RULES = small_rules("a b")
+BOTH = (Participant(A, 200, 2), Participant(B, 150, 2))
+OPEN = Roster(0, 0, (A, B), (), BOTH)
+SNAPPED = Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), digest("any"))
+REDUCING = chain_of(RULES, [OPEN])[1]
+LEARNING = chain_of(RULES, [OPEN, SNAPPED, Roster(1, 0, (A, B), (C, D))])[1]
+
+NUMBERS = st.integers(0, 2**53 - 1)
+NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=60)
+BLOCKS = st.lists(st.integers(0, 40), max_size=9).map(tuple)
+
+
+@st.composite
+def states(draw: st.DrawFn) -> LedgerState:
+    """States that hang together, though perhaps no chain leads to them."""
+    names = draw(st.lists(NAMES.map(PeerId), min_size=1, max_size=7, unique=True))
+    voting = draw(st.integers(1, len(names)))
+    voters, learners = tuple(names[:voting]), tuple(names[voting:])
+    parts = [Participant(each, draw(st.integers(1, 9)), 1) for each in names[: draw(st.just(2))]]
+    phase = draw(st.sampled_from(Phase))
+    roster = Roster(draw(NUMBERS), draw(NUMBERS), voters, learners, tuple(parts))
+    snapshot = SnapshotRef(draw(NUMBERS), digest(draw(NAMES)))
+    return LedgerState(
+        height=draw(NUMBERS),
+        head=digest(draw(NAMES)),
+        step=draw(NUMBERS),
+        phase=phase,
+        attempt=draw(NUMBERS),
+        roster=roster if phase is Phase.REDUCE else None,
+        voters=voters,
+        learners=learners,
+        since={name: draw(NUMBERS) for name in names},
+        proven=frozenset(name for name in learners if draw(st.booleans())),
+        lease_book=Leases({name: draw(BLOCKS) for name in names}, draw(BLOCKS), draw(NUMBERS)),
+        tokens_by_peer=draw(st.dictionaries(NAMES.map(PeerId), NUMBERS, max_size=5)),
+        tokens=draw(NUMBERS),
+        snapshot=draw(st.sampled_from([None, snapshot])),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(states(), states())
+def test_every_state_comes_back_and_equal_digests_are_equal_states(
+    one: LedgerState, other: LedgerState
+) -> None:
+    assert decode_state(encode_state(one)) == one
+    assert decode_state(encode_state(one)).digest == one.digest
+    assert (one.digest == other.digest) == (one == other)
+
+
+@settings(max_examples=150, deadline=None)
+@given(states(), st.sampled_from(sorted(SPELLINGS)), states())
+def test_no_field_can_differ_without_another_digest(
+    one: LedgerState, name: str, other: LedgerState
+) -> None:
+    mixed = replace(one, **{name: getattr(other, name)})
+    assert (mixed.digest == one.digest) == (getattr(other, name) == getattr(one, name))
+
+
+def test_every_field_of_a_state_is_spelled_and_read() -> None:
+    """A field that is forgotten in a table would be in no digest."""
+    names = {each.name for each in fields(LedgerState) if each.compare}
+    assert set(SPELLINGS) == set(READERS) == names
+
+
+def test_a_state_with_a_field_that_nobody_spells_has_no_digest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fewer = {name: spell for name, spell in SPELLINGS.items() if name != "tokens"}
+    monkeypatch.setattr(state_bytes, "SPELLINGS", fewer)
+    with pytest.raises(AssertionError, match="every field"):
+        replace(REDUCING, tokens=1).digest  # noqa: B018 (asking is the point)
+
+
+def test_the_digest_is_worked_out_once_and_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = replace(REDUCING)
+    before = state.digest
+    monkeypatch.setattr(state_bytes, "plain_state", lambda state: {})
+    assert state.digest == before
+    assert replace(state).digest != before
+
+
+def test_a_lease_is_a_few_runs_of_blocks() -> None:
+    assert runs_of(()) == []
+    assert runs_of((4, 5, 6)) == [[4, 3]]
+    assert runs_of((7, 8, 3, 4, 4)) == [[7, 2], [3, 2], [4, 1]]
+
+
+def test_a_state_that_is_too_large_for_others_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_bytes, "STATE_BYTES_MAX", 100)
+    with pytest.raises(LocalProtocolError, match="more than peers accept"):
+        encode_state(REDUCING)
+
+
+def bent(state: LedgerState, **changes: Any) -> bytes:
+    return canonical({**plain_state(state), **changes})
+
+
+LEASED = plain_state(LEARNING)["lease_book"]
+assert isinstance(LEASED, dict)
+NO_STATE: dict[str, bytes] = {
+    "no JSON": b"{",
+    "a list": b"[]",
+    "a field too few": canonical({k: v for k, v in plain_state(LEARNING).items() if k != "head"}),
+    "a field too many": bent(LEARNING, line="x"),
+    "a height below zero": bent(LEARNING, height=-1),
+    "a head that is none": bent(LEARNING, head="x"),
+    "a phase that is none": bent(LEARNING, phase="dreaming"),
+    "a phase that is a list": bent(LEARNING, phase=[]),
+    "a roster that is a skip": bent(LEARNING, roster={"kind": "skip", "step": 0}),
+    "a roster outside a reduce": bent(LEARNING, roster=OPEN.plain()),
+    "a reduce without a roster": bent(LEARNING, phase="reduce"),
+    "a roster of others": bent(REDUCING, roster=Roster(0, 0, (A,), (), BOTH[:1]).plain()),
+    "nobody who votes": bent(REDUCING, voters=[], since={}, lease_book={**LEASED, "held": {}}),
+    "a member twice": bent(LEARNING, learners=["a", "c", "d"]),
+    "too many members": bent(
+        LEARNING, voters=[f"v{n}" for n in range(1000)], learners=[f"l{n}" for n in range(1000)]
+    ),
+    "a member never admitted": bent(LEARNING, since={"a": 0}),
+    "a member without a lease": bent(LEARNING, lease_book={**LEASED, "held": {}}),
+    "a proven voter": bent(LEARNING, proven=["a"]),
+    "names out of order": bent(replace(LEARNING, proven=frozenset((C, D))), proven=["d", "c"]),
+    "tokens of a list": bent(LEARNING, tokens_by_peer=[]),
+    "a run of three": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 2, 3]]}),
+    "a run of one number": bent(LEARNING, lease_book={**LEASED, "returned": [[1]]}),
+    "runs that could be one": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 2], [3, 1]]}),
+    "an empty run": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 0]]}),
+    "a run of gigabytes": bent(LEARNING, lease_book={**LEASED, "returned": [[0, 2**52]]}),
+    "a snapshot of three": bent(LEARNING, snapshot=[1, digest("s"), 2]),
+    "with spaces": json.dumps(plain_state(LEARNING), sort_keys=True).encode(),
+    "too long": b" " * (state_reading.STATE_BYTES_MAX + 1),
+}
+
+
+@pytest.mark.parametrize("name", NO_STATE)
+def test_what_is_no_state_is_refused(name: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_state(NO_STATE[name])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2000), st.binary(max_size=3))
+def test_damaged_bytes_are_refused_or_are_another_state(at: int, damage: bytes) -> None:
+    data = encode_state(LEARNING)
+    bad = data[: at % len(data)] + damage + data[at % len(data) + len(damage) :]
+    try:
+        state = decode_state(bad)
+    except RemoteProtocolError:
+        return
+    assert encode_state(state) == bad
