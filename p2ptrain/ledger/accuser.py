@@ -13,6 +13,7 @@ from p2ptrain.ledger.effects import Accuse, Announce, Effect, Note
 from p2ptrain.ledger.evidence import Evidence, Statement, check_evidence
 from p2ptrain.ledger.messages import Accusation
 from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Certified, Entry, Roster
 from p2ptrain.ledger.verify import Verify
 from p2ptrain.ledger.view import View
@@ -22,13 +23,16 @@ from p2ptrain.ledger.witness import Witness
 class Accuser:
     """What it finds out stands in `view.accused`, where those look who propose and accept."""
 
-    def __init__(self, rules: Rules, me: PeerId, verify: Verify, view: View) -> None:
+    def __init__(
+        self, rules: Rules, me: PeerId, verify: Verify, view: View, state: LedgerState
+    ) -> None:
+        """`state` is where the chain begins. Who voted before that, founders apart, contributed."""
         self._rules = rules
         self._me = me
         self._verify = verify
         self._view = view
         self._witness = Witness(rules, verify)
-        self._voters_ever = set(rules.founders)
+        self._voters_ever = {*rules.founders, *state.voters, *state.tokens_by_peer}
 
     def entered(self, entry: Entry) -> None:
         """`entry` is the next of the chain."""

@@ -7,13 +7,13 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.canonical import canonical
-from p2ptrain.ledger.messages import PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Entries
+from p2ptrain.ledger.messages import PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Entries, Pruned
 from p2ptrain.ledger.values import Certified
 from p2ptrain.ledger.view import PEERS_MAX
 
@@ -26,9 +26,12 @@ ANSWER_S = 1.5
 
 @dataclass(slots=True)
 class Catchup:
-    """`heights` are what peers claim; a false claim costs a question each 1.5 s, nothing else."""
+    """`heights` are what peers claim; a false claim costs a question each 1.5 s, nothing else.
+    `floors` are the answers of those who do not keep what was asked for.
+    """
 
     heights: dict[PeerId, int] = field(default_factory=dict)
+    floors: dict[PeerId, Pruned] = field(default_factory=dict)
     ask_at: float | None = None
     asked: PeerId | None = None
 
@@ -42,6 +45,26 @@ class Catchup:
     def disproved(self, peer: PeerId, height: int) -> None:
         """`peer` could not show the entries that it claimed."""
         self.heights[peer] = height
+
+    def pruned(self, peer: PeerId, answer: Pruned, own_height: int, now: float) -> None:
+        """`peer` does not keep what was asked for: ask somebody else at once."""
+        self.heard(peer, answer.height, own_height, now)
+        if peer in self.heights:
+            self.floors[peer] = answer
+        if peer == self.asked and self.ask_at is not None:
+            self.ask_at = now
+
+    def out_of_reach(self, own_height: int) -> Mapping[PeerId, Pruned]:
+        """The answers of those who are ahead, if none of them keeps the next entry."""
+        ahead = [peer for peer, height in self.heights.items() if height > own_height]
+        if any(self._keeps(peer, own_height + 1) for peer in ahead):
+            return {}
+        return {peer: self.floors[peer] for peer in ahead}
+
+    def _keeps(self, peer: PeerId, height: int) -> bool:
+        """Whether `peer` may have the entry at `height`, for all that it said."""
+        answer = self.floors.get(peer)
+        return answer is None or answer.up_to < height
 
     def grown(self, own_height: int, now: float) -> None:
         """Entries came. Ask on at once if the rest is not about to come by itself."""
@@ -57,7 +80,9 @@ class Catchup:
         """
         if self.ask_at is None or now < self.ask_at:
             return None
-        ahead = [peer for peer, height in self.heights.items() if height > own_height]
+        wanted = own_height + 1
+        ahead = [peer for peer, height in self.heights.items() if height >= wanted]
+        ahead = [peer for peer in ahead if self._keeps(peer, wanted)]
         if not ahead:
             self.ask_at = None
             return None
@@ -66,13 +91,18 @@ class Catchup:
         return self.asked
 
 
-def page_from(chain: Sequence[Certified], from_height: int) -> Entries:
-    """The entries from `from_height` on that fit one answer."""
+def page_from(chain: Sequence[Certified], from_height: int) -> Entries | Pruned:
+    """The entries from `from_height` on that fit one answer; `chain` may begin anywhere."""
+    first = chain[0].entry if chain else None
+    lacking = first.height - 1 if first is not None else 0
+    start = max(1, from_height) - 1 - lacking
+    if first is not None and start < 0:
+        return Pruned(lacking + len(chain), lacking, first.digest)
     page: list[Certified] = []
     size = 0
-    for certified in chain[max(0, from_height - 1) :][:PAGE_ENTRIES_MAX]:
+    for certified in chain[start : start + PAGE_ENTRIES_MAX]:
         size += len(canonical(certified.plain()))
         if page and size > PAGE_BYTES_MAX:
             break
         page.append(certified)
-    return Entries(len(chain), tuple(page))
+    return Entries(lacking + len(chain), tuple(page))

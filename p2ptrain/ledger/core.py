@@ -11,7 +11,7 @@ sockets, no disk, no clock: `now` comes with every call and never goes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from p2ptrain.errors import RemoteProtocolError
@@ -19,7 +19,8 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger import accept, propose
 from p2ptrain.ledger.acceptor import Acceptor, recall
 from p2ptrain.ledger.accuser import Accuser
-from p2ptrain.ledger.catchup import Catchup, page_from
+from p2ptrain.ledger.base import Base
+from p2ptrain.ledger.catchup import Catchup
 from p2ptrain.ledger.effects import (
     Announce,
     AskEntries,
@@ -34,6 +35,7 @@ from p2ptrain.ledger.events import Accused, Event, Heard, Ready, Received
 from p2ptrain.ledger.evidence import Statement
 from p2ptrain.ledger.gathering import Wish
 from p2ptrain.ledger.instance import Counsel, Instance, Judge
+from p2ptrain.ledger.kept import CommittedUpdate, Kept
 from p2ptrain.ledger.messages import (
     Accusation,
     Entries,
@@ -42,24 +44,16 @@ from p2ptrain.ledger.messages import (
     Outcome,
     Prepare,
     Propose,
+    Pruned,
 )
 from p2ptrain.ledger.pace import earliest
 from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis
+from p2ptrain.ledger.state import LedgerState, Phase, apply
 from p2ptrain.ledger.tally import Tally, can_tally, confirms
-from p2ptrain.ledger.values import Certified, Commit, Value
+from p2ptrain.ledger.values import Certified, Value
 from p2ptrain.ledger.verify import Verify, check_certified
 from p2ptrain.ledger.view import View
 from p2ptrain.ledger.witness import HEIGHTS_KEPT, statements_in, statements_of
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedUpdate:
-    """Where the chain says which update ended an outer step."""
-
-    step: int
-    height: int
-    update: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +83,23 @@ class Ledger:
         chain: Sequence[Certified] = (),
         records: Sequence[bytes] = (),
         now: float = 0.0,
+        base: Base | None = None,
     ) -> None:
-        """`chain` and `records` are what this node's own disk holds, exactly as it wrote them."""
+        """`chain` and `records` are what this node's own disk holds, exactly as it wrote them.
+
+        With a `base` the chain begins there: it is what follows the base's own Commit.
+        """
         self.rules = rules
         self.me = me
-        self.chain: list[Certified] = []
-        self.updates: dict[int, CommittedUpdate] = {}
-        self.state = genesis(rules)
+        self.kept = Kept(rules, base)
+        self.state = self.kept.start
         self.view = View(me)
         self._sign = sign
         self._verify = verify
         self._silent = False
-        self._accuser = Accuser(rules, me, verify, self.view)
+        self._accuser = Accuser(rules, me, verify, self.view, self.state)
         self._catchup = Catchup()
-        for certified in chain:
+        for certified in (*(() if base is None else (base.commit,)), *chain):
             self._append(certified, apply(rules, self.state, certified.entry))
         self._acceptors = recall(records, after_height=self.state.height)
         self._ahead: dict[PeerId, Message] = {}
@@ -110,6 +107,16 @@ class Ledger:
         self._wanted: Wish | None = None
         self._tally: Tally | None = None
         self._instance = self._next_instance()
+
+    @property
+    def chain(self) -> Sequence[Certified]:
+        """The entries that are kept, the base's own Commit first where there is a base."""
+        return self.kept.entries
+
+    @property
+    def updates(self) -> Mapping[int, CommittedUpdate]:
+        """By outer step, as far back as the chain is kept."""
+        return self.kept.updates
 
     # ── for the node ─────────────────────────────────────────────────────────────────────────────
 
@@ -143,9 +150,15 @@ class Ledger:
         live = [*self._acceptors.values(), self._instance.acceptor]
         return [record for acceptor in live for record in acceptor.records()]
 
-    def page(self, from_height: int) -> Entries:
+    def page(self, from_height: int) -> Entries | Pruned:
         """The answer to an EntriesRequest."""
-        return page_from(self.chain, from_height)
+        return self.kept.page(from_height)
+
+    def out_of_reach(self) -> Mapping[PeerId, Pruned]:
+        """What those answered who have the entry that this node lacks no more; empty while
+        somebody may have it.
+        """
+        return self._catchup.out_of_reach(self.state.height)
 
     def status(self, now: float) -> LedgerStatus:
         state, wish = self.state, self._wish(now)
@@ -184,6 +197,9 @@ class Ledger:
                 return [Send(sender, self.page(from_height))]
             case Entries(height, certified):
                 return self._take_entries(sender, height, certified, now)
+            case Pruned():
+                self._catchup.pruned(sender, message, self.state.height, now)
+                return []
             case Outcome(certified):
                 return self._take_entries(sender, message.height, (certified,), now, live=True)
             case Accusation(evidence):
@@ -193,7 +209,7 @@ class Ledger:
 
     def _receive_vote(self, sender: PeerId, message: Message, now: float) -> list[Effect]:
         """A message of consensus: of the height under way, of one that is over, or of one ahead."""
-        assert not isinstance(message, Outcome | Entries | EntriesRequest | Accusation)
+        assert not isinstance(message, Outcome | Entries | EntriesRequest | Pruned | Accusation)
         if sender == self.me:
             kind = type(message).__name__
             return self._stop_voting(f"another process sent a {kind} as {self.me}")
@@ -235,9 +251,9 @@ class Ledger:
         return effects
 
     def _compare(self, sender: PeerId, certified: Certified) -> list[Effect]:
-        ours = self.chain[certified.entry.height - 1]
-        height = ours.entry.height
-        if ours.entry.digest == certified.entry.digest:
+        height = certified.entry.height
+        ours = self.kept.at(height)
+        if ours is None or ours.entry.digest == certified.entry.digest:
             return []
         effects = self._weigh(self._accuser.compare(ours, certified))
         return [
@@ -357,12 +373,8 @@ class Ledger:
         return effects
 
     def _append(self, certified: Certified, state: LedgerState) -> None:
-        self.chain.append(certified)
+        self.kept.append(certified)
         self._accuser.entered(certified.entry)
-        value = certified.entry.value
-        if isinstance(value, Commit):
-            height = certified.entry.height
-            self.updates[value.step] = CommittedUpdate(value.step, height, value.update)
         self.state = state
 
     def _next_instance(self) -> Instance:

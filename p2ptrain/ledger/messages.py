@@ -3,7 +3,7 @@
     proposer ──Prepare──► voters ──Promise──► proposer         rounds after the first only
     proposer ──Propose──► voters ──Accept───► proposer         or Refused, with the reason
     proposer ──Outcome──► everybody                            an entry with its certificate
-    anybody ──EntriesRequest──► anybody ──Entries──►           catching up
+    anybody ──EntriesRequest──► anybody ──Entries──►           catching up; or Pruned
     anybody ──Accusation──► everybody                          two contradicting signatures
 
 A message is canonical JSON: {"kind": …, its fields}. Promises and votes are signed, everything else
@@ -120,6 +120,17 @@ class Entries:
 
 
 @dataclass(frozen=True, slots=True)
+class Pruned:
+    """The sender keeps no entry up to `up_to` any more: ask somebody else. `checkpoint` is the
+    digest of the entry after it, where the sender's chain begins.
+    """
+
+    height: int
+    up_to: int
+    checkpoint: Digest
+
+
+@dataclass(frozen=True, slots=True)
 class Accusation:
     """Somebody signed two statements that contradict each other. It proves itself."""
 
@@ -127,5 +138,14 @@ class Accusation:
 
 
 Message = (
-    Prepare | Promise | Propose | Accept | Refused | Outcome | EntriesRequest | Entries | Accusation
+    Prepare
+    | Promise
+    | Propose
+    | Accept
+    | Refused
+    | Outcome
+    | EntriesRequest
+    | Entries
+    | Pruned
+    | Accusation
 )

@@ -28,11 +28,13 @@ def check_certified(
     return apply(rules, state, entry)
 
 
-def replay(rules: Rules, chain: Iterable[Certified], verify: Verify) -> LedgerState:
-    """The state at the end of `chain`, every certificate checked. Raises RemoteProtocolError,
-    naming the first height that is wrong.
+def replay(
+    rules: Rules, chain: Iterable[Certified], verify: Verify, start: LedgerState | None = None
+) -> LedgerState:
+    """The state at the end of `chain`, every certificate checked, from genesis on or from `start`,
+    which is then believed. Raises RemoteProtocolError, naming the first height that is wrong.
     """
-    state = genesis(rules)
+    state = genesis(rules) if start is None else start
     for certified in chain:
         state = check_certified(rules, state, certified, verify)
     return state

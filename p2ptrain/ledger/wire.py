@@ -33,6 +33,7 @@ from p2ptrain.ledger.messages import (
     Promise,
     PromiseProof,
     Propose,
+    Pruned,
     Refused,
 )
 from p2ptrain.ledger.reading import certified_from_plain, entry_from_plain
@@ -76,6 +77,9 @@ def _plain(message: Message) -> dict[str, object]:
             return {"kind": "entries-request", "from_height": from_height}
         case Entries(height, page):
             return {"kind": "entries", "height": height, "certified": [it.plain() for it in page]}
+        case Pruned(height, up_to, checkpoint):
+            numbers = {"height": height, "up_to": up_to}
+            return {"kind": "pruned", "checkpoint": checkpoint, **numbers}
         case Accusation(evidence):
             return {"kind": "accusation", "evidence": evidence.plain()}
 
@@ -182,6 +186,11 @@ def _read_entries(fields: Fields) -> Message:
     return Entries(read_int(fields["height"], "height"), tuple(map(certified_from_plain, page)))
 
 
+def _read_pruned(fields: Fields) -> Message:
+    height, up_to = read_int(fields["height"], "height"), read_int(fields["up_to"], "up_to")
+    return Pruned(height, up_to, read_digest(fields["checkpoint"], "checkpoint"))
+
+
 def _read_accusation(fields: Fields) -> Message:
     return Accusation(evidence_from_plain(fields["evidence"]))
 
@@ -195,5 +204,6 @@ _READERS: dict[str, tuple[frozenset[str], Callable[[Fields], Message]]] = {
     "outcome": (frozenset({"certified"}), _read_outcome),
     "entries-request": (frozenset({"from_height"}), _read_request),
     "entries": (frozenset({"height", "certified"}), _read_entries),
+    "pruned": (frozenset({"height", "up_to", "checkpoint"}), _read_pruned),
     "accusation": (frozenset({"evidence"}), _read_accusation),
 }

@@ -25,6 +25,7 @@ from p2ptrain.ledger.effects import (
 )
 from p2ptrain.ledger.events import Event, Ready, Received, Tick, UpdateHeld
 from p2ptrain.ledger.messages import EntriesRequest, Message
+from p2ptrain.ledger.pruning import base_at
 from p2ptrain.ledger.rules import QuorumPolicy, Rules
 from p2ptrain.ledger.state import LedgerState, apply, genesis
 from p2ptrain.ledger.values import (
@@ -142,9 +143,17 @@ class Group:
         me = PeerId(name)
         disk = self.disks.setdefault(me, Disk())
         self.ledgers[me] = Ledger(
-            self.rules, me, signer(me), verify, disk.chain, disk.records, self.now
+            self.rules, me, signer(me), verify, disk.chain, disk.records, self.now, disk.base
         )
         return self.ledgers[me]
+
+    def prune(self, name: PeerId | str, height: int) -> None:
+        """Its chain begins at the entry at `height` from now on, which certifies a snapshot."""
+        ledger = self.ledgers[PeerId(name)]
+        base = base_at(self.rules, ledger.kept, height)
+        assert base is not None, "a base is a commit that certifies a snapshot"
+        ledger.kept.prune(base)
+        self.disks[ledger.me].prune(base)
 
     def crash(self, name: PeerId | str) -> None:
         """The process is gone, and the mail to it. Its disk stays."""

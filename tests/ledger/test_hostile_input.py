@@ -34,6 +34,7 @@ from p2ptrain.ledger.messages import (
     Promise,
     PromiseProof,
     Propose,
+    Pruned,
     Refused,
 )
 from p2ptrain.ledger.values import (
@@ -126,6 +127,7 @@ def received(draw: st.DrawFn) -> Received:
             st.builds(Outcome, st.sampled_from(CERTIFIED)),
             st.builds(EntriesRequest, NUMBERS),
             st.builds(Entries, NUMBERS, st.lists(st.sampled_from(CERTIFIED)).map(tuple)),
+            st.builds(Pruned, NUMBERS, NUMBERS, st.just(digest("e"))),
             st.builds(Accusation, EVIDENCE),
         )
     )

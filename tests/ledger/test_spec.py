@@ -6,13 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ledger.base import Checkpoint, check_base
+from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.events import Received, ReduceDone, SnapshotTaken, UpdateHeld
+from p2ptrain.ledger.pruning import base_at
 from p2ptrain.ledger.state import apply, genesis, why_invalid
 from p2ptrain.ledger.values import Commit, SnapshotRef
 from p2ptrain.ledger.verify import replay
 from p2ptrain.testing.exploration.search import Bound, explore
 from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
-from p2ptrain.testing.simulation.disk import verify
+from p2ptrain.testing.simulation.disk import signer, verify
 from p2ptrain.testing.transcripts.blocks import Block, played
 
 A, B, C = peers("a b c")
@@ -191,19 +195,36 @@ def test_s7_a_newcomer_votes_only_after_an_update_of_its_own() -> None:
     )
 
 
-def test_s8_a_snapshot_is_certified_with_the_state_that_its_commit_applies_to() -> None:
+def snapped() -> Group:
+    """A group whose second entry certifies a snapshot."""
     some = Group(small_rules())
     some.tell_all(SnapshotTaken(0, digest("s")))
     some.ready("a b c")
     some.deliver()
-    before = some["a"].state
     some.hold(digest("u"), "a b c")
     some.tell_all(ReduceDone(A, 0, 0, digest("u")))
     some.deliver()
+    return some
+
+
+def test_s8_a_snapshot_is_certified_with_the_state_that_its_commit_applies_to() -> None:
+    some = snapped()
+    before = replay(some.rules, some["a"].chain[:1], verify)
     commit = some["a"].chain[-1].entry.value
     assert commit == Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), before.digest)
     another = replace(commit, state=some["a"].state.digest)
     assert "not the one" in why_invalid(some.rules, before, another)
+
+
+def test_s9_a_base_is_the_state_and_commit_that_were_named() -> None:
+    some = snapped()
+    base = base_at(some.rules, some["a"].kept, 2)
+    assert base is not None
+    check_base(some.rules, base, base.checkpoint, verify)
+    ledger = Ledger(some.rules, A, signer(A), verify, base=base)
+    assert ledger.state == some["a"].state
+    with pytest.raises(RemoteProtocolError, match="this is the base"):
+        check_base(some.rules, base, Checkpoint(2, digest("another")), verify)
 
 
 # ── in time ──────────────────────────────────────────────────────────────────────────────────────
@@ -220,6 +241,17 @@ def test_every_message_that_waits_for_an_answer_is_sent_again() -> None:
 def test_rounds_of_proposers_that_are_down_are_skipped_at_once() -> None:
     lines = told("members a b c", "crash b", "down b", "ready a c", "deliver", "expect a height 1")
     assert not any("after" in line for line in lines)
+
+
+def test_who_is_asked_for_what_it_keeps_no_more_says_so_and_another_is_asked() -> None:
+    lines = told(
+        *("members a b c", "crash c", "down c at a b", "ready a b", "deliver"),
+        *("snapshot a 0 s", "snapshot b 0 s", "done a b u", "deliver", "prune a 2"),
+        *("restart c", "heartbeat a", "heartbeat b", "deliver", "expect c height 2"),
+    )
+    assert lines.index("a -> c: entries pruned up to 1 of 2") + 1 == lines.index(
+        "c asks b for entries from 1"
+    )
 
 
 def test_a_finished_reduce_is_committed_by_whoever_holds_its_bytes() -> None:

@@ -22,6 +22,7 @@ from p2ptrain.ledger.messages import (
     Promise,
     PromiseProof,
     Propose,
+    Pruned,
     Refused,
 )
 from p2ptrain.ledger.state import genesis
@@ -47,6 +48,7 @@ MESSAGES: tuple[Message, ...] = (
     EntriesRequest(1),
     Entries(9, (CERTIFIED, CERTIFIED)),
     Entries(0, ()),
+    Pruned(9, 4, CERTIFIED.entry.digest),
 )
 
 

@@ -7,14 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.base import Base
 from p2ptrain.ledger.values import Certified
 
 
 @dataclass(slots=True)
 class Disk:
+    """`chain` is what follows the Commit of `base`, or all of it where there is no base."""
+
     chain: list[Certified] = field(default_factory=list)
     records: list[bytes] = field(default_factory=list)
     updates: set[Digest] = field(default_factory=set)
+    base: Base | None = None
+
+    def prune(self, base: Base) -> None:
+        """Keep the chain from `base` on, at one stroke."""
+        height = base.checkpoint.height
+        self.chain = [each for each in self.chain if each.entry.height > height]
+        self.base = base
 
     def append_record(self, record: bytes) -> None:
         self.records.append(record)

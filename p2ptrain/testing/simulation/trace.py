@@ -14,6 +14,7 @@ from p2ptrain.ledger.messages import (
     Prepare,
     Promise,
     Propose,
+    Pruned,
     Refused,
 )
 from p2ptrain.ledger.values import Commit, Entry, Roster, Value
@@ -65,6 +66,8 @@ def spelled(message: Message) -> str:
             return f"what follows {from_height - 1}?"
         case Entries(height, page):
             return f"entries up to {height}: {len(page)} of them"
+        case Pruned(height, up_to):
+            return f"entries up to {height}, but none up to {up_to}"
         case _:
             return type(message).__name__.lower()
 

@@ -45,15 +45,14 @@ def _never_noted(group: Group, names: Sequence[PeerId], text: str, spelling: Wor
 
 
 def _entry(ledger: Ledger, words: Words, details: Sequence[str]) -> str:
-    height = int(details[0])
-    if height > len(ledger.chain):
-        return ""
-    return words.value(ledger.chain[height - 1].entry.value)
+    certified = ledger.kept.at(int(details[0]))
+    return "" if certified is None else words.value(certified.entry.value)
 
 
 def _votes(ledger: Ledger, words: Words, details: Sequence[str]) -> str:
     """Who signed the entry at a height."""
-    return " ".join(sorted(ledger.chain[int(details[0]) - 1].certificate.voters))
+    certified = ledger.kept.at(int(details[0]))
+    return "" if certified is None else " ".join(sorted(certified.certificate.voters))
 
 
 def _lease(ledger: Ledger, words: Words, details: Sequence[str]) -> str:

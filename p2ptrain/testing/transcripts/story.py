@@ -122,6 +122,11 @@ class Story:
         for name in line.words:
             self.group.crash(name)
 
+    def prune(self, line: Line) -> None:
+        """prune a 4: it forgets all entries before the fourth, which certifies a snapshot"""
+        name, height = line.words
+        self.group.prune(name, int(height))
+
     def restart(self, line: Line) -> None:
         for name in line.words:
             self.group.start(name)
@@ -298,7 +303,7 @@ def _runs(
 STORY_WORDS: dict[str, Callable[[Story, Line], None]] = {
     name: getattr(Story, name)
     for name in """
-members crash restart partition heal ready done holds fail snapshot down up join leave allow
+members crash prune restart partition heal ready done holds fail snapshot down up join leave allow
 heartbeat deliver drop tick tamper forge expect
 """.split()
 }

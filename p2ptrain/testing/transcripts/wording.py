@@ -31,6 +31,7 @@ from p2ptrain.ledger.messages import (
     Prepare,
     Promise,
     Propose,
+    Pruned,
     Refused,
 )
 from p2ptrain.ledger.values import Commit, Entry, Roster, Skip, Value
@@ -106,6 +107,8 @@ class Words:
             case Entries(height, page):
                 shown = _names(self.name(it.entry.digest) for it in page) or "none"
                 return f"entries {shown} of {height}"
+            case Pruned(height, up_to):
+                return f"entries pruned up to {up_to} of {height}"
             case _:
                 return type(message).__name__.lower()
 

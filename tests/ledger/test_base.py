@@ -1,0 +1,322 @@
+"""A chain may begin at a base: a state that its first Commit names. All else works as before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.base import Base, Checkpoint, check_base, decode_base, encode_base
+from p2ptrain.ledger.canonical import canonical
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.effects import AskEntries, Decided, Note
+from p2ptrain.ledger.events import Accused, Heard, Received, Tick
+from p2ptrain.ledger.evidence import Evidence, Statement
+from p2ptrain.ledger.kept import CommittedUpdate, Kept
+from p2ptrain.ledger.messages import Entries, EntriesRequest, Outcome, Pruned
+from p2ptrain.ledger.pruning import base_at, prunable_to
+from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.values import (
+    Certified,
+    Commit,
+    Participant,
+    Roster,
+    SnapshotRef,
+    Value,
+    vote_message,
+)
+from p2ptrain.ledger.verify import replay
+from p2ptrain.testing.ledgers import Group, certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.simulation.disk import signature_of, signer, verify
+
+A, B, C, D = peers("a b c d")
+RULES = small_rules(outer_steps=50)
+PART = (Participant(A, 200, 2),)
+
+
+def history(steps: int, *, snapshot_every: int = 2) -> list[Certified]:
+    """Two entries a step; the snapshot before step s is certified at the end of step s."""
+    values: list[Value] = []
+    for step in range(steps):
+        snaps = step % snapshot_every == 0 and step > 0
+        named = (SnapshotRef(step, digest(f"s{step}")), digest("any")) if snaps else (None, None)
+        values += [
+            Roster(step, 0, (A, B, C), (), PART),
+            Commit(step, 0, digest(f"u{step}"), *named),
+        ]
+    return chain_of(RULES, values)[0]
+
+
+CHAIN = history(10)
+
+
+def kept_chain(chain: list[Certified] = CHAIN) -> Kept:
+    kept = Kept(RULES)
+    for certified in chain:
+        kept.append(certified)
+    return kept
+
+
+def base_of(height: int) -> Base:
+    base = base_at(RULES, kept_chain(), height)
+    assert base is not None
+    return base
+
+
+BASE = base_of(10)
+"""The end of outer step 4."""
+
+
+def ledger_from_base(rest: list[Certified] | None = None) -> Ledger:
+    return Ledger(RULES, A, signer(A), verify, CHAIN[10:] if rest is None else rest, base=BASE)
+
+
+# ── bases ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_base_is_a_state_and_the_commit_that_names_it() -> None:
+    assert BASE.state == replay(RULES, CHAIN[:9], verify)
+    assert (BASE.commit, BASE.step) == (CHAIN[9], 4)
+    assert str(BASE.checkpoint) == f"10:{CHAIN[9].entry.digest}"
+    assert Checkpoint.parse(str(BASE.checkpoint)) == BASE.checkpoint
+    assert decode_base(encode_base(BASE)) == BASE
+
+
+@pytest.mark.parametrize("text", ["", "10", "10:", ":ab", "-1:" + "a" * 64, "x:" + "a" * 64])
+def test_what_is_no_checkpoint(text: str) -> None:
+    with pytest.raises(ValueError, match="checkpoint"):
+        Checkpoint.parse(text)
+    with pytest.raises(ValueError, match="checkpoint"):
+        Checkpoint(0, digest("x"))
+
+
+NO_BASE: dict[str, tuple[LedgerState, Certified]] = {
+    "another state": (replace(BASE.state, tokens=1), BASE.commit),
+    "a roster": (BASE.state, CHAIN[10]),
+    "a commit that names no state": (BASE.state, CHAIN[11]),
+    "a commit of another height": (
+        BASE.state,
+        replace(BASE.commit, entry=replace(BASE.commit.entry, height=11)),
+    ),
+    "a commit with another parent": (
+        BASE.state,
+        replace(BASE.commit, entry=replace(BASE.commit.entry, parent=digest("x"))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_BASE)
+def test_what_is_no_base_cannot_be_made_nor_read(name: str) -> None:
+    state, commit = NO_BASE[name]
+    with pytest.raises(ValueError, match="base"):
+        Base(state, commit)
+    twin = replace(BASE)
+    object.__setattr__(twin, "state", state)
+    object.__setattr__(twin, "commit", commit)
+    with pytest.raises(RemoteProtocolError):
+        decode_base(encode_base(twin))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 3000), st.binary(max_size=3))
+def test_damaged_bytes_are_no_base_or_another_one(at: int, damage: bytes) -> None:
+    data = encode_base(BASE)
+    bad = data[: at % len(data)] + damage + data[at % len(data) + len(damage) :]
+    try:
+        base = decode_base(bad)
+    except RemoteProtocolError:
+        return
+    assert encode_base(base) == bad
+    assert base == BASE or base.commit.certificate != BASE.commit.certificate
+
+
+def test_a_base_with_spaces_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="canonical"):
+        decode_base(encode_base(BASE) + b" ")
+    with pytest.raises(RemoteProtocolError, match="expected a map"):
+        decode_base(canonical([]))
+
+
+def test_a_base_is_checked_against_the_checkpoint_that_a_person_names() -> None:
+    check_base(RULES, BASE, BASE.checkpoint, verify)
+    for other in (Checkpoint(10, digest("x")), base_of(14).checkpoint):
+        with pytest.raises(RemoteProtocolError, match="this is the base 10:"):
+            check_base(RULES, BASE, other, verify)
+
+
+def test_a_base_whose_commit_was_not_voted_for_is_refused() -> None:
+    few = replace(BASE.commit.certificate, votes=BASE.commit.certificate.votes[:1])
+    bad = Base(BASE.state, replace(BASE.commit, certificate=few))
+    with pytest.raises(RemoteProtocolError, match="no quorum"):
+        check_base(RULES, bad, bad.checkpoint, verify)
+
+
+# ── the chain from a base on ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_ledger_goes_on_from_a_base_as_from_genesis() -> None:
+    whole, cut = Ledger(RULES, A, signer(A), verify, CHAIN), ledger_from_base()
+    assert cut.state == whole.state
+    assert cut.chain == CHAIN[9:]
+    assert cut.updates == {step: whole.updates[step] for step in range(4, 10)}
+    assert cut.updates[4] == CommittedUpdate(4, 10, digest("u4"))
+    assert (cut.kept.at(9), cut.kept.at(10), cut.kept.at(21)) == (None, CHAIN[9], None)
+    assert cut.page(11) == Entries(20, tuple(CHAIN[10:]))
+    assert replay(RULES, cut.chain, verify, start=BASE.state) == whole.state
+
+
+@pytest.mark.parametrize("from_height", [0, 1, 9])
+def test_who_asks_for_what_is_pruned_is_told_so(from_height: int) -> None:
+    pruned = Pruned(20, 9, CHAIN[9].entry.digest)
+    ledger = ledger_from_base()
+    (said,) = ledger.handle(Received(D, EntriesRequest(from_height)), 0.0)
+    assert said.message == pruned  # type: ignore[union-attr]
+
+
+def test_a_base_alone_is_a_chain() -> None:
+    ledger = ledger_from_base([])
+    assert (ledger.state.height, ledger.page(10)) == (10, Entries(10, (CHAIN[9],)))
+    effects = ledger.handle(Received(B, Entries(20, tuple(CHAIN[10:]))), 0.0)
+    assert [it.certified for it in effects if isinstance(it, Decided)] == CHAIN[10:]
+
+
+def test_an_old_entry_that_is_pruned_here_is_not_compared() -> None:
+    ledger = ledger_from_base()
+    other = certify(RULES, chain_of(RULES, [])[1], Roster(0, 0, (A, B, C), (D,)))
+    assert ledger.handle(Received(D, Outcome(other)), 0.0) == []
+    second = certify(RULES, BASE.state, Commit(4, 0, digest("another")))
+    notes = [it for it in ledger.handle(Received(D, Outcome(second)), 0.0) if isinstance(it, Note)]
+    assert "d shows another entry 10 than ours: a fork, or a forgery" in [it.text for it in notes]
+
+
+def double_vote(peer: str) -> Evidence:
+    (voter,) = peers(peer)
+    one, two = (
+        Statement(None, 0, it, signature_of(voter, vote_message(RULES.run, 3, 0, it)))
+        for it in (digest("x"), digest("y"))
+    )
+    return Evidence(RULES.run, 3, voter, one, two)
+
+
+def test_who_voted_before_the_base_can_still_be_accused() -> None:
+    """Whoever was made a voter had contributed, and contributions are part of the state."""
+    gone = replace(BASE.state, tokens_by_peer={**BASE.state.tokens_by_peer, D: 5})
+    commit = replace(CHAIN[9].entry.value, state=gone.digest)
+    ledger = Ledger(RULES, A, signer(A), verify, base=Base(gone, certify(RULES, gone, commit)))
+    for name in "bd":
+        ledger.handle(Accused(double_vote(name)), 0.0)
+    ledger.handle(Accused(double_vote("stranger")), 0.0)
+    assert set(ledger.view.accused) == {B, D}
+
+
+# ── forgetting ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_pruning_forgets_what_came_before_the_base() -> None:
+    kept = kept_chain()
+    assert kept.prune(BASE) == 9
+    assert (kept.base, kept.start, kept.entries) == (BASE, BASE.state, CHAIN[9:])
+    assert sorted(kept.updates) == list(range(4, 10))
+    again = base_at(RULES, kept, 14)
+    assert again == base_of(14)
+    assert kept.prune(again) == 4
+    assert kept.entries == CHAIN[13:]
+
+
+@pytest.mark.parametrize("height", [0, 1, 9, 12, 21])
+def test_only_a_commit_that_names_a_state_can_be_a_base(height: int) -> None:
+    assert base_at(RULES, kept_chain(), height) is None
+
+
+@pytest.mark.parametrize(
+    ("keep_entries", "step_max", "height"),
+    [
+        *((0, 50, 18), (2, 50, 18), (3, 50, 14), (10, 50, 10), (14, 50, 6), (15, 50, None)),
+        *((0, 8, 18), (0, 7, 14), (0, 1, None), (50, 50, None)),
+    ],
+)
+def test_the_newest_commit_that_is_old_enough_is_the_base(
+    keep_entries: int, step_max: int, height: int | None
+) -> None:
+    assert prunable_to(CHAIN, keep_entries=keep_entries, step_max=step_max) == height
+
+
+def test_a_chain_that_begins_at_its_base_already_is_left_alone() -> None:
+    assert prunable_to(CHAIN[9:14], keep_entries=1, step_max=50) is None
+    assert prunable_to([], keep_entries=0, step_max=50) is None
+
+
+# ── catching up with those who have pruned ───────────────────────────────────────────────────────
+
+PRUNED = Pruned(20, 9, CHAIN[9].entry.digest)
+
+
+def newcomer() -> Ledger:
+    return Ledger(RULES, D, signer(D), verify)
+
+
+def asked(ledger: Ledger, event: object, now: float) -> list[str]:
+    effects = ledger.handle(event, now)  # type: ignore[arg-type]
+    return [it.peer for it in effects if isinstance(it, AskEntries)]
+
+
+def test_who_is_told_that_it_is_pruned_asks_somebody_else_at_once() -> None:
+    ledger = newcomer()
+    assert asked(ledger, Heard(A, 20), 0.0) == [A]
+    assert ledger.out_of_reach() == {}
+    assert asked(ledger, Heard(B, 20), 0.1) == []
+    assert asked(ledger, Received(A, PRUNED), 0.2) == [B]
+    assert ledger.out_of_reach() == {}
+    assert asked(ledger, Tick(), 5.0) == [B]
+
+
+def test_where_nobody_keeps_the_old_entries_nobody_is_asked_and_it_is_known() -> None:
+    ledger = newcomer()
+    assert asked(ledger, Heard(A, 20), 0.0) == [A]
+    assert asked(ledger, Heard(B, 20), 0.0) == []
+    assert asked(ledger, Received(A, PRUNED), 0.2) == [B]
+    assert asked(ledger, Received(B, PRUNED), 0.4) == []
+    assert ledger.out_of_reach() == {A: PRUNED, B: PRUNED}
+    assert asked(ledger, Heard(A, 21), 9.0) == []
+    assert asked(ledger, Heard(C, 20), 10.0) == [C]
+    assert ledger.out_of_reach() == {}
+
+
+def test_a_peer_that_says_so_unasked_is_believed_about_itself_only() -> None:
+    ledger = newcomer()
+    assert asked(ledger, Received(A, PRUNED), 0.0) == []
+    assert asked(ledger, Heard(B, 20), 1.0) == [B]
+    assert asked(ledger, Received(A, Pruned(30, 29, Digest("e" * 64))), 1.1) == []
+    assert asked(ledger, Tick(), 3.0) == [B]
+
+
+def test_what_is_pruned_before_the_next_entry_does_not_matter() -> None:
+    ledger = ledger_from_base([])
+    assert asked(ledger, Received(B, Pruned(20, 9, CHAIN[9].entry.digest)), 0.0) == [B]
+
+
+def test_strangers_that_claim_to_have_pruned_fill_no_memory() -> None:
+    ledger = newcomer()
+    for n in range(3000):
+        ledger.handle(Received(peers(f"x{n}")[0], PRUNED), 0.0)
+    assert len(ledger.out_of_reach()) < 3000
+
+
+def test_a_pruned_peer_restarts_and_takes_part() -> None:
+    """Its disk holds the base and what follows; it goes on voting with those who keep all."""
+    some = Group(RULES)
+    for name in "abc":
+        some.disks[peers(name)[0]].chain.extend(CHAIN)
+        some.start(name)
+    some.prune("a", 10)
+    assert (some.disks[A].base, some.disks[A].chain) == (BASE, CHAIN[10:])
+    some.crash("a")
+    some.start("a")
+    some.ready("a b c")
+    some.deliver()
+    assert set(some.heights().values()) == {21}
+    assert some.disks[A].chain == some["a"].chain[1:]
