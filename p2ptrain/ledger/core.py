@@ -49,7 +49,7 @@ from p2ptrain.ledger.messages import (
 from p2ptrain.ledger.pace import earliest
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, apply
-from p2ptrain.ledger.tally import Tally, can_tally, confirms
+from p2ptrain.ledger.tally import Tally
 from p2ptrain.ledger.values import Certified, Value
 from p2ptrain.ledger.verify import Verify, check_certified
 from p2ptrain.ledger.view import View
@@ -161,7 +161,8 @@ class Ledger:
         return self._catchup.out_of_reach(self.state.height)
 
     def status(self, now: float) -> LedgerStatus:
-        state, wish = self.state, self._wish(now)
+        state = self.state
+        wish = propose.what_to_propose(self.rules, state, self.view, now)
         return LedgerStatus(
             height=state.height,
             head=state.head,
@@ -176,16 +177,11 @@ class Ledger:
 
     def _note(self, event: Event, now: float) -> bool:
         """Take a report in; what is wanted is worked out anew unless the report cannot matter."""
-        if isinstance(event, Ready) and self._tally is None and can_tally(self.state, self._wanted):
-            self._tally = Tally.of(self.rules, self.state, self.view)
         if isinstance(event, Ready) and self.state.is_member(event.peer):
             self.view.note_lag(event, now)
-        news = self.view.note(event)
-        if not news:
+        if not self.view.note(event):
             return False
-        if isinstance(event, Ready) and self._tally is not None and self._tally.absorbs(event):
-            return True
-        if not confirms(self._wanted, event):
+        if self._tally is None or not self._tally.absorbs(event):
             self._wanted = self._tally = None
         return True
 
@@ -332,14 +328,10 @@ class Ledger:
         wish = self._wanted
         again_at = self._look_again_at
         if wish is None or (again_at is not None and now >= again_at):
-            propose.observe(self.rules, self.state, self.view, now)
-            wish = self._wanted = self._wish(now)
-            self._tally = None
+            wish, self._tally = propose.reconsider(self.rules, self.state, self.view, now)
+            self._wanted = wish
             self._look_again_at = wish.look_again_at
         return Counsel(wish.value, self._judge(now), self._holders, self.view.down)
-
-    def _wish(self, now: float) -> Wish:
-        return propose.what_to_propose(self.rules, self.state, self.view, now)
 
     def _judge(self, now: float) -> Judge:
         def judge(value: Value, forced: bool) -> accept.Verdict:

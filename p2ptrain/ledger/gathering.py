@@ -36,24 +36,28 @@ class Gathered:
     `awaited` are members that are up, were members before this step began, and are not ready.
     """
 
+    ready: frozenset[PeerId]
     contributors: tuple[Participant, ...]
     awaited: tuple[PeerId, ...]
     enough: bool
 
 
 def gathered(rules: Rules, state: LedgerState, view: View) -> Gathered:
+    """Looks at every member: worked out once for each state and each change of the view."""
     ready, contributors, awaited = set(), [], []
     for member in state.members:
+        if member in view.down:
+            continue
         report = view.ready.get(member)
-        if report is not None and report.step == state.step and member not in view.down:
+        if report is not None and report.step == state.step:
             ready.add(member)
             if view.stays(member) and fits_lease(rules, state, report):
                 contributors.append(Participant(member, report.tokens, report.blocks))
-        elif member not in view.down and view.stays(member) and is_awaited(state, member):
+        elif view.stays(member) and is_awaited(state, member):
             awaited.append(member)
     enough = len(contributors) >= rules.participants_min
     enough = enough and quorum.reached(rules.quorum, state.voters, ready)
-    return Gathered(tuple(contributors), tuple(awaited), enough)
+    return Gathered(frozenset(ready), tuple(contributors), tuple(awaited), enough)
 
 
 def is_awaited(state: LedgerState, member: PeerId) -> bool:
@@ -70,8 +74,9 @@ def fits_lease(rules: Rules, state: LedgerState, report: Ready) -> bool:
     return covered and 0 < report.tokens <= report.blocks * rules.tokens_per_block
 
 
-def while_gathering(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
-    have = gathered(rules, state, view)
+def while_gathering(
+    rules: Rules, state: LedgerState, view: View, have: Gathered, now: float
+) -> Wish:
     grace_s = rules.grace_s if view.grace_s is None else view.grace_s
     if len(have.contributors) >= rules.participants_min:
         if not have.awaited:
@@ -107,11 +112,13 @@ def _membership_only(state: LedgerState, view: View) -> Wish | None:
     A voter's goodbye is agreed while it can still vote; a learner's, so that it can come back: as
     long as it is a member and known to leave, nobody counts with it, and it need not ask to join.
     """
+    leavers = [peer for peer in state.members if not view.stays(peer)]
+    if not leavers and not view.joining:
+        return None
     members = next_members(state, view, drop_down=False)
     if members is None:
         return None
     joiners = [peer for peer in members[1] if not state.is_member(peer)]
-    leavers = [peer for peer in state.members if peer not in {*members[0], *members[1]}]
     if not joiners and not leavers:
         return None
     reason = f"{len(joiners)} join, {len(leavers)} leave"

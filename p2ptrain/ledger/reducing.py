@@ -13,6 +13,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.gathering import Wish, gathered, opening
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.suspicion import Suspicion
 from p2ptrain.ledger.values import Commit, Participant, Skip, SnapshotRef
 from p2ptrain.ledger.view import View
 
@@ -41,8 +42,7 @@ def finished_update(state: LedgerState, view: View) -> Digest | None:
     Participants compute the same bytes. Should one of them be broken, more voices win.
     """
     roster = state.roster
-    if roster is None:
-        return None
+    assert roster is not None
     voices: Counter[Digest] = Counter()
     for peer in roster.peers:
         report = view.done.get(peer)
@@ -67,15 +67,13 @@ def result_is_stale(rules: Rules, view: View, now: float) -> bool:
 def failed(state: LedgerState, view: View, peer: PeerId) -> bool:
     """Whether `peer` reported that it gave the reduce under way up."""
     report, roster = view.failed.get(peer), state.roster
-    if report is None or roster is None:
-        return False
-    return (report.step, report.attempt) == (state.step, roster.attempt)
+    assert roster is not None
+    return report is not None and (report.step, report.attempt) == (state.step, roster.attempt)
 
 
 def failure_known(state: LedgerState, view: View) -> bool:
     """A live participant gave up, or none is left alive."""
-    if state.roster is None:
-        return False
+    assert state.roster is not None
     live = [peer for peer in state.roster.peers if peer not in view.down]
     return not live or any(failed(state, view, peer) for peer in live)
 
@@ -117,19 +115,17 @@ def survivors(rules: Rules, state: LedgerState, view: View) -> tuple[Participant
     numbers = {each.peer: each for each in roster.participants}
     numbers |= {each.peer: each for each in gathered(rules, state, view).contributors}
     here = [peer for peer in numbers if peer not in view.down and view.stays(peer)]
-    accused = _accused(state, view, here)
-    trusted = [peer for peer in here if peer not in accused]
+    blamed = suspicion_of(state, view).blamed
+    trusted = [peer for peer in here if peer not in blamed]
     chosen = trusted if len(trusted) >= max(rules.participants_min, 2) else here
     return tuple(numbers[peer] for peer in chosen)
 
 
-def _accused(state: LedgerState, view: View, peers: list[PeerId]) -> set[PeerId]:
-    """Those of `peers` whom at least half of the other reporters suspect."""
-    roster = state.roster
-    assert roster is not None
-    reporters = {peer for peer in roster.peers if failed(state, view, peer)}
-    against: Counter[PeerId] = Counter()
-    for reporter in reporters:
-        against.update(set(view.failed[reporter].suspects) - {reporter})
-    others = {peer: len(reporters) - (peer in reporters) for peer in peers}
-    return {peer for peer in peers if 0 < others[peer] <= 2 * against[peer]}
+def suspicion_of(state: LedgerState, view: View) -> Suspicion:
+    """What the participants that gave the reduce under way up hold against each other."""
+    suspicion = Suspicion()
+    assert state.roster is not None
+    for peer in state.roster.peers:
+        if failed(state, view, peer):
+            suspicion.add(peer, view.failed[peer].suspects)
+    return suspicion

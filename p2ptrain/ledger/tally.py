@@ -1,29 +1,49 @@
 """Which reports cannot change what to propose: thousands of members report, few reports decide.
 
 What to propose is worked out from all members' reports, which costs time in proportion to their
-number. While it is nothing yet, one member more that is ready changes that only if it is the last
-one awaited, or makes the quorum or the contributors enough; and once a commit is wanted, more
-voices for the same update change nothing. A tally knows this in constant time; in any other case
-it says so, and everything is worked out anew.
+number. Most reports change nothing of it, and a tally, made when it was worked out, knows which:
+
+- nothing is wanted while members train: one more that is ready, unless it is the last one awaited,
+  or makes the quorum and the contributors enough;
+- nothing is wanted while a reduce is under way: who is ready (for that, or for the next one), and
+  one more that gave it up, unless it is the first, or the last;
+- a commit is wanted: one more voice for it, and who is ready, or gave up;
+- another attempt is wanted: one more that gave up, unless it makes suspects of others.
+
+It knows that in a time that does not grow with the number of members; in any other case it says so,
+and everything is worked out anew. Time alone changes nothing before `Wish.look_again_at`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, TypeGuard
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger import quorum
-from p2ptrain.ledger.events import Event, Ready, ReduceDone
-from p2ptrain.ledger.gathering import Wish, fits_lease, gathered
+from p2ptrain.ledger.events import Event, Ready, ReduceDone, ReduceFailed
+from p2ptrain.ledger.gathering import Gathered, Wish, fits_lease
+from p2ptrain.ledger.reducing import suspicion_of
 from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState, Phase
-from p2ptrain.ledger.values import Commit
+from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.suspicion import Suspicion
+from p2ptrain.ledger.values import Commit, Roster
 from p2ptrain.ledger.view import View
 
 
+class Tally(Protocol):
+    """Holds as long as nothing is heard but what it absorbs."""
+
+    def absorbs(self, event: Event) -> bool:
+        """Take news in. False if what to propose may be another after it, or it cannot tell."""
+
+
+# ── while members train ──────────────────────────────────────────────────────────────────────────
+
+
 @dataclass(slots=True)
-class Tally:
-    """Of one step's reports, as long as nothing but reports comes in."""
+class ReadyTally:
+    """Nothing is wanted yet."""
 
     rules: Rules
     state: LedgerState
@@ -32,52 +52,106 @@ class Tally:
     voters_ready: int
     first_ready: bool
     contributors: int
+    enough: bool
 
     @staticmethod
-    def of(rules: Rules, state: LedgerState, view: View) -> Tally:
-        """As things stand now. Costs as much as working out what to propose."""
-        have = gathered(rules, state, view)
-        up = [voter for voter in state.voters if voter not in view.down]
-        ready = {v for v in up if v in view.ready and view.ready[v].step == state.step}
-        return Tally(
+    def of(rules: Rules, state: LedgerState, have: Gathered) -> ReadyTally:
+        voters = frozenset(state.voters)
+        return ReadyTally(
             rules=rules,
             state=state,
-            voters=frozenset(state.voters),
+            voters=voters,
             awaited=set(have.awaited),
-            voters_ready=len(ready),
-            first_ready=state.voters[0] in ready,
+            voters_ready=len(have.ready & voters),
+            first_ready=state.voters[0] in have.ready,
             contributors=len(have.contributors),
+            enough=have.enough,
         )
 
-    def absorbs(self, report: Ready) -> bool:
-        """Count an awaited member's report. False if what to propose may be another after it."""
-        if report.step != self.state.step or report.peer not in self.awaited:
+    def absorbs(self, event: Event) -> bool:
+        if not isinstance(event, Ready) or event.step != self.state.step:
             return False
-        before = self._standing()
-        self.awaited.discard(report.peer)
-        self.contributors += fits_lease(self.rules, self.state, report)
-        self.voters_ready += report.peer in self.voters
-        self.first_ready = self.first_ready or report.peer == self.state.voters[0]
-        return bool(self.awaited) and self._standing() == before
+        if event.peer not in self.awaited:
+            return False
+        self.awaited.discard(event.peer)
+        self.contributors += fits_lease(self.rules, self.state, event)
+        self.voters_ready += event.peer in self.voters
+        self.first_ready = self.first_ready or event.peer == self.state.voters[0]
+        return bool(self.awaited) and self.enough == self._is_enough()
 
-    def _standing(self) -> tuple[bool, bool]:
-        """Whether contributors are enough, and whether a quorum is ready."""
-        voters, first = len(self.state.voters), self.first_ready
-        policy = self.rules.quorum
-        return (
-            self.contributors >= self.rules.participants_min,
-            quorum.is_enough(policy, voters, self.voters_ready, first_present=first),
+    def _is_enough(self) -> bool:
+        policy, voters = self.rules.quorum, len(self.voters)
+        return self.contributors >= self.rules.participants_min and quorum.is_enough(
+            policy, voters, self.voters_ready, first_present=self.first_ready
         )
 
 
-def can_tally(state: LedgerState, wish: Wish | None) -> bool:
-    """Whether reports of readiness are worth counting: nothing is wanted yet."""
-    return state.phase is Phase.GATHER and wish is not None and wish.value is None
+# ── while a reduce is under way ──────────────────────────────────────────────────────────────────
 
 
-def confirms(wish: Wish | None, event: Event) -> bool:
-    """Whether `event` is one more voice for the commit that is wanted already."""
-    if wish is None or not isinstance(wish.value, Commit) or not isinstance(event, ReduceDone):
-        return False
-    value = wish.value
-    return (event.step, event.attempt, event.update) == (value.step, value.attempt, value.update)
+def tally_of_reduce(state: LedgerState, view: View, wish: Wish) -> Tally:
+    """The tally for what is wanted after what was heard of the reduce under way."""
+    roster, failing = state.roster, view.failed_since is not None
+    assert roster is not None
+    if isinstance(wish.value, Commit):
+        return CommitTally(wish.value, failing)
+    if wish.waiting_for:
+        return SilenceTally(roster, set(wish.waiting_for), failing)
+    return FailureTally(roster, frozenset(roster.peers), suspicion_of(state, view), failing)
+
+
+@dataclass(slots=True)
+class CommitTally:
+    """A result is known, and its commit is wanted."""
+
+    commit: Commit
+    failing: bool
+
+    def absorbs(self, event: Event) -> bool:
+        match event:
+            case ReduceDone(_, step, attempt, update):
+                wanted = self.commit
+                return (step, attempt, update) == (wanted.step, wanted.attempt, wanted.update)
+            case ReduceFailed():
+                return self.failing
+            case _:
+                return isinstance(event, Ready)
+
+
+@dataclass(slots=True)
+class SilenceTally:
+    """Nothing is known, or that it failed, and the `silent` are heard out."""
+
+    roster: Roster
+    silent: set[PeerId]
+    failing: bool
+
+    def absorbs(self, event: Event) -> bool:
+        if isinstance(event, Ready):
+            return True
+        if not self.failing or not _is_failure(event, self.roster):
+            return False
+        self.silent.discard(event.peer)
+        return bool(self.silent)
+
+
+@dataclass(slots=True)
+class FailureTally:
+    """It is to be tried again, or given up: with whom depends on who is blamed."""
+
+    roster: Roster
+    participants: frozenset[PeerId]
+    suspicion: Suspicion
+    failing: bool
+
+    def absorbs(self, event: Event) -> bool:
+        if not self.failing or not _is_failure(event, self.roster):
+            return False
+        if event.peer not in self.participants or event.peer in self.suspicion.reporters:
+            return False
+        return not self.suspicion.add(event.peer, event.suspects)
+
+
+def _is_failure(event: Event, roster: Roster) -> TypeGuard[ReduceFailed]:
+    reduce = (roster.step, roster.attempt)
+    return isinstance(event, ReduceFailed) and (event.step, event.attempt) == reduce

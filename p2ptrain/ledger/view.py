@@ -44,10 +44,12 @@ class View:
     `failed_since`, `done_since`: when the first failure, the first result of the reduce under way
     became known. `quorum_at`: an outer step, and when a quorum was first ready for it; `lags`: how
     long after that further members were, in this step and past ones; `grace_s`: what follows from
-    them for this step. `accused`: the voters against whom there is evidence, for ever.
+    them for this step. `accused`: the voters against whom there is evidence, for ever. `position`:
+    the outer step and attempt under way; reports about earlier ones cannot matter any more.
     """
 
     me: PeerId
+    position: tuple[int, int] = (0, 0)
     down: set[PeerId] = field(default_factory=set)
     leaving: set[PeerId] = field(default_factory=set)
     joining: dict[PeerId, None] = field(default_factory=dict)
@@ -76,11 +78,11 @@ class View:
         """Take a report in. False if it told nothing new."""
         match event:
             case Ready():
-                return _newest(self.ready, event)
+                return event.step >= self.position[0] and _newest(self.ready, event)
             case ReduceDone():
-                return _newest(self.done, event)
+                return _position(event) >= self.position and _newest(self.done, event)
             case ReduceFailed():
-                return _newest(self.failed, event)
+                return _position(event) >= self.position and _newest(self.failed, event)
             case UpdateHeld(update):
                 return _remember(self.held, update, None, HELD_MAX)
             case SnapshotTaken(step, digest):
@@ -96,9 +98,10 @@ class View:
 
         Call before `note`.
         """
+        if self.quorum_at is None or not self.quorum_at[0] == report.step >= self.position[0]:
+            return
         known = self.ready.get(report.peer)
-        first = known is None or known.step < report.step
-        if first and self.quorum_at is not None and self.quorum_at[0] == report.step:
+        if known is None or known.step < report.step:
             self.lags.append(max(0.0, now - self.quorum_at[1]))
 
     def _note_presence(self, event: Event) -> bool:
@@ -125,9 +128,9 @@ class View:
         self.failed_since = self.done_since = None
         attempt = state.attempt if state.roster is None else state.roster.attempt
         self.ready = {peer: it for peer, it in self.ready.items() if it.step >= state.step}
-        now = (state.step, attempt)
-        self.done = {peer: it for peer, it in self.done.items() if (it.step, it.attempt) >= now}
-        self.failed = {p: it for p, it in self.failed.items() if (it.step, it.attempt) >= now}
+        self.position = now = (state.step, attempt)
+        self.done = {peer: it for peer, it in self.done.items() if _position(it) >= now}
+        self.failed = {peer: it for peer, it in self.failed.items() if _position(it) >= now}
         self.joining = {peer: None for peer in self.joining if not state.is_member(peer)}
         self.leaving = {peer for peer in self.leaving if state.is_member(peer)}
 

@@ -72,6 +72,12 @@ def test_a_ready_quorum_gives_the_rest_its_grace() -> None:
     assert got == Wish(None, "a quorum is ready, the rest has its grace", (C,), 11.0)
 
 
+def test_without_a_voter_that_stays_nobody_reduces() -> None:
+    learning = chain_of(RULES, [Roster(0, 0, (A,), (D, E))])[1]
+    got = wish(learning, [*ready(A, D, E), Leaving(A)])
+    assert got == Wish(None, "every voter leaves or is down")
+
+
 def test_after_the_grace_it_goes_on_without_the_rest_which_stays_a_member() -> None:
     got = wish(GENESIS, ready(A, B), now=11.0, enough_since=1.0)
     assert got.value == opening((A, B))

@@ -111,7 +111,8 @@ def test_a_new_step_forgets_the_last_ones_reports() -> None:
     for report in reports:
         view.note(report)
     view.entered(before, after)
-    assert view == View(A, ready={B: Ready(B, 1, 1, 1)}, leaving={B})
+    assert view == View(A, (1, 0), ready={B: Ready(B, 1, 1, 1)}, leaving={B})
+    assert not any(view.note(report) for report in reports[:4])
 
 
 def test_a_membership_roster_leaves_the_grace_time_running() -> None:
@@ -120,3 +121,17 @@ def test_a_membership_roster_leaves_the_grace_time_running() -> None:
     view = View(A, enough_since=1.0)
     view.entered(before, after)
     assert view.enough_since == 1.0
+
+
+def test_a_repeated_report_of_a_step_that_is_over_is_no_lag() -> None:
+    rules = small_rules("a b")
+    values = [Roster(0, 0, (A, B), (), (Participant(A, 1, 1),)), Commit(0, 0, digest("u"))]
+    before, after = chain_of(rules, values[:1])[1], chain_of(rules, values)[1]
+    view = View(A, quorum_at=(0, 5.0))
+    late = Ready(B, 0, 1, 1)
+    view.note_lag(late, 7.0)
+    assert list(view.lags) == [2.0]
+    view.note(late)
+    view.entered(before, after)
+    view.note_lag(late, 20.0)
+    assert list(view.lags) == [2.0]

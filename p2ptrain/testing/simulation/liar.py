@@ -143,7 +143,7 @@ class Liar(SimNode):
         electorate = self._electorate(entry)
         if len(votes) > 1 and electorate.reached(votes.keys() & electorate.names):
             certified = electorate.certified(vote.round, entry, votes)
-            for peer in votes.keys() - {self.me}:
+            for peer in sorted(votes.keys() - {self.me}):
                 self._send(peer, Outcome(certified))
 
     def _electorate(self, entry: Entry) -> Electorate:

@@ -1,0 +1,41 @@
+"""Who gave the reduce under way up, and whom they suspect.
+
+Two neighbours may well accuse each other, so one voice is not much: a peer is blamed if at least
+half of the others that reported name it. Counted report by report, in a time that depends on what
+a report names and not on how many members there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import PeerId
+
+
+@dataclass(slots=True)
+class Suspicion:
+    """`blamed` are those whom at least half of the other reporters suspect."""
+
+    reporters: set[PeerId] = field(default_factory=set)
+    blamed: set[PeerId] = field(default_factory=set)
+    _voices: Counter[PeerId] = field(default_factory=Counter)
+
+    def add(self, reporter: PeerId, suspects: Iterable[PeerId]) -> bool:
+        """Count one more reporter. Returns whether others are blamed after it than before.
+
+        One more report makes nobody blamed but whom it names, and clears nobody but who was blamed;
+        there are at most twice as many of those as a report names on average.
+        """
+        assert reporter not in self.reporters
+        named = set(suspects) - {reporter}
+        self.reporters.add(reporter)
+        self._voices.update(named)
+        before = self.blamed
+        self.blamed = {peer for peer in before | named if self._is_blamed(peer)}
+        return self.blamed != before
+
+    def _is_blamed(self, peer: PeerId) -> bool:
+        others = len(self.reporters) - (peer in self.reporters)
+        return others <= 2 * self._voices[peer]

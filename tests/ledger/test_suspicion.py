@@ -1,0 +1,48 @@
+"""Whom those who gave a reduce up blame, counted report by report."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.suspicion import Suspicion
+from p2ptrain.testing.ledgers import peers
+
+A, B, C, D = NAMES = peers("a b c d")
+
+
+def test_half_of_the_other_reporters_are_enough_to_be_blamed() -> None:
+    suspicion = Suspicion()
+    assert suspicion.add(A, (D,))
+    assert not suspicion.add(B, ())
+    assert suspicion.blamed == {D}
+    assert suspicion.add(C, ())
+    assert suspicion.blamed == set()
+
+
+def test_nobody_blames_itself() -> None:
+    suspicion = Suspicion()
+    assert not suspicion.add(A, (A,))
+    assert suspicion.blamed == set()
+
+
+def test_two_neighbours_who_name_each_other_are_both_blamed() -> None:
+    suspicion = Suspicion()
+    suspicion.add(A, (B,))
+    suspicion.add(B, (A,))
+    assert suspicion.blamed == {A, B}
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), max_size=4)))
+def test_counting_one_by_one_is_counting_all(reports: dict[PeerId, list[PeerId]]) -> None:
+    suspicion = Suspicion()
+    for reporter, suspects in reports.items():
+        before = set(suspicion.blamed)
+        assert suspicion.add(reporter, suspects) == (suspicion.blamed != before)
+    assert suspicion.blamed == {peer for peer in NAMES if is_blamed(peer, reports)}
+
+
+def is_blamed(peer: PeerId, reports: dict[PeerId, list[PeerId]]) -> bool:
+    others = [suspects for reporter, suspects in reports.items() if reporter != peer]
+    return 0 < len(others) <= 2 * sum(peer in suspects for suspects in others)
