@@ -22,6 +22,9 @@ Positive = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
+INT4_BLOCK = 64
+"""int8's steps are so fine that larger blocks cost it little."""
+
 ERRORS_SHOWN_MAX = 6
 
 
@@ -81,8 +84,17 @@ class OuterSection(Section):
 
 
 class CodecSection(Section):
-    name: Literal["int8"] = "int8"
-    block: Annotated[int, Field(ge=32, le=65_536)] = 256
+    name: Literal["fp32", "fp16", "int8", "int4"] = "int8"
+    block: Annotated[int, Field(ge=32, le=4096)] = 256
+    feedback: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _block_of_its_codec(cls, given: object) -> object:
+        """A codec has a block of its own if the file names none."""
+        if isinstance(given, dict) and given.get("name") == "int4":
+            return {"block": INT4_BLOCK, **given}
+        return given
 
 
 class PolicySection(Section):

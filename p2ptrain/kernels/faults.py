@@ -9,7 +9,7 @@ from p2ptrain.errors import P2PTrainError
 
 
 class NonFinite(P2PTrainError):
-    """A block to be quantised holds a NaN, an infinity, or a magnitude above 2^100."""
+    """A block to be quantised holds a NaN, an infinity, or what the codec cannot hold."""
 
     default_code = "NAN"
 
@@ -19,7 +19,8 @@ class NonFinite(P2PTrainError):
 
 
 class BadScale(P2PTrainError):
-    """A block of a payload has a scale that no quantise writes: NaN, infinite, negative, too large.
+    """A block of a payload has what no quantise writes: a scale that is negative, NaN, infinite or
+    too large, or in codecs without scales a value that is NaN, infinite or too large.
 
     The payload came from elsewhere: whoever made it is at fault.
     """
@@ -27,5 +28,5 @@ class BadScale(P2PTrainError):
     default_code = "PAYLOAD-SCALE"
 
     def __init__(self, block: int) -> None:
-        super().__init__(f"the scale of block {block} is not one that a codec writes")
+        super().__init__(f"block {block} holds a scale or value that no codec writes")
         self.block = block

@@ -1,129 +1,138 @@
-"""The int8 kernels in numpy: this module defines what is correct, and is not meant to be fast.
+"""The codecs in numpy: this module defines what is correct, and is not meant to be fast.
 
 The native kernels give the same bits. Each line is one fp32 operation, rounded to nearest even, in
-the order written in cython/int8_impl.h, which also explains the format and its limits. Functions
-have the names, arguments and faults of `p2ptrain.kernels`, without `variant`.
+the order written in cython/codec_impl.h. Codecs have the methods, arguments and faults of
+`kernels.Codec`, without `variant`. What one block looks like is in `formats`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-from numpy.typing import NDArray
 
+from p2ptrain.kernels.codecs import CodecName
 from p2ptrain.kernels.faults import BadScale, NonFinite
-
-Floats = NDArray[np.float32]
-Bytes = NDArray[np.uint8]
-
-AMAX_MIN = np.float32(2.0**-100)
-AMAX_MAX = np.float32(2.0**100)
-SCALE_MIN = np.float32(2.0**-107)
-SCALE_MAX = np.float32(2.0**94)
-LARGEST_CODE = np.float32(127)
+from p2ptrain.kernels.formats import AMAX_MAX, FORMATS, Bytes, Floats
 
 
-def _blocks_of(numel: int, block: int) -> int:
-    return -(-numel // block)
+def codec(name: CodecName, block: int) -> ReferenceCodec:
+    return ReferenceCodec(name, block)
 
 
-def _in_blocks(values: Floats, block: int) -> Floats:
-    """`values` as rows of `block` elements, the last filled up with zeros, which change no amax."""
-    rows = np.zeros((_blocks_of(values.size, block), block), np.float32)
-    rows.reshape(-1)[: values.size] = values
-    return rows
+@dataclass(frozen=True, slots=True)
+class ReferenceCodec:
+    name: CodecName
+    block: int
+
+    def encoded_bytes(self, numel: int) -> int:
+        return sum(blocks * FORMATS[self.name].row_bytes(n) for _, blocks, n in self._groups(numel))
+
+    def check(self, payload: Bytes, numel: int) -> None:
+        """The first block at fault is named; whole blocks come before the last, shorter one."""
+        first = 0
+        for rows, _ in self._rows_of(payload, numel):
+            fine = FORMATS[self.name].fine(rows)
+            if not fine.all():
+                raise BadScale(first + int(np.argmin(fine)))
+            first += len(rows)
+
+    def quantise(self, src: Floats, out: Bytes) -> None:
+        first = at = 0
+        for start, blocks, n in self._groups(src.size):
+            rows = src[start : start + blocks * n].reshape(blocks, n)
+            fine = FORMATS[self.name].can_encode(np.abs(rows).max(axis=1))
+            if not fine.all():
+                raise NonFinite(first + int(np.argmin(fine)))
+            encoded = FORMATS[self.name].encode(rows)
+            out[at : at + encoded.size] = encoded.reshape(-1)
+            first, at = first + blocks, at + encoded.size
+
+    def dequantise(self, payload: Bytes, out: Floats) -> None:
+        self.check(payload, out.size)
+        rows = [FORMATS[self.name].decode(rows, n) for rows, n in self._rows_of(payload, out.size)]
+        out[:] = np.concatenate([np.empty(0, np.float32), *(each.reshape(-1) for each in rows)])
+
+    def quantise_difference(
+        self,
+        theta: Floats,
+        local: Floats,
+        weight: float,
+        out: Bytes,
+        *,
+        residual: Floats | None = None,
+        residual_out: Floats | None = None,
+    ) -> None:
+        total = _own(theta, local, weight)
+        self._settle(total, np.float32(1), out, residual, residual_out)
+
+    def add_difference_requantise(
+        self,
+        payload: Bytes,
+        theta: Floats,
+        local: Floats,
+        weight: float,
+        divisor: float,
+        out: Bytes,
+        *,
+        residual: Floats | None = None,
+        residual_out: Floats | None = None,
+    ) -> None:
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = self._values(payload, theta.size) + _own(theta, local, weight)
+        self._settle(total, np.float32(divisor), out, residual, residual_out)
+
+    def outer_step(
+        self, theta: Floats, momentum: Floats, payload: Bytes, lr: float, mu: float
+    ) -> None:
+        delta = self._values(payload, theta.size)
+        rate, keep = np.float32(lr), np.float32(mu)
+        with np.errstate(over="ignore", invalid="ignore"):
+            momentum[:] = keep * momentum + delta
+            theta[:] = theta - rate * (delta + keep * momentum)
+
+    def _settle(
+        self,
+        total: Floats,
+        divisor: np.float32,
+        out: Bytes,
+        residual: Floats | None,
+        residual_out: Floats | None,
+    ) -> None:
+        with np.errstate(invalid="ignore", over="ignore"):
+            if residual is not None:
+                total = total + residual
+            self.quantise(total / divisor, out)
+            if residual_out is not None:
+                residual_out[:] = total - divisor * self._values(out, total.size)
+                self._demand_in_range(residual_out)
+
+    def _demand_in_range(self, values: Floats) -> None:
+        wrong = ~(np.abs(values) <= AMAX_MAX)
+        if wrong.any():
+            raise NonFinite(int(np.argmax(wrong)) // self.block)
+
+    def _values(self, payload: Bytes, numel: int) -> Floats:
+        values = np.empty(numel, np.float32)
+        self.dequantise(payload, values)
+        return values
+
+    def _groups(self, numel: int) -> list[tuple[int, int, int]]:
+        """(first element, number of blocks, their length): the whole blocks, then the tail."""
+        whole, tail = divmod(numel, self.block)
+        groups = [(0, whole, self.block), (whole * self.block, 1, tail)]
+        return [(start, blocks, n) for start, blocks, n in groups if blocks and n]
+
+    def _rows_of(self, payload: Bytes, numel: int) -> list[tuple[Bytes, int]]:
+        """The same groups as rows of bytes, each with its blocks' length."""
+        found, at = [], 0
+        for _, blocks, n in self._groups(numel):
+            size = blocks * FORMATS[self.name].row_bytes(n)
+            found.append((payload[at : at + size].reshape(blocks, -1), n))
+            at += size
+        return found
 
 
-def _payload_rows(numel: int, block: int) -> tuple[int, int]:
-    """How many whole blocks `numel` elements have, and the bytes that these make."""
-    whole = numel // block
-    return whole, whole * (block + 4)
-
-
-def _interleave(
-    scales: Floats, codes: NDArray[np.int8], numel: int, block: int, out: Bytes
-) -> None:
-    whole, whole_bytes = _payload_rows(numel, block)
-    rows = out[:whole_bytes].reshape(whole, block + 4)
-    rows[:, :4] = scales[:whole].reshape(-1, 1).view(np.uint8)
-    rows[:, 4:] = codes[:whole].view(np.uint8)
-    if whole_bytes < out.size:
-        out[whole_bytes : whole_bytes + 4] = scales[whole:].view(np.uint8)
-        out[whole_bytes + 4 :] = codes[whole, : numel - whole * block].view(np.uint8)
-
-
-def _scales_of(payload: Bytes, numel: int, block: int) -> Floats:
-    starts = np.arange(_blocks_of(numel, block)) * (block + 4)
-    scales: Floats = payload[starts[:, None] + np.arange(4)].reshape(-1).view(np.float32)
-    return scales
-
-
-def _codes_of(payload: Bytes, numel: int, block: int) -> NDArray[np.int8]:
-    position = np.arange(numel)
-    codes: NDArray[np.int8] = payload[position + 4 * (position // block + 1)].view(np.int8)
-    return codes
-
-
-def _delta_of(payload: Bytes, numel: int, block: int) -> Floats:
-    check(payload, numel, block)
-    scales = np.repeat(_scales_of(payload, numel, block), block)[:numel]
-    return _codes_of(payload, numel, block).astype(np.float32) * scales
-
-
-def check(payload: Bytes, numel: int, block: int) -> None:
-    scales = _scales_of(payload, numel, block)
-    with np.errstate(invalid="ignore"):
-        zero = (scales == 0) & ~np.signbit(scales)
-        fine = zero | ((scales >= SCALE_MIN) & (scales <= SCALE_MAX))
-    if not fine.all():
-        raise BadScale(int(np.argmin(fine)))
-
-
-def quantise(src: Floats, out: Bytes, block: int) -> None:
-    rows = _in_blocks(src, block)
-    amax = np.abs(rows).max(axis=1)
-    fine = amax <= AMAX_MAX
-    if not fine.all():
-        raise NonFinite(int(np.argmin(fine)))
-    used = np.where(amax >= AMAX_MIN, amax, np.float32(1))
-    kept = (amax >= AMAX_MIN).astype(np.float32)
-    scales = used / LARGEST_CODE * kept
-    inverse = LARGEST_CODE / used * kept
-    codes = np.rint(rows * inverse[:, None]).astype(np.int8)
-    _interleave(scales, codes, src.size, block, out)
-
-
-def dequantise(payload: Bytes, out: Floats, block: int) -> None:
-    out[:] = _delta_of(payload, out.size, block)
-
-
-def quantise_difference(
-    theta: Floats, local: Floats, weight: float, out: Bytes, block: int
-) -> None:
+def _own(theta: Floats, local: Floats, weight: float) -> Floats:
     with np.errstate(invalid="ignore", over="ignore"):
-        own = np.float32(weight) * (theta - local)
-    quantise(own, out, block)
-
-
-def add_difference_requantise(
-    payload: Bytes,
-    theta: Floats,
-    local: Floats,
-    weight: float,
-    divisor: float,
-    out: Bytes,
-    block: int,
-) -> None:
-    with np.errstate(invalid="ignore", over="ignore"):
-        own = np.float32(weight) * (theta - local)
-        total = (_delta_of(payload, theta.size, block) + own) / np.float32(divisor)
-    quantise(total.astype(np.float32, copy=False), out, block)
-
-
-def outer_step(
-    theta: Floats, momentum: Floats, payload: Bytes, lr: float, mu: float, block: int
-) -> None:
-    delta = _delta_of(payload, theta.size, block)
-    rate, keep = np.float32(lr), np.float32(mu)
-    with np.errstate(over="ignore", invalid="ignore"):
-        momentum[:] = keep * momentum + delta
-        theta[:] = theta - rate * (delta + keep * momentum)
+        return np.float32(weight) * (theta - local)

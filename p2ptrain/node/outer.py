@@ -148,8 +148,8 @@ async def _apply(parts: Parts, commit: Commit) -> None:
     payload = await updates.obtain(parts, commit.update, commit.step)
     while parts.standing.theta_in_use:
         await parts.changes.wait()
-    outer, codec = parts.manifest.outer, parts.manifest.codec
-    apply = partial(parts.outer.vectors.apply, payload, outer.lr, outer.momentum, codec.block)
+    outer, codec = parts.manifest.outer, updates.codec_of(parts)
+    apply = partial(parts.outer.vectors.apply, payload, outer.lr, outer.momentum, codec)
     async with parts.outer.lock:
         parts.outer.moving = True
         await trio.to_thread.run_sync(apply)

@@ -21,9 +21,15 @@ from p2ptrain.node.parts import Parts
 KIND = "update"
 
 
+def codec_of(parts: Parts) -> kernels.Codec:
+    """What this run's updates are written in."""
+    spec = parts.manifest.codec
+    return kernels.codec(spec.name, spec.block)
+
+
 def payload_bytes(parts: Parts) -> int:
     """The length of every update of this run."""
-    return kernels.encoded_bytes(parts.layout.numel, parts.manifest.codec.block)
+    return codec_of(parts).encoded_bytes(parts.layout.numel)
 
 
 def meta(parts: Parts, step: int) -> dict[str, object]:
@@ -92,9 +98,7 @@ def _read(parts: Parts, digest: Digest, step: int) -> bytes:
     _check_manifest(parts, digest, step)
     payload = parts.store.read_blob(digest)
     try:
-        kernels.check(payload, parts.layout.numel, parts.manifest.codec.block)
+        codec_of(parts).check(payload, parts.layout.numel)
     except kernels.BadScale as exc:
-        raise RemoteProtocolError(
-            f"update {digest[:12]} holds a scale that no codec writes"
-        ) from exc
+        raise RemoteProtocolError(f"update {digest[:12]} holds what no codec writes") from exc
     return payload

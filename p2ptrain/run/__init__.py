@@ -14,7 +14,7 @@ from p2ptrain.run.files import (
 )
 from p2ptrain.run.join_request import JoinRequest
 from p2ptrain.run.manifest import (
-    Codec,
+    CodecSpec,
     DataSpec,
     OuterSpec,
     Policy,
@@ -24,7 +24,7 @@ from p2ptrain.run.manifest import (
 
 __all__ = [
     "Allowlist",
-    "Codec",
+    "CodecSpec",
     "DataIndex",
     "DataSpec",
     "JoinRequest",

@@ -9,7 +9,7 @@ from p2ptrain.config.run_file import RunFile
 from p2ptrain.errors import ConfigError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
-from p2ptrain.run.manifest import Codec, DataSpec, OuterSpec, Policy, RunManifest
+from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, RunManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def draft_manifest(
             ),
             inner=inner_spec(run_file),
             outer=OuterSpec(**run_file.outer.model_dump()),
-            codec=Codec(**run_file.codec.model_dump()),
+            codec=CodecSpec(**run_file.codec.model_dump()),
             policy=Policy(**run_file.policy.model_dump()),
             genesis=made.genesis,
             layout=made.layout,

@@ -47,9 +47,14 @@ LAYERS_MAX = 4096
 SEQUENCE_MAX = 2**24
 """Tables of these lengths are made before anything is trained."""
 
+BLOCK_MIN = 32
+"""In smaller blocks the scales outweigh the codes."""
+BLOCK_MAX = 4096
+"""The longest that the kernels take."""
+
 Quorum = Literal["majority", "two-thirds"]
 QuorumLoss = Literal["wait"]
-CodecName = Literal["int8"]
+CodecName = Literal["fp32", "fp16", "int8", "int4"]
 Admission = Literal["open", "allowlist"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -90,15 +95,19 @@ class OuterSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
-    """How a pseudo-gradient travels: `block` elements share one scale."""
+class CodecSpec:
+    """How a pseudo-gradient travels: `block` elements share one scale.
+
+    With `feedback` every peer keeps what its own rounding loses, for its next contribution.
+    """
 
     name: CodecName
     block: int
+    feedback: bool = False
 
     def __post_init__(self) -> None:
         _require(self.name in get_args(CodecName), "codec.name", self.name)
-        _require(32 <= self.block <= 65_536, "codec.block", self.block)
+        _require(BLOCK_MIN <= self.block <= BLOCK_MAX, "codec.block", self.block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,7 @@ class RunManifest:
     data: DataSpec
     inner: InnerSpec
     outer: OuterSpec
-    codec: Codec
+    codec: CodecSpec
     policy: Policy
     genesis: Digest
     layout: Digest
@@ -216,7 +225,7 @@ _SECTIONS: dict[str, type] = {
     "data": DataSpec,
     "inner": InnerSpec,
     "outer": OuterSpec,
-    "codec": Codec,
+    "codec": CodecSpec,
     "policy": Policy,
 }
 _FIELDS: dict[str, type] = {

@@ -1,6 +1,6 @@
 """The replicated state: parameters θ and outer momentum m, advanced by committed updates only.
 
-Bit-identical on all peers: an update is a payload of int8 blocks, and applying it is one
+Bit-identical on all peers: an update is a payload of blocks, and applying it is one
 elementwise kernel, so neither the number of threads nor the order of their shares can change a bit.
 
 A snapshot is θ then m as one blob. Its `meta` comes from the ledger alone, so that equal states
@@ -21,9 +21,9 @@ from functools import partial
 import numpy as np
 from blake3 import blake3
 
-from p2ptrain import kernels
 from p2ptrain.errors import LocalProtocolError, ManifestInvalid
 from p2ptrain.ids import Digest
+from p2ptrain.kernels import Codec
 from p2ptrain.state.frozen import Frozen
 from p2ptrain.state.shared_vector import BYTES_PER_ELEMENT, Float32Vector, SharedVector
 from p2ptrain.store import BlobManifest, Store
@@ -71,22 +71,22 @@ class OuterState:
         self.theta_vector.close()
         self._momentum.close()
 
-    def apply(self, payload: bytes | memoryview, lr: float, mu: float, block: int) -> None:
+    def apply(self, payload: bytes | memoryview, lr: float, mu: float, codec: Codec) -> None:
         """m ← μ m + Δ, θ ← θ − lr (Δ + μ m), where Δ is the pseudo-gradient in `payload`.
 
-        `payload` is the whole update, of exactly `encoded_bytes(numel, block)` bytes.
+        `payload` is the whole update, of exactly `codec.encoded_bytes(numel)` bytes.
 
-        Raises ValueError for another length, and kernels.BadScale for a scale that no codec writes;
-        θ and m are then untouched.
+        Raises ValueError for another length, and kernels.BadScale for what no codec writes; θ and m
+        are then untouched.
         """
-        if len(payload) != kernels.encoded_bytes(self.numel, block):
+        if len(payload) != codec.encoded_bytes(self.numel):
             raise ValueError(f"{len(payload)} bytes are no update of {self.numel} parameters")
-        kernels.check(payload, self.numel, block)
+        codec.check(payload, self.numel)
         view = memoryview(payload)
         with self._changing:
             frozen = self._frozen
-            share = partial(self._apply_share, view, lr, mu, block, frozen)
-            starts = range(0, self.numel, _share_elements(block))
+            share = partial(self._apply_share, view, lr, mu, codec, frozen)
+            starts = range(0, self.numel, _share_elements(codec.block))
             if len(starts) == 1 or self._threads == 1:
                 for start in starts:
                     share(start)
@@ -100,21 +100,20 @@ class OuterState:
         payload: memoryview,
         lr: float,
         mu: float,
-        block: int,
+        codec: Codec,
         frozen: Frozen | None,
         start: int,
     ) -> None:
-        stop = min(start + _share_elements(block), self.numel)
+        stop = min(start + _share_elements(codec.block), self.numel)
         if frozen is not None:
             for region in (0, 1):
                 frozen.before_write(region, start * BYTES_PER_ELEMENT, stop * BYTES_PER_ELEMENT)
-        kernels.outer_step(
+        codec.outer_step(
             self.theta[start:stop].data,
             self.momentum[start:stop].data,
-            payload[kernels.encoded_bytes(start, block) : kernels.encoded_bytes(stop, block)],
+            payload[codec.encoded_bytes(start) : codec.encoded_bytes(stop)],
             lr,
             mu,
-            block,
         )
 
     def digest(self) -> Digest:

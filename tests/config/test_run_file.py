@@ -75,7 +75,10 @@ WRONG = [
     ({"outer.momentum": 1.0}, "outer.momentum is 1.0; it should be less than 1"),
     ({"policy.quorum": "all"}, "policy.quorum is 'all'; it should be 'majority' or 'two-thirds'"),
     ({"policy.participants_min": 0}, "policy.participants_min is 0; it should be greater"),
-    ({"codec": {"name": "zip"}}, "codec.name is 'zip'; it should be 'int8'"),
+    (
+        {"codec": {"name": "zip"}},
+        "codec.name is 'zip'; it should be 'fp32', 'fp16', 'int8' or 'int4'",
+    ),
     ({"run.name": "Two Words"}, "run.name is 'Two Words'; it should be a-z"),
     ({"run": 3}, "run is 3; it should be a valid dictionary"),
 ]
@@ -99,6 +102,13 @@ def test_several_faults_are_listed_and_the_list_is_bounded() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_run_file({f"x{number}": 1 for number in range(20)})
     assert caught.value.evidence[-1] == "and 18 more"
+
+
+def test_a_codec_has_a_block_of_its_own_unless_the_file_says_otherwise() -> None:
+    for name, block in [("fp32", 256), ("fp16", 256), ("int8", 256), ("int4", 64)]:
+        assert parse_run_file(tiny_with({"codec": {"name": name}})).codec.block == block
+        given = {"name": name, "block": 128, "feedback": True}
+        assert parse_run_file(tiny_with({"codec": given})).codec.model_dump() == given
 
 
 def test_whole_numbers_serve_as_numbers() -> None:

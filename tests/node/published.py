@@ -27,7 +27,7 @@ from p2ptrain.run import (
     save_allowlist,
     save_run,
 )
-from p2ptrain.run.manifest import Codec, DataSpec, OuterSpec, Policy
+from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy
 from p2ptrain.state import write_state
 from p2ptrain.store import Store
 from p2ptrain.trainer.genesis import genesis as first_weights
@@ -108,7 +108,7 @@ def manifest_of(
             steps=inner_steps, batch_sequences=2, lr=1e-3, warmup_steps=0, total_steps=1000
         ),
         outer=OuterSpec(lr=0.7, momentum=0.5, steps=steps),
-        codec=Codec("int8", 64),
+        codec=CodecSpec("int8", 64),
         policy=rules or policy(),
         genesis=made.genesis,
         layout=layout_of(MODEL).digest,

@@ -23,7 +23,8 @@ def dumb_average(ring: object) -> bytes:
     blocks, weights, total = -(-numel // block), request.weights, float(sum(request.weights))
     if peers == 1:
         whole = np.empty(encoded_bytes(numel, block), np.uint8)
-        reference.quantise_difference(ring.theta, ring.locals[0], 1.0, whole, block)
+        codec = reference.codec("int8", block)
+        codec.quantise_difference(ring.theta, ring.locals[0], 1.0, whole)
         return whole.tobytes()
     # A part is cut for each stream, and the cuts of all streams are those of N × K parts.
     runs = peers * request.streams
@@ -45,17 +46,16 @@ def _travel(
 ) -> bytes:
     peers = len(weights)
     theta = ring.theta[start:stop]
-    payload = np.empty(encoded_bytes(stop - start, block), np.uint8)
+    codec = reference.codec("int8", block)
+    payload = np.empty(codec.encoded_bytes(stop - start), np.uint8)
     if start == stop:
         return b""
-    reference.quantise_difference(
-        theta, ring.locals[part][start:stop], weights[part], payload, block
-    )
+    codec.quantise_difference(theta, ring.locals[part][start:stop], weights[part], payload)
     for after in range(1, peers):
         peer = (part + after) % peers
-        reference.add_difference_requantise(
+        codec.add_difference_requantise(
             payload.copy(), theta, ring.locals[peer][start:stop], weights[peer],
-            total if after == peers - 1 else 1.0, payload, block,
+            total if after == peers - 1 else 1.0, payload,
         )  # fmt: skip
     return payload.tobytes()
 
@@ -80,7 +80,7 @@ def test_the_mean_is_right_within_what_the_codec_rounds(
     ring = build(weights, 50_000)
     ring.run()
     mean = np.empty(50_000, np.float32)
-    reference.dequantise(ring.payloads[0], mean, 256)
+    reference.codec("int8", 256).dequantise(ring.payloads[0], mean)
     share = np.array(weights, np.float64) / sum(weights)
     differences = [ring.theta.astype(np.float64) - local for local in ring.locals]
     true = sum(part * difference for part, difference in zip(share, differences, strict=True))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from blake3 import blake3
 
+from p2ptrain import kernels
 from p2ptrain.config.run_file import RunFile
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, VersionMismatch
@@ -15,6 +16,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
 from p2ptrain.run import Run, RunManifest, Signed
 from p2ptrain.run.draft import Made, draft_manifest
+from p2ptrain.run.manifest import BLOCK_MAX, BLOCK_MIN, CodecName, CodecSpec
 from tests.run.conftest import MADE
 
 
@@ -173,3 +175,20 @@ def test_a_founder_named_twice_is_a_configuration_error(
         draft_manifest(
             run_file, MADE, organiser=organiser.peer, founders=[organiser.peer] * 2, created_unix=0
         )
+
+
+def test_a_run_in_another_codec_comes_back_as_it_was(organiser: Identity, run: Run) -> None:
+    for spec in (CodecSpec("int4", 64, feedback=True), CodecSpec("fp16", 4096)):
+        made = Run.publish(organiser, dataclasses.replace(run.manifest, codec=spec))
+        assert Run.from_bytes(made.to_bytes()).manifest.codec == spec
+
+
+def test_the_manifest_allows_the_codecs_that_the_kernels_have() -> None:
+    assert get_args(CodecName) == kernels.CODECS
+    assert BLOCK_MAX == kernels.BLOCK_MAX
+    for name in kernels.CODECS:
+        for block in (BLOCK_MIN, BLOCK_MAX):
+            spec = CodecSpec(name, block)
+            assert kernels.codec(spec.name, spec.block).block == block
+    with pytest.raises(ValueError):
+        CodecSpec("int8", BLOCK_MAX + 1)

@@ -13,11 +13,11 @@ import pytest
 
 from p2ptrain import kernels
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, LocalProtocolError, ManifestInvalid
-from p2ptrain.kernels import reference
+from p2ptrain.kernels import CODECS, reference
 from p2ptrain.state import Arena, OuterState, SharedVector, outer_state, write_frozen, write_state
 from p2ptrain.store import MemoryDisk, Store
 
-BLOCK = 64
+CODEC = kernels.codec("int8", 64)
 LR, MU = 0.7, 0.9
 
 
@@ -32,10 +32,10 @@ def short_shares(monkeypatch):
     monkeypatch.setattr(outer_state, "SHARE_ELEMENTS", 256)
 
 
-def payload(numel, seed, block=BLOCK):
+def payload(numel, seed, codec=CODEC):
     gradient = np.random.default_rng(seed).standard_normal(numel, dtype=np.float32)
-    out = bytearray(kernels.encoded_bytes(numel, block))
-    kernels.quantise(gradient, out, block)
+    out = bytearray(codec.encoded_bytes(numel))
+    codec.quantise(gradient, out)
     return bytes(out)
 
 
@@ -45,8 +45,9 @@ def state_of(numel, seed=0, threads=None):
     return state
 
 
-def reference_step(theta, momentum, update, block=BLOCK):
-    reference.outer_step(theta, momentum, np.frombuffer(update, np.uint8), LR, MU, block)
+def reference_step(theta, momentum, update, codec=CODEC):
+    expected = reference.codec(codec.name, codec.block)
+    expected.outer_step(theta, momentum, np.frombuffer(update, np.uint8), LR, MU)
 
 
 def bits(vector):
@@ -59,8 +60,19 @@ def test_updates_give_the_bits_of_the_reference_on_any_number_of_threads(numel, 
     state = state_of(numel, threads=threads)
     theta, momentum = state.theta.copy(), state.momentum.copy()
     for step in range(3):
-        state.apply(payload(numel, step), LR, MU, BLOCK)
+        state.apply(payload(numel, step), LR, MU, CODEC)
         reference_step(theta, momentum, payload(numel, step))
+    assert bits(state.theta) == bits(theta)
+    assert bits(state.momentum) == bits(momentum)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_an_update_in_any_codec(name):
+    codec = kernels.codec(name, 32)
+    state = state_of(5000, threads=2)
+    theta, momentum = state.theta.copy(), state.momentum.copy()
+    state.apply(payload(5000, 1, codec), LR, MU, codec)
+    reference_step(theta, momentum, payload(5000, 1, codec), codec)
     assert bits(state.theta) == bits(theta)
     assert bits(state.momentum) == bits(momentum)
 
@@ -68,8 +80,9 @@ def test_updates_give_the_bits_of_the_reference_on_any_number_of_threads(numel, 
 def test_a_block_longer_than_a_share_is_not_cut():
     state = state_of(3000)
     theta, momentum = state.theta.copy(), state.momentum.copy()
-    state.apply(payload(3000, 1, block=1024), LR, MU, 1024)
-    reference_step(theta, momentum, payload(3000, 1, block=1024), 1024)
+    long = kernels.codec("int8", 1024)
+    state.apply(payload(3000, 1, long), LR, MU, long)
+    reference_step(theta, momentum, payload(3000, 1, long), long)
     assert bits(state.theta) == bits(theta)
 
 
@@ -78,7 +91,7 @@ def test_an_update_of_another_length_changes_nothing(change):
     state = state_of(1000)
     before = state.digest()
     with pytest.raises(ValueError):
-        state.apply(change(payload(1000, 1)), LR, MU, BLOCK)
+        state.apply(change(payload(1000, 1)), LR, MU, CODEC)
     assert state.digest() == before
 
 
@@ -87,10 +100,10 @@ def test_an_update_with_a_bad_scale_in_its_last_block_changes_nothing(scale):
     state = state_of(1000)
     before = state.digest()
     bad = bytearray(payload(1000, 1))
-    start = kernels.encoded_bytes(1000 // BLOCK * BLOCK, BLOCK)
+    start = CODEC.encoded_bytes(960)
     bad[start : start + 4] = np.float32(scale).tobytes()
     with pytest.raises(kernels.BadScale):
-        state.apply(bytes(bad), LR, MU, BLOCK)
+        state.apply(bytes(bad), LR, MU, CODEC)
     assert state.digest() == before
 
 
@@ -106,14 +119,14 @@ def test_the_digest_sees_every_part_of_the_state():
 
 def test_a_snapshot_brings_another_node_to_the_same_bits(store):
     state, other = state_of(3000), OuterState(3000)
-    state.apply(payload(3000, 1), LR, MU, BLOCK)
+    state.apply(payload(3000, 1), LR, MU, CODEC)
     digest = state.write_snapshot(store, {"step": 1})
     manifest = other.load_snapshot(store, digest)
     assert manifest.meta == {"step": 1, "numel": 3000}
     assert other.digest() == state.digest()
     assert other.write_snapshot(store, {"step": 1}) == digest
     for node in (state, other):
-        node.apply(payload(3000, 2), LR, MU, BLOCK)
+        node.apply(payload(3000, 2), LR, MU, CODEC)
     assert other.digest() == state.digest()
 
 
@@ -130,12 +143,12 @@ def test_a_snapshot_shows_its_instant_though_updates_go_on_in_every_gap(store):
     calm = state_of(3000)
     expected = calm.write_snapshot(store, {})
     with state.freeze(store.chunk_bytes) as frozen:
-        state.apply(payload(3000, 1), LR, MU, BLOCK)
+        state.apply(payload(3000, 1), LR, MU, CODEC)
         applied = []
 
         def apply_more():
             for step in range(2, 30):
-                state.apply(payload(3000, step), LR, MU, BLOCK)
+                state.apply(payload(3000, step), LR, MU, CODEC)
                 applied.append(step)
 
         thread = threading.Thread(target=apply_more)
@@ -144,9 +157,9 @@ def test_a_snapshot_shows_its_instant_though_updates_go_on_in_every_gap(store):
         thread.join(30)
     assert digest == expected
     assert len(applied) == 28
-    calm.apply(payload(3000, 1), LR, MU, BLOCK)
+    calm.apply(payload(3000, 1), LR, MU, CODEC)
     for step in applied:
-        calm.apply(payload(3000, step), LR, MU, BLOCK)
+        calm.apply(payload(3000, step), LR, MU, CODEC)
     assert state.digest() == calm.digest()
 
 
@@ -165,7 +178,7 @@ def test_a_snapshot_that_fails_leaves_the_state_free_for_updates(store):
     with pytest.raises(ZeroDivisionError), state.freeze(1024) as frozen:
         for _ in frozen.pieces():
             raise ZeroDivisionError
-    state.apply(payload(3000, 1), LR, MU, BLOCK)
+    state.apply(payload(3000, 1), LR, MU, CODEC)
     state.write_snapshot(store, {})
 
 

@@ -1,0 +1,165 @@
+/* The kernels of one codec and variant, in plain C that compilers vectorise. See codec_variant.h.
+ *
+ * A function over `blocks` takes blocks first..last-1, of `n` elements each, in a payload whose
+ * blocks have `block`: n differs only for the last, shorter one. */
+
+INLINE p2p_outcome NAME(quantise_blocks)(const p2p_f32 *src, uint8_t *out, int64_t first,
+                                         int64_t last, int block, int n)
+{
+    for (int64_t b = first; b < last; b++)
+        if (!NAME(put)(src + b * block, out + b * BLOCK_BYTES(block), n))
+            return (p2p_outcome){P2P_NOT_FINITE, b};
+    return fine;
+}
+
+INLINE p2p_outcome NAME(dequantise_blocks)(const uint8_t *payload, p2p_f32 *out, int64_t first,
+                                           int64_t last, int block, int n)
+{
+    for (int64_t b = first; b < last; b++) {
+        const uint8_t *from = payload + b * BLOCK_BYTES(block);
+        if (!NAME(fine)(from, n))
+            return (p2p_outcome){P2P_BAD_SCALE, b};
+        p2p_f32 *to = out + b * block;
+        EACH_DELTA(from, n, to[i] = delta;);
+    }
+    return fine;
+}
+
+/* residual_out = sum - divisor * deq(out), for one block; 0 if that is not finite. */
+INLINE int NAME(keep_residual)(const float *sum, float divisor, const uint8_t *out,
+                               p2p_f32 *residual_out, int n)
+{
+    EACH_DELTA(out, n, residual_out[i] = sum[i] - divisor * delta;);
+    return VARIANT_NAME(amax_bits)(residual_out, n) <= bits_of(P2P_AMAX_MAX);
+}
+
+/* The end of both sums: add the residual, divide, quantise, keep what that loses. Division by 1
+ * changes no bit, so hops that do not divide skip it. */
+INLINE int NAME(settle)(float *sum, const p2p_share *share, float divisor, int64_t at, uint8_t *out,
+                        int n)
+{
+    float mean[P2P_BLOCK_MAX];
+    if (share->residual)
+        for (int i = 0; i < n; i++)
+            sum[i] = sum[i] + share->residual[at + i];
+    if (divisor != 1.0f)
+        for (int i = 0; i < n; i++)
+            mean[i] = sum[i] / divisor;
+    if (!NAME(put)(divisor != 1.0f ? mean : sum, out, n))
+        return 0;
+    return !share->residual_out ||
+           NAME(keep_residual)(sum, divisor, out, share->residual_out + at, n);
+}
+
+INLINE p2p_outcome NAME(difference_blocks)(const p2p_share *share, int64_t first, int64_t last,
+                                           int block, int n)
+{
+    float sum[P2P_BLOCK_MAX];
+    for (int64_t b = first; b < last; b++) {
+        const p2p_f32 *t = share->theta + b * block, *l = share->local + b * block;
+        for (int i = 0; i < n; i++)
+            sum[i] = share->weight * (t[i] - l[i]);
+        if (!NAME(settle)(sum, share, 1.0f, b * block, share->out + b * BLOCK_BYTES(block), n))
+            return (p2p_outcome){P2P_NOT_FINITE, b};
+    }
+    return fine;
+}
+
+INLINE p2p_outcome NAME(add_blocks)(const p2p_share *share, int64_t first, int64_t last, int block,
+                                    int n)
+{
+    float sum[P2P_BLOCK_MAX], weight = share->weight;
+    for (int64_t b = first; b < last; b++) {
+        const uint8_t *from = share->payload + b * BLOCK_BYTES(block);
+        if (!NAME(fine)(from, n))
+            return (p2p_outcome){P2P_BAD_SCALE, b};
+        const p2p_f32 *t = share->theta + b * block, *l = share->local + b * block;
+        EACH_DELTA(from, n, float own = weight * (t[i] - l[i]); sum[i] = delta + own;);
+        if (!NAME(settle)(sum, share, share->divisor, b * block,
+                          share->out + b * BLOCK_BYTES(block), n))
+            return (p2p_outcome){P2P_NOT_FINITE, b};
+    }
+    return fine;
+}
+
+INLINE p2p_outcome NAME(step_blocks)(p2p_f32 *theta, p2p_f32 *momentum, const uint8_t *payload,
+                                     float lr, float mu, int64_t first, int64_t last, int block,
+                                     int n)
+{
+    for (int64_t b = first; b < last; b++) {
+        const uint8_t *restrict from = payload + b * BLOCK_BYTES(block);
+        p2p_f32 *restrict t = theta + b * block, *restrict m = momentum + b * block;
+        EACH_DELTA(from, n, float moved = mu * m[i] + delta; m[i] = moved;
+                   t[i] = t[i] - lr * (delta + mu * moved););
+    }
+    return fine;
+}
+
+INLINE p2p_outcome NAME(check_blocks)(const uint8_t *payload, int64_t first, int64_t last, int block,
+                                      int n)
+{
+    for (int64_t b = first; b < last; b++)
+        if (!NAME(fine)(payload + b * BLOCK_BYTES(block), n))
+            return (p2p_outcome){P2P_BAD_SCALE, b};
+    return fine;
+}
+
+/* Each kernel runs the whole blocks, with the usual length as a constant so that the compiler unrolls
+ * it, and then the shorter last one. */
+#define IN_BLOCKS(of, ...)                                                                         \
+    int64_t whole = numel / block;                                                                 \
+    int tail = (int)(numel % block), length = (int)block;                                          \
+    p2p_outcome outcome =                                                                          \
+        block == USUAL_BLOCK ? NAME(of)(__VA_ARGS__, 0, whole, USUAL_BLOCK, USUAL_BLOCK)           \
+                             : NAME(of)(__VA_ARGS__, 0, whole, length, length);                    \
+    return outcome.fault || !tail ? outcome                                                        \
+                                  : NAME(of)(__VA_ARGS__, whole, whole + 1, length, tail)
+
+static KERNEL p2p_outcome NAME(quantise)(const p2p_f32 *src, uint8_t *out, int64_t numel,
+                                         int64_t block)
+{
+    IN_BLOCKS(quantise_blocks, src, out);
+}
+
+static KERNEL p2p_outcome NAME(dequantise)(const uint8_t *payload, p2p_f32 *out, int64_t numel,
+                                           int64_t block)
+{
+    IN_BLOCKS(dequantise_blocks, payload, out);
+}
+
+static KERNEL p2p_outcome NAME(quantise_difference)(p2p_share share, int64_t numel, int64_t block)
+{
+    IN_BLOCKS(difference_blocks, &share);
+}
+
+static KERNEL p2p_outcome NAME(add_difference_requantise)(p2p_share share, int64_t numel,
+                                                          int64_t block)
+{
+    IN_BLOCKS(add_blocks, &share);
+}
+
+static KERNEL p2p_outcome NAME(check)(const uint8_t *payload, int64_t numel, int64_t block)
+{
+    IN_BLOCKS(check_blocks, payload);
+}
+
+static KERNEL p2p_outcome NAME(outer_step)(p2p_f32 *theta, p2p_f32 *momentum,
+                                           const uint8_t *payload, float lr, float mu,
+                                           int64_t numel, int64_t block)
+{
+    p2p_outcome checked = NAME(check)(payload, numel, block);
+    if (checked.fault)
+        return checked;
+    IN_BLOCKS(step_blocks, theta, momentum, payload, lr, mu);
+}
+
+static const p2p_kernels NAME(kernels) = {
+    NAME(quantise),   NAME(dequantise), NAME(quantise_difference), NAME(add_difference_requantise),
+    NAME(outer_step), NAME(check),
+};
+
+#undef IN_BLOCKS
+#undef EACH_DELTA
+#undef BLOCK_BYTES
+#undef USUAL_BLOCK
+#undef CODEC

@@ -1,0 +1,35 @@
+/* The values as they are. Blocks only say how a vector may be cut, and where a fault is. */
+
+#define USUAL_BLOCK 256
+#define BLOCK_BYTES(n) fp32_bytes(n)
+#ifndef P2P_FP32_ONCE
+#define P2P_FP32_ONCE
+static inline int64_t fp32_bytes(int64_t n)
+{
+    return 4 * n;
+}
+#endif
+
+INLINE int NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
+{
+    if (VARIANT_NAME(amax_bits)(x, n) > bits_of(P2P_AMAX_MAX))
+        return 0;
+    p2p_f32 *values = (p2p_f32 *)out;
+    for (int i = 0; i < n; i++)
+        values[i] = x[i];
+    return 1;
+}
+
+INLINE int NAME(fine)(const uint8_t *block, int n)
+{
+    return VARIANT_NAME(amax_bits)((const p2p_f32 *)block, n) <= bits_of(P2P_AMAX_MAX);
+}
+
+#define EACH_DELTA(block, n, ...)                                                                  \
+    do {                                                                                           \
+        const p2p_f32 *values_ = (const p2p_f32 *)(block);                                         \
+        for (int i = 0; i < (n); i++) {                                                            \
+            float delta = values_[i];                                                              \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    } while (0)

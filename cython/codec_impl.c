@@ -1,0 +1,123 @@
+/* One table of kernels for each variant and codec, and which variants this machine can run. */
+#include "codec_impl.h"
+
+#include <float.h>
+#include <string.h>
+
+#if FLT_EVAL_METHOD != 0
+#error "fp32 operations must round to fp32 (on 32-bit x86: -msse2 -mfpmath=sse)"
+#endif
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "payloads are little endian and are read in place"
+#endif
+#ifdef __FAST_MATH__
+#error "-ffast-math changes bits that peers compare"
+#endif
+
+/* Adding 1.5 * 2^23 leaves an fp32 no bits below 1, so it rounds half to even, as the hardware adds;
+ * the low bits of the sum are then the rounded value in two's complement. Right for |x| < 2^22. */
+#define ROUNDER 12582912.0f
+
+static const p2p_outcome fine = {P2P_FINE, -1};
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static inline float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* As unsigned integers, negatives, -0, infinities and NaNs all lie above the largest scale. */
+static inline int within(float scale, float least, float most)
+{
+    uint32_t bits = bits_of(scale);
+    return bits == 0 || (bits >= bits_of(least) && bits <= bits_of(most));
+}
+
+#define PASTE_(a, b) a##_##b
+#define PASTE(a, b) PASTE_(a, b)
+#define NAME(x) PASTE(PASTE(x, CODEC), VARIANT)
+#define VARIANT_NAME(x) PASTE(x, VARIANT)
+
+#define KERNEL
+#define VARIANT baseline
+#include "codec_variant.h"
+#undef KERNEL
+#undef VARIANT
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+#define KERNEL __attribute__((target("avx2")))
+#define VARIANT avx2
+#include "codec_variant.h"
+#undef KERNEL
+#undef VARIANT
+
+#define KERNEL __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#define VARIANT avx512
+#include "codec_variant.h"
+#undef KERNEL
+#undef VARIANT
+
+#endif
+
+typedef struct {
+    const char *name;
+    const p2p_kernels *const *codecs;
+} variant_table;
+
+#if defined(__aarch64__)
+#define BASELINE "neon" /* which every such machine has */
+#else
+#define BASELINE "baseline"
+#endif
+
+/* The name of variant number `variant` is NULL when it is past the end. */
+static variant_table variant_at(int variant)
+{
+    variant_table usable[3];
+    int count = 0;
+#if defined(__x86_64__) && defined(__GNUC__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        usable[count++] = (variant_table){"avx512", codecs_avx512};
+    if (__builtin_cpu_supports("avx2"))
+        usable[count++] = (variant_table){"avx2", codecs_avx2};
+#endif
+    usable[count++] = (variant_table){BASELINE, codecs_baseline};
+    return variant >= 0 && variant < count ? usable[variant] : (variant_table){0, 0};
+}
+
+const char *p2p_variant_name(int variant)
+{
+    return variant_at(variant).name;
+}
+
+const p2p_kernels *p2p_kernels_of(int codec, int variant)
+{
+    variant_table found = variant_at(variant);
+    return found.name ? found.codecs[codec] : 0;
+}
+
+int64_t p2p_encoded_bytes(int codec, int64_t numel, int64_t block)
+{
+    int64_t whole = numel / block, tail = numel % block;
+    switch (codec) {
+    case P2P_FP32:
+        return fp32_bytes(numel);
+    case P2P_FP16:
+        return fp16_bytes(numel);
+    case P2P_INT8:
+        return whole * int8_bytes(block) + (tail ? int8_bytes(tail) : 0);
+    default:
+        return whole * int4_bytes(block) + (tail ? int4_bytes(tail) : 0);
+    }
+}

@@ -1,0 +1,70 @@
+/* A scale in bf16, then a byte for each two elements: number i of the block's first half in its low
+ * four bits, number i of the second half in its high ones. So neither way needs a shuffle. The first
+ * half is the longer one when the length is odd, and its last byte's high bits are then 0.
+ *
+ * A scale is rounded up, so that no code exceeds 7, and by less than one part in 128: far less than
+ * what rounding to 15 codes loses. */
+
+#define USUAL_BLOCK 64
+#define BLOCK_BYTES(n) int4_bytes(n)
+#ifndef P2P_INT4_ONCE
+#define P2P_INT4_ONCE
+static inline int64_t int4_bytes(int64_t n)
+{
+    return 2 + (n + 1) / 2;
+}
+
+#define INT4_SCALE_MIN 0x1p-103f /* <= P2P_AMAX_MIN / 7 */
+#define INT4_SCALE_MAX 0x1p+98f  /* >= P2P_AMAX_MAX / 7 */
+
+static inline float int4_scale(const uint8_t *block)
+{
+    return float_of((uint32_t)block[0] << 16 | (uint32_t)block[1] << 24);
+}
+#endif
+
+INLINE int NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
+{
+    uint32_t top = VARIANT_NAME(amax_bits)(x, n);
+    if (top > bits_of(P2P_AMAX_MAX))
+        return 0;
+    uint32_t scale = 0;
+    float inverse = 0.0f;
+    if (top >= bits_of(P2P_AMAX_MIN)) {
+        scale = (bits_of(float_of(top) / 7.0f) + 0xffffu) & 0xffff0000u;
+        inverse = 1.0f / float_of(scale);
+    }
+    out[0] = (uint8_t)(scale >> 16);
+    out[1] = (uint8_t)(scale >> 24);
+    uint8_t *codes = out + 2;
+    int half = (n + 1) / 2;
+    for (int i = 0; i < n - half; i++) {
+        uint32_t low = bits_of(x[i] * inverse + ROUNDER) & 15u;
+        uint32_t high = bits_of(x[half + i] * inverse + ROUNDER) & 15u;
+        codes[i] = (uint8_t)(high << 4 | low);
+    }
+    if (n % 2)
+        codes[half - 1] = (uint8_t)(bits_of(x[half - 1] * inverse + ROUNDER) & 15u);
+    return 1;
+}
+
+INLINE int NAME(fine)(const uint8_t *block, int n)
+{
+    (void)n;
+    return within(int4_scale(block), INT4_SCALE_MIN, INT4_SCALE_MAX);
+}
+
+#define EACH_DELTA(block, n, ...)                                                                  \
+    do {                                                                                           \
+        float scale_ = int4_scale(block);                                                          \
+        const uint8_t *codes_ = (block) + 2;                                                       \
+        int half_ = ((n) + 1) / 2;                                                                 \
+        for (int i = 0; i < half_; i++) {                                                          \
+            float delta = (float)((int32_t)((uint32_t)codes_[i] << 28) >> 28) * scale_;            \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+        for (int i = half_; i < (n); i++) {                                                        \
+            float delta = (float)((int8_t)codes_[i - half_] >> 4) * scale_;                        \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    } while (0)

@@ -1,0 +1,178 @@
+"""How pseudo-gradients are compressed, added and applied: the only arithmetic peers must agree on.
+
+A codec is a format, of its name and its length of a block; the formats are in cython/codec_impl.h.
+Vectors are one-dimensional, C-contiguous float32 of any length and alignment; payloads are buffers
+of bytes of exactly `encoded_bytes(numel)`. A vector may be cut after any whole block: the payload's
+slice then starts at `encoded_bytes(start)`. Outputs are given by the caller, since a fresh page
+costs more than any kernel. The GIL is released. Results are bit-identical in all variants and on
+all machines to `kernels.reference`.
+
+It does not know of peers, parts or steps. After a fault the output holds nothing of use, except
+that `outer_step` checks the whole payload before it changes anything.
+
+Raises, throughout: ValueError or TypeError for buffers that do not fit together (our bug), BadScale
+for a payload that no codec wrote, NonFinite for values that cannot be quantised, MachineUnfit for a
+demanded variant that this machine lacks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2ptrain.errors import MachineUnfit
+from p2ptrain.kernels import _codecs
+from p2ptrain.kernels.faults import BadScale, NonFinite
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # in the standard library from Python 3.12 on
+
+Floats: TypeAlias = "NDArray[np.float32] | Buffer"
+Bytes: TypeAlias = "NDArray[np.uint8] | Buffer"
+
+CodecName = Literal["fp32", "fp16", "int8", "int4"]
+CODECS: tuple[CodecName, ...] = get_args(CodecName)
+"""In the order of their numbers in cython/codec_impl.h."""
+
+BLOCK_MAX: int = _codecs.BLOCK_MAX
+VARIANTS: tuple[str, ...] = _codecs.variants()
+"""What this machine can run, best first. The first is used unless a call demands another."""
+
+_NOT_FINITE = 1
+
+
+def codec(name: CodecName, block: int) -> Codec:
+    """The codec of this name with blocks of `block` elements.
+
+    In fp32 and fp16, which have no scales, a block is only the grain at which vectors may be cut
+    and at which a fault is told.
+
+    Raises ValueError for a name or a block that no codec has.
+    """
+    return Codec(name, block)
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """One format; all peers of a run use the same. See the module for what its arguments are."""
+
+    name: CodecName
+    block: int
+    _number: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.name not in CODECS or not 1 <= self.block <= BLOCK_MAX:
+            raise ValueError(f"there is no codec {self.name!r} with blocks of {self.block}")
+        object.__setattr__(self, "_number", CODECS.index(self.name))
+
+    def encoded_bytes(self, numel: int) -> int:
+        """Bytes of the payload of `numel` elements."""
+        return _codecs.encoded_bytes(self._number, numel, self.block)
+
+    def quantise(self, src: Floats, out: Bytes, *, variant: str = "") -> None:
+        """out = q(src)."""
+        _judge(_codecs.quantise(self._number, self.block, _index(variant), src, out))
+
+    def dequantise(self, payload: Bytes, out: Floats, *, variant: str = "") -> None:
+        """out = deq(payload)."""
+        _judge(_codecs.dequantise(self._number, self.block, _index(variant), payload, out))
+
+    def quantise_difference(
+        self,
+        theta: Floats,
+        local: Floats,
+        weight: float,
+        out: Bytes,
+        *,
+        residual: Floats | None = None,
+        residual_out: Floats | None = None,
+        variant: str = "",
+    ) -> None:
+        """A peer's own contribution, in one pass: out = q(sum), sum = weight · (θ − local).
+
+        With `residual`, what earlier steps lost, the sum is that much larger. `residual_out` gets
+        what is lost now, sum − deq(out), and may be `residual` itself. Each goes without the other:
+        no residual is a residual of zeros.
+        """
+        _judge(
+            _codecs.quantise_difference(
+                self._number, self.block, _index(variant),
+                theta, local, weight, out, residual, residual_out,
+            )
+        )  # fmt: skip
+
+    def add_difference_requantise(
+        self,
+        payload: Bytes,
+        theta: Floats,
+        local: Floats,
+        weight: float,
+        divisor: float,
+        out: Bytes,
+        *,
+        residual: Floats | None = None,
+        residual_out: Floats | None = None,
+        variant: str = "",
+    ) -> None:
+        """One hop of a ring, in one pass: out = q((deq(payload) + weight · (θ − local)) / divisor).
+
+        `out` may be `payload`. `divisor` is 1 on all hops but the last. Residuals are as in
+        `quantise_difference`, in units of the sum: residual_out = sum − divisor · deq(out).
+        """
+        _judge(
+            _codecs.add_difference_requantise(
+                self._number, self.block, _index(variant),
+                payload, theta, local, weight, divisor, out, residual, residual_out,
+            )
+        )  # fmt: skip
+
+    def outer_step(
+        self,
+        theta: Floats,
+        momentum: Floats,
+        payload: Bytes,
+        lr: float,
+        mu: float,
+        *,
+        variant: str = "",
+    ) -> None:
+        """m ← μ m + Δ, θ ← θ − lr (Δ + μ m) with Δ = deq(payload): Nesterov, in place, in one pass.
+
+        Elementwise, so threads may share the work: give each the slices of a range that starts
+        after a whole block. Then `check` the whole payload first, so that no thread's share is
+        applied when another's is refused.
+        """
+        _judge(
+            _codecs.outer_step(
+                self._number, self.block, _index(variant), theta, momentum, payload, lr, mu
+            )
+        )
+
+    def check(self, payload: Bytes, numel: int, *, variant: str = "") -> None:
+        """Raise BadScale unless `quantise` could have written every scale, and every value in fp32
+        and fp16. Any code of int8 and int4 is fine: with such a scale it is a finite number.
+        """
+        _judge(_codecs.check(self._number, self.block, _index(variant), payload, numel))
+
+
+def _index(variant: str) -> int:
+    """A demanded variant is a demand: another one is never used in its place."""
+    if not variant:
+        return 0
+    if variant not in VARIANTS:
+        raise MachineUnfit(
+            f"this machine has no kernels named {variant!r}",
+            code="KERNEL-VARIANT",
+            evidence=(f"it runs {', '.join(VARIANTS)}",),
+            do="demand one of these, or none",
+        )
+    return VARIANTS.index(variant)
+
+
+def _judge(fault: tuple[int, int] | None) -> None:
+    if fault is not None:
+        kind, block = fault
+        raise NonFinite(block) if kind == _NOT_FINITE else BadScale(block)
