@@ -65,7 +65,7 @@ async def test_what_is_no_update_of_this_step_is_refused(tmp_path: Path) -> None
         assert "bytes" in await refused(parts, short)
         payload[:4] = struct.pack("<f", float("nan"))
         nan = store.put_blob("update", [payload], meta)
-        assert "scale" in await refused(parts, nan)
+        assert "no codec writes" in await refused(parts, nan)
 
 
 async def test_a_digest_that_names_no_blob_at_all_is_refused(tmp_path: Path) -> None:
