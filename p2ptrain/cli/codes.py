@@ -177,6 +177,14 @@ MACHINE = {
 
 STORES = {
     "STORE": "The store of this node has a problem; the message says which.",
+    "STORE-PINS": (
+        "The file `pins` in the store, which lists what its owner wants kept, is damaged or too "
+        "long. Write the digests into it again, one a line, or remove it."
+    ),
+    "PINS-BUSY": (
+        "What a store keeps is being changed by another process, for ten seconds by now. A node "
+        "that removes much at once may take so long: try again in a minute."
+    ),
     "STORE-BUSY": "Another process uses this store: a node runs in the same home.",
     "STORE-HEAD": (
         "The store's head is damaged. Move the store away; the node fetches a snapshot again."

@@ -12,7 +12,13 @@ import typer
 from typer.exceptions import TyperException
 
 from p2ptrain import __version__
-from p2ptrain.cli import allow_command, ledger_command, run_command, status_command
+from p2ptrain.cli import (
+    allow_command,
+    ledger_command,
+    run_command,
+    status_command,
+    store_command,
+)
 from p2ptrain.cli.machine import refusal
 from p2ptrain.cli.node_command import EXAMPLES as NODE_EXAMPLES
 from p2ptrain.cli.node_command import node
@@ -45,6 +51,7 @@ app.command("id", epilog=status_command.ID_EXAMPLES)(status_command.identity)
 app.add_typer(run_command.app, name="run")
 app.add_typer(allow_command.app, name="allow")
 app.add_typer(ledger_command.app, name="ledger")
+app.add_typer(store_command.app, name="store")
 app.command("simulate", epilog=SIMULATE_EXAMPLES)(simulate)
 app.command("explain", epilog=status_command.EXPLAIN_EXAMPLES)(status_command.explain)
 

@@ -9,7 +9,15 @@ import typer
 from p2ptrain.cli.homes import HomeOption, home_path, open_home
 from p2ptrain.cli.machine import allow_open_files
 from p2ptrain.cli.output import examples
-from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port, parse_rate
+from p2ptrain.config.node import (
+    DATA_LISTEN,
+    LISTEN,
+    NodeConfig,
+    parse_host_port,
+    parse_rate,
+    parse_size,
+    parse_snapshots,
+)
 from p2ptrain.errors import ConfigError
 from p2ptrain.ids import RunId
 
@@ -56,6 +64,17 @@ def node(
             help="Send bulk data at most so fast: 8Mbit, 2MB (a second).",
         ),
     ] = None,
+    keep_snapshots: Annotated[
+        str,
+        typer.Option(
+            "--keep-snapshots",
+            metavar="N",
+            help="Keep so many snapshots, and the updates since the oldest; or all.",
+        ),
+    ] = "2",
+    data_cache: Annotated[
+        str, typer.Option("--data-cache", metavar="SIZE", help="Keep so much data; a seed, all.")
+    ] = "8GB",
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUNID", help="Take part in this run or in none.")
     ] = None,
@@ -92,6 +111,8 @@ def node(
         threads=threads,
         device=device,  # type: ignore[arg-type]  # NodeConfig itself checks it
         limit_up_bytes_per_s=None if limit_up is None else parse_rate(limit_up),
+        keep_snapshots=parse_snapshots(keep_snapshots),
+        data_cache_bytes=parse_size(data_cache),
         wait_for_approval=not no_wait,
         run=None if run is None else RunId(run),
         assume_yes=yes,

@@ -22,6 +22,7 @@ RANKS_MAX = 64
 """More local GPUs than any one machine has; a typing error above it is caught."""
 
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]?)B")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]?)(bit|B)(?:/s|ps)?")
 
 
@@ -41,6 +42,10 @@ class NodeConfig:
     threads: int = 1
     device: Device = "auto"
     limit_up_bytes_per_s: int | None = None
+    keep_snapshots: int | None = 2
+    """How many certified snapshots, with the updates since; None keeps all that ever was."""
+    data_cache_bytes: int = 8 * 10**9
+    """A seed keeps all data, whatever this says."""
     wait_for_approval: bool = True
     run: RunId | None = None
     assume_yes: bool = False
@@ -59,6 +64,9 @@ class NodeConfig:
         )
         limit = self.limit_up_bytes_per_s
         _require(limit is None or limit >= 1000, "--limit-up", limit, "allow at least 8kbit")
+        kept = self.keep_snapshots
+        _require(kept is None or kept >= 1, "--keep-snapshots", kept, "keep at least 1, or all")
+        _require(self.data_cache_bytes >= 0, "--data-cache", self.data_cache_bytes, "0 or more")
         _require(
             self.run is None or is_digest(self.run),
             "--run",
@@ -86,6 +94,30 @@ def parse_rate(text: str) -> int:
         )
     number, scale, unit = match.groups()
     return int(float(number) * _UNITS[scale] / (8 if unit == "bit" else 1))
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "8GB", "500 MB", "1.5 GB".
+
+    Raises ConfigError.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"{text!r} is not a size", do="write a number and a unit: 8GB, 500MB")
+    number, scale = match.groups()
+    return int(float(number) * _UNITS[scale])
+
+
+def parse_snapshots(text: str) -> int | None:
+    """How many snapshots to keep: a number, or None for "all".
+
+    Raises ConfigError.
+    """
+    if text == "all":
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"{text!r} is no number of snapshots", do="write a number, or all")
+    return int(text)
 
 
 def parse_host_port(text: str) -> tuple[str, int]:

@@ -150,6 +150,12 @@ class Ledger:
         live = [*self._acceptors.values(), self._instance.acceptor]
         return [record for acceptor in live for record in acceptor.records()]
 
+    def voted_for(self) -> tuple[Digest, ...]:
+        """The updates that this node has promised to hold, of heights that are not decided yet."""
+        live = [*self._acceptors.values(), self._instance.acceptor]
+        values = [each.accepted.entry.value for each in live if each.accepted is not None]
+        return tuple(value.update for value in values if isinstance(value, Commit))
+
     def page(self, from_height: int) -> Entries | Pruned:
         """The answer to an EntriesRequest."""
         return self.kept.page(from_height)

@@ -125,6 +125,8 @@ class View:
         """A new entry holds: forget what was about earlier steps, attempts and memberships."""
         if (before.step, before.phase) != (state.step, state.phase):
             self.enough_since = None
+        if before.step != state.step:
+            self.held = {}  # Those bytes need not be kept any more.
         self.failed_since = self.done_since = None
         attempt = state.attempt if state.roster is None else state.roster.attempt
         self.ready = {peer: it for peer, it in self.ready.items() if it.step >= state.step}

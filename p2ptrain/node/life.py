@@ -29,6 +29,7 @@ from p2ptrain.node.gossip import listen, speak
 from p2ptrain.node.learning import Say
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.retention import keep_store_small
 from p2ptrain.node.revocation import notice_revocation
 from p2ptrain.node.serving import answer_hellos
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
@@ -57,6 +58,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> N
         await _learn_data(parts)
         nursery.start_soon(keep_outer_state, parts)
         nursery.start_soon(fetch_ahead, parts)
+        nursery.start_soon(keep_store_small, parts)
         if parts.arena is None:
             nursery.start_soon(serve_only, parts)
         else:

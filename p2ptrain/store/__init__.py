@@ -5,8 +5,10 @@ from p2ptrain.store.disk import Disk, LocalDisk
 from p2ptrain.store.garbage import Collected
 from p2ptrain.store.head import Head
 from p2ptrain.store.memory_disk import MemoryDisk, PowerCut
+from p2ptrain.store.pins import Pins
 from p2ptrain.store.record_log import RecordLog
 from p2ptrain.store.store import Store
+from p2ptrain.store.survey import Survey, Usage
 
 __all__ = [
     "CHUNK_BYTES",
@@ -17,8 +19,11 @@ __all__ = [
     "Head",
     "LocalDisk",
     "MemoryDisk",
+    "Pins",
     "PowerCut",
     "RecordLog",
     "Store",
+    "Survey",
+    "Usage",
     "digest_of",
 ]

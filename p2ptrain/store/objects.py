@@ -170,6 +170,12 @@ class Objects:
             damaged = self._disk.size(path.with_name(path.name + _CORRUPT)) is not None
         return damaged and self.size(digest) is None
 
+    @property
+    def puts(self) -> int:
+        """How many puts there were so far."""
+        with self._lock:
+            return self._puts
+
     def young(self) -> tuple[frozenset[Digest], int]:
         """The chunks that puts brought or found, until they grow up; and how many puts so far."""
         with self._lock:

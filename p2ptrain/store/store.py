@@ -45,6 +45,7 @@ from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.garbage import Collected, reached_from, reached_from_young, sweep
 from p2ptrain.store.head import HEAD_BYTES_MAX, Head
 from p2ptrain.store.objects import Objects
+from p2ptrain.store.pins import Pins
 
 
 class Store:
@@ -61,7 +62,8 @@ class Store:
         self.chunk_bytes = chunk_bytes
         self._disk = disk or LocalDisk()
         self._pins: Counter[Digest] = Counter()
-        self._writing = 0
+        # For each blob that is being written, how many puts there were before it.
+        self._writing: Counter[int] = Counter()
         self._counting = threading.Lock()
         # Held for a whole collection: pins and heads come before it or after it.
         self._collecting = threading.Lock()
@@ -77,6 +79,7 @@ class Store:
                 do="stop that node, or use another --home",
             )
         self._objects = Objects(root, self._disk)
+        self.lasting = Pins(root, self._disk)
 
     def close(self) -> None:
         """Let another process have the store. Nothing is pending: every write was made durable."""
@@ -161,12 +164,13 @@ class Store:
     @contextmanager
     def _writing_blob(self) -> Iterator[None]:
         with self._counting:
-            self._writing += 1
+            before = self._objects.puts
+            self._writing[before] += 1
         try:
             yield
         finally:
             with self._counting:
-                self._writing -= 1
+                self._writing -= Counter((before,))
 
     def manifest(self, digest: Digest) -> BlobManifest:
         """Raises ChunkMissing or ChunkCorrupt for the manifest's own bytes, and ManifestInvalid."""
@@ -268,7 +272,8 @@ class Store:
     def collect_garbage(
         self, keep: Iterable[Digest], *, keep_chunks: Iterable[Digest] = ()
     ) -> Collected:
-        """Remove the chunks that nothing reaches: not `keep`, the head, a pin, or a recent put.
+        """Remove the chunks that nothing reaches: not `keep`, the head, a pin (those in `lasting`
+        too), or a recent put.
 
         `keep` may name blobs and bare chunks, held or not; each is read to see which it is. Many
         bare chunks, such as data blocks, are better named in `keep_chunks`. What is put is spared
@@ -277,16 +282,18 @@ class Store:
         Raises ChunkCorrupt, with nothing removed, if a root is damaged, since what it reaches is
         then unknown. Fetch it again first.
         """
-        with self._collecting:
+        with self._collecting, self.lasting.held() as lasting:
             # A head whose directory entry is not durable could give way to the one before it.
             self._objects.settle()
             young, puts = self._objects.young()
-            reached = reached_from(self._objects, [*keep, *self._head_snapshot(), *self._pins])
+            roots = [*keep, *self._head_snapshot(), *self._pins, *lasting]
+            reached = reached_from(self._objects, roots)
             reached |= reached_from_young(self._objects, young)
             collected = sweep(self._objects, reached | set(keep_chunks))
             # The first chunks of a blob that is being written have nothing else to protect them.
-            if not self._writing:
-                self._objects.grow_up(puts)
+            with self._counting:
+                grown = min((puts, *self._writing))
+            self._objects.grow_up(grown)
             return collected
 
     def _head_snapshot(self) -> list[Digest]:

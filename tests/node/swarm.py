@@ -149,8 +149,11 @@ class SwarmNode:
 class Swarm:
     """Its nodes by name, the seed among them."""
 
-    def __init__(self, folder: Path, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, folder: Path, nursery: trio.Nursery, *, keep_snapshots: int | None = None
+    ) -> None:
         self.folder = folder
+        self.keep_snapshots = keep_snapshots
         self.nursery = nursery
         self.nodes: dict[str, SwarmNode] = {}
         self.run: Run | None = None
@@ -171,7 +174,12 @@ class Swarm:
         """A node that is not started yet, in a new home."""
         home = Home(self.folder / name)
         config = NodeConfig(
-            home.root, listen=(LOOPBACK,), data_host="127.0.0.1", seed=seed, device="cpu"
+            home.root,
+            listen=(LOOPBACK,),
+            data_host="127.0.0.1",
+            seed=seed,
+            device="cpu",
+            keep_snapshots=self.keep_snapshots,
         )
         node = SwarmNode(name, config, home, load_or_create(home.identity))
         self.nodes[name] = node
@@ -351,14 +359,15 @@ async def swarm(
     nodes: Sequence[str] = ("ann", "bob", "cai"),
     later: Sequence[str] = (),
     founders: Sequence[str] = (),
+    keep_snapshots: int | None = None,
     **settings: object,
 ) -> AsyncIterator[Swarm]:
     """A run that `seed` has published, with these nodes started; those of `later` are allowed, and
-    are for the test to start. Without `founders` the seed is the only one. `settings` are those of
-    `manifest_of`."""
+    are for the test to start. Without `founders` the seed is the only one. All updates are kept,
+    for `check_chain` to look at. `settings` are those of `manifest_of`."""
     with many_threads():
         async with trio.open_nursery() as nursery:
-            made = Swarm(folder, nursery)
+            made = Swarm(folder, nursery, keep_snapshots=keep_snapshots)
             for name in ("seed", *nodes, *later):
                 made.add(name, seed=name == "seed")
             settings["founders"] = [made[name].peer for name in founders]

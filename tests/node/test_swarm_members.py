@@ -44,6 +44,19 @@ async def test_a_joiner_in_mid_run_gets_a_snapshot_and_updates_and_contributes(
         s.check_equal()
 
 
+async def test_a_joiner_finds_what_it_needs_among_nodes_that_keep_one_snapshot(
+    tmp_path: Path,
+) -> None:
+    async with swarm(tmp_path, later=("dan",), keep_snapshots=1, steps=ENDLESS) as s:
+        await s.until(lambda: s.at_step(1))
+        first = s["ann"].parts.ledger.updates[0].update
+        await s.until(lambda: not any(node.parts.store.has_chunk(first) for node in s.up))
+        await s.start("dan")
+        await s.until(lambda: s.credits("dan"))
+        assert [event["step"] for event in s["dan"].events("snapshot-fetched")][-1]
+        s.check_equal()
+
+
 async def test_a_source_that_has_rotted_does_not_stop_a_joiner(tmp_path: Path) -> None:
     async with swarm(tmp_path, later=("dan",), steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(3))

@@ -171,3 +171,17 @@ def test_shared_chunks_live_as_long_as_any_blob_that_is_kept(contents, kept_numb
             assert store.read_blob(digest) == b"".join(b"%d" % part * 1024 for part in content)
         else:
             assert not store.has_chunk(digest)
+
+
+def test_a_blob_that_is_being_written_protects_its_own_chunks_and_no_older_ones(store):
+    old = blob(store, 1)
+
+    def parts():
+        yield b"first" * 1024
+        store.collect_garbage([])  # spares both: they are new
+        assert store.collect_garbage([]).chunks == 4  # the old one; the other goes on
+        yield b"second" * 1024
+
+    new = store.put_blob("update", parts(), {})
+    assert not store.has_chunk(old)
+    assert store.read_blob(new) == b"first" * 1024 + b"second" * 1024

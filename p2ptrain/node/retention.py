@@ -1,0 +1,116 @@
+"""What this node keeps for the run, and the removal of everything else.
+
+Kept are the newest certified snapshots and every update since the oldest of them: a newcomer needs
+one snapshot and what follows it, and a peer that was away needs what it missed. Of the data, what
+is needed soonest, up to a size; all of it on a seed, which is there so that nothing is lost.
+
+What is kept is a pure function of ledger and options; that a crash or a race loses nothing else is
+the store's promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import ChunkCorrupt, TryLater
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.leases import Leases
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.values import Certified, Commit, SnapshotRef
+from p2ptrain.node.parts import Parts
+from p2ptrain.run import DataIndex, RunManifest
+
+TOKEN_BYTES_MAX = 4
+"""A token takes two bytes or four; reckoned with four, the cache is never larger than asked."""
+
+
+def kept_blobs(
+    manifest: RunManifest, chain: Iterable[Certified], snapshots: int
+) -> tuple[Digest, ...]:
+    """The newest `snapshots` certified ones, the updates since the oldest of them, and what the
+    manifest itself names. Genesis counts as the first snapshot.
+    """
+    values = [certified.entry.value for certified in chain]
+    commits = [value for value in values if isinstance(value, Commit)]
+    certified = [SnapshotRef(0, manifest.genesis)]
+    certified += [commit.snapshot for commit in commits if commit.snapshot is not None]
+    newest = certified[-snapshots:]
+    updates = [commit.update for commit in commits if commit.step >= newest[0].step]
+    named = (manifest.data.index, manifest.tokenizer)
+    return tuple(dict.fromkeys((*named, *(snapshot.digest for snapshot in newest), *updates)))
+
+
+def kept_data(
+    data: DataIndex, book: Leases, rules: Rules, blocks_max: int | None
+) -> Sequence[Digest]:
+    """The data blocks to keep: those that are needed soonest, in the order of their need.
+
+    The cursor comes back to a block only after all others, so one pass from here names each once.
+    `blocks_max` None keeps them all.
+    """
+    if blocks_max is None:
+        return [*data.validation, *data.train]
+    leased = [block for lease in book.held.values() for block in lease]
+    once = range(book.next_block, book.next_block + rules.blocks)
+    blocks = (data.train[rules.data_block(block)] for block in (*leased, *book.returned, *once))
+    return [*data.validation, *list(dict.fromkeys(blocks))[:blocks_max]]
+
+
+def cached_blocks_max(config: NodeConfig, manifest: RunManifest) -> int | None:
+    """How many training blocks a node with these options keeps; None for all."""
+    if config.seed:
+        return None
+    return config.data_cache_bytes // (TOKEN_BYTES_MAX * manifest.data.block_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """What a collection of garbage must not touch, with all that it consists of."""
+
+    blobs: tuple[Digest, ...]
+    chunks: Sequence[Digest]
+
+
+def roots(manifest: RunManifest, ledger: Ledger, data: DataIndex, config: NodeConfig) -> Roots:
+    """All that this node needs. A reduce under way has its bytes in the store too, voted for or
+    not yet.
+    """
+    assert config.keep_snapshots is not None, "who keeps everything collects nothing"
+    under_way = (*ledger.voted_for(), *ledger.view.held)
+    blobs = (*kept_blobs(manifest, ledger.chain, config.keep_snapshots), *under_way)
+    blocks_max = cached_blocks_max(config, manifest)
+    return Roots(blobs, kept_data(data, ledger.state.lease_book, ledger.rules, blocks_max))
+
+
+async def keep_store_small(parts: Parts) -> None:
+    """Collect garbage whenever a newer snapshot has been certified, for ever."""
+    if parts.config.keep_snapshots is None:
+        return
+    collected_at: SnapshotRef | None = None
+    while True:
+        newest = parts.ledger.state.snapshot
+        if newest is None or newest == collected_at or not parts.at_head():
+            await parts.changes.wait()
+        else:
+            collected_at = newest
+            await _collect(parts)
+
+
+async def _collect(parts: Parts) -> None:
+    assert parts.data is not None, "nobody is at the head before the data index is here"
+    needed = roots(parts.manifest, parts.ledger, parts.data, parts.config)
+    keep = (*needed.blobs, *parts.fetching)
+    collect = partial(parts.store.collect_garbage, keep, keep_chunks=needed.chunks)
+    try:
+        collected = await trio.to_thread.run_sync(collect)
+    except (ChunkCorrupt, TryLater) as exc:
+        # Nothing was removed. A damaged chunk is fetched again by whoever needs it.
+        parts.journal.write("not-collected", code=exc.code, reason=exc.what)
+        return
+    parts.journal.write("collected", chunks=collected.chunks, bytes=collected.bytes_freed)

@@ -1,0 +1,97 @@
+"""Lasting pins: what the owner of a store wants kept, whatever the run still needs.
+
+A file of digests, one a line, beside the chunks. It has a lock of its own, so that a command can
+pin while a node is running; a collection of garbage holds it from reading the pins to its end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from p2ptrain.errors import StoreError, TryLater
+from p2ptrain.ids import Digest, is_digest
+from p2ptrain.store.disk import Disk, Lock, disk_errors
+
+PINS_MAX = 10_000
+_LINE_BYTES = 65
+_WAIT_S = 0.05
+_TRIES = 200
+"""Ten seconds: a command holds the lock for milliseconds, a collection while it deletes."""
+
+
+class Pins:
+    """The pins of the store under `root`."""
+
+    def __init__(self, root: Path, disk: Disk) -> None:
+        self._root = root
+        self._path = root / "pins"
+        self._disk = disk
+
+    def read(self) -> frozenset[Digest]:
+        """What is pinned. Raises StoreError with code STORE-PINS if the file is damaged."""
+        with disk_errors("reading the pins", self._root):
+            if self._disk.size(self._path) is None:
+                return frozenset()
+            data = self._disk.read(self._path, 0, PINS_MAX * _LINE_BYTES + 1)
+        lines = data.decode("ascii", errors="replace").splitlines()
+        if len(lines) > PINS_MAX or not all(is_digest(line) for line in lines):
+            raise StoreError(
+                "the list of pins is damaged",
+                code="STORE-PINS",
+                evidence=[f"file {self._path}"],
+                likely="the disk has a fault, or something else wrote into the store",
+                do="write into it what is to be kept, one digest a line, or remove it",
+            )
+        return frozenset(map(Digest, lines))
+
+    @contextmanager
+    def held(self) -> Iterator[frozenset[Digest]]:
+        """What is pinned, and stays so within the block.
+
+        Raises TryLater with code PINS-BUSY: somebody else has held them for ten seconds.
+        """
+        lock = self._taken()
+        try:
+            yield self.read()
+        finally:
+            lock.close()
+
+    def change(self, *, add: Digest | None = None, remove: Digest | None = None) -> bool:
+        """Durable on return; False if nothing was to be changed.
+
+        Raises TryLater, StoreError: as `held` and `read` do, or nothing could be written.
+        """
+        with self.held() as pinned:
+            wanted = (pinned | {add} if add else pinned) - {remove}
+            if wanted == pinned:
+                return False
+            if len(wanted) > PINS_MAX:
+                raise StoreError(f"a store has at most {PINS_MAX} pins", code="STORE-PINS")
+            self._write("".join(f"{digest}\n" for digest in sorted(wanted)))
+            return True
+
+    def _write(self, text: str) -> None:
+        beside = self._path.with_name("pins.new")
+        with disk_errors("writing the pins", self._root):
+            self._disk.write(beside, memoryview(text.encode()))
+            self._disk.sync(beside)
+            self._disk.replace(beside, self._path)
+            self._disk.sync_directory(self._root)
+
+    def _taken(self) -> Lock:
+        never = threading.Event()
+        for _ in range(_TRIES):
+            with disk_errors("locking the pins", self._root):
+                lock = self._disk.lock(self._root / "pins.lock")
+            if lock is not None:
+                return lock
+            never.wait(_WAIT_S)
+        raise TryLater(
+            "somebody else has been changing what this store keeps for ten seconds",
+            code="PINS-BUSY",
+            likely="the node here is removing what is not needed any more",
+            do="try again in a minute",
+        )

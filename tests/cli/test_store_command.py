@@ -1,0 +1,114 @@
+"""`p2ptrain store`, over a home as its organiser published it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.cli.main import main
+from p2ptrain.node.home import Home, sole_use
+from p2ptrain.store import Store, digest_of
+from tests.node.published import BLOCKS, publish
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    publish(home)
+    return home
+
+
+def run(capsys: pytest.CaptureFixture[str], home: Home, *words: str) -> tuple[int, str, str]:
+    code = main(["store", *words, "--home", str(home.root)])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_du_tells_what_takes_how_much(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, home, "du", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert {kind: each["blobs"] for kind, each in told["kinds"].items()} == {
+        "data": 0,
+        "index": 1,
+        "snapshot": 1,
+        "tokenizer": 1,
+    }
+    assert told["kinds"]["data"]["chunks"] == BLOCKS + 2
+    assert told["bytes"] == sum(each["bytes"] for each in told["kinds"].values())
+    code, out, _ = run(capsys, home, "du")
+    assert code == 0
+    assert out.splitlines()[-1].startswith("in all")
+
+
+def test_du_and_check_work_while_a_node_runs(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sole_use(home), Store(home.store):
+        assert run(capsys, home, "du")[0] == 0
+        code, out, _ = run(capsys, home, "check")
+    assert code == 0
+    assert out.startswith("all ")
+
+
+def test_check_names_what_is_damaged(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    with Store(home.store) as store:
+        victim = store.put_chunk(b"sound")
+        store.chunk_path(victim).write_bytes(b"rotten")
+    code, _, err = run(capsys, home, "check")
+    assert code == 4
+    assert "CKPT-HASH" in err
+    assert victim in err
+
+
+def test_gc_removes_what_the_run_does_not_need(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Store(home.store) as store:
+        garbage = store.put_chunk(b"garbage")
+        pinned = store.put_chunk(b"dear to somebody")
+    assert run(capsys, home, "pin", pinned)[1] == "pinned\n"
+    assert run(capsys, home, "pin", pinned)[1] == "it is pinned already\n"
+    code, out, _ = run(capsys, home, "gc", "--json")
+    assert (code, json.loads(out)["chunks"]) == (0, 1)
+    with Store(home.store) as store:
+        assert not store.has_chunk(garbage)
+        assert store.has_chunk(pinned)
+    assert run(capsys, home, "unpin", pinned)[0] == 0
+    assert run(capsys, home, "gc")[1].startswith("removed ")
+    assert run(capsys, home, "unpin", pinned)[1] == "it is not pinned\n"
+    with Store(home.store) as store:
+        assert not store.has_chunk(pinned)
+
+
+def test_gc_keeps_its_hands_off_a_node_that_runs(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sole_use(home):
+        code, _, err = run(capsys, home, "gc")
+    assert code == 8
+    assert "already running" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pin", "snapshot"], "is no digest"),
+        (["gc", "--keep-snapshots", "all"], "nothing to remove"),
+        (["gc", "--keep-snapshots", "-1"], "no number"),
+        (["gc", "--data-cache", "8"], "no size"),
+    ],
+)
+def test_wrong_words_are_told(
+    home: Home, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    code, _, err = run(capsys, home, *words)
+    assert code == 2
+    assert said in err.replace("is not a size", "is no size")
+
+
+def test_a_pin_may_come_before_what_it_pins(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, home, "pin", digest_of(b"later"))[0] == 0
+    assert run(capsys, home, "du")[1].rstrip().endswith("1 pinned")

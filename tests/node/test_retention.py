@@ -1,0 +1,159 @@
+"""What is kept for the run, and that the rest goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import ChunkCorrupt
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.leases import Leases
+from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.state_bytes import digest_state
+from p2ptrain.ledger.values import Commit, Participant, SnapshotRef
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.retention import (
+    cached_blocks_max,
+    keep_store_small,
+    kept_blobs,
+    kept_data,
+    roots,
+)
+from p2ptrain.run import DataIndex
+from p2ptrain.store import digest_of
+from tests.node.published import policy
+from tests.node.rig import Rig, entry_of, opening, rig, settled
+from tests.node.test_data import know_data
+
+
+def update(step: int) -> Digest:
+    return digest_of(b"update %d" % step)
+
+
+def committed(r: Rig, step: int, snapshot: SnapshotRef | None = None) -> None:
+    """One outer step, opened and committed, with the update's bytes in the store."""
+    me, blocks = r.parts.me, r.parts.ledger.rules.blocks_per_lease
+    tokens = blocks * r.parts.ledger.rules.tokens_per_block
+    state = r.decide(opening(r.parts.ledger.state, Participant(me, tokens, blocks)))
+    assert state.step == step
+    r.parts.store.put_chunk(b"update %d" % step)
+    r.decide(commit(state, step, snapshot))
+
+
+def commit(state: LedgerState, step: int, snapshot: SnapshotRef | None) -> Commit:
+    assert state.roster is not None
+    named = None if snapshot is None else digest_state(state)
+    return Commit(step, state.roster.attempt, update(step), snapshot, named)
+
+
+def snapshot(parts: Parts, step: int) -> SnapshotRef:
+    return SnapshotRef(step, parts.store.put_chunk(b"snapshot %d" % step))
+
+
+async def test_the_newest_snapshots_and_the_updates_since_the_oldest_of_them_are_kept(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
+        manifest = r.run.manifest
+        named = {manifest.data.index, manifest.tokenizer}
+        snapshots = {step: snapshot(r.parts, step) for step in (2, 4)}
+        for step in range(6):
+            committed(r, step, snapshots.get(step))
+        chain = r.parts.ledger.chain
+        two, four = snapshots[2].digest, snapshots[4].digest
+        late = {update(4), update(5)}
+        since_two = {update(2), update(3), *late}
+        everything = {update(0), update(1), *since_two}
+        assert set(kept_blobs(manifest, chain, 1)) == {*named, four, *late}
+        assert set(kept_blobs(manifest, chain, 2)) == {*named, two, four, *since_two}
+        assert set(kept_blobs(manifest, chain, 3)) == {
+            *named,
+            *(manifest.genesis, two, four),
+            *everything,
+        }
+        assert set(kept_blobs(manifest, chain[:2], 1)) == {*named, manifest.genesis, update(0)}
+
+
+async def test_of_the_data_what_is_needed_soonest_is_kept(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        index, rules = know_data(r), r.parts.ledger.rules
+        last = rules.blocks - 1
+        book = Leases({r.parts.me: (7, 9)}, returned=(3,), next_block=last)
+        kept = kept_data(index, book, rules, 5)
+        soonest = [index.train[block] for block in (7, 9, 3, last, 0)]
+        assert kept == [*index.validation, *soonest]
+        assert len(kept_data(index, book, rules, 10**9)) == len(index.validation) + rules.blocks
+        assert kept_data(index, book, rules, None) == [*index.validation, *index.train]
+
+
+async def test_a_seed_keeps_all_data_and_others_what_fits(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        block_bytes = 4 * r.run.manifest.data.block_tokens
+        config = NodeConfig(tmp_path, data_cache_bytes=3 * block_bytes)
+        assert cached_blocks_max(config, r.run.manifest) == 3
+        assert cached_blocks_max(replace(config, seed=True), r.run.manifest) is None
+
+
+async def test_what_this_node_voted_for_is_kept_though_it_is_not_decided(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r:
+        index, ledger = know_data(r), r.parts.ledger
+        me, blocks = r.parts.me, ledger.rules.blocks_per_lease
+        tokens = blocks * ledger.rules.tokens_per_block
+        state = r.decide(opening(ledger.state, Participant(me, tokens, blocks)))
+        assert update(0) not in roots(r.run.manifest, ledger, index, r.parts.config).blobs
+        ledger._instance = ledger._next_instance()
+        ledger._instance.acceptor.accept(0, entry_of(state, commit(state, 0, None)))
+        assert update(0) in roots(r.run.manifest, ledger, index, r.parts.config).blobs
+
+
+async def test_when_a_snapshot_is_certified_what_is_older_than_needed_goes(tmp_path: Path) -> None:
+    async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
+        store, index = r.parts.store, know_data(r)
+        r.parts.config = replace(r.parts.config, keep_snapshots=1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_store_small, r.parts)
+            for step in (0, 1):
+                committed(r, step)
+            await grown(r, 2)
+            await settled(lambda: len(r.said("collected")) == 1)
+            await grown(r, 3)
+            await settled(lambda: len(r.said("collected")) == 2)
+            nursery.cancel_scope.cancel()
+        assert [step for step in range(4) if store.has_chunk(update(step))] == [3]
+        assert all(store.has_chunk(block) for block in (*index.validation, *index.train))
+
+
+async def grown(r: Rig, step: int) -> None:
+    """A step whose Commit certifies a snapshot."""
+    r.parts.outer.step = step + 1
+    committed(r, step, snapshot(r.parts, step))
+    r.parts.changes.ring()
+
+
+async def test_who_keeps_everything_collects_nothing(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        r.parts.config = replace(r.parts.config, keep_snapshots=None)
+        with trio.fail_after(1):
+            await keep_store_small(r.parts)
+
+
+async def test_a_damaged_root_stops_the_collection_and_nothing_else(tmp_path: Path) -> None:
+    async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
+        know_data(r)
+        index = r.run.manifest.data.index
+        path = r.parts.store.chunk_path(index)
+        path.unlink()  # The file is shared with other tests' stores.
+        path.write_bytes(b"rotten")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_store_small, r.parts)
+            r.parts.outer.step = 1
+            committed(r, 0, snapshot(r.parts, 0))
+            r.parts.changes.ring()
+            await settled(partial(r.said, "not-collected"))
+            nursery.cancel_scope.cancel()
+        assert r.said("not-collected")[0]["code"] == ChunkCorrupt.default_code
+        assert isinstance(r.parts.data, DataIndex)

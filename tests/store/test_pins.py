@@ -1,0 +1,91 @@
+"""What an owner pins stays, and nobody else's list is taken for it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.errors import StoreError, TryLater
+from p2ptrain.store import LocalDisk, MemoryDisk, Pins, PowerCut, Store, digest_of
+from p2ptrain.store import pins as module
+
+ROOT = Path("/store")
+ONE, OTHER = digest_of(b"one"), digest_of(b"other")
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    disk = MemoryDisk()
+    disk.make_directories(ROOT)
+    return disk
+
+
+def test_pins_are_added_once_and_removed_once(disk: MemoryDisk) -> None:
+    pins = Pins(ROOT, disk)
+    assert pins.read() == frozenset()
+    assert [pins.change(add=ONE), pins.change(add=ONE), pins.change(add=OTHER)] == [
+        True,
+        False,
+        True,
+    ]
+    assert Pins(ROOT, disk).read() == {ONE, OTHER}
+    assert [pins.change(remove=ONE), pins.change(remove=ONE)] == [True, False]
+    assert pins.read() == {OTHER}
+
+
+def test_a_crash_leaves_the_old_pins_or_the_new_ones() -> None:
+    seen = set()
+    for cut_at, luck in itertools.product(range(1, 6), range(20)):
+        disk = MemoryDisk()
+        disk.make_directories(ROOT)
+        Pins(ROOT, disk).change(add=ONE)
+        disk.fail_at = len(disk.writes) + cut_at
+        with suppress(PowerCut):
+            Pins(ROOT, disk).change(add=OTHER)
+        seen.add(Pins(ROOT, disk.reboot(random.Random(luck))).read())
+    assert seen == {frozenset({ONE}), frozenset({ONE, OTHER})}
+
+
+@pytest.mark.parametrize("content", [b"no digest\n", b"\xff\xfe", b"ab" * 31 + b"\n"])
+def test_a_damaged_list_is_no_list(disk: MemoryDisk, content: bytes) -> None:
+    disk.write(ROOT / "pins", memoryview(content))
+    with pytest.raises(StoreError) as caught:
+        Pins(ROOT, disk).read()
+    assert caught.value.code == "STORE-PINS"
+
+
+def test_there_are_only_so_many(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PINS_MAX", 1)
+    pins = Pins(ROOT, disk)
+    pins.change(add=ONE)
+    with pytest.raises(StoreError):
+        pins.change(add=OTHER)
+    assert pins.read() == {ONE}
+
+
+def test_who_finds_the_pins_in_use_is_told_to_try_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TRIES", 2)
+    pins = Pins(tmp_path, LocalDisk())
+    with pins.held(), pytest.raises(TryLater) as caught:
+        Pins(tmp_path, LocalDisk()).change(add=ONE)
+    assert caught.value.code == "PINS-BUSY"
+    assert pins.change(add=ONE)
+
+
+def test_a_collection_spares_what_is_pinned_with_all_its_chunks(disk: MemoryDisk) -> None:
+    store = Store(ROOT, disk=disk, chunk_bytes=1024)
+    kept, lost = (store.put_blob("update", [seed * 3000], {}) for seed in (b"k", b"l"))
+    Pins(ROOT, disk).change(add=kept)
+    store.collect_garbage([])  # spares what is new
+    store.collect_garbage([])
+    assert store.read_blob(kept) == b"k" * 3000
+    assert not store.holds_blob(lost)
+    store.lasting.change(remove=kept)
+    store.collect_garbage([])
+    assert not store.holds_blob(kept)
