@@ -50,7 +50,7 @@ from p2ptrain.ledger.pace import earliest
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, apply
 from p2ptrain.ledger.tally import Tally
-from p2ptrain.ledger.values import Certified, Value
+from p2ptrain.ledger.values import Certified, Commit, Value
 from p2ptrain.ledger.verify import Verify, check_certified
 from p2ptrain.ledger.view import View
 from p2ptrain.ledger.witness import HEIGHTS_KEPT, statements_in, statements_of

@@ -83,7 +83,7 @@ def roots(manifest: RunManifest, ledger: Ledger, data: DataIndex, config: NodeCo
     """
     assert config.keep_snapshots is not None, "who keeps everything collects nothing"
     under_way = (*ledger.voted_for(), *ledger.view.held)
-    blobs = (*kept_blobs(manifest, ledger.chain, config.keep_snapshots), *under_way)
+    blobs = (*kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots), *under_way)
     blocks_max = cached_blocks_max(config, manifest)
     return Roots(blobs, kept_data(data, ledger.state.lease_book, ledger.rules, blocks_max))
 

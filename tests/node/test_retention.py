@@ -63,7 +63,7 @@ async def test_the_newest_snapshots_and_the_updates_since_the_oldest_of_them_are
         snapshots = {step: snapshot(r.parts, step) for step in (2, 4)}
         for step in range(6):
             committed(r, step, snapshots.get(step))
-        chain = r.parts.ledger.chain
+        chain = r.parts.ledger.kept.entries
         two, four = snapshots[2].digest, snapshots[4].digest
         late = {update(4), update(5)}
         since_two = {update(2), update(3), *late}

@@ -49,7 +49,7 @@ async def test_a_joiner_finds_what_it_needs_among_nodes_that_keep_one_snapshot(
 ) -> None:
     async with swarm(tmp_path, later=("dan",), keep_snapshots=1, steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(1))
-        first = s["ann"].parts.ledger.updates[0].update
+        first = s["ann"].parts.ledger.kept.updates[0].update
         await s.until(lambda: not any(node.parts.store.has_chunk(first) for node in s.up))
         await s.start("dan")
         await s.until(lambda: s.credits("dan"))
