@@ -14,7 +14,7 @@ from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ledger.canonical import canonical, parse, read_int, read_map
 from p2ptrain.ledger.evidence import Statement
 from p2ptrain.ledger.messages import MESSAGE_BYTES_MAX, Accepted
-from p2ptrain.ledger.reading import entry_from_plain
+from p2ptrain.ledger.reading import accepted_from_plain
 from p2ptrain.ledger.values import Entry
 
 
@@ -33,11 +33,12 @@ class Acceptor:
         self.promised = round
         return self._promise_record()
 
-    def accept(self, round: int, entry: Entry) -> bytes:
+    def accept(self, round: int, entry: Entry, signature: bytes) -> bytes:
+        """Vote for `entry`, for which the proposer of `round` has voted with `signature`."""
         if not self.may_accept(round, entry):
             raise LocalProtocolError(f"round {round} contradicts what was promised or accepted")
         self.promised = round
-        self.accepted = Accepted(round, entry)
+        self.accepted = Accepted(round, entry, signature)
         return self._accept_record(self.accepted)
 
     def may_accept(self, round: int, entry: Entry) -> bool:
@@ -65,11 +66,12 @@ class Acceptor:
         return records
 
     def _promise_record(self) -> bytes:
-        return canonical({"height": self.height, "round": self.promised, "entry": None})
+        return canonical({"height": self.height, "round": self.promised, "accepted": None})
 
     def _accept_record(self, accepted: Accepted) -> bytes:
-        entry = accepted.entry.plain()
-        return canonical({"height": self.height, "round": accepted.round, "entry": entry})
+        return canonical(
+            {"height": self.height, "round": accepted.round, "accepted": accepted.plain()}
+        )
 
 
 def recall(records: Iterable[bytes], *, after_height: int) -> dict[int, Acceptor]:
@@ -80,22 +82,23 @@ def recall(records: Iterable[bytes], *, after_height: int) -> dict[int, Acceptor
     """
     acceptors: dict[int, Acceptor] = {}
     for record in records:
-        height, round, entry = _read(record)
+        height, round, accepted = _read(record)
         if height <= after_height:
             continue
         acceptor = acceptors.setdefault(height, Acceptor(height))
         acceptor.promised = max(acceptor.promised, round)
-        if entry is not None and (acceptor.accepted is None or acceptor.accepted.round <= round):
-            acceptor.accepted = Accepted(round, entry)
+        if accepted is not None and (acceptor.accepted is None or acceptor.accepted.round <= round):
+            acceptor.accepted = accepted
     return acceptors
 
 
-def _read(record: bytes) -> tuple[int, int, Entry | None]:
+def _read(record: bytes) -> tuple[int, int, Accepted | None]:
     try:
         plain = parse(record, bytes_max=MESSAGE_BYTES_MAX)
-        fields = read_map(plain, fields=frozenset({"height", "round", "entry"}))
+        fields = read_map(plain, fields=frozenset({"height", "round", "accepted"}))
         height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
-        entry = None if fields["entry"] is None else entry_from_plain(fields["entry"])
+        said = fields["accepted"]
+        accepted = None if said is None else accepted_from_plain(said)
     except RemoteProtocolError as exc:
         raise LocalProtocolError("the log of votes holds a record that is not ours") from exc
-    return height, round, entry
+    return height, round, accepted

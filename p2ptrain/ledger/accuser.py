@@ -6,18 +6,20 @@ mean nothing, can fill no memory, and there is at most one piece of evidence for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.effects import Accuse, Announce, Effect, Note
 from p2ptrain.ledger.evidence import Evidence, Statement, check_evidence
-from p2ptrain.ledger.messages import Accusation
+from p2ptrain.ledger.messages import Accusation, Message
+from p2ptrain.ledger.quorum import proposer
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Certified, Entry, Roster
 from p2ptrain.ledger.verify import Verify
 from p2ptrain.ledger.view import View
-from p2ptrain.ledger.witness import Witness
+from p2ptrain.ledger.witness import HEIGHTS_KEPT, Witness, statements_in
 
 
 class Accuser:
@@ -33,12 +35,23 @@ class Accuser:
         self._view = view
         self._witness = Witness(rules, verify)
         self._voters_ever = {*rules.founders, *state.voters, *state.tokens_by_peer}
+        self._voters_at = {state.height + 1: state.voters}
 
-    def entered(self, entry: Entry) -> None:
-        """`entry` is the next of the chain."""
+    def entered(self, entry: Entry, voters: tuple[PeerId, ...]) -> None:
+        """`entry` is the next of the chain; `voters` decide the one after it."""
         self._witness.entered(entry.height)
+        self._voters_at[entry.height + 1] = voters
+        self._voters_at.pop(entry.height + 1 - HEIGHTS_KEPT, None)
         if isinstance(entry.value, Roster):
             self._voters_ever.update(entry.value.voters)
+
+    def read(
+        self, sender: PeerId, message: Message, height: int
+    ) -> Iterator[tuple[PeerId, Statement]]:
+        """What is signed in a message about the height under way, or about a recent one."""
+        voters = self._voters_at.get(height)
+        if voters is not None:
+            yield from statements_in(sender, message, partial(proposer, voters, height))
 
     def listen(
         self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool

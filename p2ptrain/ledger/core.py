@@ -53,7 +53,7 @@ from p2ptrain.ledger.tally import Tally
 from p2ptrain.ledger.values import Certified, Commit, Value
 from p2ptrain.ledger.verify import Verify, check_certified
 from p2ptrain.ledger.view import View
-from p2ptrain.ledger.witness import HEIGHTS_KEPT, statements_in, statements_of
+from p2ptrain.ledger.witness import statements_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +217,13 @@ class Ledger:
             return self._stop_voting(f"another process sent a {kind} as {self.me}")
         due = self.state.height + 1
         if message.height == due:
-            effects = self._listen(due, statements_in(sender, message))
+            effects = self._listen(due, self._accuser.read(sender, message, due))
             return effects + self._instance.receive(sender, message, now)
         if message.height < due:
             if isinstance(message, Prepare | Propose):
                 return [Send(sender, self.page(message.height))]
-            recent = message.height + HEIGHTS_KEPT > due
-            return self._listen(message.height, statements_in(sender, message)) if recent else []
+            height = message.height
+            return self._listen(height, self._accuser.read(sender, message, height))
         if self.state.is_member(sender):
             self._ahead[sender] = message
         self._catchup.heard(sender, message.height - 1, self.state.height, now)
@@ -372,7 +372,7 @@ class Ledger:
 
     def _append(self, certified: Certified, state: LedgerState) -> None:
         self.kept.append(certified)
-        self._accuser.entered(certified.entry)
+        self._accuser.entered(certified.entry, state.voters)
         self.state = state
 
     def _next_instance(self) -> Instance:

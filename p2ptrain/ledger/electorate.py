@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger import quorum
-from p2ptrain.ledger.messages import Accepted, Promise, PromiseProof
+from p2ptrain.ledger.messages import Accepted, Promise, PromiseProof, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.values import (
     Certificate,
@@ -24,6 +24,9 @@ from p2ptrain.ledger.values import (
 from p2ptrain.ledger.verify import Verify
 
 Sign = Callable[[bytes], bytes]
+
+PROPOSALS_KEPT = 64
+"""Proposals of one height whose signature is known to be good; then they are checked anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,9 @@ class Electorate:
     verify: Verify
     silent: bool = False
     names: frozenset[PeerId] = field(init=False)
+    _genuine: set[tuple[int, Digest, bytes]] = field(
+        init=False, default_factory=set, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", frozenset(self.voters))
@@ -51,7 +57,7 @@ class Electorate:
         return self.me in self.names and not self.silent
 
     def proposer(self, round: int) -> PeerId:
-        return self.voters[(self.height + round) % len(self.voters)]
+        return quorum.proposer(self.voters, self.height, round)
 
     def reached(self, present: AbstractSet[PeerId]) -> bool:
         """Whether `present`, voters all of them, are a quorum. Asked at each vote, so only
@@ -75,6 +81,29 @@ class Electorate:
             return "its sender is not a voter of this height"
         return "" if self.verify(sender, vote.message, vote.signature) else "its signature is wrong"
 
+    def proposal(
+        self, round: int, entry: Entry, promises: tuple[PromiseProof, ...] = ()
+    ) -> Propose:
+        """What this voter asks the others for. It has accepted `entry` durably, or is about to,
+        before this leaves.
+        """
+        return Propose(round, entry, self.vote(round, entry).signature, promises)
+
+    def proposed(self, round: int, entry: Digest, signature: bytes) -> bool:
+        """Whether the proposer of `round` has voted for `entry` in it. The same proposal stands in
+        many promises, and is checked once.
+        """
+        proposal = (round, entry, signature)
+        if proposal in self._genuine:
+            return True
+        message = vote_message(self.rules.run, self.height, round, entry)
+        if not self.verify(self.proposer(round), message, signature):
+            return False
+        if len(self._genuine) >= PROPOSALS_KEPT:
+            self._genuine.clear()
+        self._genuine.add(proposal)
+        return True
+
     def promise(self, round: int, accepted: Accepted | None) -> Promise:
         signature = self.sign(self._promise_message(round, _summary(accepted)))
         return Promise(self.height, round, accepted, signature)
@@ -85,8 +114,20 @@ class Electorate:
         accepted = promise.accepted
         if accepted is not None and not self._fits(accepted, promise.round):
             return "what it says was accepted does not belong there"
+        fault = self.claim_fault(promise.round, proof_of(sender, promise))
+        if fault:
+            return fault
         message = self._promise_message(promise.round, _summary(accepted))
         return "" if self.verify(sender, message, promise.signature) else "its signature is wrong"
+
+    def claim_fault(self, round: int, proof: PromiseProof) -> str:
+        """Why what a promise of `round` says was accepted cannot have been; empty if it can."""
+        last, entry, proposed = proof.accepted_round, proof.accepted, proof.proposed
+        if last is None or entry is None or proposed is None:
+            return ""
+        if last >= round or not self.proposed(last, entry, proposed):
+            return f"what {proof.voter} says it had accepted was not proposed"
+        return ""
 
     def proofs_fault(self, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
         """Why these promises do not entitle `entry` to be proposed in `round`; empty if they do."""
@@ -94,15 +135,21 @@ class Electorate:
         if len(names) != len(proofs) or not names <= self.names or not self.reached(names):
             return "it does not come with the promises of a quorum"
         for proof in proofs:
-            message = self._promise_message(round, (proof.accepted_round, proof.accepted))
-            if not self.verify(proof.voter, message, proof.signature):
-                return f"the promise of {proof.voter} is not genuine"
+            fault = self._proof_fault(round, proof)
+            if fault:
+                return fault
         forced = forced_by(proofs)
         return "" if forced in (None, entry.digest) else f"it should propose entry {forced}"
 
     def certified(self, round: int, entry: Entry, votes: Mapping[PeerId, bytes]) -> Certified:
         certificate = Certificate(self.height, round, entry.digest, tuple(sorted(votes.items())))
         return Certified(entry, certificate)
+
+    def _proof_fault(self, round: int, proof: PromiseProof) -> str:
+        message = self._promise_message(round, (proof.accepted_round, proof.accepted))
+        if not self.verify(proof.voter, message, proof.signature):
+            return f"the promise of {proof.voter} is not genuine"
+        return self.claim_fault(round, proof)
 
     def _fits(self, accepted: Accepted, round: int) -> bool:
         entry = accepted.entry
@@ -113,7 +160,9 @@ class Electorate:
 
 
 def proof_of(voter: PeerId, promise: Promise) -> PromiseProof:
-    return PromiseProof(voter, *_summary(promise.accepted), promise.signature)
+    accepted = promise.accepted
+    proposed = None if accepted is None else accepted.signature
+    return PromiseProof(voter, *_summary(accepted), proposed, promise.signature)
 
 
 def forced_by(proofs: Sequence[PromiseProof]) -> Digest | None:
@@ -122,7 +171,7 @@ def forced_by(proofs: Sequence[PromiseProof]) -> Digest | None:
     It may have been chosen already; every quorum of promises contains a voter who would know. None
     if nobody had accepted anything, and then the proposer is free. A proposer that lied may have
     had two entries accepted in that round: then the one that more voters name. If quorums are two
-    thirds, only that one can have been chosen.
+    thirds, only that one can have been chosen; and these promises prove that it lied.
     """
     accepted = [(p.accepted_round, p.accepted) for p in proofs if p.accepted_round is not None]
     highest = max((round for round, _ in accepted), default=None)

@@ -90,7 +90,7 @@ class Instance:
             case Promise():
                 return self._on_promise(sender, message)
             case Propose():
-                return self._on_propose(sender, message)
+                return self._on_propose(message)
             case Accept():
                 return self._on_accept(sender, message)
             case Refused():
@@ -121,32 +121,42 @@ class Instance:
         fault = self._leading.take_promise(sender, promise)
         return [Note(f"a promise of {sender} does not count: {fault}")] if fault else []
 
-    def _on_propose(self, sender: PeerId, message: Propose) -> list[Effect]:
-        entry, accepted = message.entry, self.acceptor.accepted
-        fault = self._leader_fault(sender, message.round)
-        if fault or entry.parent != self.electorate.parent:
-            return [Note(f"{sender} proposes in round {message.round}: {fault or 'another chain'}")]
-        if accepted is not None and accepted.round == message.round:
-            return self._on_proposed_again(sender, message, accepted)
-        if message.round < self.acceptor.promised:
-            return [self._refusal(sender, message.round, "a later round is promised")]
-        if message == self.pending:
+    def _on_propose(self, message: Propose) -> list[Effect]:
+        """The proposer's signature says who proposes; it does not matter who passes it on."""
+        accepted, round = self.acceptor.accepted, message.round
+        proposer = self.electorate.proposer(round)
+        if message == self.pending or proposer == self.electorate.me:
             return []
-        if message.round > 0:
-            fault = self.electorate.proofs_fault(message.round, entry, message.promises)
+        fault = self._proposal_fault(message)
+        if fault:
+            return [Note(f"a proposal for {proposer}'s round {round} does not count: {fault}")]
+        if accepted is not None and accepted.round == round:
+            return self._on_proposed_again(proposer, message, accepted)
+        if round < self.acceptor.promised:
+            return [self._refusal(proposer, round, "a later round is promised")]
+        if round > 0:
+            fault = self.electorate.proofs_fault(round, message.entry, message.promises)
             if fault:
-                return [Note(f"{sender} proposes in round {message.round}: {fault}")]
-        self._enter(message.round)
+                return [Note(f"{proposer} proposes in round {round}: {fault}")]
+        self._enter(round)
         self.pending = message
         return []
 
+    def _proposal_fault(self, message: Propose) -> str:
+        entry, round = message.entry, message.round
+        if not self.electorate.proposed(round, entry.digest, message.signature):
+            return "its proposer has not signed it"
+        if entry.parent != self.electorate.parent:
+            return "it is of another chain"
+        return "that round is absurd" if round > self.round + ROUND_JUMP_MAX else ""
+
     def _on_proposed_again(
-        self, sender: PeerId, message: Propose, accepted: Accepted
+        self, proposer: PeerId, message: Propose, accepted: Accepted
     ) -> list[Effect]:
         if message.entry != accepted.entry:
-            return [Note(f"{sender} proposes two entries in round {message.round}")]
+            return [Note(f"{proposer} proposes two entries in round {message.round}")]
         vote = self.electorate.vote(message.round, message.entry)
-        return [Send(sender, Accept(vote))]
+        return [Send(proposer, Accept(vote))]
 
     def _on_accept(self, sender: PeerId, message: Accept) -> list[Effect]:
         fault = self._leading.take_vote(sender, message.vote)
@@ -209,7 +219,7 @@ class Instance:
         self._fetch.stop()
         if verdict.answer is Answer.NO:
             return self._refuse(proposer, proposal.round, verdict)
-        record = self.acceptor.accept(proposal.round, proposal.entry)
+        record = self.acceptor.accept(proposal.round, proposal.entry, proposal.signature)
         vote = self.electorate.vote(proposal.round, proposal.entry)
         return [Persist(record), Send(proposer, Accept(vote))]
 
@@ -296,12 +306,12 @@ class Instance:
 
         accepted = self.acceptor.accepted
         if self.round == 0 and accepted is not None:
-            return self._propose(Propose(0, accepted.entry), counsel, now)
+            return self._propose(self.electorate.proposal(0, accepted.entry), counsel, now)
         forced, promises = self._leading.choice(unusable)
         entry = self._entry(counsel) if forced is None else forced
         if entry is None:
             return []
-        return self._propose(Propose(self.round, entry, promises), counsel, now)
+        return self._propose(self.electorate.proposal(self.round, entry, promises), counsel, now)
 
     def _entry(self, counsel: Counsel) -> Entry | None:
         if counsel.wish is None:
@@ -311,14 +321,15 @@ class Instance:
     def _propose(self, proposal: Propose, counsel: Counsel, now: float) -> list[Effect]:
         """Accept it here, durably, and only then ask others to (SPEC.md R4)."""
         effects: list[Effect] = []
-        if self.acceptor.accepted != Accepted(proposal.round, proposal.entry):
+        mine = Accepted(proposal.round, proposal.entry, proposal.signature)
+        if self.acceptor.accepted != mine:
             verdict = counsel.judge(proposal.entry.value, _is_forced(proposal))
             if verdict.answer is not Answer.YES:
                 return self._wait(verdict, self.electorate.me, counsel, now)
-            effects.append(Persist(self.acceptor.accept(proposal.round, proposal.entry)))
+            effects.append(Persist(self.acceptor.accept(mine.round, mine.entry, mine.signature)))
         self._fetch.stop()
         self.stage = Stage.PROPOSED
-        self._leading.propose(proposal, self.electorate.vote(proposal.round, proposal.entry))
+        self._leading.propose(proposal, self.electorate.me)
         self._resend.start(now)
         self.outcome = self._leading.outcome()
         return [*effects, *self._leading.to_silent()]

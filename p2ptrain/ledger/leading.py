@@ -80,12 +80,12 @@ class Leading:
 
     # ── votes ────────────────────────────────────────────────────────────────────────────────────
 
-    def propose(self, proposal: Propose, own: Vote) -> None:
-        """From now on this round stands for `proposal`. The own vote is durable already."""
+    def propose(self, proposal: Propose, me: PeerId) -> None:
+        """From now on this round stands for `proposal`, which has the own vote, durable already."""
         assert self.proposal is None
         assert proposal.round == self.round
         self.proposal = proposal
-        self._votes = {own.voter: own.signature}
+        self._votes = {me: proposal.signature}
 
     def take_vote(self, sender: PeerId, vote: Vote) -> str:
         """Count a vote. Returns why it does not count, or nothing."""

@@ -6,9 +6,10 @@
     anybody ──EntriesRequest──► anybody ──Entries──►           catching up; or Pruned
     anybody ──Accusation──► everybody                          two contradicting signatures
 
-A message is canonical JSON: {"kind": …, its fields}. Promises and votes are signed, everything else
-is as good as its contents: an Outcome or an Accusation proves itself, and the network authenticates
-the sender.
+A message is canonical JSON: {"kind": …, its fields}. Promises, votes and proposals are signed,
+everything else is as good as its contents: an Outcome or an Accusation proves itself, and the
+network authenticates the sender. A proposal's signature is its proposer's own vote for it, which it
+has given before it asks for others; whoever claims to have accepted an entry shows that vote.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.canonical import spell_signature
 from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.values import Certified, Entry, Vote
 
@@ -37,10 +39,16 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What a voter had accepted last, and in which round."""
+    """What a voter had accepted last, and in which round. `signature` is that of the vote of the
+    round's proposer.
+    """
 
     round: int
     entry: Entry
+    signature: bytes
+
+    def plain(self) -> list[object]:
+        return [self.round, self.entry.plain(), spell_signature(self.signature)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +63,26 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class PromiseProof:
-    """A promise as third parties need it: the entry by its digest."""
+    """A promise as third parties need it: the entry by its digest. `proposed` is the signature of
+    the vote of the accepted entry's proposer.
+    """
 
     voter: PeerId
     accepted_round: int | None
     accepted: Digest | None
+    proposed: bytes | None
     signature: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Please accept `entry`. In rounds after the first a quorum's promises show what is free."""
+    """Please accept `entry`, as the proposer has: `signature` is that of its vote. In rounds after
+    the first a quorum's promises show what is free.
+    """
 
     round: int
     entry: Entry
+    signature: bytes
     promises: tuple[PromiseProof, ...] = ()
 
     @property

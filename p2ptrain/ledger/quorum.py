@@ -1,4 +1,4 @@
-"""When the voices of some voters are enough to speak for all.
+"""When the voices of some voters are enough to speak for all, and whose turn it is to propose.
 
 Any two sets for which `reached` is true share a voter; everything in SPEC.md rests on that. An
 exact half counts if the first-ranked voter is in it (dynamic linear voting): two such halves share
@@ -11,6 +11,11 @@ from collections.abc import Collection, Sequence
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.rules import QuorumPolicy
+
+
+def proposer(voters: Sequence[PeerId], height: int, round: int) -> PeerId:
+    """Whose turn it is in `round` of `height`."""
+    return voters[(height + round) % len(voters)]
 
 
 def reached(policy: QuorumPolicy, voters: Sequence[PeerId], present: Collection[PeerId]) -> bool:

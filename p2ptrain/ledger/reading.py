@@ -18,6 +18,7 @@ from p2ptrain.ledger.canonical import (
     read_peer,
     read_signature,
 )
+from p2ptrain.ledger.messages import Accepted
 from p2ptrain.ledger.values import (
     MEMBERS_MAX,
     Certificate,
@@ -63,11 +64,17 @@ def _certificate_from_plain(plain: object) -> Certificate:
     fields = read_map(plain, fields=frozenset({"height", "round", "entry", "votes"}))
     votes = []
     for pair in read_list(fields["votes"], "votes", length_max=MEMBERS_MAX):
-        voter, signature = _exactly(pair, 2, "a vote")
+        voter, signature = read_exactly(pair, 2, "a vote")
         votes.append((read_peer(voter, "voter"), read_signature(signature, "signature")))
     height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
     entry = read_digest(fields["entry"], "entry")
     return _built(lambda: Certificate(height, round, entry, tuple(votes)))
+
+
+def accepted_from_plain(plain: object) -> Accepted:
+    number, entry, signature = read_exactly(plain, 3, "what was accepted")
+    signed = read_signature(signature, "signature")
+    return Accepted(read_int(number, "round"), entry_from_plain(entry), signed)
 
 
 _ROSTER_FIELDS = frozenset({"kind", "step", "attempt", "voters", "learners", "participants"})
@@ -79,7 +86,7 @@ def _roster_from_plain(plain: object) -> Roster:
     step, attempt = read_int(fields["step"], "step"), read_int(fields["attempt"], "attempt")
     participants = []
     for triple in read_list(fields["participants"], "participants", length_max=MEMBERS_MAX):
-        peer, tokens, blocks = _exactly(triple, 3, "a participant")
+        peer, tokens, blocks = read_exactly(triple, 3, "a participant")
         numbers = read_int(tokens, "tokens"), read_int(blocks, "blocks")
         participants.append(_participant(read_peer(peer, "participant"), *numbers))
     voters, learners = _peers(fields["voters"], "voters"), _peers(fields["learners"], "learners")
@@ -104,7 +111,7 @@ def _commit_from_plain(plain: object) -> Commit:
 def snapshot_from_plain(plain: object) -> SnapshotRef | None:
     if plain is None:
         return None
-    of_step, digest = _exactly(plain, 2, "a snapshot")
+    of_step, digest = read_exactly(plain, 2, "a snapshot")
     return SnapshotRef(read_int(of_step, "step"), read_digest(digest, "snapshot"))
 
 
@@ -112,7 +119,7 @@ def _peers(value: object, field: str) -> tuple[PeerId, ...]:
     return tuple(read_peer(peer, field) for peer in read_list(value, field, length_max=MEMBERS_MAX))
 
 
-def _exactly(value: object, length: int, field: str) -> list[object]:
+def read_exactly(value: object, length: int, field: str) -> list[object]:
     items = list(read_list(value, field, length_max=length))
     if len(items) != length:
         raise RemoteProtocolError(f"{field} has {length} parts")

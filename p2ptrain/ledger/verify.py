@@ -52,6 +52,9 @@ def _certificate_fault(
         return f"{min(strangers)} is not a voter"
     if not quorum.reached(rules.quorum, state.voters, certificate.voters):
         return f"{len(certificate.votes)} votes of {len(state.voters)} voters are no quorum"
+    proposer = quorum.proposer(state.voters, entry.height, certificate.round)
+    if proposer not in certificate.voters:
+        return f"it lacks the vote of {proposer}, who proposed it"
     message = vote_message(rules.run, entry.height, certificate.round, entry.digest)
     for voter, signature in certificate.votes:
         if not verify(voter, message, signature):

@@ -23,7 +23,6 @@ from p2ptrain.ledger.messages import (
     PAGE_ENTRIES_MAX,
     REASON_CHARACTERS_MAX,
     Accept,
-    Accepted,
     Accusation,
     Entries,
     EntriesRequest,
@@ -36,7 +35,12 @@ from p2ptrain.ledger.messages import (
     Pruned,
     Refused,
 )
-from p2ptrain.ledger.reading import certified_from_plain, entry_from_plain
+from p2ptrain.ledger.reading import (
+    accepted_from_plain,
+    certified_from_plain,
+    entry_from_plain,
+    read_exactly,
+)
 from p2ptrain.ledger.values import MEMBERS_MAX, Vote
 
 
@@ -63,9 +67,8 @@ def _plain(message: Message) -> dict[str, object]:
             return {"kind": "prepare", "height": height, "round": round}
         case Promise():
             return _promise_plain(message)
-        case Propose(round, entry, promises):
-            proofs = [_proof_plain(proof) for proof in promises]
-            return {"kind": "propose", "round": round, "entry": entry.plain(), "promises": proofs}
+        case Propose():
+            return _propose_plain(message)
         case Accept(vote):
             return {"kind": "accept", "vote": vote_plain(vote)}
         case Refused(height, round, promised, reason):
@@ -90,14 +93,26 @@ def _promise_plain(promise: Promise) -> dict[str, object]:
         "kind": "promise",
         "height": promise.height,
         "round": promise.round,
-        "accepted": None if accepted is None else [accepted.round, accepted.entry.plain()],
+        "accepted": None if accepted is None else accepted.plain(),
         "signature": spell_signature(promise.signature),
     }
 
 
+def _propose_plain(proposal: Propose) -> dict[str, object]:
+    return {
+        "kind": "propose",
+        "round": proposal.round,
+        "entry": proposal.entry.plain(),
+        "signature": spell_signature(proposal.signature),
+        "promises": [_proof_plain(proof) for proof in proposal.promises],
+    }
+
+
 def _proof_plain(proof: PromiseProof) -> list[object]:
-    signature = spell_signature(proof.signature)
-    return [proof.voter, proof.accepted_round, proof.accepted, signature]
+    accepted: list[object] | None = None
+    if proof.proposed is not None:
+        accepted = [proof.accepted_round, proof.accepted, spell_signature(proof.proposed)]
+    return [proof.voter, accepted, spell_signature(proof.signature)]
 
 
 def vote_plain(vote: Vote) -> dict[str, object]:
@@ -119,31 +134,27 @@ def _read_prepare(fields: Fields) -> Message:
 
 
 def _read_promise(fields: Fields) -> Message:
-    accepted = None
-    if fields["accepted"] is not None:
-        pair = read_list(fields["accepted"], "accepted", length_max=2)
-        if len(pair) != 2:
-            raise RemoteProtocolError("what was accepted is a round and an entry")
-        accepted = Accepted(read_int(pair[0], "round"), entry_from_plain(pair[1]))
+    said = fields["accepted"]
+    accepted = None if said is None else accepted_from_plain(said)
     height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
     return Promise(height, round, accepted, read_signature(fields["signature"], "signature"))
 
 
 def _read_propose(fields: Fields) -> Message:
     proofs = read_list(fields["promises"], "promises", length_max=MEMBERS_MAX)
-    entry = entry_from_plain(fields["entry"])
-    return Propose(read_int(fields["round"], "round"), entry, tuple(map(_read_proof, proofs)))
+    round, entry = read_int(fields["round"], "round"), entry_from_plain(fields["entry"])
+    signature = read_signature(fields["signature"], "signature")
+    return Propose(round, entry, signature, tuple(map(_read_proof, proofs)))
 
 
 def _read_proof(plain: object) -> PromiseProof:
-    parts = read_list(plain, "a promise", length_max=4)
-    if len(parts) != 4 or (parts[1] is None) != (parts[2] is None):
-        raise RemoteProtocolError("a promise has four parts, and names what was accepted or not")
-    voter, signature = read_peer(parts[0], "voter"), read_signature(parts[3], "signature")
-    if parts[1] is None:
-        return PromiseProof(voter, None, None, signature)
-    accepted = read_digest(parts[2], "accepted")
-    return PromiseProof(voter, read_int(parts[1], "round"), accepted, signature)
+    name, accepted, signed = read_exactly(plain, 3, "a promise")
+    voter, signature = read_peer(name, "voter"), read_signature(signed, "signature")
+    if accepted is None:
+        return PromiseProof(voter, None, None, None, signature)
+    round, entry, proposed = read_exactly(accepted, 3, "what was accepted")
+    last = read_int(round, "round"), read_digest(entry, "accepted")
+    return PromiseProof(voter, *last, read_signature(proposed, "signature"), signature)
 
 
 _VOTE_FIELDS = frozenset({"run", "height", "round", "entry", "voter", "signature"})
@@ -198,7 +209,7 @@ def _read_accusation(fields: Fields) -> Message:
 _READERS: dict[str, tuple[frozenset[str], Callable[[Fields], Message]]] = {
     "prepare": (frozenset({"height", "round"}), _read_prepare),
     "promise": (frozenset({"height", "round", "accepted", "signature"}), _read_promise),
-    "propose": (frozenset({"round", "entry", "promises"}), _read_propose),
+    "propose": (frozenset({"round", "entry", "signature", "promises"}), _read_propose),
     "accept": (frozenset({"vote"}), _read_accept),
     "refused": (frozenset({"height", "round", "promised", "reason"}), _read_refused),
     "outcome": (frozenset({"certified"}), _read_outcome),

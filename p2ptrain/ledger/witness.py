@@ -8,12 +8,13 @@ else mean nothing, so strangers cannot fill the memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.electorate import proof_of
 from p2ptrain.ledger.evidence import Evidence, Statement, contradict
-from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
+from p2ptrain.ledger.messages import Accept, Message, Promise, PromiseProof, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.values import Certificate, Certified
 from p2ptrain.ledger.verify import Verify
@@ -86,22 +87,36 @@ class Witness:
         return heard.genuine
 
 
-def statements_in(sender: PeerId, message: Message) -> Iterator[tuple[PeerId, Statement]]:
-    """What a message of consensus says that somebody has signed."""
+Proposer = Callable[[int], PeerId]
+"""proposer(round) of the height that a message is about."""
+
+
+def statements_in(
+    sender: PeerId, message: Message, proposer: Proposer
+) -> Iterator[tuple[PeerId, Statement]]:
+    """What a message of consensus says that somebody has signed. A proposal is its proposer's
+    vote, wherever it is shown.
+    """
     match message:
         case Accept(vote) if vote.voter == sender:
             yield sender, Statement(None, vote.round, vote.entry, vote.signature)
-        case Promise(_, round, None, signature):
-            yield sender, Statement(round, None, None, signature)
-        case Promise(_, round, accepted, signature) if accepted is not None:
-            last = accepted.round, accepted.entry.digest
-            yield sender, Statement(round, *last, signature)
-        case Propose(round, _, promises):
+        case Promise(_, round):
+            yield from _promised(round, proof_of(sender, message), proposer)
+        case Propose(round, entry, signature, promises):
+            yield proposer(round), Statement(None, round, entry.digest, signature)
             for proof in promises:
-                last_round, last_entry = proof.accepted_round, proof.accepted
-                yield proof.voter, Statement(round, last_round, last_entry, proof.signature)
+                yield from _promised(round, proof, proposer)
         case _:
             return
+
+
+def _promised(
+    round: int, proof: PromiseProof, proposer: Proposer
+) -> Iterator[tuple[PeerId, Statement]]:
+    last, entry, proposed = proof.accepted_round, proof.accepted, proof.proposed
+    yield proof.voter, Statement(round, last, entry, proof.signature)
+    if last is not None and proposed is not None:
+        yield proposer(last), Statement(None, last, entry, proposed)
 
 
 def statements_of(certificate: Certificate) -> Iterator[tuple[PeerId, Statement]]:

@@ -24,8 +24,9 @@ from p2ptrain.ledger.effects import (
     Send,
 )
 from p2ptrain.ledger.events import Event, Ready, Received, Tick, UpdateHeld
-from p2ptrain.ledger.messages import EntriesRequest, Message
+from p2ptrain.ledger.messages import Accepted, EntriesRequest, Message, PromiseProof, Propose
 from p2ptrain.ledger.pruning import base_at
+from p2ptrain.ledger.quorum import proposer
 from p2ptrain.ledger.rules import QuorumPolicy, Rules
 from p2ptrain.ledger.state import LedgerState, apply, genesis
 from p2ptrain.ledger.values import (
@@ -102,6 +103,20 @@ def chain_of(rules: Rules, values: Iterable[Value]) -> tuple[list[Certified], Le
         chain.append(certify(rules, state, sealing(state, value)))
         state = apply(rules, state, chain[-1].entry)
     return chain, state
+
+
+def asked(
+    rules: Rules, round: int, entry: Entry, promises: tuple[PromiseProof, ...] = ()
+) -> Propose:
+    """The proposal of `entry` by whichever founder proposes in `round`."""
+    voter = proposer(rules.founders, entry.height, round)
+    vote = vote_message(rules.run, entry.height, round, entry.digest)
+    return Propose(round, entry, signature_of(voter, vote), promises)
+
+
+def accepted(rules: Rules, round: int, entry: Entry) -> Accepted:
+    """What a voter says that has accepted that proposal."""
+    return Accepted(round, entry, asked(rules, round, entry).signature)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from p2ptrain.ledger.messages import Accepted
 from p2ptrain.ledger.values import Entry, Skip
 from p2ptrain.testing.ledgers import digest
 
+SIGNED = b"the proposer's"
 ONE, OTHER = Entry(5, digest("p"), Skip(0)), Entry(5, digest("p"), Skip(1))
 
 
 def test_a_fresh_voter_may_accept_in_round_0_without_a_promise() -> None:
     acceptor = Acceptor(5)
-    acceptor.accept(0, ONE)
-    assert acceptor == Acceptor(5, 0, Accepted(0, ONE))
+    acceptor.accept(0, ONE, SIGNED)
+    assert acceptor == Acceptor(5, 0, Accepted(0, ONE, SIGNED))
 
 
 @pytest.mark.parametrize("round", [0, 1, 2])
@@ -26,14 +27,14 @@ def test_a_promise_rules_earlier_rounds_out(round: int) -> None:
     acceptor = Acceptor(5)
     acceptor.promise(3)
     with pytest.raises(LocalProtocolError):
-        acceptor.accept(round, ONE)
+        acceptor.accept(round, ONE, SIGNED)
     with pytest.raises(LocalProtocolError):
         acceptor.promise(round)
 
 
 def test_one_entry_a_round() -> None:
     acceptor = Acceptor(5)
-    acceptor.accept(1, ONE)
+    acceptor.accept(1, ONE, SIGNED)
     assert not acceptor.may_accept(1, OTHER)
     assert acceptor.may_accept(1, ONE)
     assert acceptor.may_accept(2, OTHER)
@@ -41,7 +42,7 @@ def test_one_entry_a_round() -> None:
 
 def test_an_entry_of_another_height_is_not_accepted() -> None:
     with pytest.raises(LocalProtocolError):
-        Acceptor(6).accept(0, ONE)
+        Acceptor(6).accept(0, ONE, SIGNED)
 
 
 MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.booleans()), max_size=12)
@@ -55,7 +56,7 @@ def test_records_rebuild_the_voter_whatever_it_did(moves: list[tuple[bool, int, 
         if promises and round > acceptor.promised:
             records.append(acceptor.promise(round))
         elif not promises and acceptor.may_accept(round, entry):
-            records.append(acceptor.accept(round, entry))
+            records.append(acceptor.accept(round, entry, SIGNED))
         assert recall(records, after_height=4).get(5, Acceptor(5)) == acceptor
         assert recall(acceptor.records(), after_height=4).get(5, Acceptor(5)) == acceptor
         assert len(acceptor.records()) <= 2

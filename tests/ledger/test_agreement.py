@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.effects import Announce, Decided, FetchUpdate, Note, Persist, Send
+from p2ptrain.ledger.electorate import proof_of
 from p2ptrain.ledger.events import (
     Event,
     Joining,
@@ -30,7 +33,7 @@ from p2ptrain.ledger.messages import (
 )
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import Commit, Entry, Roster, Skip, Vote
-from p2ptrain.testing.ledgers import Group, Letter, digest, peers, small_rules
+from p2ptrain.testing.ledgers import Group, Letter, asked, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
 U = digest("u")
@@ -159,7 +162,7 @@ def test_a_refusal_brings_a_proposer_that_lost_its_memory_up_to_date() -> None:
     some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(B, 0, 0))
     some.deliver(lambda letter: not isinstance(letter.message, Accept))
     assert some["b"]._instance.round == 1
-    some.tell("b", Received(C, Propose(0, Entry(2, some["b"].state.head, Skip(0)))))
+    some.tell("b", Received(C, asked(some.rules, 0, Entry(2, some["b"].state.head, Skip(0)))))
     assert kinds(some.mail) == ["b→c Refused"]
     assert isinstance(some.mail[0].message, Refused)
     assert some.mail[0].message.promised == 1
@@ -440,9 +443,10 @@ def notes_of(some: Group, name: str) -> list[str]:
 def test_only_the_rounds_own_proposer_is_heard() -> None:
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
-    some.tell("a", Received(C, Propose(0, entry)), Received(C, Prepare(1, 3)))
+    unsigned = replace(asked(some.rules, 1, entry), round=0)
+    some.tell("a", Received(C, unsigned), Received(C, Prepare(1, 3)))
     assert notes_of(some, "a") == [
-        "c proposes in round 0: that is another voter's turn",
+        "a proposal for b's round 0 does not count: its proposer has not signed it",
         "c prepares round 3: that is another voter's turn",
     ]
 
@@ -451,10 +455,10 @@ def test_a_proposal_in_a_later_round_needs_the_promises_of_a_quorum() -> None:
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     own = some["c"]._instance.electorate.promise(1, None)
-    proof = PromiseProof(C, None, None, own.signature)
-    forged = PromiseProof(B, None, None, b"x")
+    proof = PromiseProof(C, None, None, None, own.signature)
+    forged = PromiseProof(B, None, None, None, b"x")
     for promises in ((), (proof,), (proof, proof), (proof, forged)):
-        some.tell("a", Received(C, Propose(1, entry, promises)))
+        some.tell("a", Received(C, asked(some.rules, 1, entry, promises)))
     assert notes_of(some, "a") == [
         "c proposes in round 1: it does not come with the promises of a quorum",
         "c proposes in round 1: it does not come with the promises of a quorum",
@@ -471,12 +475,9 @@ def test_a_proposer_cannot_leave_out_what_was_accepted() -> None:
     assert accepted is not None
     one = some["b"]._instance.electorate.promise(1, accepted)
     two = some["c"]._instance.electorate.promise(1, None)
-    proofs = (
-        PromiseProof(B, 0, accepted.entry.digest, one.signature),
-        PromiseProof(C, None, None, two.signature),
-    )
+    proofs = (proof_of(B, one), proof_of(C, two))
     other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
-    some.tell("a", Received(C, Propose(1, other, proofs)))
+    some.tell("a", Received(C, asked(some.rules, 1, other, proofs)))
     assert notes_of(some, "a")[-1].endswith(f"it should propose entry {accepted.entry.digest}")
 
 
@@ -485,7 +486,7 @@ def test_two_proposals_of_one_round_are_noticed() -> None:
     some.ready("a b c")
     some.deliver(lambda letter: letter.receiver == A)
     other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
-    some.tell("a", Received(B, Propose(0, other)))
+    some.tell("a", Received(B, asked(some.rules, 0, other)))
     assert notes_of(some, "a")[-1] == "b proposes two entries in round 0"
 
 

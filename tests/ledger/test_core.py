@@ -25,7 +25,7 @@ from p2ptrain.ledger.reading import certified_from_plain, entry_from_plain
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import Entry, Roster, Skip, Vote
 from p2ptrain.ledger.view import PEERS_MAX
-from p2ptrain.testing.ledgers import Group, certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.ledgers import Group, accepted, certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.disk import signer, verify
 
 A, B, C, D = peers("a b c d")
@@ -167,13 +167,16 @@ def test_votes_and_promises_are_good_for_their_place_only() -> None:
     assert electorate.vote_fault(A, vote) == ""
     assert electorate.vote_fault(A, replace(vote, height=2)) == "it is for height 2"
     assert electorate.vote_fault(B, vote) == "its sender is not a voter of this height"
-    promise = electorate.promise(2, Accepted(1, entry))
+    promise = electorate.promise(2, accepted(small_rules(), 1, entry))
     assert electorate.promise_fault(A, promise) == ""
     assert electorate.promise_fault(D, promise) == "its sender is not a voter of this height"
     elsewhere = "what it says was accepted does not belong there"
-    for accepted in (Accepted(2, entry), Accepted(1, Entry(1, digest("x"), Skip(0)))):
-        false = Promise(1, 2, accepted, promise.signature)
+    for round, other in ((2, entry), (1, Entry(1, digest("x"), Skip(0)))):
+        false = Promise(1, 2, accepted(small_rules(), round, other), promise.signature)
         assert electorate.promise_fault(A, false) == elsewhere
+    invented = Promise(1, 2, Accepted(1, entry, b"invented"), promise.signature)
+    unproposed = "what a says it had accepted was not proposed"
+    assert electorate.promise_fault(A, invented) == unproposed
 
 
 def test_a_vote_names_what_it_signs() -> None:

@@ -41,7 +41,16 @@ from p2ptrain.ledger.state import genesis
 from p2ptrain.ledger.values import Entry, Roster, Skip, Vote
 from p2ptrain.ledger.wire import decode, encode
 from p2ptrain.ledger.witness import HEIGHTS_KEPT, STATEMENTS_MAX, Witness
-from p2ptrain.testing.ledgers import Group, Letter, certify, digest, peers, small_rules
+from p2ptrain.testing.ledgers import (
+    Group,
+    Letter,
+    accepted,
+    asked,
+    certify,
+    digest,
+    peers,
+    small_rules,
+)
 from p2ptrain.testing.simulation.disk import signature_of, signer, verify
 
 A, B, C, D = peers("a b c d")
@@ -107,7 +116,7 @@ def test_an_honest_voter_never_contradicts_itself(
     acceptor, records, said = Acceptor(1), [], []
     for index, (votes, round, name) in enumerate(steps):
         if votes and acceptor.may_accept(round, entries[name]):
-            records.append(acceptor.accept(round, entries[name]))
+            records.append(acceptor.accept(round, entries[name], b""))
             said.append(Statement(None, round, entries[name].digest, b""))
         elif not votes and round > acceptor.promised:
             records.append(acceptor.promise(round))
@@ -131,7 +140,7 @@ def promised_after(round: int, last: Accepted) -> Statement:
 def test_a_voter_knows_what_it_cannot_have_said(foreign: Statement) -> None:
     entry = Entry(1, digest("p"), Skip(0))
     acceptor = Acceptor(1)
-    acceptor.accept(2, entry)
+    acceptor.accept(2, entry, b"")
     acceptor.promise(5)
     assert not acceptor.may_have_said(foreign)
     assert acceptor.may_have_said(Statement(None, 2, entry.digest, b""))
@@ -263,11 +272,11 @@ def test_who_accepts_what_it_had_promised_not_to_is_accused() -> None:
 
 def test_promises_that_come_with_a_proposal_are_heard_too() -> None:
     some = Group(RULES)
-    accepted = Accepted(0, Entry(1, some["a"].state.head, Skip(0)))
-    own = some["b"]._instance.electorate.promise(1, accepted)
-    some.tell("a", Received(B, Promise(1, 1, accepted, own.signature)))
+    entry = Entry(1, some["a"].state.head, Skip(0))
+    own = some["b"]._instance.electorate.promise(1, accepted(RULES, 0, entry))
+    some.tell("a", Received(B, own))
     other = signed(B, promise(4))
-    proposal = Propose(4, accepted.entry, (PromiseProof(B, None, None, other.signature),))
+    proposal = asked(RULES, 4, entry, (PromiseProof(B, None, None, None, other.signature),))
     assert accusations(some.tell("a", Received(C, proposal))) == [B]
 
 
@@ -388,8 +397,8 @@ def test_a_copy_that_noticed_follows_but_does_not_vote() -> None:
     some = Group(RULES)
     stranger = signed(A, promise(7))
     entry = Entry(1, some["a"].state.head, Skip(0))
-    proofs = (PromiseProof(A, None, None, stranger.signature),)
-    effects = some.tell("a", Received(C, Propose(7, entry, proofs)))
+    proofs = (PromiseProof(A, None, None, None, stranger.signature),)
+    effects = some.tell("a", Received(C, asked(RULES, 7, entry, proofs)))
     assert in_use(effects) == ["a promise of a at height 1 is not in its records"]
     some.ready("a b c")
     assert all(letter.sender != A for letter in some.mail)
@@ -400,9 +409,9 @@ def test_a_copy_that_noticed_follows_but_does_not_vote() -> None:
 
 def test_forged_words_of_ones_own_are_no_copy() -> None:
     some = Group(RULES)
-    proofs = (PromiseProof(A, None, None, b"forged"),)
+    proofs = (PromiseProof(A, None, None, None, b"forged"),)
     entry = Entry(1, some["a"].state.head, Skip(0))
-    assert in_use(some.tell("a", Received(C, Propose(7, entry, proofs)))) == []
+    assert in_use(some.tell("a", Received(C, asked(RULES, 7, entry, proofs)))) == []
 
 
 def test_who_restarts_from_its_disk_recognises_its_own_votes() -> None:
@@ -429,7 +438,8 @@ def test_who_is_accused_votes_for_the_roster_without_it() -> None:
 
 
 def proof(voter: PeerId, round: int | None, entry: str) -> PromiseProof:
-    return PromiseProof(voter, round, None if round is None else digest(entry), b"")
+    named = None if round is None else digest(entry)
+    return PromiseProof(voter, round, named, None if round is None else b"", b"")
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -448,17 +458,17 @@ def test_a_proposer_that_asks_for_two_entries_cannot_fork_two_thirds() -> None:
     """
     some = Group(small_rules("a b c d", quorum="two-thirds"))
     some.ready("a b c d")
-    accepted = some["b"]._instance.acceptor.accepted
-    assert accepted is not None
-    first = accepted.entry
+    own = some["b"]._instance.acceptor.accepted
+    assert own is not None
+    first = own.entry
     assert isinstance(first.value, Roster)
     parts = first.value.participants
     twin = Entry(1, first.parent, replace(first.value, participants=(*parts[1:], parts[0])))
     some.mail = []
     some.crash("b")
-    some.tell("a", Received(B, Propose(0, first)))
-    some.tell("c", Received(B, Propose(0, first)))
-    some.tell("d", Received(B, Propose(0, twin)))
+    some.tell("a", Received(B, asked(some.rules, 0, first)))
+    some.tell("c", Received(B, asked(some.rules, 0, first)))
+    some.tell("d", Received(B, asked(some.rules, 0, twin)))
     some.mail = []
     some.tell_all(PeerDown(B))
     some.wait(20, lambda letter: letter.sender != C or not leads_round_1(letter))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.effects import Decided, Persist, Send
+from p2ptrain.ledger.electorate import proof_of
 from p2ptrain.ledger.events import (
     Event,
     Joining,
@@ -32,7 +35,6 @@ from p2ptrain.ledger.messages import (
     Outcome,
     Prepare,
     Promise,
-    PromiseProof,
     Propose,
     Pruned,
     Refused,
@@ -47,7 +49,7 @@ from p2ptrain.ledger.values import (
     promise_message,
     vote_message,
 )
-from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.ledgers import accepted, asked, certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.checkers import VotesAreKept
 from p2ptrain.testing.simulation.disk import Disk, signature_of, signer, verify
 
@@ -85,10 +87,14 @@ def signed_promise(voter: PeerId, round: int, accepted: Accepted | None, entry: 
     return signature_of(voter, promise_message(RULES.run, entry.height, round, *said))
 
 
+def claims(entries: st.SearchStrategy[Entry]) -> st.SearchStrategy[Accepted]:
+    return st.builds(partial(accepted, RULES), NUMBERS, entries)
+
+
 @st.composite
 def promises(draw: st.DrawFn, sender: PeerId) -> Promise:
     entry, round = draw(ENTRY), draw(NUMBERS)
-    accepted = draw(st.none() | st.builds(Accepted, NUMBERS, st.just(entry)))
+    accepted = draw(st.none() | claims(st.just(entry)))
     return Promise(entry.height, round, accepted, signed_promise(sender, round, accepted, entry))
 
 
@@ -96,11 +102,10 @@ def promises(draw: st.DrawFn, sender: PeerId) -> Promise:
 def proposals(draw: st.DrawFn) -> Propose:
     entry, round, proofs = draw(ENTRY), draw(NUMBERS), []
     for voter in draw(st.sets(OTHERS)):
-        accepted = draw(st.none() | st.builds(Accepted, NUMBERS, ENTRY))
-        signature = signed_promise(voter, round, accepted, entry)
-        said = (None, None) if accepted is None else (accepted.round, accepted.entry.digest)
-        proofs.append(PromiseProof(voter, *said, signature))
-    return Propose(round, entry, tuple(proofs))
+        said = draw(st.none() | claims(ENTRY))
+        signature = signed_promise(voter, round, said, entry)
+        proofs.append(proof_of(voter, Promise(entry.height, round, said, signature)))
+    return asked(RULES, round, entry, tuple(proofs))
 
 
 @st.composite

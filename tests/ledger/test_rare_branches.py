@@ -89,17 +89,17 @@ def test_a_roster_without_a_voter_is_not_wished_for() -> None:
     assert set(some.heights().values()) == {1}
 
 
-def test_what_a_promise_had_accepted_is_a_pair() -> None:
+def test_what_a_promise_had_accepted_has_three_parts() -> None:
     plain = {"kind": "promise", "height": 1, "round": 1, "accepted": [0], "signature": "eA=="}
-    with pytest.raises(RemoteProtocolError, match="a round and an entry"):
+    with pytest.raises(RemoteProtocolError, match="what was accepted has 3 parts"):
         decode(canonical(plain))
 
 
-@pytest.mark.parametrize("proof", [["a", None, None], ["a", 0, None, "eA=="]])
-def test_a_proof_of_a_promise_has_four_parts(proof: list[object]) -> None:
+@pytest.mark.parametrize("proof", [["a", None], ["a", [0, U], "eA=="]])
+def test_a_proof_of_a_promise_has_three_parts_and_so_has_its_claim(proof: list[object]) -> None:
     entry = {"height": 1, "parent": U, "value": {"kind": "skip", "step": 0}}
-    plain = {"kind": "propose", "round": 1, "entry": entry, "promises": [proof]}
-    with pytest.raises(RemoteProtocolError, match="four parts"):
+    plain = {"kind": "propose", "round": 1, "entry": entry, "signature": "", "promises": [proof]}
+    with pytest.raises(RemoteProtocolError, match="has 3 parts"):
         decode(canonical(plain))
 
 

@@ -10,12 +10,13 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ledger.base import Checkpoint, check_base
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.events import Received, ReduceDone, SnapshotTaken, UpdateHeld
+from p2ptrain.ledger.messages import Outcome
 from p2ptrain.ledger.pruning import base_at
 from p2ptrain.ledger.state import apply, genesis, why_invalid
 from p2ptrain.ledger.values import Commit, SnapshotRef
 from p2ptrain.ledger.verify import replay
 from p2ptrain.testing.exploration.search import Bound, explore
-from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
+from p2ptrain.testing.ledgers import Group, certify, digest, peers, small_rules
 from p2ptrain.testing.simulation.disk import signer, verify
 from p2ptrain.testing.transcripts.blocks import Block, played
 
@@ -85,6 +86,34 @@ def test_r2_a_prepare_is_answered_if_its_round_is_later() -> None:
 def test_r3_a_proposal_of_a_round_before_the_promised_one_is_refused() -> None:
     lines = told(*ALL_READY, "down b at c", "deliver c->a prepare", "deliver b->a propose")
     assert lines[-1] == "a -> b: refuse 1/0, promised 1: a later round is promised"
+
+
+def test_r3_a_proposal_without_its_proposers_vote_is_refused() -> None:
+    start = (*ALL_READY, "tamper b->a propose signature")
+    lines = told(*start, "deliver b->a propose", "expect a height 0")
+    said = "a proposal for b's round 0 does not count: its proposer has not signed it"
+    assert lines[-1] == f"a notes: {said}"
+
+
+def test_r5_a_claim_to_have_accepted_what_was_not_proposed_does_not_count() -> None:
+    lines = told(
+        *(*ALL_READY, "deliver b->a propose", "crash b", "down b", "deliver c->a prepare"),
+        *("tamper a->c promise claim", "deliver a->c promise", "expect a,c height 0"),
+    )
+    said = "a promise of a does not count: what a says it had accepted was not proposed"
+    assert lines[-1] == f"c notes: {said}"
+
+
+def test_r6_a_certificate_without_its_proposers_vote_is_none() -> None:
+    some = Group(small_rules())
+    some.ready("a b c")
+    some.deliver(lambda letter: not isinstance(letter.message, Outcome))
+    certified = certify(some.rules, some["a"].state, some["b"].chain[0].entry.value)
+    others = tuple(pair for pair in certified.certificate.votes if pair[0] != B)
+    without = replace(certified, certificate=replace(certified.certificate, votes=others))
+    some.tell("a", Received(C, Outcome(without)))
+    assert some["a"].state.height == 0
+    assert "it lacks the vote of b, who proposed it" in some.notes[-1][1]
 
 
 def test_r4_the_proposers_own_accept_is_durable_before_it_proposes() -> None:
@@ -225,6 +254,22 @@ def test_s9_a_base_is_the_state_and_commit_that_were_named() -> None:
     assert ledger.state == some["a"].state
     with pytest.raises(RemoteProtocolError, match="this is the base"):
         check_base(some.rules, base, Checkpoint(2, digest("another")), verify)
+
+
+# ── who lies ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_e1_a_proposer_of_two_entries_in_one_round_has_signed_both() -> None:
+    start = (*ALL_READY, "tamper b->c propose twin", "deliver b->c propose")
+    lines = told(*start, "deliver", "expect * height 1")
+    assert "c accuses b" in lines
+
+
+def test_e2_who_meets_evidence_announces_it() -> None:
+    lines = told(*ALL_READY, "tamper b->c propose twin", "deliver")
+    (told_all,) = (line for line in lines if line.startswith("c -> all: accusation of b"))
+    assert told_all.endswith("a vote for e1' in round 0; and a vote for e1 in round 0")
+    assert "a accuses b" in lines
 
 
 # ── in time ──────────────────────────────────────────────────────────────────────────────────────

@@ -94,6 +94,15 @@ def test_a_bad_certificate_is_named_with_its_height(name: str, height: int) -> N
     assert caught.value.what == f"the certificate of entry {height} is not valid: {fault}"
 
 
+def test_a_certificate_lacks_nobody_less_than_its_proposer() -> None:
+    """So of two certificates of one round, whatever their entries, the proposer signed both."""
+    for height, missing in ((1, "b"), (2, "c")):
+        others = " ".join({"a", "b", "c"} - {missing})
+        chain = [*CHAIN[: height - 1], with_votes(CHAIN[height - 1], others)]
+        with pytest.raises(RemoteProtocolError, match=f"lacks the vote of {missing}, who proposed"):
+            replay(RULES, chain, verify)
+
+
 def test_a_gap_is_found() -> None:
     with pytest.raises(RemoteProtocolError, match="does not come after height 0"):
         replay(RULES, CHAIN[1:], verify)

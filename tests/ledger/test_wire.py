@@ -34,14 +34,14 @@ A, B, C = peers("a b c")
 RULES = small_rules()
 ENTRY = Entry(1, genesis(RULES).head, Roster(0, 0, (A, B, C), (), (Participant(A, 200, 2),)))
 CERTIFIED = certify(RULES, genesis(RULES), ENTRY.value)
-PROOFS = (PromiseProof(A, None, None, b"s"), PromiseProof(B, 0, ENTRY.digest, b"t"))
+PROOFS = (PromiseProof(A, None, None, None, b"s"), PromiseProof(B, 0, ENTRY.digest, b"p", b"t"))
 
 MESSAGES: tuple[Message, ...] = (
     Prepare(3, 1),
     Promise(3, 1, None, b"signature"),
-    Promise(1, 1, Accepted(0, ENTRY), b"signature"),
-    Propose(0, ENTRY),
-    Propose(2, ENTRY, PROOFS),
+    Promise(1, 1, Accepted(0, ENTRY, b"proposed"), b"signature"),
+    Propose(0, ENTRY, b"signature"),
+    Propose(2, ENTRY, b"signature", PROOFS),
     Accept(Vote(RULES.run, 1, 0, ENTRY.digest, A, b"signature")),
     Refused(1, 0, 4, "a later round is promised"),
     Outcome(CERTIFIED),

@@ -105,7 +105,7 @@ def promised(me: Identity, run: Run, rounds: int) -> tuple[list[bytes], Acceptor
     acceptor = Acceptor(1)
     records = [acceptor.promise(round_) for round_ in range(1, 4)]
     roster = Roster(0, 0, (me.peer,), (ANN.peer,))
-    records.append(acceptor.accept(3, Entry(1, Digest(run.id), roster)))
+    records.append(acceptor.accept(3, Entry(1, Digest(run.id), roster), b"signed"))
     records += [acceptor.promise(round_) for round_ in range(4, rounds)]
     return records, acceptor
 

@@ -9,10 +9,11 @@ import pytest
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.leases import Leases
-from p2ptrain.ledger.messages import Accept, Accepted, Promise
+from p2ptrain.ledger.messages import Accept, Accepted, Promise, PromiseProof
 from p2ptrain.ledger.state import LedgerState, apply, genesis
 from p2ptrain.ledger.values import Certified, Commit, Entry, Participant, Roster, Skip, Vote
-from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.ledgers import accepted, asked, certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.simulation.accountability import ProposalsAreSigned
 from p2ptrain.testing.simulation.checkers import (
     BlocksAreCommittedOnce,
     CertificatesVerify,
@@ -95,6 +96,33 @@ def test_a_certificate_of_too_few_or_with_a_forged_vote() -> None:
         assert checker.violations == ["CertificatesVerify: entry 1 has 1 good votes of 3"]
 
 
+def test_a_certificate_without_its_proposer() -> None:
+    good = certify(RULES, genesis(RULES), OPENING)
+    others = tuple(pair for pair in good.certificate.votes if pair[0] != B)
+    certified = replace(good, certificate=replace(good.certificate, votes=others))
+    checker = CertificatesVerify(rules=RULES)
+    checker.on_decision(decision(certified, genesis(RULES)))
+    text = "CertificatesVerify: entry 1 is certified without its proposer's vote"
+    assert checker.violations == [text]
+
+
+def test_a_vote_for_what_its_proposer_has_not_signed() -> None:
+    checker, entry = ProposalsAreSigned(rules=RULES), Entry(1, genesis(RULES).head, Skip(0))
+    checker.on_vote(B, asked(RULES, 0, entry), Disk())
+    checker.on_vote(C, asked(RULES, 1, entry), Disk())
+    checker.on_vote(A, Promise(1, 2, accepted(RULES, 0, entry), b""), Disk())
+    assert checker.violations == []
+    checker.on_vote(B, replace(asked(RULES, 3, entry), signature=b"no"), Disk())
+    vote = Vote(RULES.run, 1, 3, entry.digest, A, b"")
+    checker.on_vote(A, Accept(vote), Disk())
+    checker.on_vote(A, Promise(1, 4, Accepted(3, entry, b"no"), b""), Disk())
+    proof = PromiseProof(A, 3, entry.digest, b"no", b"")
+    checker.on_vote(C, asked(RULES, 4, entry, (proof,)), Disk())
+    where = f"stands for {entry.digest[:8]} in round 3 of 1, unsigned"
+    said = [f"ProposalsAreSigned: {name} {where}" for name in "aac"]
+    assert checker.violations == said
+
+
 def test_a_vote_for_bytes_that_are_not_held() -> None:
     checker = CommitsAreHeld()
     checker.on_decision(commit(holders="a b"))
@@ -154,7 +182,7 @@ class Voter:
         self.disk = Disk()
 
     def votes(self, round: int, entry: Entry = ONE) -> None:
-        self.disk.records.append(f'{{"entry":{{}},"height":1,"round":{round}}}'.encode())
+        self.disk.records.append(f'{{"accepted":[],"height":1,"round":{round}}}'.encode())
         self.votes_unwritten(round, entry)
 
     def votes_unwritten(self, round: int, entry: Entry = ONE) -> None:
@@ -162,8 +190,8 @@ class Voter:
         self.checker.on_vote(A, Accept(vote), self.disk)
 
     def promises(self, round: int, accepted: int | None = None) -> None:
-        self.disk.records.append(f'{{"entry":null,"height":1,"round":{round}}}'.encode())
-        said = None if accepted is None else Accepted(accepted, ONE)
+        self.disk.records.append(f'{{"accepted":null,"height":1,"round":{round}}}'.encode())
+        said = None if accepted is None else Accepted(accepted, ONE, b"")
         self.checker.on_vote(A, Promise(1, round, said, b""), self.disk)
 
 

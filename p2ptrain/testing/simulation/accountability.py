@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.messages import Accept, Message, Promise
+from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.values import promise_message, vote_message
 from p2ptrain.testing.simulation.disk import Disk, verify
@@ -41,6 +41,9 @@ class LiarsAreExposed(Watch):
             self._vote(vote.voter, vote.height, vote.round, vote.entry, vote.signature)
         elif isinstance(message, Promise):
             self._promise(voter, message)
+        elif isinstance(message, Propose):
+            entry = message.entry
+            self._vote(voter, entry.height, message.round, entry.digest, message.signature)
 
     def on_decision(self, decision: Decision) -> None:
         if not decision.is_first:
@@ -96,3 +99,51 @@ class LiarsAreExposed(Watch):
             self.proofs[place] = words
             if place[0] not in self.liars:
                 self.object(f"{place[0]}, who is honest, signed {words} at {place[1]}")
+
+
+Proposal = tuple[int, int, Digest]
+"""Height, round, entry."""
+
+
+@dataclass(slots=True)
+class ProposalsAreSigned(Watch):
+    """R3, R5: who is honest votes for nothing, and shows no promise that names anything, but what
+    the proposer of that round has signed; so two entries in one round always prove who asked.
+    """
+
+    rules: Rules | None = None
+    liars: frozenset[PeerId] = frozenset()
+    voters: dict[int, tuple[PeerId, ...]] = field(default_factory=dict)
+    signed: set[Proposal] = field(default_factory=set)
+
+    def on_decision(self, decision: Decision) -> None:
+        self.voters[decision.after.height + 1] = decision.after.voters
+
+    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+        if isinstance(message, Propose):
+            height, entry = message.height, message.entry.digest
+            self._note((height, message.round, entry), message.signature)
+            for proof in message.promises:
+                if proof.accepted_round is not None and proof.accepted is not None:
+                    self._require(voter, (height, proof.accepted_round, proof.accepted))
+        elif isinstance(message, Promise) and message.accepted is not None:
+            had = message.accepted
+            proposal = (message.height, had.round, had.entry.digest)
+            self._note(proposal, had.signature)
+            self._require(voter, proposal)
+        elif isinstance(message, Accept):
+            vote = message.vote
+            self._require(voter, (vote.height, vote.round, vote.entry))
+
+    def _note(self, proposal: Proposal, signature: bytes) -> None:
+        assert self.rules is not None
+        height, round, entry = proposal
+        voters = self.voters.get(height, self.rules.founders)
+        proposer = voters[(height + round) % len(voters)]
+        if verify(proposer, vote_message(self.rules.run, height, round, entry), signature):
+            self.signed.add(proposal)
+
+    def _require(self, voter: PeerId, proposal: Proposal) -> None:
+        height, round, entry = proposal
+        if proposal not in self.signed and voter not in self.liars:
+            self.object(f"{voter} stands for {entry[:8]} in round {round} of {height}, unsigned")

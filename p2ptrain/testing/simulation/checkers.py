@@ -14,7 +14,7 @@ from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.values import Commit, Roster
-from p2ptrain.testing.simulation.accountability import LiarsAreExposed
+from p2ptrain.testing.simulation.accountability import LiarsAreExposed, ProposalsAreSigned
 from p2ptrain.testing.simulation.disk import Disk, verify
 from p2ptrain.testing.simulation.fairness import LeavesHaveCauses, NobodyIsStarved
 from p2ptrain.testing.simulation.profiles import Profile
@@ -55,11 +55,13 @@ class CertificatesVerify(Watch):
         message = b"p2ptrain-vote/1\n" + signed.encode()
         good = [v for v, s in certificate.votes if v in voters and verify(v, message, s)]
         weight = 2 * len(set(good)) + (1 if voters[0] in good else 0)
-        needed = len(voters) if rules.quorum == "majority" else (4 * len(voters)) // 3
-        if weight <= needed and rules.quorum == "majority":
+        enough = weight > len(voters)
+        if rules.quorum == "two-thirds":
+            enough = 3 * len(set(good)) > 2 * len(voters)
+        if not enough:
             self.object(f"entry {entry.height} has {len(good)} good votes of {len(voters)}")
-        if rules.quorum == "two-thirds" and 3 * len(set(good)) <= 2 * len(voters):
-            self.object(f"entry {entry.height} has {len(good)} good votes of {len(voters)}")
+        elif voters[(entry.height + certificate.round) % len(voters)] not in good:
+            self.object(f"entry {entry.height} is certified without its proposer's vote")
 
 
 @dataclass(slots=True)
@@ -110,7 +112,7 @@ class VotesAreKept(Watch):
         """What is said must be on disk already."""
         tail = f'"height":{height},"round":{round}}}'.encode()
         if any(
-            record.endswith(tail) and record.startswith(b'{"entry":null') == promise
+            record.endswith(tail) and record.startswith(b'{"accepted":null') == promise
             for record in reversed(disk.records)
         ):
             return
@@ -267,6 +269,7 @@ def all_checkers(
     return [
         exposure,
         OneEntryPerHeight(exposure=exposure),
+        ProposalsAreSigned(rules=rules, liars=liars),
         CertificatesVerify(rules=rules),
         CommitsAreHeld(liars=liars),
         VotesAreKept(liars=liars),

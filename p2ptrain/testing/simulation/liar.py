@@ -1,8 +1,9 @@
 """A peer that lies in every way that the network's authentication leaves open to it.
 
 It runs the real ledger and bends what comes out: proposes two entries in one round and votes for
-both, hides votes in its promises, forges certificates, replays what it has heard, invents entries,
-snapshots and states. It cannot sign for others, nor pretend to be another sender.
+both, or tries to propose without a signature that would prove it, hides votes in its promises or
+claims votes for what nobody has proposed, forges certificates, replays what it has heard, invents
+entries, snapshots and states. It cannot sign for others, nor pretend to be another sender.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from enum import Enum
 from random import Random
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.effects import Effect, Send
+from p2ptrain.ledger.effects import Announce, Effect, Send
 from p2ptrain.ledger.electorate import Electorate
 from p2ptrain.ledger.events import Event, SnapshotTaken
-from p2ptrain.ledger.messages import Accept, Message, Outcome, Promise, Propose
+from p2ptrain.ledger.messages import Accept, Accepted, Message, Outcome, Promise, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.values import (
     Certificate,
@@ -42,6 +43,8 @@ class Lie(Enum):
     """Each liar has its own mix, so that a clumsy lie does not always give the clever one away."""
 
     TWINS = "two entries in one round"
+    DENIALS = "proposals and certificates without its own vote"
+    INVENTED_VOTES = "promises that claim what nobody has proposed"
     DOUBLE_VOTES = "two votes in one round"
     HIDDEN_VOTES = "promises that hide votes"
     FORGERIES = "invented entries and certificates"
@@ -92,6 +95,12 @@ class Liar(SimNode):
                 self._send(peer, self._of_another_state(entry, proposal))
             case Send(peer, Propose() as proposal) if Lie.TWINS in self.lies:
                 self._send(peer, self._for_half(peer, proposal))
+            case Send(peer, Propose() as proposal) if Lie.DENIALS in self.lies:
+                self._send(peer, self._unsigned(peer, proposal))
+            case Announce(Outcome(certified)) if Lie.DENIALS in self.lies:
+                self._tell_all(Outcome(self._without_me(certified)))
+            case Send(peer, Promise() as promise) if self._invents(promise):
+                self._send(peer, self._inventive(promise))
             case Send(peer, Promise() as promise) if Lie.HIDDEN_VOTES in self.lies:
                 self._send(peer, self._forgetful(promise))
             case Send(peer, Accept(vote)) if Lie.DOUBLE_VOTES in self.lies:
@@ -116,15 +125,30 @@ class Liar(SimNode):
         twin = self._twin(proposal.entry)
         if twin is None or self.state.voters.index(peer) % 2:
             return proposal
-        self._hope_for(twin, proposal.round)
-        return replace(proposal, entry=twin)
+        own = self._hope_for(twin, proposal.round)
+        return replace(proposal, entry=twin, signature=own)
 
-    def _hope_for(self, entry: Entry, round: int) -> None:
+    def _hope_for(self, entry: Entry, round: int) -> bytes:
         """Vote for it, and collect the votes of others."""
+        own = self._sign(entry.height, round, entry.digest).signature
         if entry.digest not in self._twins:
             self._twins[entry.digest] = entry
-            own = self._sign(entry.height, round, entry.digest)
-            self._votes[entry.digest] = {self.me: own.signature}
+            self._votes[entry.digest] = {self.me: own}
+        return own
+
+    def _unsigned(self, peer: PeerId, proposal: Propose) -> Propose:
+        """Every second voter is asked for a twin that, so it hopes, nobody can hold against it."""
+        twin = self._twin(proposal.entry)
+        if twin is None or self.state.voters.index(peer) % 2:
+            return proposal
+        return replace(proposal, entry=twin)
+
+    def _without_me(self, certified: Certified) -> Certified:
+        """The certificate without its proposer, if the others are enough."""
+        entry, certificate = certified.entry, certified.certificate
+        votes = {voter: signed for voter, signed in certificate.votes if voter != self.me}
+        electorate = self._electorate(entry)
+        return electorate.certified(certificate.round, entry, votes)
 
     def _twin(self, entry: Entry) -> Entry | None:
         """Another entry, as good as this one."""
@@ -154,8 +178,8 @@ class Liar(SimNode):
         """The same commit, but whoever starts from it would start from nothing that ever was."""
         assert isinstance(entry.value, Commit)
         bent = replace(entry, value=replace(entry.value, state=_digest("no such state")))
-        self._hope_for(bent, proposal.round)
-        return replace(proposal, entry=bent)
+        own = self._hope_for(bent, proposal.round)
+        return replace(proposal, entry=bent, signature=own)
 
     # ── other lies ───────────────────────────────────────────────────────────────────────────────
 
@@ -166,6 +190,16 @@ class Liar(SimNode):
         parent = promise.accepted.entry.parent
         entry = Entry(promise.height, parent, Skip(self.state.step))
         return self._electorate(entry).promise(promise.round, None)
+
+    def _invents(self, promise: Promise) -> bool:
+        return Lie.INVENTED_VOTES in self.lies and self._random.random() < 0.5
+
+    def _inventive(self, promise: Promise) -> Promise:
+        """It has accepted something of its own, it says, in the round before."""
+        entry = self._invented()
+        own = self._sign(entry.height, promise.round - 1, entry.digest)
+        claim = Accepted(promise.round - 1, entry, own.signature)
+        return self._electorate(entry).promise(promise.round, claim)
 
     def _forge(self) -> None:
         """An invented entry under signatures that are made up, or were given for another one."""
@@ -178,8 +212,7 @@ class Liar(SimNode):
             real = chain[-1].certificate
             old = replace(certificate, votes=real.votes)
             certificate = self._random.choice((certificate, old, real))
-        for peer in self._world.others(self.me):
-            self._send(peer, Outcome(Certified(entry, certificate)))
+        self._tell_all(Outcome(Certified(entry, certificate)))
 
     def _usurp(self) -> None:
         """An invented entry in a later round, without the promises that it would need."""
@@ -188,9 +221,8 @@ class Liar(SimNode):
             electorate = self._electorate(entry)
             rounds = range(1, 1 + len(state.voters))
             round = next(it for it in rounds if electorate.proposer(it) == self.me)
-            self._hope_for(entry, round)
-            for peer in self._world.others(self.me):
-                self._send(peer, Propose(round, entry))
+            own = self._hope_for(entry, round)
+            self._tell_all(Propose(round, entry, own))
 
     def _invented(self) -> Entry:
         state = self.state
@@ -214,6 +246,10 @@ class Liar(SimNode):
     def _sign(self, height: int, round: int, entry: Digest) -> Vote:
         vote = Vote(self._rules.run, height, round, entry, self.me, b"")
         return replace(vote, signature=signature_of(self.me, vote.message))
+
+    def _tell_all(self, message: Message) -> None:
+        for peer in self._world.others(self.me):
+            self._send(peer, message)
 
     def _send(self, peer: PeerId, message: Message) -> None:
         self._world.send(self.me, peer, message)

@@ -13,6 +13,7 @@ from p2ptrain.testing.simulation.planting import Mutant
 _BLOCKS = ("BlocksAreCommittedOnce",)
 _CERTIFICATES = ("CertificatesVerify",)
 _FORKS = ("OneEntryPerHeight",)
+_SIGNED = ("ProposalsAreSigned",)
 _VOTES = ("VotesAreKept",)
 
 MUTANTS = (
@@ -25,6 +26,9 @@ MUTANTS = (
     Mutant("round-0-proposed-anew", voting.round_0_proposed_anew, _VOTES, "torn"),
     Mutant("accepted-value-not-adopted", voting.accepted_value_not_adopted, _FORKS, "torn"),
     Mutant("promises-not-shown", voting.promises_not_shown, _FORKS, "liars"),
+    Mutant("proposer-not-checked", voting.proposer_not_checked, _SIGNED, "liars"),
+    Mutant("claims-not-checked", voting.claims_not_checked, _SIGNED, "liars"),
+    Mutant("proposer-need-not-vote", voting.proposer_need_not_vote, _CERTIFICATES, "liars"),
     Mutant("stale-voters-count", voting.stale_voters_count, _CERTIFICATES, "churn"),
     Mutant("learners-count", voting.learners_count, _CERTIFICATES, "churn"),
     Mutant("any-vote-counts", voting.any_vote_counts, _CERTIFICATES, "liars"),

@@ -88,7 +88,8 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
 def _is_over(world: SimWorld) -> bool:
     if world.latest.phase is not Phase.ENDED:
         return False
-    return all(node.state.phase is Phase.ENDED for node in world.nodes.values() if node.is_running)
+    honest = [node for node in world.nodes.values() if node.me not in world.liars]
+    return all(node.state.phase is Phase.ENDED for node in honest if node.is_running)
 
 
 def _why_stuck(world: SimWorld) -> str:

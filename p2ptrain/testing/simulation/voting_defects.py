@@ -15,7 +15,8 @@ from p2ptrain.ledger.events import Event
 from p2ptrain.ledger.instance import Instance, Stage
 from p2ptrain.ledger.leading import Leading
 from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import Certificate, Vote, vote_message
+from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.values import Certificate, Entry, Vote, vote_message
 from p2ptrain.ledger.verify import Verify
 from p2ptrain.testing.simulation.disk import Disk
 from p2ptrain.testing.simulation.planting import Patch
@@ -30,7 +31,7 @@ def half_is_a_quorum(patch: Patch) -> None:
 
 def promise_not_persisted(patch: Patch) -> None:
     def append_record(disk: Disk, record: bytes) -> None:
-        if b'"entry":null' not in record:
+        if b'"accepted":null' not in record:
             disk.records.append(record)
 
     patch(Disk, "append_record", append_record)
@@ -38,7 +39,7 @@ def promise_not_persisted(patch: Patch) -> None:
 
 def vote_not_persisted(patch: Patch) -> None:
     def append_record(disk: Disk, record: bytes) -> None:
-        if b'"entry":null' in record:
+        if b'"accepted":null' in record:
             disk.records.append(record)
 
     patch(Disk, "append_record", append_record)
@@ -125,6 +126,27 @@ def any_vote_counts(patch: Patch) -> None:
 
 def promises_not_shown(patch: Patch) -> None:
     patch(Electorate, "proofs_fault", lambda self, round, entry, proofs: "")
+
+
+def proposer_not_checked(patch: Patch) -> None:
+    """Whoever asks for a vote gets it, whether the proposer has given its own or not."""
+    patch(Instance, "_proposal_fault", lambda self, message: "")
+
+
+def claims_not_checked(patch: Patch) -> None:
+    """A voter is believed to have accepted what nobody has proposed."""
+    patch(Electorate, "claim_fault", lambda self, round, claim: "")
+
+
+def proposer_need_not_vote(patch: Patch) -> None:
+    """A certificate counts without the vote of whoever proposed the entry."""
+
+    def fault(rules: Rules, at: LedgerState, entry: Entry, held: Certificate, check: Verify) -> str:
+        found = original(rules, at, entry, held, check)
+        return "" if "lacks the vote" in found else found
+
+    original = verify._certificate_fault
+    patch(verify, "_certificate_fault", fault)
 
 
 def accepted_forgotten(patch: Patch) -> None:

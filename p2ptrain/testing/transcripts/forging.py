@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.messages import Accept, Message, Outcome, Promise
+from p2ptrain.ledger.messages import Accept, Accepted, Message, Outcome, Promise, Propose
 from p2ptrain.ledger.values import Certificate, Certified, Entry, Roster, Skip, Value, vote_message
 from p2ptrain.testing.ledgers import Letter, digest
 from p2ptrain.testing.simulation.disk import signature_of
@@ -29,9 +29,10 @@ def forged(victim: Ledger, kind: str, liar: PeerId, by: Sequence[PeerId]) -> Mes
     return Outcome(Certified(entry, Certificate(entry.height, 0, entry.digest, votes)))
 
 
-def tampered(letter: Letter, part: str) -> Letter:
+def tampered(letter: Letter, part: str, run: RunId) -> Letter:
     """The letter with one part altered: a vote's `run`, `height`, `entry`, `round` or a
-    `signature`.
+    `signature`; a promise's
+    `claim` to have accepted something; or a proposal, turned by its proposer into a `twin`.
     """
     message = letter.message
     match message, part:
@@ -45,7 +46,25 @@ def tampered(letter: Letter, part: str) -> Letter:
             return replace(letter, message=Accept(replace(vote, entry=digest("another entry"))))
         case Accept(vote), "signature":
             return replace(letter, message=Accept(replace(vote, signature=b"noise")))
+        case Propose(), "signature":
+            return replace(letter, message=replace(message, signature=b"noise"))
+        case Propose(), "twin":
+            return replace(letter, message=twin_of(message, letter.sender, run))
+        case Promise(accepted=Accepted() as claim), "claim":
+            invented = replace(claim, signature=b"invented")
+            return replace(letter, message=replace(message, accepted=invented))
         case Promise(), "signature":
             return replace(letter, message=replace(message, signature=b"noise"))
         case _:
             raise StoryFault(f"{type(message).__name__.lower()} has no {part} to alter")
+
+
+def twin_of(proposal: Propose, proposer: PeerId, run: RunId) -> Propose:
+    """Another entry in the same round, as good as the first, and signed as well."""
+    entry = proposal.entry
+    if not isinstance(entry.value, Roster) or len(entry.value.participants) < 2:
+        raise StoryFault("only a roster of several participants has a twin")
+    first, *others = entry.value.participants
+    twin = replace(entry, value=replace(entry.value, participants=(*others, first)))
+    message = vote_message(run, entry.height, proposal.round, twin.digest)
+    return replace(proposal, entry=twin, signature=signature_of(proposer, message))

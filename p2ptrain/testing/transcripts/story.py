@@ -250,10 +250,10 @@ class Story:
     # ── what must not happen ─────────────────────────────────────────────────────────────────────
 
     def tamper(self, line: Line) -> None:
-        """tamper a->c accept run: that letter is altered on its way"""
+        """tamper a->c accept run: that letter is altered on its way, or by its sender"""
         *which, part = line.words
         for letter in self._picked(Line(line.name, tuple(which), (), {})):
-            self.group.mail.append(tampered(letter, part))
+            self.group.mail.append(tampered(letter, part, self.group.rules.run))
 
     def forge(self, line: Line) -> None:
         """forge c->a skip by=a,b,c: c sends an outcome with a certificate that it made up"""

@@ -13,17 +13,20 @@ from dataclasses import dataclass, field
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.acceptor import recall
 from p2ptrain.ledger.effects import (
+    Accuse,
     Announce,
     AskEntries,
     Decided,
     Effect,
     FetchUpdate,
+    IdentityInUse,
     Note,
     Persist,
     Send,
 )
 from p2ptrain.ledger.messages import (
     Accept,
+    Accusation,
     Entries,
     EntriesRequest,
     Message,
@@ -92,7 +95,7 @@ class Words:
             case Promise(height, round, accepted):
                 had = f"voted {accepted.round} {self.entry(accepted.entry)}" if accepted else "free"
                 return f"promise {height}/{round}, {had}"
-            case Propose(round, entry, promises):
+            case Propose(round, entry, _, promises):
                 shown = f", promised by {_names(p.voter for p in promises)}" if promises else ""
                 return f"propose {entry.height}/{round} {self.entry(entry)}{shown}"
             case Accept(vote):
@@ -109,6 +112,8 @@ class Words:
                 return f"entries {shown} of {height}"
             case Pruned(height, up_to):
                 return f"entries pruned up to {up_to} of {height}"
+            case Accusation(evidence):
+                return f"accusation of {evidence.peer}: {self.text(evidence.words)}"
             case _:
                 return type(message).__name__.lower()
 
@@ -141,6 +146,10 @@ class Words:
                 return f"{me} fetches {self.name(update)} from {_names(holders) or 'anybody'}"
             case AskEntries(peer, from_height):
                 return f"{me} asks {peer} for entries from {from_height}"
+            case Accuse(evidence):
+                return f"{me} accuses {evidence.peer}"
+            case IdentityInUse(what):
+                return f"{me} votes no more: {self.text(what)}"
             case Note(text):
                 return f"{me} notes: {self.text(text)}"
             case _:
