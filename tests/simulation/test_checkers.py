@@ -8,12 +8,21 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.electorate import proof_of
 from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.messages import Accept, Accepted, Promise, PromiseProof
 from p2ptrain.ledger.state import LedgerState, apply, genesis
 from p2ptrain.ledger.values import Certified, Commit, Entry, Participant, Roster, Skip, Vote
-from p2ptrain.testing.ledgers import accepted, asked, certify, chain_of, digest, peers, small_rules
-from p2ptrain.testing.simulation.accountability import ProposalsAreSigned
+from p2ptrain.testing.ledgers import (
+    Group,
+    accepted,
+    asked,
+    certify,
+    chain_of,
+    digest,
+    peers,
+    small_rules,
+)
 from p2ptrain.testing.simulation.checkers import (
     BlocksAreCommittedOnce,
     CertificatesVerify,
@@ -25,7 +34,8 @@ from p2ptrain.testing.simulation.checkers import (
     StepsGoOn,
     VotesAreKept,
 )
-from p2ptrain.testing.simulation.disk import Disk
+from p2ptrain.testing.simulation.disk import Disk, signer
+from p2ptrain.testing.simulation.proposals import ProposalsAreEntitled, ProposalsAreSigned
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules("a b c")
@@ -121,6 +131,28 @@ def test_a_vote_for_what_its_proposer_has_not_signed() -> None:
     where = f"stands for {entry.digest[:8]} in round 3 of 1, unsigned"
     said = [f"ProposalsAreSigned: {name} {where}" for name in "aac"]
     assert checker.violations == said
+
+
+def test_a_vote_for_what_the_promises_do_not_allow() -> None:
+    checker, electorate = ProposalsAreEntitled(rules=RULES), Group(RULES)["a"]._instance.electorate
+    one, other = (Entry(1, genesis(RULES).head, Skip(step)) for step in range(2))
+
+    def promise(voter: PeerId, had: Accepted | None) -> PromiseProof:
+        mine = replace(electorate, me=voter, sign=signer(voter))
+        return proof_of(voter, mine.promise(2, had))
+
+    free, held = promise(A, None), promise(B, accepted(RULES, 0, one))
+    for entry, proofs, entitled in (
+        (one, (free, held), True),
+        (one, (free, promise(C, None)), True),
+        (other, (free, held), False),
+        (one, (free,), False),
+        (one, (free, replace(held, signature=b"no")), False),
+    ):
+        checker = ProposalsAreEntitled(rules=RULES)
+        checker.on_vote(A, asked(RULES, 2, entry, proofs), Disk())
+        checker.on_vote(B, Accept(Vote(RULES.run, 1, 2, entry.digest, B, b"")), Disk())
+        assert (checker.violations == []) is entitled
 
 
 def test_a_vote_for_bytes_that_are_not_held() -> None:

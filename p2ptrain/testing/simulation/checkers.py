@@ -14,10 +14,15 @@ from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.values import Commit, Roster
-from p2ptrain.testing.simulation.accountability import LiarsAreExposed, ProposalsAreSigned
+from p2ptrain.testing.simulation.accountability import LiarsAreExposed
 from p2ptrain.testing.simulation.disk import Disk, verify
 from p2ptrain.testing.simulation.fairness import LeavesHaveCauses, NobodyIsStarved
 from p2ptrain.testing.simulation.profiles import Profile
+from p2ptrain.testing.simulation.proposals import (
+    ProposalsAreEntitled,
+    ProposalsAreSigned,
+    is_quorum,
+)
 from p2ptrain.testing.simulation.troubles import Troubles
 from p2ptrain.testing.simulation.watching import Checker, Decision, Watch
 
@@ -54,11 +59,7 @@ class CertificatesVerify(Watch):
         signed = f'["{rules.run}",{entry.height},{certificate.round},"{entry.digest}"]'
         message = b"p2ptrain-vote/1\n" + signed.encode()
         good = [v for v, s in certificate.votes if v in voters and verify(v, message, s)]
-        weight = 2 * len(set(good)) + (1 if voters[0] in good else 0)
-        enough = weight > len(voters)
-        if rules.quorum == "two-thirds":
-            enough = 3 * len(set(good)) > 2 * len(voters)
-        if not enough:
+        if not is_quorum(rules, voters, good):
             self.object(f"entry {entry.height} has {len(good)} good votes of {len(voters)}")
         elif voters[(entry.height + certificate.round) % len(voters)] not in good:
             self.object(f"entry {entry.height} is certified without its proposer's vote")
@@ -270,6 +271,7 @@ def all_checkers(
         exposure,
         OneEntryPerHeight(exposure=exposure),
         ProposalsAreSigned(rules=rules, liars=liars),
+        ProposalsAreEntitled(rules=rules, liars=liars),
         CertificatesVerify(rules=rules),
         CommitsAreHeld(liars=liars),
         VotesAreKept(liars=liars),

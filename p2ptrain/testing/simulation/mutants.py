@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant("lower-round-accepted", voting.lower_round_accepted, _VOTES, "lossy"),
     Mutant("round-0-proposed-anew", voting.round_0_proposed_anew, _VOTES, "torn"),
     Mutant("accepted-value-not-adopted", voting.accepted_value_not_adopted, _FORKS, "torn"),
-    Mutant("promises-not-shown", voting.promises_not_shown, _FORKS, "liars"),
+    Mutant("promises-not-shown", voting.promises_not_shown, ("ProposalsAreEntitled",), "liars"),
     Mutant("proposer-not-checked", voting.proposer_not_checked, _SIGNED, "liars"),
     Mutant("claims-not-checked", voting.claims_not_checked, _SIGNED, "liars"),
     Mutant("proposer-need-not-vote", voting.proposer_need_not_vote, _CERTIFICATES, "liars"),

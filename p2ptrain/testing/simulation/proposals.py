@@ -1,0 +1,109 @@
+"""R3 and R5: what is honestly voted for was proposed, signed by its proposer, and by right."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.values import promise_message, vote_message
+from p2ptrain.testing.simulation.disk import Disk, verify
+from p2ptrain.testing.simulation.watching import Decision, Watch
+
+Proposal = tuple[int, int, Digest]
+"""Height, round, entry."""
+
+
+@dataclass(slots=True)
+class ProposalsAreSigned(Watch):
+    """R3, R5: who is honest votes for nothing, and shows no promise that names anything, but what
+    the proposer of that round has signed; so two entries in one round always prove who asked.
+    """
+
+    rules: Rules | None = None
+    liars: frozenset[PeerId] = frozenset()
+    voters: dict[int, tuple[PeerId, ...]] = field(default_factory=dict)
+    signed: set[Proposal] = field(default_factory=set)
+
+    def on_decision(self, decision: Decision) -> None:
+        self.voters[decision.after.height + 1] = decision.after.voters
+
+    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+        if isinstance(message, Propose):
+            height, entry = message.height, message.entry.digest
+            self._note((height, message.round, entry), message.signature)
+            for proof in message.promises:
+                if proof.accepted_round is not None and proof.accepted is not None:
+                    self._require(voter, (height, proof.accepted_round, proof.accepted))
+        elif isinstance(message, Promise) and message.accepted is not None:
+            had = message.accepted
+            proposal = (message.height, had.round, had.entry.digest)
+            self._note(proposal, had.signature)
+            self._require(voter, proposal)
+        elif isinstance(message, Accept):
+            vote = message.vote
+            self._require(voter, (vote.height, vote.round, vote.entry))
+
+    def _note(self, proposal: Proposal, signature: bytes) -> None:
+        assert self.rules is not None
+        height, round, entry = proposal
+        voters = self.voters.get(height, self.rules.founders)
+        proposer = voters[(height + round) % len(voters)]
+        if verify(proposer, vote_message(self.rules.run, height, round, entry), signature):
+            self.signed.add(proposal)
+
+    def _require(self, voter: PeerId, proposal: Proposal) -> None:
+        height, round, entry = proposal
+        if proposal not in self.signed and voter not in self.liars:
+            self.object(f"{voter} stands for {entry[:8]} in round {round} of {height}, unsigned")
+
+
+@dataclass(slots=True)
+class ProposalsAreEntitled(Watch):
+    """R5: in a later round nobody who is honest votes for what was not proposed with the promises
+    of a quorum, or for another entry than these promises leave.
+    """
+
+    rules: Rules | None = None
+    liars: frozenset[PeerId] = frozenset()
+    voters: dict[int, tuple[PeerId, ...]] = field(default_factory=dict)
+    entitled: set[Proposal] = field(default_factory=set)
+
+    def on_decision(self, decision: Decision) -> None:
+        self.voters[decision.after.height + 1] = decision.after.voters
+
+    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+        if isinstance(message, Propose):
+            if self._is_entitled(message):
+                self.entitled.add((message.height, message.round, message.entry.digest))
+        elif isinstance(message, Accept) and message.vote.round > 0 and voter not in self.liars:
+            vote = message.vote
+            if (vote.height, vote.round, vote.entry) not in self.entitled:
+                where = f"round {vote.round} of {vote.height}"
+                self.object(f"{voter} votes for {vote.entry[:8]} in {where}, without promises")
+
+    def _is_entitled(self, proposal: Propose) -> bool:
+        assert self.rules is not None
+        height, round, run = proposal.height, proposal.round, self.rules.run
+        genuine, claims = set(), []
+        for proof in proposal.promises:
+            said = promise_message(run, height, round, proof.accepted_round, proof.accepted)
+            if verify(proof.voter, said, proof.signature):
+                genuine.add(proof.voter)
+                if proof.accepted_round is not None:
+                    claims.append((proof.accepted_round, proof.accepted))
+        latest = {entry for at, entry in claims if at == max(claims)[0]}
+        voters = self.voters.get(height, self.rules.founders)
+        return is_quorum(self.rules, voters, genuine) and (
+            not claims or proposal.entry.digest in latest
+        )
+
+
+def is_quorum(rules: Rules, voters: Sequence[PeerId], present: Collection[PeerId]) -> bool:
+    """Counted in the dullest way."""
+    good = len({voter for voter in voters if voter in present})
+    if rules.quorum == "two-thirds":
+        return 3 * good > 2 * len(voters)
+    return 2 * good + (1 if voters[0] in present else 0) > len(voters)
