@@ -19,13 +19,14 @@ Proposal = tuple[int, int, Digest]
 @dataclass(slots=True)
 class ProposalsAreSigned(Watch):
     """R3, R5: who is honest votes for nothing, and shows no promise that names anything, but what
-    the proposer of that round has signed; so two entries in one round always prove who asked.
+    the proposer of that round has signed; so two entries in one round always prove who asked. Who
+    that is, is looked up when it matters: a liar may speak of heights before anybody shows them.
     """
 
     rules: Rules | None = None
     liars: frozenset[PeerId] = frozenset()
     voters: dict[int, tuple[PeerId, ...]] = field(default_factory=dict)
-    signed: set[Proposal] = field(default_factory=set)
+    shown: dict[Proposal, set[bytes]] = field(default_factory=dict)
 
     def on_decision(self, decision: Decision) -> None:
         self.voters[decision.after.height + 1] = decision.after.voters
@@ -36,7 +37,9 @@ class ProposalsAreSigned(Watch):
             self._note((height, message.round, entry), message.signature)
             for proof in message.promises:
                 if proof.accepted_round is not None and proof.accepted is not None:
-                    self._require(voter, (height, proof.accepted_round, proof.accepted))
+                    claim = (height, proof.accepted_round, proof.accepted)
+                    self._note(claim, proof.proposed or b"")
+                    self._require(voter, claim)
         elif isinstance(message, Promise) and message.accepted is not None:
             had = message.accepted
             proposal = (message.height, had.round, had.entry.digest)
@@ -47,16 +50,19 @@ class ProposalsAreSigned(Watch):
             self._require(voter, (vote.height, vote.round, vote.entry))
 
     def _note(self, proposal: Proposal, signature: bytes) -> None:
+        self.shown.setdefault(proposal, set()).add(signature)
+
+    def _is_signed(self, proposal: Proposal) -> bool:
         assert self.rules is not None
         height, round, entry = proposal
         voters = self.voters.get(height, self.rules.founders)
         proposer = voters[(height + round) % len(voters)]
-        if verify(proposer, vote_message(self.rules.run, height, round, entry), signature):
-            self.signed.add(proposal)
+        message = vote_message(self.rules.run, height, round, entry)
+        return any(verify(proposer, message, it) for it in self.shown.get(proposal, ()))
 
     def _require(self, voter: PeerId, proposal: Proposal) -> None:
         height, round, entry = proposal
-        if proposal not in self.signed and voter not in self.liars:
+        if voter not in self.liars and not self._is_signed(proposal):
             self.object(f"{voter} stands for {entry[:8]} in round {round} of {height}, unsigned")
 
 
@@ -69,18 +75,21 @@ class ProposalsAreEntitled(Watch):
     rules: Rules | None = None
     liars: frozenset[PeerId] = frozenset()
     voters: dict[int, tuple[PeerId, ...]] = field(default_factory=dict)
-    entitled: set[Proposal] = field(default_factory=set)
+    shown: dict[Proposal, list[Propose]] = field(default_factory=dict)
 
     def on_decision(self, decision: Decision) -> None:
         self.voters[decision.after.height + 1] = decision.after.voters
 
     def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
         if isinstance(message, Propose):
-            if self._is_entitled(message):
-                self.entitled.add((message.height, message.round, message.entry.digest))
+            if message.round > 0:
+                place = (message.height, message.round, message.entry.digest)
+                known = self.shown.setdefault(place, [])
+                known += [] if message in known else [message]
         elif isinstance(message, Accept) and message.vote.round > 0 and voter not in self.liars:
             vote = message.vote
-            if (vote.height, vote.round, vote.entry) not in self.entitled:
+            shown = self.shown.get((vote.height, vote.round, vote.entry), ())
+            if not any(self._is_entitled(it) for it in shown):
                 where = f"round {vote.round} of {vote.height}"
                 self.object(f"{voter} votes for {vote.entry[:8]} in {where}, without promises")
 
