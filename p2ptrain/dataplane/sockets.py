@@ -31,6 +31,7 @@ FRAME_BYTES_MAX = 1 << 20
 _LENGTH = struct.Struct(">I")
 _SEND_BYTES = 1 << 20
 """One call into OpenSSL: large enough to be rare, small enough for the deadline to be looked at."""
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _DEADLINE_SLACK_S = 0.1
 """Setting a timeout is a system call; the kernel's may therefore lag behind ours by this much."""
 
@@ -62,6 +63,20 @@ class SecureSocket(Protocol):
     def receive_frame(self, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
         """Raises PeerLost, PeerTooSlow, RemoteProtocolError (a longer frame was announced)."""
 
+    def send_some(self, data: memoryview) -> int:
+        """Send what goes now without blocking; how many bytes went, or 0: then try again, when
+        it is writable, with the same data. Raises PeerLost."""
+
+    def receive_some(self, view: memoryview) -> int:
+        """Receive what is here, without blocking; how many bytes came, or 0: then try again when
+        it is readable. Raises PeerLost."""
+
+    def finish_sending(self) -> None:
+        """Tell the peer that nothing more will come; it can still be received from."""
+
+    def fileno(self) -> int:
+        """To wait for it with `select`."""
+
     def shutdown(self) -> None:
         """Wake whoever is blocked on it, from any thread. Calls raise ShutDownHere from now on."""
 
@@ -78,6 +93,7 @@ class PeerSocket:
 
     def __init__(self, sock: socket.socket, peer: PeerId, *, deadline_s: float) -> None:
         self._sock = sock
+        self._in_records = isinstance(sock, ssl.SSLSocket)
         self._peer = peer
         self._deadline = time.monotonic() + deadline_s
         self._timeout_s = -1.0
@@ -128,6 +144,37 @@ class PeerSocket:
             frame = bytearray(length)
             self._receive(memoryview(frame))
             return bytes(frame)
+
+    def send_some(self, data: memoryview) -> int:
+        with self._operation("send"):
+            self._never_block()
+            try:
+                return self._sock.send(data)
+            except _NOT_NOW:
+                return 0
+
+    def receive_some(self, view: memoryview) -> int:
+        received = 0
+        with self._operation("receive"):
+            self._never_block()
+            while received < len(view):
+                try:
+                    count = self._sock.recv_into(view[received:])
+                except _NOT_NOW:
+                    break
+                if count == 0 and received == 0:
+                    raise EOFError
+                received += count
+                if count == 0 or not self._in_records:
+                    break  # TLS gives a record at a time; a plain socket has given all it has
+        return received
+
+    def finish_sending(self) -> None:
+        with suppress(OSError):
+            socket.socket.shutdown(self._sock, socket.SHUT_WR)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
 
     def shutdown(self) -> None:
         self._ended.set()
@@ -189,6 +236,11 @@ class PeerSocket:
             if count == 0:
                 raise EOFError
             received += count
+
+    def _never_block(self) -> None:
+        if self._timeout_s != 0:
+            self._timeout_s = 0.0
+            self._sock.settimeout(0.0)
 
     def _allow_remaining_time(self) -> None:
         remaining_s = self._deadline - time.monotonic()

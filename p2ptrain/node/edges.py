@@ -1,4 +1,6 @@
-"""Our two sides of the ring: connections taken from the peer before us, dialled to the one after.
+"""Our edges in a reduce: to each neighbour one connection for each stream, dialled or taken.
+
+Of two neighbours the one that stands first in the roster's order dials.
 
 It opens what one attempt needs, or says who could not be had. It does not close them: when an
 attempt fails, a connection that ends too early looks to the neighbour like our fault.
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 
 import trio
 
@@ -17,7 +20,7 @@ from p2ptrain.errors import PeerError, PeerUnreachable, ReduceAborted, RemotePro
 from p2ptrain.ids import PeerId
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
-from p2ptrain.ring import ReduceRequest
+from p2ptrain.ring import Links, ReduceRequest
 
 EDGE_S = 10.0
 """Longer than a heartbeat and a gossip hop: by then a live neighbour has heard of the roster."""
@@ -28,22 +31,26 @@ DIAL_S = 5.0
 AGAIN_S = 0.3
 
 
-Opener = Callable[["Parts", ReduceRequest, int, "Edges"], Awaitable[None]]
+Opener = Callable[["Parts", PeerId, RingKey, "Edges"], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class Edges:
-    """Connections by stream, as they come. Whoever makes one closes it, whatever happened."""
+    """Connections as they come, by neighbour and stream. Whoever makes one closes it, whatever
+    happened.
+    """
 
-    previous: dict[int, SecureSocket] = field(default_factory=dict)
-    next: dict[int, SecureSocket] = field(default_factory=dict)
+    open: dict[tuple[PeerId, int], SecureSocket] = field(default_factory=dict)
 
-    def in_order(self) -> tuple[list[SecureSocket], list[SecureSocket]]:
-        """Both sides, each sorted by stream."""
-        return _sorted(self.previous), _sorted(self.next)
+    def links(self, request: ReduceRequest) -> Links:
+        """What a reduce wants: all of them are open."""
+        return {
+            peer: [self.open[peer, stream] for stream in range(request.streams)]
+            for peer in request.neighbours
+        }
 
     def close(self) -> None:
-        for connection in (*self.previous.values(), *self.next.values()):
+        for connection in self.open.values():
             connection.close()
 
 
@@ -53,66 +60,57 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> None:
     Raises:
         ReduceAborted: a neighbour cannot be had; it is the suspect.
     """
-    if len(request.peers) == 1:
-        return
+    me = request.peers[request.me]
     faults: list[PeerError | RemoteProtocolError] = []
 
-    async def have(open_one: Opener, stream: int) -> None:
+    async def have(open_one: Opener, peer: PeerId, stream: int) -> None:
+        dialler = me if open_one is _reach else peer
+        key = RingKey(request.run, request.step, request.attempt, stream, dialler)
         try:
-            await open_one(parts, request, stream, edges)
+            await open_one(parts, peer, key, edges)
         except (PeerError, RemoteProtocolError) as exc:
             faults.append(exc)
             nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
-        for stream in range(request.streams):
-            nursery.start_soon(have, _accept, stream)
-            nursery.start_soon(have, _reach, stream)
+        for peer, stream in product(request.neighbours, range(request.streams)):
+            first = request.me < request.peers.index(peer)
+            nursery.start_soon(have, _reach if first else _accept, peer, stream)
     if faults:
         # The first is the cause; the others were only given up because of it.
         suspect = PeerId(faults[0].peer)
         raise ReduceAborted(request.step, request.attempt, (suspect,), faults[0].what)
 
 
-async def _accept(parts: Parts, request: ReduceRequest, stream: int, edges: Edges) -> None:
-    key = RingKey(request.run, request.step, request.attempt, stream, request.previous)
-
+async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
     def take() -> None:
         # In the thread, so that no connection is lost if the task is cancelled meanwhile.
-        edges.previous[stream] = parts.ring_inbox.take(key, deadline_s=EDGE_S)
+        edges.open[peer, key.stream] = parts.ring_inbox.take(key, deadline_s=EDGE_S)
 
-    give_up = partial(
-        parts.ring_inbox.give_up, run=request.run, step=request.step, attempt=request.attempt
-    )
+    give_up = partial(parts.ring_inbox.give_up, run=key.run, step=key.step, attempt=key.attempt)
     await in_thread(take, stop=give_up)
 
 
-async def _reach(parts: Parts, request: ReduceRequest, stream: int, edges: Edges) -> None:
+async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
     """Dial until somebody answers: the neighbour may have been restarted, and we have yet to hear
     where its data plane is now; or it has yet to hear our new certificate."""
     ends = parts.now() + EDGE_S
     while True:
         try:
-            return await in_thread(
-                partial(_dial, parts, request, stream, edges), stop=_dials_to_its_end
-            )
+            return await in_thread(partial(_dial, parts, peer, key, edges), stop=_dials_to_its_end)
         except (PeerError, RemoteProtocolError):
             if parts.now() + AGAIN_S >= ends:
                 raise
         await trio.sleep(AGAIN_S)
 
 
-def _dial(parts: Parts, request: ReduceRequest, stream: int, edges: Edges) -> None:
-    endpoint = parts.peers.endpoint(request.next)
+def _dial(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
+    endpoint = parts.peers.endpoint(peer)
     if endpoint is None:
-        raise PeerUnreachable("it has not said where its data plane listens", peer=request.next)
-    key = RingKey(request.run, request.step, request.attempt, stream, parts.me)
-    edges.next[stream] = dial(parts.credentials, endpoint, key.to_hello(), deadline_s=DIAL_S)
+        raise PeerUnreachable("it has not said where its data plane listens", peer=peer)
+    connection = dial(parts.credentials, endpoint, key.to_hello(), deadline_s=DIAL_S)
+    edges.open[peer, key.stream] = connection
 
 
 def _dials_to_its_end() -> None:
     """There is nothing to close yet."""
-
-
-def _sorted(side: dict[int, SecureSocket]) -> list[SecureSocket]:
-    return [side[stream] for stream in sorted(side)]

@@ -117,7 +117,7 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         await _while_it_matters(parts, roster, partial(connect, parts, request, edges))
         reduce = Reduce(
             request,
-            *edges.in_order(),
+            edges.links(request),
             parts.outer.vectors.theta,
             parts.arena.local,
             payload,
@@ -148,7 +148,7 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
         me=roster.peers.index(parts.me),
         weights=tuple(each.tokens for each in roster.participants),
         numel=parts.layout.numel,
-        block=parts.manifest.codec.block,
+        codec=updates.codec_of(parts),
         streams=STREAMS,
         deadline_s=max(REDUCE_S_MIN, 2 * updates.payload_bytes(parts) / SLOWEST_BYTES_PER_S),
     )

@@ -9,18 +9,23 @@ TokenBucket                     a cap on the rate of sending, shared by whom you
 from __future__ import annotations
 
 from p2ptrain.ring.bucket import TokenBucket
-from p2ptrain.ring.plan import Duty, RingPlan, Segment, StreamPlan, plan
-from p2ptrain.ring.reduce import Reduce
-from p2ptrain.ring.request import ReduceReport, ReduceRequest
+from p2ptrain.ring.plan import Plan, Segment, plan
+from p2ptrain.ring.reduce import Links, Reduce
+from p2ptrain.ring.request import ReduceReport, ReduceRequest, Traffic
+from p2ptrain.ring.schedules import SCHEDULES, Route, Schedule, routes
 
 __all__ = [
-    "Duty",
+    "SCHEDULES",
+    "Links",
+    "Plan",
     "Reduce",
     "ReduceReport",
     "ReduceRequest",
-    "RingPlan",
+    "Route",
+    "Schedule",
     "Segment",
-    "StreamPlan",
     "TokenBucket",
+    "Traffic",
     "plan",
+    "routes",
 ]

@@ -1,8 +1,10 @@
 """What a peer does to a segment, and whose fault it is when that cannot be done.
 
-It reads θ and the local weights and never writes them. All that travels lies in `payload`, each
+It reads θ, the local weights and the residual, and never writes them. What rounding loses now goes
+to a vector of its own: each peer rounds each element once. All that travels lies in `payload`, each
 segment in its own place: first the sum on its way, later the mean. A mean can come only after the
-sum that it is made of has gone, so one place is enough and no other buffers are needed.
+sum that it is made of has gone, so one place is enough; only where several sums are added to one
+segment does an `Accumulator` hold them, in fp32, so that they are rounded once and not each time.
 """
 
 from __future__ import annotations
@@ -10,13 +12,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from p2ptrain import kernels
 from p2ptrain.errors import LocalProtocolError
-from p2ptrain.kernels import BadScale, NonFinite, encoded_bytes
+from p2ptrain.ids import PeerId
+from p2ptrain.kernels import BadScale, NonFinite
 from p2ptrain.names import label
 from p2ptrain.ring.blame import Blame, Blamed
 from p2ptrain.ring.plan import Segment
 from p2ptrain.ring.request import ReduceRequest
+
+Floats = NDArray[np.float32]
 
 
 class Arithmetic:
@@ -25,90 +29,158 @@ class Arithmetic:
     def __init__(
         self,
         request: ReduceRequest,
-        theta: NDArray[np.float32],
-        local: NDArray[np.float32],
+        theta: Floats,
+        local: Floats,
         out: bytearray | memoryview | NDArray[np.uint8],
+        residual: Floats | None = None,
+        residual_out: Floats | None = None,
     ) -> None:
         whole: memoryview = memoryview(out)  # type: ignore[arg-type]  # arrays are buffers
         self.payload = whole.cast("B")
-        expected = encoded_bytes(request.numel, request.block)
+        expected = request.codec.encoded_bytes(request.numel)
         if self.payload.readonly or len(self.payload) != expected:
             raise LocalProtocolError(f"out must be {expected} writable bytes")
-        if theta.shape != (request.numel,) or local.shape != (request.numel,):
-            raise LocalProtocolError(f"θ and the local weights must have {request.numel} elements")
+        for vector in (theta, local, residual, residual_out):
+            if vector is not None and vector.shape != (request.numel,):
+                raise LocalProtocolError(f"vectors must have {request.numel} elements")
         self._theta = theta
         self._local = local
-        self._block = request.block
-        self._weight = float(request.weights[request.me])
-        self._total = float(sum(request.weights))
+        self.codec = request.codec
+        self._residual = residual
+        self._residual_out = residual_out
+        # Weights around 1 keep sums near the size of what is summed: fp16 has a narrow range.
+        self._divisor = float(len(request.peers))
+        self._weight = self._divisor * request.weights[request.me] / sum(request.weights)
         self._me = request.peers[request.me]
-        self._previous = request.previous
 
     def alone(self) -> None:
-        """The whole reduce of a ring of one: the mean is the own pseudo-gradient."""
-        try:
-            kernels.quantise_difference(self._theta, self._local, 1.0, self.payload, self._block)
-        except NonFinite as exc:
-            raise Blamed(self._own_fault(0, exc)) from exc
+        """The whole reduce of a single peer: the mean is the own pseudo-gradient."""
+        self._quantise_own(0, self._theta.size, self.payload)
 
     def place(self, segment: Segment) -> memoryview:
         """Where `segment` is received, added to, sent from, and in the end stays."""
         return self.payload[segment.offset : segment.offset + segment.bytes]
 
     def contribute(self, segment: Segment) -> None:
-        """A segment of the own part sets out: quantise the own contribution."""
-        theta, local = self._slices(segment)
+        """A segment sets out: quantise the own contribution."""
+        self._quantise_own(segment.start, segment.stop, self.place(segment))
+
+    def add(self, segment: Segment, sender: PeerId, *, last: bool) -> None:
+        """Add the own contribution to the sum that has arrived; if it is the `last`, divide."""
+        run, place = slice(segment.start, segment.stop), self.place(segment)
         try:
-            kernels.quantise_difference(
-                theta, local, self._weight, self.place(segment), self._block
+            self.codec.add_difference_requantise(
+                place,
+                self._theta[run],
+                self._local[run],
+                self._weight,
+                self._divisor if last else 1.0,
+                place,
+                residual=_run_of(self._residual, run),
+                residual_out=_run_of(self._residual_out, run),
             )
+        except BadScale as exc:
+            raise Blamed(_their_fault(sender, exc.what)) from exc
         except NonFinite as exc:
-            raise Blamed(self._own_fault(segment.start, exc)) from exc
+            self.contribute(segment)  # raises if it is our own that is not finite
+            raise Blamed(_their_fault(sender, "its sums are out of range")) from exc
 
-    def add(self, segment: Segment) -> None:
-        """Add the own contribution to the sum that has arrived."""
-        self._add(segment, 1.0)
-
-    def finish(self, segment: Segment) -> None:
-        """Add the own contribution, the last one, and divide: the mean."""
-        self._add(segment, self._total)
-
-    def accept(self, segment: Segment) -> None:
+    def accept(self, segment: Segment, sender: PeerId) -> None:
         """A mean has arrived: is it one that a codec wrote?"""
         try:
-            kernels.check(self.place(segment), segment.stop - segment.start, self._block)
+            self.codec.check(self.place(segment), segment.stop - segment.start)
         except BadScale as exc:
-            raise Blamed(self._their_fault(exc.what)) from exc
+            raise Blamed(_their_fault(sender, exc.what)) from exc
 
-    def _add(self, segment: Segment, divisor: float) -> None:
-        theta, local = self._slices(segment)
-        place = self.place(segment)
+    def own(self, segment: Segment, out: Floats) -> None:
+        """The own contribution, not quantised."""
+        run = slice(segment.start, segment.stop)
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.subtract(self._theta[run], self._local[run], out=out)
+            np.multiply(out, np.float32(self._weight), out=out)
+            if self._residual is not None:
+                np.add(out, self._residual[run], out=out)
+
+    def settle(self, segment: Segment, total: Floats, scratch: Floats, *, last: bool) -> None:
+        """Quantise a sum, or if it is the `last` the mean, to its place.
+
+        Raises NonFinite.
+        """
+        divisor, place = np.float32(self._divisor if last else 1.0), self.place(segment)
+        np.divide(total, divisor, out=scratch)
+        self.codec.quantise(scratch, place)
+        if self._residual_out is not None:
+            self.codec.dequantise(place, scratch)
+            np.multiply(scratch, divisor, out=scratch)
+            run = slice(segment.start, segment.stop)
+            np.subtract(total, scratch, out=self._residual_out[run])
+
+    def _quantise_own(self, start: int, stop: int, out: memoryview) -> None:
+        run = slice(start, stop)
         try:
-            kernels.add_difference_requantise(
-                place, theta, local, self._weight, divisor, place, self._block
+            self.codec.quantise_difference(
+                self._theta[run],
+                self._local[run],
+                self._weight,
+                out,
+                residual=_run_of(self._residual, run),
+                residual_out=_run_of(self._residual_out, run),
             )
-        except BadScale as exc:
-            raise Blamed(self._their_fault(exc.what)) from exc
         except NonFinite as exc:
-            if self._own_is_fine(theta, local):
-                raise Blamed(self._their_fault("its sums are out of range")) from exc
-            raise Blamed(self._own_fault(segment.start, exc)) from exc
-
-    def _slices(self, segment: Segment) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        return self._theta[segment.start : segment.stop], self._local[segment.start : segment.stop]
-
-    def _own_is_fine(self, theta: NDArray[np.float32], local: NDArray[np.float32]) -> bool:
-        scratch = bytearray(encoded_bytes(theta.size, self._block))
-        try:
-            kernels.quantise_difference(theta, local, self._weight, scratch, self._block)
-        except NonFinite:
-            return False
-        return True
+            raise Blamed(self._own_fault(start, exc)) from exc
 
     def _own_fault(self, start: int, exc: NonFinite) -> Blame:
-        at = start + exc.block * self._block
+        at = start + exc.block * self.codec.block
         what = f"the pseudo-gradient of {label(self._me)} is not finite near element {at}"
         return Blame((self._me,), what)
 
-    def _their_fault(self, what: str) -> Blame:
-        return Blame((self._previous,), f"{label(self._previous)} sent a bad segment: {what}")
+
+class Accumulator:
+    """Adds the sums of several neighbours to one segment after another. For one thread."""
+
+    def __init__(self, arithmetic: Arithmetic, term: Floats, bytes: int) -> None:
+        """For segments that fit in `term`, scratch that accumulators of one thread share."""
+        self._arithmetic = arithmetic
+        self._total = np.empty_like(term)
+        self._term = term
+        self._arriving = memoryview(bytearray(bytes))
+        self.segment: Segment | None = None
+        """The one that is being added up; None when free."""
+
+    def place(self, segment: Segment) -> memoryview:
+        """Where the next sum for `segment` is received."""
+        return self._arriving[: segment.bytes]
+
+    def add(self, segment: Segment, sender: PeerId) -> None:
+        """Add the sum that has arrived; to the own contribution, if it is the first."""
+        count = segment.stop - segment.start
+        total, term = self._total[:count], self._term[:count]
+        if self.segment is None:
+            self.segment = segment
+            self._arithmetic.own(segment, total)
+        try:
+            self._arithmetic.codec.dequantise(self.place(segment), term)
+        except BadScale as exc:
+            raise Blamed(_their_fault(sender, exc.what)) from exc
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.add(total, term, out=total)
+
+    def finish(self, segment: Segment, senders: tuple[PeerId, ...], *, last: bool) -> None:
+        """The last sum has been added: quantise to the segment's place, and be free."""
+        assert self.segment == segment
+        self.segment = None
+        count = segment.stop - segment.start
+        total, term = self._total[:count], self._term[:count]
+        try:
+            self._arithmetic.settle(segment, total, term, last=last)
+        except NonFinite as exc:
+            self._arithmetic.contribute(segment)  # raises if it is our own that is not finite
+            raise Blamed(Blame(senders, "their sums are out of range")) from exc
+
+
+def _run_of(vector: Floats | None, run: slice) -> Floats | None:
+    return None if vector is None else vector[run]
+
+
+def _their_fault(sender: PeerId, what: str) -> Blame:
+    return Blame((sender,), f"{label(sender)} sent a bad segment: {what}")

@@ -1,143 +1,167 @@
-"""Who sends which bytes to whom in a ring, as a pure function that tests can check.
+"""Who sends which bytes to whom, as a pure function that tests can check.
 
 The vector's blocks are cut into N parts, one for each peer, each part into one run for each stream,
-each run into segments. A part starts at the peer of its own number and travels 2 (N − 1) hops:
+each run into segments. `schedules` says which way a part goes; streams have nothing to do with each
+other. It knows nothing of sockets, weights or time.
 
-    hop        0 … N−3          N−2                  N−1 … 2N−4        2N−3
-    receiver   adds, passes on  adds, divides: it    passes the bytes  keeps them
-               (PASS_ON)        owns the result      on (FORWARD)      (KEEP)
-                                (FINISH)
-
-At hop h peer m receives part (m − 1 − h) mod N and sends part (m − h) mod N. It knows nothing of
-sockets, weights or time.
+Any order of sending that keeps the segments of one part and phase in order on each connection will
+do, as long as sums that have not been added to on their way leave in the order of (index, part):
+where a peer adds several sums to one segment, in the plan's order, it leaves unread what comes too
+early, and that order then keeps everybody from waiting in a circle. So no peer needs to hold more
+than the segments that it is adding up, however many neighbours it has.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from typing import Protocol
 
 from p2ptrain.errors import LocalProtocolError
-from p2ptrain.kernels import BLOCK_MAX, encoded_bytes
+from p2ptrain.ring.schedules import Route, Schedule, accumulates, routes
 
 STREAMS_MAX = 64
 """Far more connections than any path needs; a header gives the stream one byte."""
 PEERS_MAX = 4096
-"""A header gives the hop two bytes."""
+"""A header gives the part two bytes."""
+ACCUMULATORS = 2
+"""Segments that a stream adds up at once: one of its own part, and one that it collects for the
+owner of another. One alone could be kept waiting by the other."""
+SEGMENTS_HELD_MAX = 4
+"""Memory for adding up, and for what is arriving to be added, in segments of full size a stream."""
 
 
-class Duty(Enum):
-    """What a receiver does with a segment."""
+class Cut(Protocol):
+    """What a plan needs to know of a codec: runs of whole blocks are slices of the payload."""
 
-    PASS_ON = "add the own contribution and send on"
-    FINISH = "add the own contribution, divide, and send the result"
-    FORWARD = "keep the result and send the same bytes on"
-    KEEP = "keep the result"
+    @property
+    def block(self) -> int: ...
+
+    def encoded_bytes(self, numel: int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of whole blocks on its way: elements [start, stop) at `offset` in the payload."""
+    """A run of whole blocks of a part: elements [start, stop) at `offset` in the payload."""
 
-    hop: int
+    part: int
     index: int
     start: int
     stop: int
     offset: int
     bytes: int
 
-    def at_hop(self, hop: int) -> Segment:
-        return Segment(hop, self.index, self.start, self.stop, self.offset, self.bytes)
+
+Runs = tuple[tuple[Segment, ...], ...]
+"""By part: the segments of one stream."""
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPlan:
-    """One stream's traffic: for each hop, the segments in the order in which they travel."""
+class Plan:
+    """The traffic of one peer: for each stream and part, segments that all take the same route."""
 
-    receives: tuple[tuple[Segment, ...], ...]
-    sends: tuple[tuple[Segment, ...], ...]
-
-    @property
-    def bytes_received(self) -> int:
-        return sum(segment.bytes for hop in self.receives for segment in hop)
-
-    @property
-    def bytes_sent(self) -> int:
-        return sum(segment.bytes for hop in self.sends for segment in hop)
-
-
-@dataclass(frozen=True, slots=True)
-class RingPlan:
-    peers: int
     me: int
-    streams: tuple[StreamPlan, ...]
+    routes: tuple[Route, ...]
+    streams: tuple[Runs, ...]
 
-    def duty(self, hop: int) -> Duty:
-        assert 0 <= hop < 2 * (self.peers - 1)
-        if hop < self.peers - 2:
-            return Duty.PASS_ON
-        if hop == self.peers - 2:
-            return Duty.FINISH
-        return Duty.FORWARD if hop < 2 * self.peers - 3 else Duty.KEEP
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        """Who is sent to or heard from."""
+        found: set[int | None] = set()
+        for route in self.routes:
+            found.update(route.sums_from, route.means_to, (route.sum_to, route.mean_from))
+        return tuple(sorted(peer for peer in found if peer is not None))
+
+    def bytes_to(self, peer: int) -> int:
+        """Without headers."""
+        return self._bytes(
+            tuple((route.sum_to == peer) + (peer in route.means_to) for route in self.routes)
+        )
+
+    def bytes_from(self, peer: int) -> int:
+        """Without headers."""
+        return self._bytes(
+            tuple((peer in route.sums_from) + (route.mean_from == peer) for route in self.routes)
+        )
 
     @property
     def bytes_moved(self) -> int:
         """What this peer sends and receives in all, headers apart."""
-        return sum(stream.bytes_sent + stream.bytes_received for stream in self.streams)
+        return sum(self.bytes_to(peer) + self.bytes_from(peer) for peer in self.neighbours)
+
+    def _bytes(self, times: tuple[int, ...]) -> int:
+        return sum(
+            times[segment.part] * segment.bytes
+            for runs in self.streams
+            for run in runs
+            for segment in run
+        )
 
 
-def plan(peers: int, me: int, numel: int, block: int, streams: int, segment_bytes: int) -> RingPlan:
+def plan(
+    schedule: Schedule,
+    peers: int,
+    me: int,
+    numel: int,
+    codec: Cut,
+    streams: int,
+    segment_bytes: int,
+) -> Plan:
     """The traffic of peer number `me` of `peers`.
 
     Every peer calls it with the same arguments but `me`: then each receive is matched by one send
-    of the neighbour. A segment has at most `segment_bytes`, but always one block at least.
+    of a neighbour. A segment has at most `segment_bytes`, so much less where several are added up
+    that SEGMENTS_HELD_MAX is kept, and always one block at least.
 
     Raises:
-        LocalProtocolError: the arguments describe no ring.
+        LocalProtocolError: the arguments describe no reduce.
     """
     if not 1 <= peers <= PEERS_MAX or not 0 <= me < peers:
-        raise LocalProtocolError(f"peer {me} of {peers} is in no ring")
-    if numel < 0 or not 1 <= block <= BLOCK_MAX or segment_bytes < 1:
-        raise LocalProtocolError(f"no ring cuts {numel} elements in blocks of {block}")
+        raise LocalProtocolError(f"peer {me} of {peers} takes no part")
+    if numel < 0 or segment_bytes < 1:
+        raise LocalProtocolError(f"no reduce cuts {numel} elements at {segment_bytes} bytes")
     if not 1 <= streams <= STREAMS_MAX:
-        raise LocalProtocolError(f"a ring has 1 to {STREAMS_MAX} streams, not {streams}")
-    cutter = _Cutter(peers, numel, block, streams, max(1, segment_bytes // (block + 4)))
-    return RingPlan(peers, me, tuple(_stream_plan(cutter, me, at) for at in range(streams)))
+        raise LocalProtocolError(f"a reduce has 1 to {STREAMS_MAX} streams, not {streams}")
+    cutter = _Cutter(peers, numel, codec, streams, _segment_blocks(schedule, codec, segment_bytes))
+    runs = tuple(
+        tuple(cutter.segments(part, stream) for part in range(peers)) for stream in range(streams)
+    )
+    return Plan(me, routes(schedule, peers, me), runs)
+
+
+def _segment_blocks(schedule: Schedule, codec: Cut, segment_bytes: int) -> int:
+    block_bytes = codec.encoded_bytes(codec.block)
+    if accumulates(schedule):
+        # Each accumulator has the sum in fp32 and what is arriving; they share one fp32 scratch.
+        held_bytes = ACCUMULATORS * (4 * codec.block + block_bytes) + 4 * codec.block
+        block_bytes = max(block_bytes, -(-held_bytes // SEGMENTS_HELD_MAX))
+    return max(1, segment_bytes // block_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cutter:
     peers: int
     numel: int
-    block: int
+    codec: Cut
     streams: int
     segment_blocks: int
 
-    def segments(self, part: int, stream: int, hop: int) -> tuple[Segment, ...]:
+    def segments(self, part: int, stream: int) -> tuple[Segment, ...]:
         """The segments of one stream's run of `part`: of nearly equal size."""
-        blocks = -(-self.numel // self.block)
+        blocks = -(-self.numel // self.codec.block)
         runs = self.peers * self.streams
         run = part * self.streams + stream
         first, end = run * blocks // runs, (run + 1) * blocks // runs
         count = -(-(end - first) // self.segment_blocks)
         cuts = [first + at * (end - first) // max(count, 1) for at in range(count)] + [end]
-        return tuple(self._segment(hop, at, cuts[at], cuts[at + 1]) for at in range(count))
+        return tuple(self._segment(part, at, cuts[at], cuts[at + 1]) for at in range(count))
 
-    def _segment(self, hop: int, index: int, first: int, end: int) -> Segment:
-        start, stop = first * self.block, min(end * self.block, self.numel)
+    def _segment(self, part: int, index: int, first: int, end: int) -> Segment:
+        start, stop = first * self.codec.block, min(end * self.codec.block, self.numel)
         return Segment(
-            hop=hop,
+            part=part,
             index=index,
             start=start,
             stop=stop,
-            offset=encoded_bytes(start, self.block),
-            bytes=encoded_bytes(stop - start, self.block),
+            offset=self.codec.encoded_bytes(start),
+            bytes=self.codec.encoded_bytes(stop - start),
         )
-
-
-def _stream_plan(cutter: _Cutter, me: int, stream: int) -> StreamPlan:
-    hops = range(2 * (cutter.peers - 1))
-    return StreamPlan(
-        receives=tuple(cutter.segments((me - 1 - hop) % cutter.peers, stream, hop) for hop in hops),
-        sends=tuple(cutter.segments((me - hop) % cutter.peers, stream, hop) for hop in hops),
-    )

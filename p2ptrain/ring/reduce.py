@@ -1,4 +1,4 @@
-"""Average one vector with the other members: the ring's threads, from start to join.
+"""Average one vector with the other members: the reduce's threads, from start to join.
 
 It does not decide who takes part, or what follows a failure: the ledger does both. It opens no
 connections, and does not close them: a socket that is closed too soon can lose what was sent last.
@@ -6,10 +6,12 @@ connections, and does not close them: a socket that is closed too soon can lose 
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,59 +23,57 @@ from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blame, Blamed, Verdict
 from p2ptrain.ring.bucket import TokenBucket
-from p2ptrain.ring.outbox import Outbox
-from p2ptrain.ring.receiver import Receiver
-from p2ptrain.ring.request import ReduceReport, ReduceRequest
-from p2ptrain.ring.sender import Sender
+from p2ptrain.ring.leaving import GRACE_S
+from p2ptrain.ring.request import ReduceReport, ReduceRequest, Traffic
+from p2ptrain.ring.stream import Stream
 
-GRACE_S = 1.0
-"""How long an abort may take to go round before all sockets are shut down."""
+Links = Mapping[PeerId, Sequence[SecureSocket]]
+"""For each neighbour one connection for each stream, in the order of the streams."""
 
 
 class Reduce:
     """One attempt at one reduce. `run` it once, in a thread that may block.
 
-    `previous` and `next` hold one connection for each stream, in the order of the streams; in a
-    ring of one, none. θ and `local` are read while it runs and never written. `out` receives the
-    payload of Σ weight · (θ − local) ÷ Σ weight, the same bytes on every peer; it holds nothing of
-    use unless `run` returns.
+    `links` are those to `request.neighbours`; which end dialled does not matter. θ and `local` are
+    read while it runs and never written. `out` receives the payload of Σ weight · (θ − local) ÷
+    Σ weight, the same bytes on every peer; it holds nothing of use unless `run` returns.
+
+    With error feedback, `residual` is what this peer's rounding has lost in committed reduces, and
+    is added to its contribution; `residual_out` gets what it loses in this one, and takes the other
+    one's place when the result is committed. Both are in units of the mean times the peers.
     """
 
     def __init__(
         self,
         request: ReduceRequest,
-        previous: Sequence[SecureSocket],
-        next: Sequence[SecureSocket],
+        links: Links,
         theta: NDArray[np.float32],
         local: NDArray[np.float32],
         out: bytearray | memoryview | NDArray[np.uint8],
         rate_limit: TokenBucket | None = None,
+        *,
+        residual: NDArray[np.float32] | None = None,
+        residual_out: NDArray[np.float32] | None = None,
     ) -> None:
         self._request = request
-        self._check_neighbours(previous, next)
-        self._sockets = (*previous, *next)
+        self._links = links
         self._ended = threading.Event()
         self._verdict = Verdict(self._stop)
+        self._waker: socket.socket | None = None
         plan = request.plan()
         self._bytes_total = plan.bytes_moved
-        arithmetic = Arithmetic(request, theta, local, out)
-        attempt = Attempt(request, plan, request.tag(), arithmetic, self._verdict, rate_limit)
-        self._arithmetic = arithmetic
-        self._outboxes = [Outbox(stream.sends) for stream in plan.streams[: len(next)]]
-        self._receivers = [
-            Receiver(attempt, stream, previous[stream], outbox)
-            for stream, outbox in enumerate(self._outboxes)
-        ]
-        self._senders = [
-            Sender(attempt, stream, next[stream], outbox)
-            for stream, outbox in enumerate(self._outboxes)
-        ]
+        self._arithmetic = Arithmetic(request, theta, local, out, residual, residual_out)
+        self._attempt = Attempt(
+            request, plan, request.tag(), self._arithmetic, self._verdict, rate_limit
+        )
+        self._check_links()
+        self._streams: list[Stream] = []
+        if len(request.peers) > 1:
+            self._streams = [self._stream(number) for number in range(request.streams)]
 
     def progress(self) -> tuple[int, int]:
         """Bytes sent and received so far, and in all; from any thread."""
-        received = sum(thread.payload_bytes for thread in self._receivers)
-        sent = sum(thread.payload_bytes for thread in self._senders)
-        return received + sent, self._bytes_total
+        return sum(stream.payload_bytes for stream in self._streams), self._bytes_total
 
     def abort(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """Make `run` raise soon, here and on the other peers. From any thread; does not block."""
@@ -87,13 +87,18 @@ class Reduce:
                 connections are shut down.
         """
         begun = time.monotonic()
-        cpu_s = self._run_streams() if self._outboxes else self._run_alone()
+        cpu_s = self._run_streams() if self._streams else self._run_alone()
         blame = self._verdict.blame
         if blame is not None:
             raise ReduceAborted(
                 self._request.step, self._request.attempt, blame.suspects, blame.reason
             )
         return self._report(begun, cpu_s)
+
+    def _stream(self, number: int) -> Stream:
+        numbers = {peer: at for at, peer in enumerate(self._request.peers)}
+        sockets = {numbers[peer]: sockets[number] for peer, sockets in self._links.items()}
+        return Stream(self._attempt, number, sockets)
 
     def _run_alone(self) -> float:
         begun_s = time.thread_time()
@@ -105,66 +110,87 @@ class Reduce:
 
     def _run_streams(self) -> float:
         """Start and join the threads; the CPU seconds that they took."""
-        bodies = [thread.run for thread in self._receivers]
-        bodies += [thread.run for thread in self._senders]
-        with ThreadPoolExecutor(len(bodies), thread_name_prefix="ring") as pool:
-            threads = [pool.submit(_cpu_s_of, body) for body in bodies]
+        woken, self._waker = socket.socketpair()
+        with (
+            woken,
+            self._waker,
+            ThreadPoolExecutor(len(self._streams), thread_name_prefix="ring") as pool,
+        ):
+            threads = [
+                pool.submit(_cpu_s_of, stream.run, woken.fileno()) for stream in self._streams
+            ]
             for thread in threads:
                 thread.add_done_callback(lambda _: self._look(threads))
             try:
                 if not self._ended.wait(self._request.deadline_s):
                     self._verdict.settle(Blame((), "it was not complete by its deadline"))
                 if self._verdict.settled:
-                    wait(threads, GRACE_S)
+                    wait(threads, 2 * GRACE_S)
             finally:
                 if self._verdict.settled or not self._ended.is_set():
                     self._shut_down()
-        return sum(thread.result() for thread in threads)
+            return sum(thread.result() for thread in threads)
 
     def _look(self, threads: Sequence[Future[float]]) -> None:
         """Wake `run` when all threads are done, or one has ended by a bug of ours."""
         if all(thread.done() for thread in threads):
             self._ended.set()
         elif any(thread.done() and thread.exception() is not None for thread in threads):
-            self._verdict.settle(Blame((), "a thread of the ring failed"))
+            self._verdict.settle(Blame((), "a thread of the reduce failed"))
 
     def _stop(self) -> None:
-        for outbox in self._outboxes:
-            outbox.stop()
         self._ended.set()
+        if self._waker is not None:
+            with suppress(OSError):  # the streams have ended by themselves
+                self._waker.send(b"x")
 
     def _shut_down(self) -> None:
-        for sock in self._sockets:
-            sock.shutdown()
+        for sockets in self._links.values():
+            for each in sockets:
+                each.shutdown()
 
     def _report(self, begun: float, cpu_s: float) -> ReduceReport:
-        receivers, senders = self._receivers, self._senders
-        streams, ended = max(1, len(self._outboxes)), time.monotonic()
-        scattered_at = max((thread.scattered_at for thread in receivers), default=ended)
+        streams, count, ended = self._streams, max(1, len(self._streams)), time.monotonic()
+        scattered_at = max((stream.scattered_at or ended for stream in streams), default=ended)
+        arithmetic_s = sum(stream.arithmetic_s for stream in streams) / count
+        waiting_s = sum(stream.waiting_s for stream in streams) / count
         return ReduceReport(
             seconds=ended - begun,
             scatter_s=scattered_at - begun,
-            sending_s=sum(thread.sending_s for thread in senders) / streams,
-            receiving_s=sum(thread.waiting_s for thread in receivers) / streams,
+            arithmetic_s=arithmetic_s if streams else cpu_s,
+            moving_s=max(0.0, ended - begun - arithmetic_s - waiting_s) if streams else 0.0,
+            waiting_s=waiting_s,
             cpu_s=cpu_s,
-            sent_bytes=sum(thread.wire_bytes for thread in senders),
-            received_bytes=sum(thread.wire_bytes for thread in receivers),
+            traffic=_by_peer([each for stream in streams for each in stream.traffic()]),
         )
 
-    def _check_neighbours(
-        self, previous: Sequence[SecureSocket], next_: Sequence[SecureSocket]
-    ) -> None:
-        request = self._request
-        expected = request.streams if len(request.peers) > 1 else 0
-        if len(previous) != expected or len(next_) != expected:
-            raise LocalProtocolError(f"a ring needs {expected} connections to each neighbour")
-        if any(sock.peer != request.previous for sock in previous) or any(
-            sock.peer != request.next for sock in next_
-        ):
-            raise LocalProtocolError("a connection is not to the neighbour that it is given for")
+    def _check_links(self) -> None:
+        request, neighbours = self._request, set(self._request.neighbours)
+        if set(self._links) != neighbours:
+            raise LocalProtocolError("there are not links to all neighbours and to them alone")
+        for peer, sockets in self._links.items():
+            if len(sockets) != request.streams:
+                raise LocalProtocolError(f"a neighbour has {request.streams} connections")
+            if any(each.peer != peer for each in sockets):
+                raise LocalProtocolError("a connection is not to the neighbour it is given for")
 
 
-def _cpu_s_of(body: Callable[[], None]) -> float:
+def _by_peer(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:
+    """The traffic of all streams with one neighbour added up; their time is taken together."""
+    peers = dict.fromkeys(each.peer for each in traffic)
+    return tuple(_sum_of([each for each in traffic if each.peer == peer]) for peer in peers)
+
+
+def _sum_of(streams: Sequence[Traffic]) -> Traffic:
+    return Traffic(
+        streams[0].peer,
+        sum(each.sent_bytes for each in streams),
+        sum(each.received_bytes for each in streams),
+        max(each.sending_s for each in streams),
+    )
+
+
+def _cpu_s_of(body: Callable[[int], None], wake_fd: int) -> float:
     begun_s = time.thread_time()
-    body()
+    body(wake_fd)
     return time.thread_time() - begun_s

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from p2ptrain.encoding import pack
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.ring.plan import RingPlan, plan
+from p2ptrain.kernels import Codec
+from p2ptrain.ring.plan import Plan, plan
+from p2ptrain.ring.schedules import Schedule
 
 COUNTER_MAX = 2**32 - 1
 """Outer steps and attempts have four bytes each in a header."""
@@ -33,9 +35,10 @@ class ReduceRequest:
     me: int
     weights: tuple[int, ...]
     numel: int
-    block: int = 256
+    codec: Codec
+    schedule: Schedule = "ring"
     streams: int = 2
-    segment_bytes: int = 256 * 1024
+    segment_bytes: int = 512 * 1024
     deadline_s: float = 600.0
     silence_s: float = 15.0
 
@@ -44,7 +47,7 @@ class ReduceRequest:
             if not holds:
                 raise LocalProtocolError(f"this is no reduce: {what}")
 
-        demand(len(set(self.peers)) == len(self.peers), "a peer is in the ring twice")
+        demand(len(set(self.peers)) == len(self.peers), "a peer takes part twice")
         demand(0 <= self.me < len(self.peers), "we are not among the peers")
         demand(len(self.weights) == len(self.peers), "each peer has one weight")
         demand(all(weight >= 0 for weight in self.weights), "a weight is negative")
@@ -55,39 +58,65 @@ class ReduceRequest:
         self.plan()
 
     @property
-    def previous(self) -> PeerId:
-        return self.peers[self.me - 1]
+    def neighbours(self) -> tuple[PeerId, ...]:
+        """To each of whom one connection for each stream is needed."""
+        return tuple(self.peers[number] for number in self.plan().neighbours)
 
-    @property
-    def next(self) -> PeerId:
-        return self.peers[(self.me + 1) % len(self.peers)]
-
-    def plan(self) -> RingPlan:
+    def plan(self) -> Plan:
         return plan(
-            len(self.peers), self.me, self.numel, self.block, self.streams, self.segment_bytes
+            self.schedule,
+            len(self.peers),
+            self.me,
+            self.numel,
+            self.codec,
+            self.streams,
+            self.segment_bytes,
         )
 
     def tag(self) -> bytes:
         """Eight bytes that peers share only if they mean the same reduce, cut the same way."""
         agreed = [
-            *(self.run, self.step, self.attempt, self.peers, self.weights),
-            *(self.numel, self.block, self.streams, self.segment_bytes),
+            *(self.run, self.step, self.attempt, self.peers, self.weights, self.schedule),
+            *(self.numel, self.codec.name, self.codec.block, self.streams, self.segment_bytes),
         ]
         return hashlib.blake2b(pack(agreed), digest_size=8).digest()
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """What went between us and one neighbour, headers included.
+
+    `sending_s` is how long something was on its way to it: sent_bytes ÷ this is what the path took.
+    """
+
+    peer: PeerId
+    sent_bytes: int
+    received_bytes: int
+    sending_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ReduceReport:
-    """How a completed reduce went, seen from one peer. Times are means over the streams."""
+    """How a completed reduce went, seen from one peer. Times but the first two are means over the
+    streams.
+    """
 
     seconds: float
     scatter_s: float
     """Until the last sum was received; the rest is the all-gather."""
-    sending_s: float
-    """Spent in the sockets to the next peer: sent_bytes ÷ this is what that link took."""
-    receiving_s: float
-    """Spent waiting for the previous peer."""
+    arithmetic_s: float
+    moving_s: float
+    """In the sockets."""
+    waiting_s: float
+    """For neighbours, with nothing to do."""
     cpu_s: float
     """Of all the reduce's threads together."""
-    sent_bytes: int
-    received_bytes: int
+    traffic: tuple[Traffic, ...]
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(each.sent_bytes for each in self.traffic)
+
+    @property
+    def received_bytes(self) -> int:
+        return sum(each.received_bytes for each in self.traffic)

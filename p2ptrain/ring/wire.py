@@ -1,7 +1,8 @@
-"""The frames of the ring: a header of fixed size, and a body whose length is known beforehand.
+"""The frames of a reduce: a header of fixed size, and a body whose length is known beforehand.
 
-    SEGMENT   payload bytes of one segment of the plan
-    WAITING   nothing to send yet, but alive; no body
+    SUM       payload bytes of one segment, on their way to the owner of its part
+    MEAN      payload bytes of one segment, as its owner made them
+    WAITING   something is still to come but cannot go yet; no body
     ABORT     the reduce is over; the body says whom the first to notice suspects, and why
 
 A receiver checks each field against its own plan. No length that a peer announces is ever trusted.
@@ -28,9 +29,10 @@ _SUSPECTS_MAX = 16
 
 
 class Kind(IntEnum):
-    SEGMENT = 1
-    WAITING = 2
-    ABORT = 3
+    SUM = 1
+    MEAN = 2
+    WAITING = 3
+    ABORT = 4
 
 
 _KINDS = frozenset(Kind)
@@ -40,7 +42,7 @@ _KINDS = frozenset(Kind)
 class Header:
     kind: Kind
     stream: int
-    hop: int
+    part: int
     index: int
     length: int
     step: int
@@ -51,7 +53,7 @@ class Header:
         return _HEADER.pack(
             self.kind,
             self.stream,
-            self.hop,
+            self.part,
             self.index,
             self.length,
             self.step,
@@ -78,7 +80,7 @@ def encode_blame(blame: Blame) -> bytes:
 
 
 def decode_blame(data: bytes | bytearray, members: Collection[PeerId]) -> Blame:
-    """What an ABORT says. Suspects must be in the ring.
+    """What an ABORT says. Suspects must take part.
 
     Raises:
         RemoteProtocolError: it says nothing that can be understood.
@@ -88,6 +90,6 @@ def decode_blame(data: bytes | bytearray, members: Collection[PeerId]) -> Blame:
     assert isinstance(named, list)
     assert isinstance(reason, str)
     if len(named) > _SUSPECTS_MAX or any(name not in members for name in named):
-        raise RemoteProtocolError("an abort names suspects that are not in the ring")
+        raise RemoteProtocolError("an abort names suspects that take no part")
     printable = "".join(letter if letter.isprintable() else "?" for letter in reason)
     return Blame(tuple(named), printable[:_REASON_CHARACTERS_MAX])

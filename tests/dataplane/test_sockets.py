@@ -235,3 +235,75 @@ def test_tampered_ciphertext_never_becomes_data(
         connection.receive_frame()
     raw.close()
     connection.close()
+
+
+def exchanged(left: PeerSocket, right: PeerSocket, data: bytes) -> bytes:
+    """What arrives of `data` when nobody ever blocks."""
+    arrived = bytearray(len(data))
+    sent = received = 0
+    while received < len(data):
+        sent += left.send_some(memoryview(data)[sent : sent + 100_000])
+        received += right.receive_some(memoryview(arrived)[received:])
+    return bytes(arrived)
+
+
+def test_bytes_move_without_blocking_as_far_as_they_go(pair: Pair) -> None:
+    left, right = pair
+    data = os.urandom(3_000_000)
+    assert right.receive_some(memoryview(bytearray(10))) == 0
+    assert exchanged(left, right, data) == data
+    assert exchanged(right, left, data) == data
+    assert left.fileno() != right.fileno()
+
+
+def test_a_full_connection_takes_nothing_and_goes_on_once_there_is_room(pair: Pair) -> None:
+    left, right = pair
+    data, sent = memoryview(bytes(1 << 17)), 0
+    while (count := left.send_some(data)) > 0:
+        sent += count
+    assert left.send_some(data) == 0
+    arrived = memoryview(bytearray(sent + len(data)))
+    received = 0
+    while received < len(arrived):
+        sent += left.send_some(data) if sent < len(arrived) else 0
+        received += right.receive_some(arrived[received:])
+    assert received == len(arrived)
+
+
+def test_blocking_and_not_blocking_may_take_turns(pair: Pair) -> None:
+    left, right = pair
+    assert exchanged(left, right, b"one") == b"one"
+    left.set_deadline(5)
+    right.set_deadline(5)
+    left.send_frame(b"two")
+    assert right.receive_frame() == b"two"
+    assert exchanged(left, right, b"three") == b"three"
+
+
+def test_who_has_finished_sending_can_still_receive(pair: Pair) -> None:
+    left, right = pair
+    left.finish_sending()
+    with pytest.raises(PeerLost):
+        while True:
+            right.receive_some(memoryview(bytearray(1)))
+
+
+def test_what_came_before_an_end_is_received_first(pair: Pair) -> None:
+    left, right = pair
+    left.send_all(b"last words")
+    left.finish_sending()
+    arrived, received = memoryview(bytearray(20)), 0
+    with pytest.raises(PeerLost) as told:
+        while True:
+            received += right.receive_some(arrived[received:])
+    assert bytes(arrived[:received]) == b"last words"
+    assert "closed" in told.value.what
+
+
+def test_nothing_moves_on_a_connection_that_was_shut_down_here(pair: Pair) -> None:
+    left, _ = pair
+    left.shutdown()
+    with pytest.raises(ShutDownHere):
+        left.receive_some(memoryview(bytearray(1)))
+    with pytest.raises(ShutDownHere):
+        left.send_some(memoryview(b"x"))

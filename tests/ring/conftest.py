@@ -1,4 +1,4 @@
-"""A ring of peers in this process: real threads, over socket pairs, loopback TCP or TLS."""
+"""Peers that average in this process: real threads, over socket pairs, loopback TCP or TLS."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from p2ptrain.dataplane import (
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.kernels import encoded_bytes
-from p2ptrain.ring import Reduce, ReduceReport, ReduceRequest, TokenBucket
+from p2ptrain.kernels import codec as codec_of
+from p2ptrain.ring import Reduce, ReduceReport, ReduceRequest, Schedule, TokenBucket
 
 RUN = RunId("ab" * 32)
 DEADLINE_S = 20.0
@@ -50,13 +50,15 @@ def tcp_pair(left: PeerId, right: PeerId) -> Pair:
 
 @dataclass
 class Ring:
-    """`edges[i]` are the pairs between peer i (first of each pair) and the peer after it."""
+    """`edges[i, j]`, i < j, are the pairs between two neighbours; i holds the first of each."""
 
     requests: list[ReduceRequest]
-    edges: list[list[Pair]]
+    edges: dict[tuple[int, int], list[Pair]]
     theta: np.ndarray
     locals: list[np.ndarray]
     payloads: list[np.ndarray]
+    residuals: dict[int, np.ndarray] = field(default_factory=dict)
+    residuals_out: dict[int, np.ndarray] = field(default_factory=dict)
     limits: dict[int, TokenBucket] = field(default_factory=dict)
     reduces: dict[int, Reduce] = field(default_factory=dict)
 
@@ -64,22 +66,33 @@ class Ring:
     def peers(self) -> tuple[PeerId, ...]:
         return self.requests[0].peers
 
+    def links(self, me: int) -> dict[PeerId, list[PeerSocket]]:
+        return {
+            self.peers[i + j - me]: [pair[me == j] for pair in pairs]
+            for (i, j), pairs in self.edges.items()
+            if me in (i, j)
+        }
+
+    def sockets(self, me: int) -> list[PeerSocket]:
+        return [sock for sockets in self.links(me).values() for sock in sockets]
+
     def previous(self, me: int) -> list[PeerSocket]:
-        return [pair[1] for pair in self.edges[me - 1]] if self.edges else []
+        return self.links(me)[self.peers[me - 1]]
 
     def next(self, me: int) -> list[PeerSocket]:
-        return [pair[0] for pair in self.edges[me]] if self.edges else []
+        return self.links(me)[self.peers[(me + 1) % len(self.peers)]]
 
     def reduce(self, me: int) -> Reduce:
         if me not in self.reduces:
             self.reduces[me] = Reduce(
                 self.requests[me],
-                self.previous(me),
-                self.next(me),
+                self.links(me),
                 self.theta,
                 self.locals[me],
                 self.payloads[me],
                 self.limits.get(me),
+                residual=self.residuals.get(me),
+                residual_out=self.residuals_out.get(me),
             )
         return self.reduces[me]
 
@@ -102,7 +115,7 @@ class Ring:
         return outcomes
 
     def close(self) -> None:
-        for pairs in self.edges:
+        for pairs in self.edges.values():
             for pair in pairs:
                 pair[0].close()
                 pair[1].close()
@@ -128,18 +141,16 @@ def build() -> Iterator[Build]:
             numel: int,
             *,
             connect: Connect = plain_pair,
+            schedule: Schedule = "ring",
+            codec: str = "int8",
+            block: int = 256,
             streams: int = 2,
             **settings: float,
         ) -> Ring:
             peers = tuple(PeerId(f"peer-{number}") for number in range(len(weights)))
-            edges = [
-                [connect(peer, peers[(at + 1) % len(peers)]) for _ in range(streams)]
-                for at, peer in enumerate(peers)
-                if len(peers) > 1
-            ]
             rng = np.random.default_rng(numel)
             vectors = rng.standard_t(3, (len(peers) + 1, numel)).astype(np.float32)
-            defaults = {"block": 256, "segment_bytes": 4096, "silence_s": 5.0}
+            defaults = {"segment_bytes": 4096, "silence_s": 5.0}
             first = ReduceRequest(
                 RUN,
                 step=7,
@@ -148,11 +159,19 @@ def build() -> Iterator[Build]:
                 me=0,
                 weights=weights,
                 numel=numel,
+                codec=codec_of(codec, block),
+                schedule=schedule,
                 streams=streams,
                 **(defaults | settings),  # type: ignore[arg-type]
             )
             requests = [replace(first, me=me) for me in range(len(peers))]
-            payloads = [np.empty(encoded_bytes(numel, requests[0].block), np.uint8) for _ in peers]
+            edges = {
+                (me, other): [connect(peers[me], peers[other]) for _ in range(streams)]
+                for me, request in enumerate(requests)
+                for other in request.plan().neighbours
+                if me < other
+            }
+            payloads = [np.empty(first.codec.encoded_bytes(numel), np.uint8) for _ in peers]
             ring = Ring(requests, edges, vectors[0], list(vectors[1:]), payloads)
             stack.callback(ring.close)
             return ring

@@ -1,4 +1,4 @@
-"""Frames, requests, the rate limit and the outbox, each alone."""
+"""Frames, requests and the rate limit, each alone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.ring import ReduceRequest, TokenBucket, plan
+from p2ptrain.kernels import codec as codec_of
+from p2ptrain.ring import ReduceRequest, TokenBucket
 from p2ptrain.ring.blame import Blame, Verdict
-from p2ptrain.ring.outbox import Outbox
 from p2ptrain.ring.wire import (
     ABORT_BYTES_MAX,
     HEADER_BYTES,
@@ -25,7 +25,7 @@ from p2ptrain.ring.wire import (
 )
 
 PEERS = tuple(PeerId(name) for name in "abc")
-REQUEST = ReduceRequest(RunId("cd" * 32), 3, 0, PEERS, 1, (1, 2, 3), 1000)
+REQUEST = ReduceRequest(RunId("cd" * 32), 3, 0, PEERS, 1, (1, 2, 3), 1000, codec_of("int8", 256))
 
 bytes4 = st.integers(0, 2**32 - 1)
 
@@ -34,7 +34,7 @@ headers = st.builds(
     Header,
     kind=st.sampled_from(Kind),
     stream=st.integers(0, 255),
-    hop=st.integers(0, 65_535),
+    part=st.integers(0, 65_535),
     index=bytes4,
     length=bytes4,
     step=bytes4,
@@ -51,7 +51,7 @@ def test_a_header_survives_the_wire(header: Header) -> None:
 
 @given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
 def test_any_bytes_are_a_header_or_a_fault_of_the_peer(data: bytes) -> None:
-    if data[0] in (1, 2, 3):
+    if data[0] in (1, 2, 3, 4):
         assert decode_header(data).encode() == data
     else:
         with pytest.raises(RemoteProtocolError):
@@ -82,7 +82,7 @@ def test_a_long_blame_fits_the_bound() -> None:
 
 def test_neighbours_are_those_of_the_circle() -> None:
     ends = [replace(REQUEST, me=me) for me in range(3)]
-    assert [(each.previous, each.next) for each in ends] == [("c", "b"), ("a", "c"), ("b", "a")]
+    assert [each.neighbours for each in ends] == [("b", "c"), ("a", "c"), ("a", "b")]
 
 
 def test_the_tag_is_one_for_all_peers_and_another_for_any_other_reduce() -> None:
@@ -97,12 +97,13 @@ def test_the_tag_is_one_for_all_peers_and_another_for_any_other_reduce() -> None
             {"weights": (1, 2, 4)},
             {"peers": ("a", "c", "b")},
             {"numel": 1001},
-            {"block": 128},
+            {"codec": codec_of("int8", 128)},
+            {"schedule": "direct"},
             {"streams": 3},
             {"segment_bytes": 1000},
         )
     }
-    assert len(others | tags) == 10
+    assert len(others | tags) == 11
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_the_tag_is_one_for_all_peers_and_another_for_any_other_reduce() -> None
         {"step": 2**32},
         {"attempt": -1},
         {"numel": -1},
-        {"block": 0},
+        {"schedule": "star"},
         {"streams": 0},
         {"segment_bytes": 0},
         {"deadline_s": 0.0},
@@ -168,28 +169,6 @@ def test_a_bucket_keeps_its_rate_over_any_sizes(sizes: list[int]) -> None:
 def test_a_bucket_without_a_rate_cannot_be_made(rate: float) -> None:
     with pytest.raises(LocalProtocolError):
         TokenBucket(rate)
-
-
-def test_an_outbox_gives_the_earliest_hop_first_and_keeps_the_order_within_it() -> None:
-    stream = plan(3, 0, 4 * 768, 256, 1, 260).streams[0]
-    outbox = Outbox(stream.sends)
-    for segment in (*stream.sends[2], *stream.sends[1]):
-        outbox.put(segment)
-    taken = []
-    while (segment := outbox.take(0.0)) is not None:
-        outbox.let_go(segment)
-        taken.append(segment)
-    assert taken == [*stream.sends[0], *stream.sends[1], *stream.sends[2]]
-    assert not outbox.finished
-    assert outbox.has_let_go(2, 3)
-    assert not outbox.has_let_go(2, 4)
-    assert not outbox.has_let_go(3, 0)
-
-
-def test_a_stopped_outbox_gives_nothing_more() -> None:
-    outbox = Outbox(plan(2, 0, 1000, 256, 1, 260).streams[0].sends)
-    outbox.stop()
-    assert outbox.take(60.0) is None
 
 
 def test_the_first_verdict_stands() -> None:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError
-from p2ptrain.kernels import encoded_bytes
-from p2ptrain.ring import Duty, RingPlan, Segment, plan
+from p2ptrain.kernels import codec as codec_of
+from p2ptrain.ring import SCHEDULES, Plan, Route, Segment, plan, routes
 
-rings = st.tuples(
-    st.integers(1, 12),  # peers
+cuts = st.tuples(
+    st.sampled_from(SCHEDULES),
+    st.integers(1, 64),  # peers
     st.integers(0, 20_000),  # numel
     st.sampled_from([1, 7, 256, 4096]),  # block
     st.integers(1, 4),  # streams
     st.integers(1, 9000),  # segment_bytes
 )
 
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULES)
 
-def plans(peers: int, numel: int, block: int, streams: int, segment_bytes: int) -> list[RingPlan]:
-    return [plan(peers, me, numel, block, streams, segment_bytes) for me in range(peers)]
+EVERY_SIZE = range(1, 65)
+CODEC = codec_of("int8", 256)
+
+
+def plans(
+    schedule: str, peers: int, numel: int, block: int, streams: int, segment_bytes: int
+) -> list[Plan]:
+    codec = codec_of("int8", block)
+    return [plan(schedule, peers, me, numel, codec, streams, segment_bytes) for me in range(peers)]
 
 
 def covered(segments: list[Segment]) -> list[tuple[int, int]]:
@@ -34,110 +45,162 @@ def covered(segments: list[Segment]) -> list[tuple[int, int]]:
     return joined
 
 
-@settings(max_examples=80, deadline=None)
-@given(rings)
-def test_what_a_peer_sends_is_what_the_next_receives(ring: tuple[int, ...]) -> None:
-    every = plans(*ring)
-    for me, mine in enumerate(every):
-        after = every[(me + 1) % len(every)]
-        for ours, theirs in zip(mine.streams, after.streams, strict=True):
-            assert ours.sends == theirs.receives
+def all_routes(schedule: str, peers: int) -> list[tuple[Route, ...]]:
+    """By peer, then by part."""
+    return [routes(schedule, peers, me) for me in range(peers)]
 
 
-@settings(max_examples=80, deadline=None)
-@given(rings)
-def test_what_is_not_kept_is_sent_on_at_the_next_hop(ring: tuple[int, ...]) -> None:
-    for mine in plans(*ring):
-        for stream in mine.streams:
-            for hop, received in enumerate(stream.receives):
-                if mine.duty(hop) is not Duty.KEEP:
-                    on = tuple(segment.at_hop(hop + 1) for segment in received)
-                    assert on == stream.sends[hop + 1]
+@every_schedule
+def test_every_receive_is_matched_by_one_send(schedule: str) -> None:
+    for peers in EVERY_SIZE:
+        by_peer = all_routes(schedule, peers)
+        sent, received = Counter(), Counter()
+        for me, mine in enumerate(by_peer):
+            for part, route in enumerate(mine):
+                sent.update(("mean", part, me, to) for to in route.means_to)
+                sent.update(("sum", part, me, to) for to in [route.sum_to] if to is not None)
+                received.update(("sum", part, sender, me) for sender in route.sums_from)
+                received.update(
+                    ("mean", part, sender, me) for sender in [route.mean_from] if sender is not None
+                )
+        assert sent == received
+        assert set(sent.values()) <= {1}
+        assert all(one != other for _, _, one, other in sent)
 
 
-@settings(max_examples=80, deadline=None)
-@given(rings)
-def test_every_peer_gets_each_mean_once(ring: tuple[int, ...]) -> None:
-    peers, numel, *_ = ring
-    for mine in plans(*ring):
-        means = [
-            segment
-            for stream in mine.streams
-            for hop, received in enumerate(stream.receives)
-            if mine.duty(hop) is not Duty.PASS_ON
-            for segment in received
-        ]
-        assert sum(segment.stop - segment.start for segment in means) == numel * (peers > 1)
-        assert covered(means) == ([(0, numel)] if numel and peers > 1 else [])
+@every_schedule
+def test_every_peer_adds_to_each_part_once_and_hears_its_mean_once(schedule: str) -> None:
+    """Sums lead to the one owner without a circle; from there means lead to everybody."""
+    for peers in EVERY_SIZE:
+        by_peer = all_routes(schedule, peers)
+        for part in range(peers):
+            (owner,) = [me for me in range(peers) if by_peer[me][part].owned]
+            assert by_peer[owner][part].mean_from is None
+            reached, heard = [owner], [owner]
+            for peer in reached:
+                reached += by_peer[peer][part].sums_from
+                assert len(reached) <= peers
+            for peer in heard:
+                heard += by_peer[peer][part].means_to
+                assert len(heard) <= peers
+            assert sorted(reached) == sorted(heard) == list(range(peers))
 
 
-@settings(max_examples=80, deadline=None)
-@given(rings)
-def test_every_peer_adds_to_each_element_once(ring: tuple[int, ...]) -> None:
-    """Its own part it contributes at the start, each other part when it passes."""
-    peers, numel, *_ = ring
-    for mine in plans(*ring):
-        touched = [
-            segment
-            for stream in mine.streams
-            for hops in (stream.sends[:1], stream.receives[: peers - 1])
-            for hop in hops
-            for segment in hop
-        ]
-        assert sum(segment.stop - segment.start for segment in touched) == numel * (peers > 1)
+@every_schedule
+def test_every_peer_owns_one_part(schedule: str) -> None:
+    for peers in EVERY_SIZE:
+        assert [sum(route.owned for route in mine) for mine in all_routes(schedule, peers)] == [
+            1
+        ] * peers
 
 
-@settings(max_examples=80, deadline=None)
-@given(rings)
-def test_segments_are_whole_blocks_within_the_bound(ring: tuple[int, ...]) -> None:
-    _, numel, block, _, segment_bytes = ring
-    for mine in plans(*ring):
-        for stream in mine.streams:
-            for hop, received in enumerate(stream.receives):
-                for index, segment in enumerate(received):
-                    assert (segment.hop, segment.index) == (hop, index)
-                    assert segment.start < segment.stop <= numel
-                    assert segment.start % block == 0
-                    assert segment.stop % block == 0 or segment.stop == numel
-                    assert segment.offset == encoded_bytes(segment.start, block)
-                    assert segment.bytes == encoded_bytes(segment.stop - segment.start, block)
-                    assert segment.bytes <= max(segment_bytes, block + 4)
+@every_schedule
+def test_hops_grow_along_the_way(schedule: str) -> None:
+    """A sum leaves later than those that it is made of, and a mean later than that."""
+    for peers in EVERY_SIZE:
+        by_peer = all_routes(schedule, peers)
+        for mine in by_peer:
+            for part, route in enumerate(mine):
+                assert all(
+                    by_peer[sender][part].sum_hop < route.sum_hop for sender in route.sums_from
+                )
+                assert all(by_peer[to][part].mean_hop > route.mean_hop for to in route.means_to)
+                assert route.mean_hop > route.sum_hop or route.owned
 
 
+@pytest.mark.parametrize(
+    ("schedule", "hops", "neighbours"), [("ring", 30, 2), ("direct", 2, 15), ("grid", 4, 6)]
+)
+def test_sixteen_peers_have_the_hops_and_neighbours_that_the_docs_say(
+    schedule: str, hops: int, neighbours: int
+) -> None:
+    by_peer = all_routes(schedule, 16)
+
+    def until_mean(peer: int, part: int) -> int:
+        route = by_peer[peer][part]
+        if route.mean_from is not None:
+            return 1 + until_mean(route.mean_from, part)
+        return max((1 + until_sum(sender, part) for sender in route.sums_from), default=0)
+
+    def until_sum(peer: int, part: int) -> int:
+        senders = by_peer[peer][part].sums_from
+        return max((1 + until_sum(sender, part) for sender in senders), default=0)
+
+    assert max(until_mean(peer, part) for peer in range(16) for part in range(16)) == hops
+    assert {len(plan(schedule, 16, me, 4096, CODEC, 1, 1000).neighbours) for me in range(16)} == {
+        neighbours
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts)
+def test_segments_cover_each_element_once_on_all_peers_alike(cut: tuple) -> None:
+    numel, every = cut[2], plans(*cut)
+    segments = [segment for runs in every[0].streams for run in runs for segment in run]
+    assert sum(segment.stop - segment.start for segment in segments) == numel
+    assert covered(segments) == ([(0, numel)] if numel else [])
+    assert all(mine.streams == every[0].streams for mine in every)
+
+
+@settings(max_examples=40, deadline=None)
+@given(cuts)
+def test_what_one_peer_sends_is_what_the_other_receives(cut: tuple) -> None:
+    every = plans(*cut)
+    for mine in every:
+        for other in mine.neighbours:
+            assert mine.me in every[other].neighbours
+            assert mine.bytes_to(other) == every[other].bytes_from(mine.me)
+    moved = sum(mine.bytes_to(other) for mine in every for other in mine.neighbours)
+    peers, numel, codec = cut[1], cut[2], codec_of("int8", cut[3])
+    assert moved == 2 * (peers - 1) * codec.encoded_bytes(numel)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts)
+def test_segments_are_whole_blocks_within_the_bound(cut: tuple) -> None:
+    schedule, peers, numel, block, streams, segment_bytes = cut
+    codec = codec_of("int8", block)
+    mine = plan(schedule, peers, 0, numel, codec, streams, segment_bytes)
+    for runs in mine.streams:
+        for part, run in enumerate(runs):
+            for index, segment in enumerate(run):
+                elements = segment.stop - segment.start
+                assert (segment.part, segment.index) == (part, index)
+                assert segment.start < segment.stop <= numel
+                assert segment.start % block == 0
+                assert segment.stop % block == 0 or segment.stop == numel
+                assert segment.offset == codec.encoded_bytes(segment.start)
+                assert segment.bytes == codec.encoded_bytes(elements)
+                assert segment.bytes <= max(segment_bytes, block + 4)
+
+
+@every_schedule
 @pytest.mark.parametrize("peers", [2, 3, 4, 16, 64])
-def test_a_peer_sends_twice_its_share_and_little_more(peers: int) -> None:
+def test_a_peer_sends_twice_its_share_and_little_more(schedule: str, peers: int) -> None:
+    """But in a grid the collectors send on what they have collected."""
     numel = 1_000_000
-    mine = plan(peers, 1, numel, 256, 4, 65_536)
-    ideal = 2 * (peers - 1) / peers * encoded_bytes(numel, 256)
-    sent = sum(stream.bytes_sent for stream in mine.streams)
+    mine = plan(schedule, peers, 1, numel, CODEC, 4, 65_536)
+    ideal = 2 * (peers - 1) / peers * CODEC.encoded_bytes(numel)
+    sent = sum(mine.bytes_to(other) for other in mine.neighbours)
     assert abs(sent / ideal - 1) < 0.005
-    assert mine.bytes_moved == sent + sum(stream.bytes_received for stream in mine.streams)
-
-
-def test_a_ring_of_four_is_as_the_table_says() -> None:
-    mine = plan(4, 0, 4 * 256, 256, 1, 260)
-    assert [mine.duty(hop) for hop in range(6)] == [
-        Duty.PASS_ON, Duty.PASS_ON, Duty.FINISH, Duty.FORWARD, Duty.FORWARD, Duty.KEEP,
-    ]  # fmt: skip
-    (stream,) = mine.streams
-    assert [hop[0].start // 256 for hop in stream.receives] == [3, 2, 1, 0, 3, 2]
-    assert [hop[0].start // 256 for hop in stream.sends] == [0, 3, 2, 1, 0, 3]
+    assert mine.bytes_moved == sent + sum(mine.bytes_from(other) for other in mine.neighbours)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        (0, 0, 10, 256, 1, 1000),
-        (3, 3, 10, 256, 1, 1000),
-        (3, -1, 10, 256, 1, 1000),
-        (3, 0, -1, 256, 1, 1000),
-        (3, 0, 10, 0, 1, 1000),
-        (3, 0, 10, 5000, 1, 1000),
-        (3, 0, 10, 256, 0, 1000),
-        (3, 0, 10, 256, 65, 1000),
-        (3, 0, 10, 256, 1, 0),
+        ("star", 3, 0, 10, 1, 1000),
+        ("ring", 0, 0, 10, 1, 1000),
+        ("ring", 3, 3, 10, 1, 1000),
+        ("ring", 3, -1, 10, 1, 1000),
+        ("ring", 3, 0, -1, 1, 1000),
+        ("ring", 3, 0, 10, 0, 1000),
+        ("ring", 3, 0, 10, 65, 1000),
+        ("ring", 3, 0, 10, 1, 0),
+        ("direct", 4097, 0, 10, 1, 1000),
     ],
 )
-def test_what_is_no_ring_is_refused(arguments: tuple[int, ...]) -> None:
+def test_what_is_no_reduce_is_refused(arguments: tuple) -> None:
+    schedule, peers, me, numel, streams, segment_bytes = arguments
     with pytest.raises(LocalProtocolError):
-        plan(*arguments)
+        plan(schedule, peers, me, numel, CODEC, streams, segment_bytes)

@@ -1,0 +1,88 @@
+"""How a stream leaves an attempt that is over before its end: everybody hears why.
+
+Each neighbour is told whom we suspect, behind the frame that is under way. Then we read on without
+heeding what we read, until it has said all that it will: were the link closed at once, the
+neighbour would take us for dead before the true reason has gone round.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterable
+
+from p2ptrain.errors import PeerError
+from p2ptrain.ids import PeerId
+from p2ptrain.ring.attempt import Attempt
+from p2ptrain.ring.neighbour import Neighbour
+from p2ptrain.ring.wire import Header, Kind, encode_blame
+
+GRACE_S = 1.0
+"""How long an abort may take to go round before the links are given up."""
+LOOK_S = 0.05
+_DISCARD_BYTES = 1 << 16
+
+
+def take_leave(attempt: Attempt, stream: int, neighbours: Iterable[Neighbour]) -> None:
+    """Tell the neighbours of the verdict, and wait until they know it too."""
+    blame = attempt.verdict.blame
+    assert blame is not None
+    words = encode_blame(blame)
+    request = attempt.request
+    header = Header(
+        Kind.ABORT, stream, 0, 0, len(words), request.step, request.attempt, attempt.tag
+    )
+    ends = time.monotonic() + GRACE_S
+    leaves = [_Leave(each, header, words) for each in neighbours]
+    here = [leave for leave in leaves if leave.step()]
+    while here and time.monotonic() < ends:
+        if not any(leave.awaited(blame.suspects) for leave in here):
+            return
+        poll = select.poll()
+        for leave in here:
+            if leave.fileno() >= 0:  # else it was closed under us, which its next step will tell
+                poll.register(leave.fileno(), leave.interest())
+        poll.poll(max(0.0, min(ends - time.monotonic(), LOOK_S)) * 1000)
+        here = [leave for leave in here if leave.step()]
+
+
+class _Leave:
+    """One neighbour's leave-taking."""
+
+    def __init__(self, neighbour: Neighbour, header: Header, words: bytes) -> None:
+        self._neighbour = neighbour
+        self._header = header
+        self._words = words
+        self._told = False
+        self._ended = False
+        self._scratch = memoryview(bytearray(_DISCARD_BYTES))
+
+    def fileno(self) -> int:
+        return self._neighbour.link.socket.fileno()
+
+    def interest(self) -> int:
+        return select.POLLIN | (select.POLLOUT if self._neighbour.link.busy else 0)
+
+    def awaited(self, suspects: tuple[PeerId, ...]) -> bool:
+        """Whether it is worth waiting for: who is suspected may never take another byte."""
+        return self._neighbour.peer not in suspects
+
+    def step(self) -> bool:
+        """Move what can be moved; whether the link is still open."""
+        link = self._neighbour.link
+        if self._neighbour.broken_at is not None:
+            return False
+        try:
+            link.push()
+            if not link.busy and not self._told:
+                self._told = True
+                link.start(self._header, self._words)
+                link.push()
+            if not link.busy and not self._ended:
+                self._ended = True
+                link.socket.finish_sending()
+            while link.socket.receive_some(self._scratch):
+                pass
+        except PeerError:
+            return False
+        return True

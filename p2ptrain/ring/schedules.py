@@ -1,0 +1,121 @@
+"""Which way each part travels: the schedules, as trees that lead to a part's owner and back.
+
+Sums flow up the tree, each peer adding what its children sent to its own contribution; the owner
+divides, and the mean flows down another tree, its bytes unchanged.
+
+    ring     the part starts at the peer of its number and goes once round to its owner, then the
+             mean goes round: fewest bytes in flight, 2 (N − 1) hops
+    direct   every peer sends straight to the owner and hears straight from it: 2 hops
+    grid     peers stand in rows of about √N. In each row one peer collects for the owner, who hears
+             from these and from its own row: 4 hops, and 2 √N neighbours instead of N − 1
+
+Peers are numbers, the places in the roster's order. Nothing here knows of bytes, sockets or time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from p2ptrain.errors import LocalProtocolError
+
+Schedule = Literal["ring", "direct", "grid"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What one peer does for one part.
+
+    The hops count how long a sum or a mean has been under way when this peer sends it.
+    """
+
+    sums_from: tuple[int, ...]
+    """In the order in which they are added to the own contribution."""
+    sum_to: int | None
+    """None at the part's owner."""
+    mean_from: int | None
+    means_to: tuple[int, ...]
+    sum_hop: int
+    mean_hop: int
+
+    @property
+    def owned(self) -> bool:
+        return self.sum_to is None
+
+
+def routes(schedule: Schedule, peers: int, me: int) -> tuple[Route, ...]:
+    """The routes of peer number `me`, by part. There are as many parts as peers.
+
+    Raises:
+        LocalProtocolError: there is no such schedule.
+    """
+    if schedule not in _ROUTES:
+        raise LocalProtocolError(f"there is no schedule {schedule!r}")
+    return tuple(_ROUTES[schedule](peers, me, part) for part in range(peers))
+
+
+def accumulates(schedule: Schedule) -> bool:
+    """Whether a peer may have to add several sums to one segment."""
+    return schedule != "ring"
+
+
+def _ring(peers: int, me: int, part: int) -> Route:
+    """The owner is the last of the circle, the one before the peer of the part's number."""
+    since, last = (me - part) % peers, peers - 1
+    before, after = (me - 1) % peers, (me + 1) % peers
+    return Route(
+        sums_from=(before,) if since > 0 else (),
+        sum_to=after if since < last else None,
+        mean_from=before if since < last else None,
+        means_to=(after,) if peers > 1 and since != last - 1 else (),
+        sum_hop=since,
+        mean_hop=last if since == last else peers + since,
+    )
+
+
+def _direct(peers: int, me: int, part: int) -> Route:
+    if me != part:
+        return Route((), part, part, (), 0, 2)
+    others = tuple((me + after) % peers for after in range(1, peers))
+    return Route(others, None, None, others, 1, 1)
+
+
+def _grid(peers: int, me: int, part: int) -> Route:
+    rows = math.isqrt(peers)
+    row, column = _place(peers, rows, part)
+    my_row, _ = _place(peers, rows, me)
+    collector = _collector(peers, rows, my_row, column) if my_row != row else part
+    row_mates = tuple(peer for peer in _members(peers, rows, my_row) if peer != me)
+    if me == part:
+        others = tuple(_collector(peers, rows, other, column) for other in range(rows))
+        neighbours = row_mates + others[:row] + others[row + 1 :]
+        return Route(neighbours, None, None, neighbours, 2, 2)
+    if me == collector:
+        return Route(row_mates, part, part, row_mates, 1, 3)
+    return Route((), collector, collector, (), 0, 4)
+
+
+def _members(peers: int, rows: int, row: int) -> range:
+    return range(row * peers // rows, (row + 1) * peers // rows)
+
+
+def _place(peers: int, rows: int, peer: int) -> tuple[int, int]:
+    """Row and column. Rows differ in length by one at most."""
+    row = ((peer + 1) * rows - 1) // peers
+    return row, peer - row * peers // rows
+
+
+def _collector(peers: int, rows: int, row: int, column: int) -> int:
+    """Who of `row` collects for the owners in `column`, which a shorter row does not have."""
+    members = _members(peers, rows, row)
+    return members[column % len(members)]
+
+
+_ROUTES: dict[str, Callable[[int, int, int], Route]] = {
+    "ring": _ring,
+    "direct": _direct,
+    "grid": _grid,
+}

@@ -1,0 +1,195 @@
+"""What one stream has to do: which bytes may come now and where they go, and what may then leave.
+
+It follows the plan and does the arithmetic, and knows nothing of sockets or time. Whoever drives it
+moves the bytes; all that a neighbour may do wrong with the plan is refused here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ring.arithmetic import Accumulator
+from p2ptrain.ring.attempt import Attempt
+from p2ptrain.ring.plan import ACCUMULATORS, Segment
+from p2ptrain.ring.schedules import Route
+from p2ptrain.ring.wire import Header, Kind
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Send:
+    """A segment that may leave. What has the longest way before it goes first."""
+
+    hop: int
+    index: int
+    part: int
+    to: int
+    kind: Kind = field(compare=False)
+    segment: Segment = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A segment that is about to come from neighbour number `sender`."""
+
+    sender: int
+    kind: Kind
+    segment: Segment
+
+
+class Work:
+    """One peer's share of one stream. For one thread; the counts may be read from any."""
+
+    def __init__(self, attempt: Attempt, number: int) -> None:
+        self._arithmetic = attempt.arithmetic
+        self._peers = attempt.request.peers
+        self._routes = attempt.plan.routes
+        self._runs = attempt.plan.streams[number]
+        self._accumulators: dict[bool, Accumulator] = {}
+        """For the own part, and for what is collected for others; made when first needed."""
+        self._come: dict[tuple[Kind, int, int], int] = {}
+        """By kind, part and sender: segments that have arrived. They come in order."""
+        self._sums_gone = [0 for _ in self._runs]
+        self._sums_left = sum(
+            len(run) * len(route.sums_from)
+            for route, run in zip(self._routes, self._runs, strict=True)
+        )
+        self.left_to_come: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
+        self.left_to_go: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
+        """By neighbour, in segments."""
+        for route, run in zip(self._routes, self._runs, strict=True):
+            self._count(route, len(run))
+        self._left = sum(self.left_to_come.values()) + sum(self.left_to_go.values())
+
+    @property
+    def finished(self) -> bool:
+        return self._left == 0
+
+    @property
+    def scattered(self) -> bool:
+        """Whether all sums have come: only means are still to do so."""
+        return self._sums_left == 0
+
+    def needs(self, peer: int) -> bool:
+        """Whether something is still to come from this neighbour, or to go to it."""
+        return self.left_to_come[peer] > 0 or self.left_to_go[peer] > 0
+
+    def at_start(self) -> list[Send]:
+        """Own contributions to which nobody adds before they leave."""
+        return [
+            self._sum(route, segment)
+            for route, run in zip(self._routes, self._runs, strict=True)
+            for segment in run
+            if not route.sums_from and not route.owned
+        ]
+
+    def claim(self, header: Header, sender: int) -> Arrival:
+        """What `header` announces, if that is what must come next from `sender`.
+
+        Raises:
+            RemoteProtocolError: it is not.
+        """
+        part, index = header.part, header.index
+        if part >= len(self._routes) or not self._comes_from(header.kind, part, sender):
+            raise RemoteProtocolError(f"it has no {header.kind.name.lower()} of part {part} for us")
+        run = self._runs[part]
+        if index != self._come.get((header.kind, part, sender), 0) or index >= len(run):
+            raise RemoteProtocolError(f"segment {index} of part {part} does not come now")
+        segment = run[index]
+        if header.length != segment.bytes:
+            raise RemoteProtocolError(
+                f"a frame of {header.length} bytes, where {segment.bytes} are due"
+            )
+        early = header.kind is Kind.MEAN and self._sums_gone[part] <= index
+        if early:
+            raise RemoteProtocolError("a mean came before the sum that it is made of had gone")
+        return Arrival(sender, header.kind, segment)
+
+    def place(self, arrival: Arrival) -> memoryview | None:
+        """Where the bytes go; None if those of other senders come first."""
+        segment, route = arrival.segment, self._routes[arrival.segment.part]
+        if arrival.kind is Kind.MEAN or len(route.sums_from) == 1:
+            return self._arithmetic.place(segment)
+        before = route.sums_from[: route.sums_from.index(arrival.sender)]
+        accumulator = self._accumulator(route.owned)
+        its_turn = all(
+            self._come.get((Kind.SUM, segment.part, other), 0) > segment.index for other in before
+        )
+        free = accumulator.segment == (segment if before else None)
+        return accumulator.place(segment) if its_turn and free else None
+
+    def arrived(self, arrival: Arrival) -> list[Send]:
+        """The bytes are in their place: work on them. What may leave now.
+
+        Raises Blamed.
+        """
+        segment, sender = arrival.segment, self._peers[arrival.sender]
+        route = self._routes[segment.part]
+        self._come[arrival.kind, segment.part, arrival.sender] = segment.index + 1
+        self._sums_left -= arrival.kind is Kind.SUM
+        self.left_to_come[arrival.sender] -= 1
+        self._left -= 1
+        if arrival.kind is Kind.MEAN:
+            self._arithmetic.accept(segment, sender)
+        elif len(route.sums_from) == 1:
+            self._arithmetic.add(segment, sender, last=route.owned)
+        else:
+            accumulator = self._accumulator(route.owned)
+            accumulator.add(segment, sender)
+            if arrival.sender != route.sums_from[-1]:
+                return []
+            senders = tuple(self._peers[number] for number in route.sums_from)
+            accumulator.finish(segment, senders, last=route.owned)
+        if arrival.kind is Kind.SUM and not route.owned:
+            return [self._sum(route, segment)]
+        return [
+            Send(route.mean_hop, segment.index, segment.part, to, Kind.MEAN, segment)
+            for to in route.means_to
+        ]
+
+    def body(self, send: Send) -> memoryview:
+        """The bytes to send, made now if they are only the own contribution.
+
+        Raises Blamed.
+        """
+        if send.kind is Kind.SUM and not self._routes[send.part].sums_from:
+            self._arithmetic.contribute(send.segment)
+        return self._arithmetic.place(send.segment)
+
+    def gone(self, send: Send) -> None:
+        """The last byte has left: what comes back may take the place."""
+        self.left_to_go[send.to] -= 1
+        self._left -= 1
+        if send.kind is Kind.SUM:
+            self._sums_gone[send.part] = send.index + 1
+
+    def _sum(self, route: Route, segment: Segment) -> Send:
+        assert route.sum_to is not None
+        return Send(route.sum_hop, segment.index, segment.part, route.sum_to, Kind.SUM, segment)
+
+    def _comes_from(self, kind: Kind, part: int, sender: int) -> bool:
+        route = self._routes[part]
+        return sender in route.sums_from if kind is Kind.SUM else sender == route.mean_from
+
+    def _accumulator(self, owned: bool) -> Accumulator:
+        if not self._accumulators:
+            self._accumulators = self._made_accumulators()
+        return self._accumulators[owned]
+
+    def _made_accumulators(self) -> dict[bool, Accumulator]:
+        segments = [segment for run in self._runs for segment in run]
+        term = np.empty(max(segment.stop - segment.start for segment in segments), np.float32)
+        bytes_max = max(segment.bytes for segment in segments)
+        kinds = {route.owned for route in self._routes if len(route.sums_from) > 1}
+        assert len(kinds) <= ACCUMULATORS
+        return {owned: Accumulator(self._arithmetic, term, bytes_max) for owned in kinds}
+
+    def _count(self, route: Route, segments: int) -> None:
+        for sender in (*route.sums_from, route.mean_from):
+            if sender is not None:
+                self.left_to_come[sender] += segments
+        for to in (route.sum_to, *route.means_to):
+            if to is not None:
+                self.left_to_go[to] += segments

@@ -1,0 +1,172 @@
+"""Whatever order the network makes of it, nobody waits in a circle, and memory stays bounded."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.kernels import codec as codec_of
+from p2ptrain.ring import SCHEDULES, ReduceRequest
+from p2ptrain.ring.arithmetic import Arithmetic
+from p2ptrain.ring.attempt import Attempt
+from p2ptrain.ring.blame import Verdict
+from p2ptrain.ring.plan import SEGMENTS_HELD_MAX
+from p2ptrain.ring.wire import Header, Kind
+from p2ptrain.ring.work import Arrival, Send, Work
+
+BLOCK = 8
+
+
+class Crowd:
+    """Peers whose links each hold one segment, moved by a random hand."""
+
+    def __init__(self, schedule: str, peers: int, seed: int) -> None:
+        self.random = random.Random(seed)
+        numel = self.random.randint(0, 3 * BLOCK * peers)
+        names = tuple(PeerId(f"peer-{number}") for number in range(peers))
+        request = ReduceRequest(
+            RunId("ab" * 32), 0, 0, names, 0, (1,) * peers, numel, codec_of("int8", BLOCK),
+            schedule=schedule, streams=1, segment_bytes=4 * BLOCK,
+        )  # fmt: skip
+        theta, local = np.ones(numel, np.float32), np.zeros(numel, np.float32)
+        self.payloads = [bytearray(request.codec.encoded_bytes(numel)) for _ in range(peers)]
+        self.works = []
+        for me, payload in enumerate(self.payloads):
+            mine = replace(request, me=me)
+            arithmetic = Arithmetic(mine, theta, local, payload)
+            verdict = Verdict(lambda: None)
+            self.works.append(
+                Work(Attempt(mine, mine.plan(), mine.tag(), arithmetic, verdict, None), 0)
+            )
+        self.ready: dict[tuple[int, int], list[Send]] = {}
+        self.held: dict[tuple[int, int], deque[tuple[Send, bytes]]] = {}
+        for me, work in enumerate(self.works):
+            for other in mine_of(work):
+                self.ready[me, other] = []
+                self.held[me, other] = deque()
+            self.give(me, work.at_start())
+
+    def give(self, me: int, sends: list[Send]) -> None:
+        for send in sends:
+            self.ready[me, send.to].append(send)
+            self.ready[me, send.to].sort()
+
+    def step(self) -> bool:
+        """Try every link once, in any order; whether something moved."""
+        edges = list(self.ready)
+        self.random.shuffle(edges)
+        moved = [self.push(*edge) | self.pull(*edge) for edge in edges]
+        return any(moved)
+
+    def push(self, me: int, to: int) -> bool:
+        if self.held[me, to] or not self.ready[me, to]:
+            return False
+        send = self.ready[me, to].pop(0)
+        self.held[me, to].append((send, bytes(self.works[me].body(send))))
+        self.works[me].gone(send)
+        return True
+
+    def pull(self, sender: int, me: int) -> bool:
+        if not self.held[sender, me]:
+            return False
+        send, body = self.held[sender, me][0]
+        arrival = Arrival(sender, send.kind, send.segment)
+        place = self.works[me].place(arrival)
+        if place is None:
+            return False
+        self.held[sender, me].popleft()
+        place[:] = body
+        self.give(me, self.works[me].arrived(arrival))
+        return True
+
+
+def mine_of(work: Work) -> list[int]:
+    return list(work.left_to_come)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "peers"),
+    [
+        *((schedule, peers) for schedule in SCHEDULES for peers in (*range(2, 13), 16, 17, 31)),
+        ("ring", 64),
+        ("grid", 64),
+    ],
+)
+def test_nobody_waits_in_a_circle_though_every_link_holds_one_segment(
+    schedule: str, peers: int
+) -> None:
+    crowd = Crowd(schedule, peers, seed=peers)
+    while crowd.step():
+        pass
+    assert all(work.finished and work.scattered for work in crowd.works)
+    assert len({bytes(payload) for payload in crowd.payloads}) == 1
+
+
+def attempt_of(request: ReduceRequest) -> Attempt:
+    theta, local = np.ones(request.numel, np.float32), np.zeros(request.numel, np.float32)
+    payload = bytearray(request.codec.encoded_bytes(request.numel))
+    arithmetic = Arithmetic(request, theta, local, payload)
+    verdict = Verdict(lambda: None)
+    return Attempt(request, request.plan(), request.tag(), arithmetic, verdict, None)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_stream_holds_no_more_than_four_segments_beyond_the_vector(schedule: str) -> None:
+    """However many peers there are: measured, as its threads would allocate it."""
+    request = ReduceRequest(
+        RunId("ab" * 32), 0, 0, tuple(PeerId(f"peer-{n}") for n in range(16)), 0, (1,) * 16,
+        1 << 20, codec_of("int8", 256), schedule=schedule, streams=1, segment_bytes=1 << 16,
+    )  # fmt: skip
+    work = Work(attempt_of(request), 0)
+    sums = [
+        Arrival(route.sums_from[0], Kind.SUM, run[0])
+        for route, run in zip(request.plan().routes, request.plan().streams[0], strict=True)
+        if route.sums_from
+    ]
+    tracemalloc.start()
+    places = [work.place(arrival) for arrival in sums]
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert all(place is not None for place in places)
+    assert held_bytes <= SEGMENTS_HELD_MAX * request.segment_bytes + 20_000
+    assert (held_bytes > request.segment_bytes) == (schedule != "ring")
+
+
+PEERS = tuple(PeerId(f"peer-{number}") for number in range(4))
+
+
+def announced(work_of: int, **fields: object) -> Header:
+    request = ReduceRequest(
+        RunId("ab" * 32), 0, 0, PEERS, work_of, (1,) * 4, 4 * 256, codec_of("int8", 256), streams=1
+    )
+    first = Header(Kind.SUM, 0, 3, 0, 260, 0, 0, request.tag())
+    return replace(first, **fields)
+
+
+@pytest.mark.parametrize(
+    ("header", "sender"),
+    [
+        (announced(0, part=0), 3),  # our own part starts with us
+        (announced(0, part=4), 3),
+        (announced(0, kind=Kind.MEAN, part=1), 3),  # the part that we own
+        (announced(0, index=1), 3),
+        (announced(0, length=259), 3),
+        (announced(0), 1),  # the next peer has nothing for us
+        (announced(0, kind=Kind.MEAN), 3),  # its sum has not gone
+    ],
+)
+def test_what_does_not_come_now_is_refused(header: Header, sender: int) -> None:
+    request = ReduceRequest(
+        RunId("ab" * 32), 0, 0, PEERS, 0, (1,) * 4, 4 * 256, codec_of("int8", 256), streams=1
+    )
+    work = Work(attempt_of(request), 0)
+    with pytest.raises(RemoteProtocolError):
+        work.claim(header, sender)
+    assert work.claim(announced(0), 3).segment.part == 3
