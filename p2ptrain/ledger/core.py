@@ -36,6 +36,7 @@ from p2ptrain.ledger.evidence import Statement
 from p2ptrain.ledger.gathering import Wish
 from p2ptrain.ledger.instance import Counsel, Instance, Judge
 from p2ptrain.ledger.kept import CommittedUpdate, Kept
+from p2ptrain.ledger.leading import LETTERS_MAX
 from p2ptrain.ledger.messages import (
     Accusation,
     Entries,
@@ -220,14 +221,23 @@ class Ledger:
             effects = self._listen(due, self._accuser.read(sender, message, due))
             return effects + self._instance.receive(sender, message, now)
         if message.height < due:
-            if isinstance(message, Prepare | Propose):
-                return [Send(sender, self.page(message.height))]
             height = message.height
-            return self._listen(height, self._accuser.read(sender, message, height))
+            effects = self._listen(height, self._accuser.read(sender, message, height))
+            if isinstance(message, Prepare | Propose):
+                effects.append(Send(sender, self._news(height)))
+            return effects
         if self.state.is_member(sender):
             self._ahead[sender] = message
         self._catchup.heard(sender, message.height - 1, self.state.height, now)
         return []
+
+    def _news(self, height: int) -> Message:
+        """For a proposer that is behind. Where so many answer that it announced its proposal, they
+        only say how far they are, and it asks one of them.
+        """
+        if len(self.state.voters) > LETTERS_MAX:
+            return Entries(self.state.height, ())
+        return self.page(height)
 
     def _take_entries(
         self,

@@ -80,6 +80,8 @@ class Instance:
 
     def receive(self, sender: PeerId, message: Message, now: float) -> list[Effect]:
         """Take a message of this height in. Follow with `step`."""
+        if isinstance(message, Prepare | Propose) and not self.electorate.votes_here:
+            return []  # An announcement comes to those without a vote as well.
         if not self.electorate.votes_here or sender not in self.electorate.names:
             return [
                 Note(f"{sender} sent a vote message for a height in which one of us has no vote")

@@ -26,9 +26,14 @@ from p2ptrain.net.hardening import is_open
 
 log = logging.getLogger(__name__)
 
-PAYLOAD_BYTES_MAX = 64 << 10
+PAYLOAD_BYTES_MAX = 480 << 10
+"""libp2p loses frames above 1 MiB, silently: two of the largest fit one. The largest that there are
+is a ledger's proposal with the promises of 1,024 members.
+"""
 PENDING_MAX = 8
-"""libp2p loses frames above 1 MiB, silently; one may carry all messages pending for a peer."""
+"""A frame may carry all messages that wait for a peer's stream. If more than two of the largest are
+among them they are lost, as any gossip may be.
+"""
 FEED_SIZE = 256
 """A heartbeat of each of 100 members, twice over, while the node is busy."""
 PARKED_MAX = 64

@@ -28,6 +28,7 @@ from p2ptrain.ledger.messages import (
 from p2ptrain.ledger.state import genesis
 from p2ptrain.ledger.values import MEMBERS_MAX, Entry, Participant, Roster, Skip, Vote
 from p2ptrain.ledger.wire import decode, encode
+from p2ptrain.net.gossip import PAYLOAD_BYTES_MAX
 from p2ptrain.testing.ledgers import certify, peers, small_rules
 
 A, B, C = peers("a b c")
@@ -125,6 +126,15 @@ def test_too_large_a_message_is_refused_by_both_sides() -> None:
     page = Entries(1, (certify(RULES, genesis(RULES), Skip(0)),) * 4000)
     with pytest.raises(LocalProtocolError):
         encode(page)
+
+
+def test_the_largest_proposal_can_be_gossiped() -> None:
+    """With the promises of all, each of which had accepted something."""
+    names = tuple(PeerId(f"12D3KooW{index:044d}") for index in range(MEMBERS_MAX))
+    parts = tuple(Participant(name, 10**9, 10**4) for name in names)
+    entry, signed = Entry(1, genesis(RULES).head, Roster(0, 0, names, (), parts)), bytes(64)
+    proofs = tuple(PromiseProof(name, 99, entry.digest, signed, signed) for name in names)
+    assert len(encode(Propose(100, entry, signed, proofs))) <= PAYLOAD_BYTES_MAX
 
 
 def test_the_largest_roster_and_its_certificate_fit_one_message() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from p2ptrain.testing.scale import measure, row
@@ -17,6 +19,14 @@ def test_messages_grow_no_faster_than_members() -> None:
     few, many = measure(10), measure(40)
     assert many.busiest.received <= 4.2 * few.busiest.received
     assert many.busiest.sent <= 4.2 * few.busiest.sent
+
+
+def test_bytes_grow_no_faster_than_members() -> None:
+    """Above and below the bound at which letters give way to gossip."""
+    costs = [measure(members).busiest for members in (10, 40, 160)]
+    totals = [cost.bytes_received + cost.bytes_sent for cost in costs]
+    for fewer, more in pairwise(totals):
+        assert more <= 1.1 * 4 * fewer
 
 
 def test_a_row_is_one_of_a_table() -> None:

@@ -23,7 +23,7 @@ from p2ptrain.ledger.effects import (
     Send,
 )
 from p2ptrain.ledger.events import Event, Received, Tick
-from p2ptrain.ledger.messages import Entries, Message, Outcome
+from p2ptrain.ledger.messages import Entries, Message, Outcome, Prepare, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.verify import replay
 from p2ptrain.ledger.witness import Witness
@@ -213,7 +213,7 @@ class Members:
                 return 0
             case Send(peer, message):
                 return self._letter(Letter(me, peer, message))
-            case Announce(Outcome() as message):
+            case Announce(Outcome() | Prepare() | Propose() as message):
                 others = (peer for peer in self.rules.founders if peer != me)
                 return sum(self._letter(Letter(me, peer, message)) for peer in others)
             case _:

@@ -18,7 +18,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.effects import Announce, Effect, Send
 from p2ptrain.ledger.electorate import Electorate
 from p2ptrain.ledger.events import Event, SnapshotTaken
-from p2ptrain.ledger.messages import Accept, Accepted, Message, Outcome, Promise, Propose
+from p2ptrain.ledger.messages import Accept, Accepted, Message, Outcome, Prepare, Promise, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.values import (
     Certificate,
@@ -89,6 +89,10 @@ class Liar(SimNode):
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
+            case Announce(Prepare() | Propose() as message):
+                for peer in self.state.voters:
+                    if peer != self.me:
+                        self._carry_out(Send(peer, message))
             case Send(peer, Propose(_, Entry(_, _, Commit(state=str())) as entry) as proposal) if (
                 Lie.STATES in self.lies
             ):
