@@ -126,7 +126,7 @@ def _judge_skip(rules: Rules, state: LedgerState, view: View, now: float) -> Ver
     given_up = _judge_again(rules, state, view, now)
     if given_up.answer is not Answer.YES:
         return given_up
-    if state.attempt < rules.attempts_max:
+    if state.tries < rules.attempts_max:
         left = survivors(rules, state, view)
         if len(left) >= rules.participants_min:
             return Verdict(Answer.LATER, f"{len(left)} could try again")

@@ -7,21 +7,25 @@ still has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
-from p2ptrain.ledger.canonical import canonical, parse, read_int, read_map
+from p2ptrain.ledger.canonical import canonical, parse, read_digest, read_int, read_map
 from p2ptrain.ledger.evidence import Statement
 from p2ptrain.ledger.messages import MESSAGE_BYTES_MAX, Accepted
 from p2ptrain.ledger.reading import accepted_from_plain
-from p2ptrain.ledger.values import Entry
+from p2ptrain.ledger.values import Entry, LineId
 
 
 @dataclass(slots=True)
 class Acceptor:
-    """`promised` is the highest round promised or accepted; round 0 needs no promise."""
+    """`promised` is the highest round promised or accepted; round 0 needs no promise.
 
+    Who leaves a line for a branch and comes back to it still stands by what it promised there.
+    """
+
+    line: LineId
     height: int
     promised: int = 0
     accepted: Accepted | None = None
@@ -66,39 +70,50 @@ class Acceptor:
         return records
 
     def _promise_record(self) -> bytes:
-        return canonical({"height": self.height, "round": self.promised, "accepted": None})
+        return self._record(self.promised, None)
 
     def _accept_record(self, accepted: Accepted) -> bytes:
-        return canonical(
-            {"height": self.height, "round": accepted.round, "accepted": accepted.plain()}
-        )
+        return self._record(accepted.round, accepted.plain())
+
+    def _record(self, round: int, accepted: object) -> bytes:
+        place = {"line": self.line, "height": self.height}
+        return canonical({**place, "round": round, "accepted": accepted})
 
 
-def recall(records: Iterable[bytes], *, after_height: int) -> dict[int, Acceptor]:
-    """The acceptors of heights above `after_height`, as the records leave them.
+Acceptors = dict[tuple[LineId, int], Acceptor]
+"""By line and height."""
+
+
+def recall(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Acceptors:
+    """The acceptors of heights that are not over, as the records leave them.
+
+    `decided` is the height up to which each line of our chain is decided. Of other lines, which
+    this node has left, the last height that it voted at may still be open.
 
     Raises LocalProtocolError if a record is not one of ours: a voter that cannot read its own
     promises must not vote.
     """
-    acceptors: dict[int, Acceptor] = {}
+    acceptors: Acceptors = {}
+    last: dict[LineId, int] = {}
     for record in records:
-        height, round, accepted = _read(record)
-        if height <= after_height:
-            continue
-        acceptor = acceptors.setdefault(height, Acceptor(height))
+        line, height, round, accepted = _read(record)
+        last[line] = max(height, last.get(line, 0))
+        acceptor = acceptors.setdefault((line, height), Acceptor(line, height))
         acceptor.promised = max(acceptor.promised, round)
         if accepted is not None and (acceptor.accepted is None or acceptor.accepted.round <= round):
             acceptor.accepted = accepted
-    return acceptors
+    over = {line: decided.get(line, height - 1) for line, height in last.items()}
+    return {place: it for place, it in acceptors.items() if it.height > over[it.line]}
 
 
-def _read(record: bytes) -> tuple[int, int, Accepted | None]:
+def _read(record: bytes) -> tuple[LineId, int, int, Accepted | None]:
     try:
         plain = parse(record, bytes_max=MESSAGE_BYTES_MAX)
-        fields = read_map(plain, fields=frozenset({"height", "round", "accepted"}))
+        fields = read_map(plain, fields=frozenset({"line", "height", "round", "accepted"}))
+        line = read_digest(fields["line"], "line")
         height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
         said = fields["accepted"]
         accepted = None if said is None else accepted_from_plain(said)
     except RemoteProtocolError as exc:
         raise LocalProtocolError("the log of votes holds a record that is not ours") from exc
-    return height, round, accepted
+    return line, height, round, accepted

@@ -16,7 +16,7 @@ from p2ptrain.ledger.messages import Accusation, Message
 from p2ptrain.ledger.quorum import proposer
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Certified, Entry, Roster
+from p2ptrain.ledger.values import Certified, Entry, LineId, Roster
 from p2ptrain.ledger.verify import Verify
 from p2ptrain.ledger.view import View
 from p2ptrain.ledger.witness import HEIGHTS_KEPT, Witness, statements_in
@@ -29,13 +29,13 @@ class Accuser:
         self, rules: Rules, me: PeerId, verify: Verify, view: View, state: LedgerState
     ) -> None:
         """`state` is where the chain begins. Who voted before that, founders apart, contributed."""
-        self._rules = rules
         self._me = me
         self._verify = verify
         self._view = view
-        self._witness = Witness(rules, verify)
+        self._witness = Witness(state.line, verify)
         self._voters_ever = {*rules.founders, *state.voters, *state.tokens_by_peer}
         self._voters_at = {state.height + 1: state.voters}
+        self._lines: set[LineId] = {rules.run, state.line, *(each.line for each in state.past)}
 
     def entered(self, entry: Entry, voters: tuple[PeerId, ...]) -> None:
         """`entry` is the next of the chain; `voters` decide the one after it."""
@@ -80,7 +80,7 @@ class Accuser:
         """
         if not self._may_accuse(evidence.peer):
             return []
-        fault = check_evidence(self._rules, evidence, self._verify)
+        fault = check_evidence(self._lines, evidence, self._verify)
         if fault:
             return [Note(f"evidence against {evidence.peer} proves nothing: {fault}")]
         self._view.accused[evidence.peer] = evidence

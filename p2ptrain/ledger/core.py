@@ -102,7 +102,7 @@ class Ledger:
         self._catchup = Catchup()
         for certified in (*(() if base is None else (base.commit,)), *chain):
             self._append(certified, apply(rules, self.state, certified.entry))
-        self._acceptors = recall(records, after_height=self.state.height)
+        self._acceptors = recall(records, decided={self.state.line: self.state.height})
         self._ahead: dict[PeerId, Message] = {}
         self._look_again_at: float | None = now
         self._wanted: Wish | None = None
@@ -309,7 +309,7 @@ class Ledger:
             return []
         if self._instance.acceptor.may_have_said(statement):
             return []
-        message = statement.message(self.rules.run, height)
+        message = statement.message(self.state.line, height)
         if not genuine and not self._verify(self.me, message, statement.signature):
             return []
         what = "vote" if statement.promised is None else "promise"
@@ -321,7 +321,7 @@ class Ledger:
             return []
         self._silent = True
         acceptor = self._instance.acceptor
-        self._acceptors[acceptor.height] = acceptor
+        self._acceptors[acceptor.line, acceptor.height] = acceptor
         self._instance = self._next_instance()
         return [IdentityInUse(what)]
 
@@ -386,9 +386,10 @@ class Ledger:
         self.state = state
 
     def _next_instance(self) -> Instance:
-        height = self.state.height + 1
+        line, height = self.state.line, self.state.height + 1
         electorate = Electorate(
             self.rules,
+            line,
             height,
             self.state.head,
             self.state.voters,
@@ -397,4 +398,4 @@ class Ledger:
             self._verify,
             self._silent,
         )
-        return Instance(electorate, self._acceptors.pop(height, Acceptor(height)))
+        return Instance(electorate, self._acceptors.pop((line, height), Acceptor(line, height)))

@@ -17,6 +17,7 @@ from p2ptrain.ledger.values import (
     Certificate,
     Certified,
     Entry,
+    LineId,
     Vote,
     promise_message,
     vote_message,
@@ -31,12 +32,13 @@ PROPOSALS_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """The voters, ranked, whose quorum decides `height`, and `me`, who may be one of them.
+    """The voters, ranked, whose quorum decides `height` of `line`; `me` may be one of them.
 
     `silent` if this process must not use its vote, because another may be using it.
     """
 
     rules: Rules
+    line: LineId
     height: int
     parent: Digest
     voters: tuple[PeerId, ...]
@@ -67,14 +69,13 @@ class Electorate:
         return quorum.is_enough(self.rules.quorum, len(self.voters), count, first_present=first)
 
     def vote(self, round: int, entry: Entry) -> Vote:
-        run = self.rules.run
-        signature = self.sign(vote_message(run, self.height, round, entry.digest))
-        return Vote(run, self.height, round, entry.digest, self.me, signature)
+        signature = self.sign(vote_message(self.line, self.height, round, entry.digest))
+        return Vote(self.line, self.height, round, entry.digest, self.me, signature)
 
     def vote_fault(self, sender: PeerId, vote: Vote) -> str:
         """Why `vote`, received from `sender`, does not count; empty if it does."""
-        if vote.run != self.rules.run:
-            return "it is of another run"
+        if vote.line != self.line:
+            return "it is of another run, or another line of it"
         if vote.height != self.height:
             return f"it is for height {vote.height}"
         if vote.voter != sender or sender not in self.names:
@@ -96,7 +97,7 @@ class Electorate:
         proposal = (round, entry, signature)
         if proposal in self._genuine:
             return True
-        message = vote_message(self.rules.run, self.height, round, entry)
+        message = vote_message(self.line, self.height, round, entry)
         if not self.verify(self.proposer(round), message, signature):
             return False
         if len(self._genuine) >= PROPOSALS_KEPT:
@@ -156,7 +157,7 @@ class Electorate:
         return accepted.round < round and (entry.height, entry.parent) == (self.height, self.parent)
 
     def _promise_message(self, round: int, accepted: tuple[int | None, Digest | None]) -> bytes:
-        return promise_message(self.rules.run, self.height, round, *accepted)
+        return promise_message(self.line, self.height, round, *accepted)
 
 
 def proof_of(voter: PeerId, promise: Promise) -> PromiseProof:

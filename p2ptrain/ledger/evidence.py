@@ -14,10 +14,11 @@ check a pair with nothing but the run's id and the voter's public key.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.canonical import (
     canonical,
     parse,
@@ -29,8 +30,7 @@ from p2ptrain.ledger.canonical import (
     read_signature,
     spell_signature,
 )
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import promise_message, vote_message
+from p2ptrain.ledger.values import LineId, promise_message, vote_message
 from p2ptrain.ledger.verify import Verify
 
 EVIDENCE_BYTES_MAX = 4096
@@ -61,13 +61,13 @@ class Statement:
         last = _NEVER if self.round is None else self.round
         return last, self.entry, last + 1 if self.promised is None else self.promised
 
-    def message(self, run: RunId, height: int) -> bytes:
+    def message(self, line: LineId, height: int) -> bytes:
         """The bytes that were signed."""
         if self.promised is not None:
-            return promise_message(run, height, self.promised, self.round, self.entry)
+            return promise_message(line, height, self.promised, self.round, self.entry)
         assert self.round is not None
         assert self.entry is not None
-        return vote_message(run, height, self.round, self.entry)
+        return vote_message(line, height, self.round, self.entry)
 
     def plain(self) -> list[object]:
         return [self.promised, self.round, self.entry, spell_signature(self.signature)]
@@ -75,9 +75,9 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`peer` signed both statements about `height` of `run`, and they contradict each other."""
+    """`peer` signed both statements about `height` of `line`, and they contradict each other."""
 
-    run: RunId
+    line: LineId
     height: int
     peer: PeerId
     one: Statement
@@ -98,7 +98,7 @@ class Evidence:
     def plain(self) -> dict[str, object]:
         statements = [self.one.plain(), self.other.plain()]
         return {
-            "run": self.run,
+            "line": self.line,
             "height": self.height,
             "peer": self.peer,
             "statements": statements,
@@ -113,14 +113,14 @@ def contradict(one: Statement, other: Statement) -> bool:
     return round_1 < round_2 < until_1 or round_2 < round_1 < until_2
 
 
-def check_evidence(rules: Rules, evidence: Evidence, verify: Verify) -> str:
+def check_evidence(lines: Container[LineId], evidence: Evidence, verify: Verify) -> str:
     """Why `evidence` proves nothing; empty if it does. That it is a contradiction is checked on
-    construction, so what is left is that the peer signed both, for this run.
+    construction, so what is left is that the peer signed both, for one of the run's `lines`.
     """
-    if evidence.run != rules.run:
-        return "it is of another run"
+    if evidence.line not in lines:
+        return "it is of another run, or of a branch of it that is not known here"
     for statement in (evidence.one, evidence.other):
-        message = statement.message(evidence.run, evidence.height)
+        message = statement.message(evidence.line, evidence.height)
         if not verify(evidence.peer, message, statement.signature):
             return f"{evidence.peer} did not sign it"
     return ""
@@ -137,14 +137,14 @@ def decode_evidence(data: bytes) -> Evidence:
 
 
 def evidence_from_plain(plain: object) -> Evidence:
-    fields = read_map(plain, fields=frozenset({"run", "height", "peer", "statements"}))
+    fields = read_map(plain, fields=frozenset({"line", "height", "peer", "statements"}))
     pair = read_list(fields["statements"], "statements", length_max=2)
     if len(pair) != 2:
         raise RemoteProtocolError("evidence is two statements")
-    run, height = RunId(read_digest(fields["run"], "run")), read_int(fields["height"], "height")
+    line, height = read_digest(fields["line"], "line"), read_int(fields["height"], "height")
     try:
         one, other = (_statement_from_plain(each) for each in pair)
-        return Evidence(run, height, read_peer(fields["peer"], "peer"), one, other)
+        return Evidence(line, height, read_peer(fields["peer"], "peer"), one, other)
     except ValueError as exc:
         raise RemoteProtocolError(str(exc)) from exc
 

@@ -93,7 +93,7 @@ def _commit(rules: Rules, state: LedgerState, view: View, update: Digest) -> Wis
 
 
 def _again(rules: Rules, state: LedgerState, view: View, now: float, why: str) -> Wish:
-    if state.attempt >= rules.attempts_max:
+    if state.tries >= rules.attempts_max:
         return Wish(Skip(state.step), f"all {rules.attempts_max} attempts failed")
     able = survivors(rules, state, view)
     if len(able) >= rules.participants_min:

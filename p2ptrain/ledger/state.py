@@ -18,9 +18,10 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger import leases
 from p2ptrain.ledger.leases import Leases
+from p2ptrain.ledger.lines import Rank, Stretch, rank
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state_bytes import digest_state
-from p2ptrain.ledger.values import Commit, Entry, Roster, Skip, SnapshotRef, Value
+from p2ptrain.ledger.values import Commit, Entry, LineId, Roster, Skip, SnapshotRef, Value
 
 
 class Phase(StrEnum):
@@ -36,14 +37,18 @@ class LedgerState:
     `step` is the outer step under way; `attempt` the number that its next reduce will have;
     `roster` the one that opened the reduce under way, in REDUCE only. `since` is the outer step in
     which a member was admitted; `proven` are the learners who took part in a committed update and
-    may be made voters.
+    may be made voters. `line` is what votes are about, and `past` the lines that the chain left
+    for a branch; `tried_before` the attempts of this step that were made before it did.
     """
 
+    line: LineId
+    past: tuple[Stretch, ...]
     height: int
     head: Digest
     step: int
     phase: Phase
     attempt: int
+    tried_before: int
     roster: Roster | None
     voters: tuple[PeerId, ...]
     learners: tuple[PeerId, ...]
@@ -66,6 +71,16 @@ class LedgerState:
         return self._digest
 
     @property
+    def rank(self) -> Rank:
+        """Of chains that parted, the one whose state ranks higher is to be followed."""
+        return rank(self.past, self.line, self.height, self.tokens)
+
+    @property
+    def tries(self) -> int:
+        """Attempts of this outer step on this line."""
+        return self.attempt - self.tried_before
+
+    @property
     def members(self) -> tuple[PeerId, ...]:
         return self.voters + self.learners
 
@@ -81,11 +96,14 @@ class LedgerState:
 def genesis(rules: Rules) -> LedgerState:
     """The state before the first entry: the founders are members and hold their first leases."""
     return LedgerState(
+        line=rules.run,
+        past=(),
         height=0,
         head=Digest(rules.run),
         step=0,
         phase=Phase.GATHER,
         attempt=0,
+        tried_before=0,
         roster=None,
         voters=rules.founders,
         learners=(),
@@ -139,7 +157,7 @@ def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
         return f"it has attempt {roster.attempt}, but {state.attempt} comes next"
     if not roster.participants:
         return _membership_only_fault(state, roster) or _membership_fault(state, roster)
-    if state.attempt >= rules.attempts_max:
+    if state.tries >= rules.attempts_max:
         return f"all {rules.attempts_max} attempts are used up"
     if len(roster.participants) < rules.participants_min:
         return f"it has {len(roster.participants)} participants of {rules.participants_min} needed"
@@ -253,5 +271,6 @@ def _next_step(rules: Rules, state: LedgerState) -> LedgerState:
         step=state.step + 1,
         phase=Phase.ENDED if ended else Phase.GATHER,
         attempt=0,
+        tried_before=0,
         roster=None,
     )

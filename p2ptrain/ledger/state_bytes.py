@@ -84,11 +84,14 @@ def runs_of(blocks: tuple[int, ...]) -> list[list[int]]:
 
 
 SPELLINGS: Mapping[str, Spell] = {
+    "line": _same,
+    "past": lambda past: [each.plain() for each in past],
     "height": _same,
     "head": _same,
     "step": _same,
     "phase": lambda phase: phase.value,
     "attempt": _same,
+    "tried_before": _same,
     "roster": _plain,
     "voters": list,
     "learners": list,

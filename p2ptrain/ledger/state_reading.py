@@ -22,6 +22,7 @@ from p2ptrain.ledger.canonical import (
     read_peer,
 )
 from p2ptrain.ledger.leases import Leases
+from p2ptrain.ledger.lines import STRETCHES_MAX, Stretch
 from p2ptrain.ledger.reading import snapshot_from_plain, value_from_plain
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.state_bytes import STATE_BYTES_MAX, plain_state
@@ -80,6 +81,19 @@ def _phase(value: object, field: str) -> Phase:
     return Phase(str(value))
 
 
+def _past(value: object, field: str) -> tuple[Stretch, ...]:
+    return tuple(map(_stretch, read_list(value, field, length_max=STRETCHES_MAX)))
+
+
+def _stretch(plain: object) -> Stretch:
+    parts = read_list(plain, "a stretch", length_max=5)
+    if len(parts) != 5:
+        raise RemoteProtocolError("a stretch of a line has five parts")
+    line, *_, gone = parts
+    height, step, tokens = (read_int(each, "a stretch") for each in parts[1:4])
+    return Stretch(read_digest(line, "line"), height, step, tokens, _peers(gone, "gone"))
+
+
 def _roster(value: object, field: str) -> Roster | None:
     roster = None if value is None else value_from_plain(value)
     if roster is not None and not isinstance(roster, Roster):
@@ -131,11 +145,14 @@ def _run(value: object, field: str) -> tuple[int, int]:
 
 
 READERS: Mapping[str, Callable[[object, str], object]] = {
+    "line": read_digest,
+    "past": _past,
     "height": read_int,
     "head": read_digest,
     "step": read_int,
     "phase": _phase,
     "attempt": read_int,
+    "tried_before": read_int,
     "roster": _roster,
     "voters": _peers,
     "learners": _peers,

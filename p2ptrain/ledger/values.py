@@ -16,6 +16,9 @@ from p2ptrain.ledger.canonical import (
     spell_signature,
 )
 
+LineId = RunId | Digest
+"""What votes are about: the run, or the Branch entry that a branch of it began with."""
+
 MEMBERS_MAX = 1024
 """A roster of so many peers, and its certificate, still fit one message (1 MiB)."""
 
@@ -164,7 +167,7 @@ class Entry:
 class Vote:
     """A voter's signed word that it has accepted an entry in a round, durably."""
 
-    run: RunId
+    line: LineId
     height: int
     round: int
     entry: Digest
@@ -173,7 +176,7 @@ class Vote:
 
     @property
     def message(self) -> bytes:
-        return vote_message(self.run, self.height, self.round, self.entry)
+        return vote_message(self.line, self.height, self.round, self.entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +213,16 @@ class Certified:
         return {"entry": self.entry.plain(), "certificate": self.certificate.plain()}
 
 
-def vote_message(run: RunId, height: int, round: int, entry: Digest) -> bytes:
+def vote_message(line: LineId, height: int, round: int, entry: Digest) -> bytes:
     """What a vote signs. Its domain keeps it from ever being read as anything else."""
-    return b"p2ptrain-vote/1\n" + canonical([run, height, round, entry])
+    return b"p2ptrain-vote/1\n" + canonical([line, height, round, entry])
 
 
 def promise_message(
-    run: RunId, height: int, round: int, accepted_round: int | None, accepted: Digest | None
+    line: LineId, height: int, round: int, accepted_round: int | None, accepted: Digest | None
 ) -> bytes:
     """What a promise signs: the round it is for, and what its voter had accepted by then."""
-    return b"p2ptrain-promise/1\n" + canonical([run, height, round, accepted_round, accepted])
+    return b"p2ptrain-promise/1\n" + canonical([line, height, round, accepted_round, accepted])
 
 
 def _check(holds: bool, rule: str) -> None:

@@ -55,7 +55,7 @@ def _certificate_fault(
     proposer = quorum.proposer(state.voters, entry.height, certificate.round)
     if proposer not in certificate.voters:
         return f"it lacks the vote of {proposer}, who proposed it"
-    message = vote_message(rules.run, entry.height, certificate.round, entry.digest)
+    message = vote_message(state.line, entry.height, certificate.round, entry.digest)
     for voter, signature in certificate.votes:
         if not verify(voter, message, signature):
             return f"the signature of {voter} is not valid"

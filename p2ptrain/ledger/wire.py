@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
-from p2ptrain.ids import RunId
 from p2ptrain.ledger.canonical import (
     canonical,
     parse,
@@ -117,7 +116,7 @@ def _proof_plain(proof: PromiseProof) -> list[object]:
 
 def vote_plain(vote: Vote) -> dict[str, object]:
     return {
-        "run": vote.run,
+        "line": vote.line,
         "height": vote.height,
         "round": vote.round,
         "entry": vote.entry,
@@ -157,7 +156,7 @@ def _read_proof(plain: object) -> PromiseProof:
     return PromiseProof(voter, *last, read_signature(proposed, "signature"), signature)
 
 
-_VOTE_FIELDS = frozenset({"run", "height", "round", "entry", "voter", "signature"})
+_VOTE_FIELDS = frozenset({"line", "height", "round", "entry", "voter", "signature"})
 
 
 def _read_accept(fields: Fields) -> Message:
@@ -167,7 +166,7 @@ def _read_accept(fields: Fields) -> Message:
 def vote_from_plain(plain: object) -> Vote:
     vote = read_map(plain, fields=_VOTE_FIELDS)
     return Vote(
-        RunId(read_digest(vote["run"], "run")),
+        read_digest(vote["line"], "line"),
         read_int(vote["height"], "height"),
         read_int(vote["round"], "round"),
         read_digest(vote["entry"], "entry"),

@@ -15,8 +15,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.electorate import proof_of
 from p2ptrain.ledger.evidence import Evidence, Statement, contradict
 from p2ptrain.ledger.messages import Accept, Message, Promise, PromiseProof, Propose
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import Certificate, Certified
+from p2ptrain.ledger.values import Certificate, Certified, LineId
 from p2ptrain.ledger.verify import Verify
 
 HEIGHTS_KEPT = 4
@@ -37,7 +36,9 @@ Memory = dict[int, dict[PeerId, list[_Heard]]]
 
 @dataclass(slots=True)
 class Witness:
-    rules: Rules
+    """Of one line at a time: what was said on the line before counts no more."""
+
+    line: LineId
     verify: Verify
     _memory: Memory = field(default_factory=dict)
 
@@ -60,7 +61,7 @@ class Witness:
         del heard[:-STATEMENTS_MAX]
         for each in heard:
             if contradict(each.statement, statement):
-                return Evidence(self.rules.run, height, peer, each.statement, statement)
+                return Evidence(self.line, height, peer, each.statement, statement)
         return None
 
     def compare(self, ours: Certified, theirs: Certified) -> list[Evidence]:
@@ -72,7 +73,7 @@ class Witness:
                 continue
             if not self._is_genuine(height, peer, _Heard(statement, genuine=False)):
                 break
-            found.append(Evidence(self.rules.run, height, peer, mine[peer], statement))
+            found.append(Evidence(self.line, height, peer, mine[peer], statement))
         return found
 
     def entered(self, height: int) -> None:
@@ -82,7 +83,7 @@ class Witness:
 
     def _is_genuine(self, height: int, peer: PeerId, heard: _Heard) -> bool:
         if not heard.genuine:
-            message = heard.statement.message(self.rules.run, height)
+            message = heard.statement.message(self.line, height)
             heard.genuine = self.verify(peer, message, heard.statement.signature)
         return heard.genuine
 

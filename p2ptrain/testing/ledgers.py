@@ -80,7 +80,7 @@ def small_rules(
 def certify(rules: Rules, state: LedgerState, value: Value, *, round: int = 0) -> Certified:
     """`value` as the next entry, with the votes of all voters."""
     entry = Entry(state.height + 1, state.head, value)
-    message = vote_message(rules.run, entry.height, round, entry.digest)
+    message = vote_message(state.line, entry.height, round, entry.digest)
     votes = tuple(sorted((voter, signature_of(voter, message)) for voter in state.voters))
     return Certified(entry, Certificate(entry.height, round, entry.digest, votes))
 

@@ -12,19 +12,20 @@ from p2ptrain.ledger.messages import Accepted
 from p2ptrain.ledger.values import Entry, Skip
 from p2ptrain.testing.ledgers import digest
 
+LINE = digest("a line")
 SIGNED = b"the proposer's"
 ONE, OTHER = Entry(5, digest("p"), Skip(0)), Entry(5, digest("p"), Skip(1))
 
 
 def test_a_fresh_voter_may_accept_in_round_0_without_a_promise() -> None:
-    acceptor = Acceptor(5)
+    acceptor = Acceptor(LINE, 5)
     acceptor.accept(0, ONE, SIGNED)
-    assert acceptor == Acceptor(5, 0, Accepted(0, ONE, SIGNED))
+    assert acceptor == Acceptor(LINE, 5, 0, Accepted(0, ONE, SIGNED))
 
 
 @pytest.mark.parametrize("round", [0, 1, 2])
 def test_a_promise_rules_earlier_rounds_out(round: int) -> None:
-    acceptor = Acceptor(5)
+    acceptor = Acceptor(LINE, 5)
     acceptor.promise(3)
     with pytest.raises(LocalProtocolError):
         acceptor.accept(round, ONE, SIGNED)
@@ -33,7 +34,7 @@ def test_a_promise_rules_earlier_rounds_out(round: int) -> None:
 
 
 def test_one_entry_a_round() -> None:
-    acceptor = Acceptor(5)
+    acceptor = Acceptor(LINE, 5)
     acceptor.accept(1, ONE, SIGNED)
     assert not acceptor.may_accept(1, OTHER)
     assert acceptor.may_accept(1, ONE)
@@ -42,7 +43,7 @@ def test_one_entry_a_round() -> None:
 
 def test_an_entry_of_another_height_is_not_accepted() -> None:
     with pytest.raises(LocalProtocolError):
-        Acceptor(6).accept(0, ONE, SIGNED)
+        Acceptor(LINE, 6).accept(0, ONE, SIGNED)
 
 
 MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.booleans()), max_size=12)
@@ -50,25 +51,28 @@ MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.booleans()), max
 
 @given(MOVES)
 def test_records_rebuild_the_voter_whatever_it_did(moves: list[tuple[bool, int, bool]]) -> None:
-    acceptor, records = Acceptor(5), []
+    acceptor, records = Acceptor(LINE, 5), []
     for promises, round, first in moves:
         entry = ONE if first else OTHER
         if promises and round > acceptor.promised:
             records.append(acceptor.promise(round))
         elif not promises and acceptor.may_accept(round, entry):
             records.append(acceptor.accept(round, entry, SIGNED))
-        assert recall(records, after_height=4).get(5, Acceptor(5)) == acceptor
-        assert recall(acceptor.records(), after_height=4).get(5, Acceptor(5)) == acceptor
+        assert recall(records, decided={LINE: 4}).get((LINE, 5), Acceptor(LINE, 5)) == acceptor
+        assert (
+            recall(acceptor.records(), decided={LINE: 4}).get((LINE, 5), Acceptor(LINE, 5))
+            == acceptor
+        )
         assert len(acceptor.records()) <= 2
 
 
 def test_records_of_decided_heights_are_forgotten() -> None:
-    old, new = Acceptor(5), Acceptor(6)
+    old, new = Acceptor(LINE, 5), Acceptor(LINE, 6)
     records = [old.promise(2), new.promise(1)]
-    assert recall(records, after_height=5) == {6: new}
+    assert recall(records, decided={LINE: 5}) == {(LINE, 6): new}
 
 
 @pytest.mark.parametrize("record", [b"", b"{}", b'{"height":1,"round":0}', b"\x00" * 40])
 def test_a_voter_that_cannot_read_its_promises_does_not_vote(record: bytes) -> None:
     with pytest.raises(LocalProtocolError):
-        recall([record], after_height=0)
+        recall([record], decided={})

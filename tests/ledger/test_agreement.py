@@ -509,9 +509,9 @@ def test_votes_that_do_not_count() -> None:
     good = voters.vote(0, accepted.entry)
     other = voters.vote(0, Entry(1, some["a"].state.head, Skip(0)))
     bad = [
-        Vote(digest("run"), 1, 0, good.entry, A, good.signature),  # type: ignore[arg-type]
-        Vote(good.run, 1, 0, good.entry, C, good.signature),
-        Vote(good.run, 1, 0, good.entry, A, b"forged"),
+        Vote(digest("run"), 1, 0, good.entry, A, good.signature),
+        Vote(good.line, 1, 0, good.entry, C, good.signature),
+        Vote(good.line, 1, 0, good.entry, A, b"forged"),
         other,
     ]
     for vote in bad:
@@ -519,7 +519,7 @@ def test_votes_that_do_not_count() -> None:
     notes = notes_of(some, "b")
     assert notes.pop(3).startswith("a signed what excludes each other at height 1: a vote for ")
     assert notes == [
-        "a vote of a does not count: it is of another run",
+        "a vote of a does not count: it is of another run, or another line of it",
         "a vote of a does not count: its sender is not a voter of this height",
         "a vote of a does not count: its signature is wrong",
         "a vote of a does not count: it is for another entry than was proposed",

@@ -28,6 +28,8 @@ from p2ptrain.ledger.view import PEERS_MAX
 from p2ptrain.testing.ledgers import Group, accepted, certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.disk import signer, verify
 
+LINE = small_rules().run
+
 A, B, C, D = peers("a b c d")
 U = digest("u")
 
@@ -79,14 +81,14 @@ def test_a_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
     assert some["a"].records() == []
     assert len(some.disks[A].records) == 6
     some.tell("a", Received(C, Prepare(7, 1)))
-    assert recall(some["a"].records(), after_height=6) == {7: Acceptor(7, 1)}
+    assert recall(some["a"].records(), decided={LINE: 6}) == {(LINE, 7): Acceptor(LINE, 7, 1)}
 
 
 def test_records_of_heights_that_the_chain_has_lost_are_kept() -> None:
     """The chain's last entries were torn off; the promises of the heights after them still bind."""
     rules = small_rules()
     chain = chain_of(rules, [Roster(0, 0, (A, B, C), (D,))])[0]
-    later = Acceptor(2)
+    later = Acceptor(LINE, 2)
     records = [later.promise(4)]
     ledger = Ledger(rules, A, signer(A), verify, (), records)
     assert ledger.records() == records
@@ -181,7 +183,7 @@ def test_votes_and_promises_are_good_for_their_place_only() -> None:
 
 def test_a_vote_names_what_it_signs() -> None:
     vote = Vote(small_rules().run, 1, 0, digest("e"), A, b"")
-    assert vote.message == f'p2ptrain-vote/1\n["{vote.run}",1,0,"{digest("e")}"]'.encode()
+    assert vote.message == f'p2ptrain-vote/1\n["{vote.line}",1,0,"{digest("e")}"]'.encode()
 
 
 # ── entries from strangers ───────────────────────────────────────────────────────────────────────

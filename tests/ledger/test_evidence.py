@@ -55,6 +55,7 @@ from p2ptrain.testing.simulation.disk import signature_of, signer, verify
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules()
+LINE = RULES.run
 X, Y = digest("x"), digest("y")
 
 
@@ -113,7 +114,7 @@ def test_an_honest_voter_never_contradicts_itself(
 ) -> None:
     """Whatever it is asked, in any order, restarted from its records as often as one likes."""
     entries = {name: Entry(1, digest("p"), Skip(ord(name))) for name in "xyz"}
-    acceptor, records, said = Acceptor(1), [], []
+    acceptor, records, said = Acceptor(LINE, 1), [], []
     for index, (votes, round, name) in enumerate(steps):
         if votes and acceptor.may_accept(round, entries[name]):
             records.append(acceptor.accept(round, entries[name], b""))
@@ -124,7 +125,7 @@ def test_an_honest_voter_never_contradicts_itself(
             unsaid = Statement(round, None, None, b"")
             said.append(unsaid if last is None else promised_after(round, last))
         if index in crashes:
-            acceptor = recall(records, after_height=0).get(1, Acceptor(1))
+            acceptor = recall(records, decided={LINE: 0}).get((LINE, 1), Acceptor(LINE, 1))
         assert all(acceptor.may_have_said(each) for each in said)
     assert not any(contradict(one, other) for one, other in combinations(said, 2))
 
@@ -139,13 +140,13 @@ def promised_after(round: int, last: Accepted) -> Statement:
 )
 def test_a_voter_knows_what_it_cannot_have_said(foreign: Statement) -> None:
     entry = Entry(1, digest("p"), Skip(0))
-    acceptor = Acceptor(1)
+    acceptor = Acceptor(LINE, 1)
     acceptor.accept(2, entry, b"")
     acceptor.promise(5)
     assert not acceptor.may_have_said(foreign)
     assert acceptor.may_have_said(Statement(None, 2, entry.digest, b""))
     assert acceptor.may_have_said(vote(1, "y"))
-    assert not Acceptor(1).may_have_said(vote(0, "x"))
+    assert not Acceptor(LINE, 1).may_have_said(vote(0, "x"))
 
 
 # ── evidence as a value ──────────────────────────────────────────────────────────────────────────
@@ -153,13 +154,13 @@ def test_a_voter_knows_what_it_cannot_have_said(foreign: Statement) -> None:
 
 def test_anybody_can_check_evidence() -> None:
     evidence = evidence_against(B)
-    assert check_evidence(RULES, evidence, verify) == ""
-    other = Rules(digest("other"), (A,), 1, 1, 1, 1)  # type: ignore[arg-type]
-    assert check_evidence(other, evidence, verify) == "it is of another run"
+    assert check_evidence({LINE}, evidence, verify) == ""
+    fault = "it is of another run, or of a branch of it that is not known here"
+    assert check_evidence({digest("other")}, evidence, verify) == fault
     forged = Evidence(RULES.run, 1, C, evidence.one, evidence.other)
-    assert check_evidence(RULES, forged, verify) == "c did not sign it"
+    assert check_evidence({LINE}, forged, verify) == "c did not sign it"
     elsewhere = Evidence(RULES.run, 2, B, evidence.one, evidence.other)
-    assert check_evidence(RULES, elsewhere, verify) == "b did not sign it"
+    assert check_evidence({LINE}, elsewhere, verify) == "b did not sign it"
 
 
 def test_evidence_says_in_words_what_was_done() -> None:
@@ -214,7 +215,7 @@ def test_the_witness_checks_no_signature_before_there_is_something_to_compare() 
         checked.append(peer)
         return verify(peer, message, signature)
 
-    witness = Witness(RULES, counting)
+    witness = Witness(LINE, counting)
     for _ in range(3):
         assert witness.hear(1, B, signed(B, vote(0, "x"))) is None
     assert checked == []
@@ -223,7 +224,7 @@ def test_the_witness_checks_no_signature_before_there_is_something_to_compare() 
 
 
 def test_forged_statements_neither_accuse_nor_hide() -> None:
-    witness = Witness(RULES, verify)
+    witness = Witness(LINE, verify)
     assert witness.hear(1, B, vote(0, "x")) is None
     assert witness.hear(1, B, signed(B, vote(0, "y"))) is None
     assert witness.hear(1, B, Statement(None, 0, X, b"forged")) is None
@@ -231,7 +232,7 @@ def test_forged_statements_neither_accuse_nor_hide() -> None:
 
 
 def test_the_witness_remembers_a_bounded_number() -> None:
-    witness = Witness(RULES, verify)
+    witness = Witness(LINE, verify)
     for round in range(3 * STATEMENTS_MAX):
         witness.hear(1, B, signed(B, vote(round)))
     assert len(witness._memory[1][B]) == STATEMENTS_MAX

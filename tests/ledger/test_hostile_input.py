@@ -39,6 +39,7 @@ from p2ptrain.ledger.messages import (
     Pruned,
     Refused,
 )
+from p2ptrain.ledger.state import genesis
 from p2ptrain.ledger.values import (
     Commit,
     Entry,
@@ -52,6 +53,7 @@ from p2ptrain.ledger.values import (
 from p2ptrain.testing.ledgers import accepted, asked, certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.checkers import VotesAreKept
 from p2ptrain.testing.simulation.disk import Disk, signature_of, signer, verify
+from p2ptrain.testing.simulation.lines import Lines
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules("a b c", outer_steps=2)
@@ -116,7 +118,7 @@ def votes(draw: st.DrawFn, sender: PeerId) -> Accept:
 
 
 def _parts(vote: Vote) -> tuple[object, ...]:
-    return (vote.run, vote.height, vote.round, vote.entry, vote.voter)
+    return (vote.line, vote.height, vote.round, vote.entry, vote.voter)
 
 
 @st.composite
@@ -158,7 +160,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 @given(st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.1, 3.0]), st.booleans()), max_size=25))
 def test_a_voter_among_madmen_keeps_its_word(story: list[tuple[Event, float, bool]]) -> None:
     """With crashes in between, after each of which it has only its disk."""
-    disk, checker, now = Disk(), VotesAreKept(), 0.0
+    disk, checker, now = Disk(), VotesAreKept(lines=Lines(genesis(RULES))), 0.0
     ledger = Ledger(RULES, A, signer(A), verify)
     for event, passed, crashes in story:
         now += passed
@@ -167,6 +169,7 @@ def test_a_voter_among_madmen_keeps_its_word(story: list[tuple[Event, float, boo
                 disk.append_record(effect.record)
             elif isinstance(effect, Decided):
                 disk.chain.append(effect.certified)
+                checker.lines.note(ledger.state)
             elif isinstance(effect, Send):
                 checker.on_vote(A, effect.message, disk)
         deadline = ledger.next_deadline()

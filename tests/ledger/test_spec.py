@@ -185,7 +185,7 @@ def test_s1_at_most_one_entry_per_height() -> None:
 
 def test_s1_votes_count_nowhere_else() -> None:
     start = (*ALL_READY, "deliver b->a propose")
-    for part in ("run", "height", "entry", "signature"):
+    for part in ("line", "height", "entry", "signature"):
         told(*start, f"tamper a->b accept {part}", "deliver a->b accept", "expect b height 0")
 
 

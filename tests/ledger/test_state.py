@@ -27,11 +27,14 @@ def opening(step: int, attempt: int = 0) -> Roster:
 
 def test_at_genesis_the_founders_vote_and_hold_leases() -> None:
     assert genesis(RULES) == LedgerState(
+        line=RULES.run,
+        past=(),
         height=0,
         head=digest("a run"),
         step=0,
         phase=Phase.GATHER,
         attempt=0,
+        tried_before=0,
         roster=None,
         voters=(A, B),
         learners=(),

@@ -15,6 +15,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger import state_bytes, state_reading
 from p2ptrain.ledger.canonical import canonical
 from p2ptrain.ledger.leases import Leases
+from p2ptrain.ledger.lines import Stretch
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.state_bytes import SPELLINGS, encode_state, plain_state, runs_of
 from p2ptrain.ledger.state_reading import READERS, decode_state
@@ -35,6 +36,14 @@ BLOCKS = st.lists(st.integers(0, 40), max_size=9).map(tuple)
 
 
 @st.composite
+def stretches(draw: st.DrawFn) -> Stretch:
+    numbers = [draw(NUMBERS) for _ in range(3)]
+    return Stretch(
+        digest(draw(NAMES)), *numbers, tuple(draw(st.lists(NAMES.map(PeerId), max_size=2)))
+    )
+
+
+@st.composite
 def states(draw: st.DrawFn) -> LedgerState:
     """States that hang together, though perhaps no chain leads to them."""
     names = draw(st.lists(NAMES.map(PeerId), min_size=1, max_size=7, unique=True))
@@ -45,11 +54,14 @@ def states(draw: st.DrawFn) -> LedgerState:
     roster = Roster(draw(NUMBERS), draw(NUMBERS), voters, learners, tuple(parts))
     snapshot = SnapshotRef(draw(NUMBERS), digest(draw(NAMES)))
     return LedgerState(
+        line=digest(draw(NAMES)),
+        past=tuple(draw(st.lists(stretches(), max_size=2))),
         height=draw(NUMBERS),
         head=digest(draw(NAMES)),
         step=draw(NUMBERS),
         phase=phase,
         attempt=draw(NUMBERS),
+        tried_before=draw(NUMBERS),
         roster=roster if phase is Phase.REDUCE else None,
         voters=voters,
         learners=learners,
@@ -126,7 +138,9 @@ NO_STATE: dict[str, bytes] = {
     "no JSON": b"{",
     "a list": b"[]",
     "a field too few": canonical({k: v for k, v in plain_state(LEARNING).items() if k != "head"}),
-    "a field too many": bent(LEARNING, line="x"),
+    "a field too many": bent(LEARNING, colour="x"),
+    "a line that is no digest": bent(LEARNING, line="x"),
+    "a stretch with a part too few": bent(LEARNING, past=[[digest("l"), 1, 0, 0]]),
     "a height below zero": bent(LEARNING, height=-1),
     "a head that is none": bent(LEARNING, head="x"),
     "a phase that is none": bent(LEARNING, phase="dreaming"),

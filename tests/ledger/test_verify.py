@@ -62,7 +62,7 @@ def _signed_for_another_height(certified: Certified) -> Certified:
 
 def _signed_for_another_run(certified: Certified) -> Certified:
     other = certify(
-        replace(RULES, run=digest("another run")), genesis(RULES), certified.entry.value
+        RULES, replace(genesis(RULES), line=digest("another run")), certified.entry.value
     )
     entry = certified.entry
     return Certified(entry, Certificate(entry.height, 0, entry.digest, other.certificate.votes))

@@ -102,7 +102,7 @@ def test_the_chain_of_another_run_is_not_believed(
 
 def promised(me: Identity, run: Run, rounds: int) -> tuple[list[bytes], Acceptor]:
     """The records of a voter that has promised round after round, and accepted in the third."""
-    acceptor = Acceptor(1)
+    acceptor = Acceptor(run.id, 1)
     records = [acceptor.promise(round_) for round_ in range(1, 4)]
     roster = Roster(0, 0, (me.peer,), (ANN.peer,))
     records.append(acceptor.accept(3, Entry(1, Digest(run.id), roster), b"signed"))

@@ -12,7 +12,16 @@ from p2ptrain.ledger.electorate import proof_of
 from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.messages import Accept, Accepted, Promise, PromiseProof
 from p2ptrain.ledger.state import LedgerState, apply, genesis
-from p2ptrain.ledger.values import Certified, Commit, Entry, Participant, Roster, Skip, Vote
+from p2ptrain.ledger.values import (
+    Certified,
+    Commit,
+    Entry,
+    Participant,
+    Roster,
+    Skip,
+    Vote,
+    promise_message,
+)
 from p2ptrain.testing.ledgers import (
     Group,
     accepted,
@@ -34,11 +43,13 @@ from p2ptrain.testing.simulation.checkers import (
     StepsGoOn,
     VotesAreKept,
 )
-from p2ptrain.testing.simulation.disk import Disk, signer
+from p2ptrain.testing.simulation.disk import Disk, signature_of, signer
+from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.proposals import ProposalsAreEntitled, ProposalsAreSigned
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules("a b c")
+LINES = Lines(genesis(RULES))
 PARTS = (Participant(A, 200, 2), Participant(B, 200, 2))
 OPENING = Roster(0, 0, (A, B, C), (), PARTS)
 U = digest("u")
@@ -117,15 +128,21 @@ def test_a_certificate_without_its_proposer() -> None:
 
 
 def test_a_vote_for_what_its_proposer_has_not_signed() -> None:
-    checker, entry = ProposalsAreSigned(rules=RULES), Entry(1, genesis(RULES).head, Skip(0))
+    checker = ProposalsAreSigned(lines=LINES, rules=RULES)
+    entry = Entry(1, genesis(RULES).head, Skip(0))
+
+    def promise(round: int, had: Accepted) -> Promise:
+        message = promise_message(RULES.run, 1, round, had.round, entry.digest)
+        return Promise(1, round, had, signature_of(A, message))
+
     checker.on_vote(B, asked(RULES, 0, entry), Disk())
     checker.on_vote(C, asked(RULES, 1, entry), Disk())
-    checker.on_vote(A, Promise(1, 2, accepted(RULES, 0, entry), b""), Disk())
+    checker.on_vote(A, promise(2, accepted(RULES, 0, entry)), Disk())
     assert checker.violations == []
     checker.on_vote(B, replace(asked(RULES, 3, entry), signature=b"no"), Disk())
     vote = Vote(RULES.run, 1, 3, entry.digest, A, b"")
     checker.on_vote(A, Accept(vote), Disk())
-    checker.on_vote(A, Promise(1, 4, Accepted(3, entry, b"no"), b""), Disk())
+    checker.on_vote(A, promise(4, Accepted(3, entry, b"no")), Disk())
     proof = PromiseProof(A, 3, entry.digest, b"no", b"")
     checker.on_vote(C, asked(RULES, 4, entry, (proof,)), Disk())
     where = f"stands for {entry.digest[:8]} in round 3 of 1, unsigned"
@@ -134,7 +151,7 @@ def test_a_vote_for_what_its_proposer_has_not_signed() -> None:
 
 
 def test_a_vote_for_what_the_promises_do_not_allow() -> None:
-    checker, electorate = ProposalsAreEntitled(rules=RULES), Group(RULES)["a"]._instance.electorate
+    electorate = Group(RULES)["a"]._instance.electorate
     one, other = (Entry(1, genesis(RULES).head, Skip(step)) for step in range(2))
 
     def promise(voter: PeerId, had: Accepted | None) -> PromiseProof:
@@ -149,7 +166,7 @@ def test_a_vote_for_what_the_promises_do_not_allow() -> None:
         (one, (free,), False),
         (one, (free, replace(held, signature=b"no")), False),
     ):
-        checker = ProposalsAreEntitled(rules=RULES)
+        checker = ProposalsAreEntitled(lines=LINES, rules=RULES)
         checker.on_vote(A, asked(RULES, 2, entry, proofs), Disk())
         checker.on_vote(B, Accept(Vote(RULES.run, 1, 2, entry.digest, B, b"")), Disk())
         assert (checker.violations == []) is entitled
@@ -210,11 +227,11 @@ class Voter:
     """Writes down what it says, like an honest one, whatever it says."""
 
     def __init__(self) -> None:
-        self.checker = VotesAreKept()
+        self.checker = VotesAreKept(lines=LINES)
         self.disk = Disk()
 
     def votes(self, round: int, entry: Entry = ONE) -> None:
-        self.disk.records.append(f'{{"accepted":[],"height":1,"round":{round}}}'.encode())
+        self.disk.records.append(f'{{"accepted":[],{self._where(round)}}}'.encode())
         self.votes_unwritten(round, entry)
 
     def votes_unwritten(self, round: int, entry: Entry = ONE) -> None:
@@ -222,9 +239,14 @@ class Voter:
         self.checker.on_vote(A, Accept(vote), self.disk)
 
     def promises(self, round: int, accepted: int | None = None) -> None:
-        self.disk.records.append(f'{{"accepted":null,"height":1,"round":{round}}}'.encode())
+        self.disk.records.append(f'{{"accepted":null,{self._where(round)}}}'.encode())
         said = None if accepted is None else Accepted(accepted, ONE, b"")
-        self.checker.on_vote(A, Promise(1, round, said, b""), self.disk)
+        last = (None, None) if said is None else (said.round, said.entry.digest)
+        signature = signature_of(A, promise_message(RULES.run, 1, round, *last))
+        self.checker.on_vote(A, Promise(1, round, said, signature), self.disk)
+
+    def _where(self, round: int) -> str:
+        return f'"height":1,"line":"{RULES.run}","round":{round}'
 
 
 def test_a_voter_that_keeps_its_word() -> None:
@@ -256,6 +278,12 @@ def test_a_promise_that_forgets_a_vote() -> None:
     voter.votes(1)
     voter.promises(2)
     assert voter.checker.violations == ["VotesAreKept: a forgot its vote of round 1 at 1"]
+
+
+def test_a_promise_that_nobody_signed() -> None:
+    voter = Voter()
+    voter.checker.on_vote(A, Promise(1, 2, None, b"noise"), voter.disk)
+    assert voter.checker.violations == ["VotesAreKept: a promised round 2 of 1 on no line"]
 
 
 def test_a_vote_that_is_not_on_disk_yet() -> None:

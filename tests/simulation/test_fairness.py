@@ -16,6 +16,7 @@ from p2ptrain.testing.simulation.fairness import (
     LeavesHaveCauses,
     NobodyIsStarved,
 )
+from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.troubles import Troubles
 from p2ptrain.testing.simulation.watching import Decision
 
@@ -77,23 +78,26 @@ def test_a_member_that_is_dropped_without_a_cause_or_twice_for_one() -> None:
     ]
 
 
+LINES = Lines(genesis(RULES))
+
+
 def test_a_fork_with_proof_against_a_liar_is_none_of_the_ledgers() -> None:
     other = Roster(0, 0, (A, B, C), (), PARTS[::-1])
     for liars, objections in (((A, B, C), 0), ((), 1)):
-        exposure = LiarsAreExposed(rules=RULES, liars=frozenset(liars))
+        exposure = LiarsAreExposed(lines=LINES, rules=RULES, liars=frozenset(liars))
         checker = OneEntryPerHeight(exposure=exposure)
         for value in (WITHOUT_C, other):
             decision = decide(value, genesis(RULES))
             exposure.on_decision(decision)
             checker.on_decision(decision)
-        assert {peer for peer, _ in exposure.proofs} == {A, B, C}
+        assert {peer for peer, _, _ in exposure.proofs} == {A, B, C}
         assert len(exposure.forks) == 1
         assert len(checker.violations) == objections
 
 
 def test_two_thirds_excuse_no_fork() -> None:
     rules = replace(RULES, quorum="two-thirds")
-    exposure = LiarsAreExposed(rules=rules, liars=frozenset((A, B, C)))
+    exposure = LiarsAreExposed(lines=LINES, rules=rules, liars=frozenset((A, B, C)))
     for value in (WITHOUT_C, Roster(0, 0, (A, B, C), (), PARTS[::-1])):
         exposure.on_decision(decide(value, genesis(RULES)))
     assert exposure.violations == [

@@ -140,7 +140,7 @@ class Members:
         return ledger, ledger.handle(Received(it.sender, it.message), member.now)
 
     def _copied(self, ledger: Ledger) -> Ledger:
-        fresh: Fresh = {} if self.witnesses else {Witness: lambda: Witness(self.rules, verify)}
+        fresh: Fresh = {} if self.witnesses else {Witness: lambda: Witness(self.rules.run, verify)}
         twin: Ledger = copy_of(ledger, fresh)
         return twin
 
@@ -203,7 +203,7 @@ class Members:
 
     def _key(self, member: Member) -> object:
         left_out = LEFT_OUT - {"_witness"} if self.witnesses else LEFT_OUT
-        kept = recall(member.disk.records, after_height=len(member.chain))
+        kept = recall(member.disk.records, decided={self.rules.run: len(member.chain)})
         now, ledger = member.now, member.ledger
         return (ledger.me, key_of(ledger, now, left_out), key_of(kept, now), member.chain)
 

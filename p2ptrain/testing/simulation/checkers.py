@@ -13,10 +13,11 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
-from p2ptrain.ledger.values import Commit, Roster
+from p2ptrain.ledger.values import Commit, LineId, Roster
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
 from p2ptrain.testing.simulation.disk import Disk, verify
 from p2ptrain.testing.simulation.fairness import LeavesHaveCauses, NobodyIsStarved
+from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.profiles import Profile
 from p2ptrain.testing.simulation.proposals import (
     ProposalsAreEntitled,
@@ -25,6 +26,9 @@ from p2ptrain.testing.simulation.proposals import (
 )
 from p2ptrain.testing.simulation.troubles import Troubles
 from p2ptrain.testing.simulation.watching import Checker, Decision, Watch
+
+Place = tuple[PeerId, LineId, int]
+"""A voter, and the line and height that it speaks about."""
 
 
 @dataclass(slots=True)
@@ -56,7 +60,7 @@ class CertificatesVerify(Watch):
         voters = decision.before.voters
         rules = self.rules
         assert rules is not None
-        signed = f'["{rules.run}",{entry.height},{certificate.round},"{entry.digest}"]'
+        signed = f'["{decision.before.line}",{entry.height},{certificate.round},"{entry.digest}"]'
         message = b"p2ptrain-vote/1\n" + signed.encode()
         good = [v for v, s in certificate.votes if v in voters and verify(v, message, s)]
         if not is_quorum(rules, voters, good):
@@ -87,8 +91,9 @@ class VotesAreKept(Watch):
     rounds between are lies, whichever was sent first. Repeating an old vote is none.
     """
 
-    votes: dict[tuple[PeerId, int], dict[int, Digest]] = field(default_factory=dict)
-    promises: dict[tuple[PeerId, int], set[tuple[int, int]]] = field(default_factory=dict)
+    lines: Lines
+    votes: dict[Place, dict[int, Digest]] = field(default_factory=dict)
+    promises: dict[Place, set[tuple[int, int]]] = field(default_factory=dict)
     liars: frozenset[PeerId] = frozenset()
 
     def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
@@ -96,22 +101,27 @@ class VotesAreKept(Watch):
             return
         match message:
             case Accept(vote):
-                self._on_accept(voter, vote.height, vote.round, vote.entry)
-                self._check_disk(voter, disk, vote.height, vote.round, promise=False)
+                place = (voter, vote.line, vote.height)
+                self._on_accept(place, vote.round, vote.entry)
+                self._check_disk(place, disk, vote.round, promise=False)
             case Propose(round, entry):
-                self._on_accept(voter, entry.height, round, entry.digest)
-                self._check_disk(voter, disk, entry.height, round, promise=False)
+                place = (voter, self.lines.of_proposal(message), entry.height)
+                self._on_accept(place, round, entry.digest)
+                self._check_disk(place, disk, round, promise=False)
             case Promise(height, round):
-                self._on_promise(voter, message)
-                self._check_disk(voter, disk, height, round, promise=True)
+                line = self.lines.of_promise(voter, message)
+                if line is None:
+                    self.object(f"{voter} promised round {round} of {height} on no line")
+                    return
+                self._on_promise((voter, line, height), message)
+                self._check_disk((voter, line, height), disk, round, promise=True)
             case _:
                 pass
 
-    def _check_disk(
-        self, voter: PeerId, disk: Disk, height: int, round: int, *, promise: bool
-    ) -> None:
+    def _check_disk(self, place: Place, disk: Disk, round: int, *, promise: bool) -> None:
         """What is said must be on disk already."""
-        tail = f'"height":{height},"round":{round}}}'.encode()
+        voter, line, height = place
+        tail = f'"height":{height},"line":"{line}","round":{round}}}'.encode()
         if any(
             record.endswith(tail) and record.startswith(b'{"accepted":null') == promise
             for record in reversed(disk.records)
@@ -119,8 +129,8 @@ class VotesAreKept(Watch):
             return
         self.object(f"{voter} spoke at {height}, round {round}, before it had written it down")
 
-    def _on_accept(self, voter: PeerId, height: int, round: int, entry: Digest) -> None:
-        place = (voter, height)
+    def _on_accept(self, place: Place, round: int, entry: Digest) -> None:
+        voter, _, height = place
         known = self.votes.setdefault(place, {}).setdefault(round, entry)
         if known != entry:
             self.object(f"{voter} voted twice at {height}, round {round}")
@@ -128,13 +138,12 @@ class VotesAreKept(Watch):
             if last < round < promised:
                 self.object(f"{voter} voted in round {round} of {height} after {promised}")
 
-    def _on_promise(self, voter: PeerId, promise: Promise) -> None:
-        place = (voter, promise.height)
+    def _on_promise(self, place: Place, promise: Promise) -> None:
         last = -1 if promise.accepted is None else promise.accepted.round
         self.promises.setdefault(place, set()).add((promise.round, last))
         for round in self.votes.get(place, {}):
             if last < round < promise.round:
-                self.object(f"{voter} forgot its vote of round {round} at {promise.height}")
+                self.object(f"{place[0]} forgot its vote of round {round} at {promise.height}")
 
 
 @dataclass(slots=True)
@@ -263,18 +272,22 @@ class StatesAreNamed(Watch):
 
 
 def all_checkers(
-    rules: Rules, liars: frozenset[PeerId], troubles: Troubles, profile: Profile
+    rules: Rules,
+    liars: frozenset[PeerId],
+    troubles: Troubles,
+    profile: Profile,
+    lines: Lines,
 ) -> list[Checker]:
-    exposure = LiarsAreExposed(rules=rules, liars=liars)
+    exposure = LiarsAreExposed(lines=lines, rules=rules, liars=liars)
     seeds = frozenset(rules.founders[: profile.seeds_among_peers])
     return [
         exposure,
         OneEntryPerHeight(exposure=exposure),
-        ProposalsAreSigned(rules=rules, liars=liars),
-        ProposalsAreEntitled(rules=rules, liars=liars),
+        ProposalsAreSigned(lines=lines, rules=rules, liars=liars),
+        ProposalsAreEntitled(lines=lines, rules=rules, liars=liars),
         CertificatesVerify(rules=rules),
         CommitsAreHeld(liars=liars),
-        VotesAreKept(liars=liars),
+        VotesAreKept(lines=lines, liars=liars),
         EqualHeadsAgree(),
         BlocksAreCommittedOnce(),
         NewcomersAreFew(),

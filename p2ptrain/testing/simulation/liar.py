@@ -176,7 +176,9 @@ class Liar(SimNode):
 
     def _electorate(self, entry: Entry) -> Electorate:
         voters, sign = self.state.voters, signer(self.me)
-        return Electorate(self._rules, entry.height, entry.parent, voters, self.me, sign, verify)
+        return Electorate(
+            self._rules, self.state.line, entry.height, entry.parent, voters, self.me, sign, verify
+        )
 
     def _of_another_state(self, entry: Entry, proposal: Propose) -> Propose:
         """The same commit, but whoever starts from it would start from nothing that ever was."""
@@ -248,7 +250,7 @@ class Liar(SimNode):
         self._send(self._random.choice(self._world.others(self.me)), message)
 
     def _sign(self, height: int, round: int, entry: Digest) -> Vote:
-        vote = Vote(self._rules.run, height, round, entry, self.me, b"")
+        vote = Vote(self.state.line, height, round, entry, self.me, b"")
         return replace(vote, signature=signature_of(self.me, vote.message))
 
     def _tell_all(self, message: Message) -> None:

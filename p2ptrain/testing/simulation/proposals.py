@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import promise_message, vote_message
+from p2ptrain.ledger.values import LineId, promise_message, vote_message
 from p2ptrain.testing.simulation.disk import Disk, verify
+from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.watching import Decision, Watch
 
-Proposal = tuple[int, int, Digest]
-"""Height, round, entry."""
+Proposal = tuple[LineId, int, int, Digest]
+"""Line, height, round, entry."""
 
 
 @dataclass(slots=True)
@@ -23,45 +24,49 @@ class ProposalsAreSigned(Watch):
     that is, is looked up when it matters: a liar may speak of heights before anybody shows them.
     """
 
+    lines: Lines
     rules: Rules | None = None
     liars: frozenset[PeerId] = frozenset()
-    voters: dict[int, tuple[PeerId, ...]] = field(default_factory=dict)
+    voters: dict[tuple[LineId, int], tuple[PeerId, ...]] = field(default_factory=dict)
     shown: dict[Proposal, set[bytes]] = field(default_factory=dict)
 
     def on_decision(self, decision: Decision) -> None:
-        self.voters[decision.after.height + 1] = decision.after.voters
+        after = decision.after
+        self.voters[after.line, after.height + 1] = after.voters
 
     def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
         if isinstance(message, Propose):
-            height, entry = message.height, message.entry.digest
-            self._note((height, message.round, entry), message.signature)
+            line, height = self.lines.of_proposal(message), message.height
+            proposal = (line, height, message.round, message.entry.digest)
+            self._note(proposal, message.signature)
             for proof in message.promises:
                 if proof.accepted_round is not None and proof.accepted is not None:
-                    claim = (height, proof.accepted_round, proof.accepted)
+                    claim = (line, height, proof.accepted_round, proof.accepted)
                     self._note(claim, proof.proposed or b"")
                     self._require(voter, claim)
         elif isinstance(message, Promise) and message.accepted is not None:
-            had = message.accepted
-            proposal = (message.height, had.round, had.entry.digest)
-            self._note(proposal, had.signature)
-            self._require(voter, proposal)
+            had, said = message.accepted, self.lines.of_promise(voter, message)
+            if said is not None:
+                proposal = (said, message.height, had.round, had.entry.digest)
+                self._note(proposal, had.signature)
+                self._require(voter, proposal)
         elif isinstance(message, Accept):
             vote = message.vote
-            self._require(voter, (vote.height, vote.round, vote.entry))
+            self._require(voter, (vote.line, vote.height, vote.round, vote.entry))
 
     def _note(self, proposal: Proposal, signature: bytes) -> None:
         self.shown.setdefault(proposal, set()).add(signature)
 
     def _is_signed(self, proposal: Proposal) -> bool:
         assert self.rules is not None
-        height, round, entry = proposal
-        voters = self.voters.get(height, self.rules.founders)
+        line, height, round, entry = proposal
+        voters = self.voters.get((line, height), self.rules.founders)
         proposer = voters[(height + round) % len(voters)]
-        message = vote_message(self.rules.run, height, round, entry)
+        message = vote_message(line, height, round, entry)
         return any(verify(proposer, message, it) for it in self.shown.get(proposal, ()))
 
     def _require(self, voter: PeerId, proposal: Proposal) -> None:
-        height, round, entry = proposal
+        _, height, round, entry = proposal
         if voter not in self.liars and not self._is_signed(proposal):
             self.object(f"{voter} stands for {entry[:8]} in round {round} of {height}, unsigned")
 
@@ -72,39 +77,42 @@ class ProposalsAreEntitled(Watch):
     of a quorum, or for another entry than these promises leave.
     """
 
+    lines: Lines
     rules: Rules | None = None
     liars: frozenset[PeerId] = frozenset()
-    voters: dict[int, tuple[PeerId, ...]] = field(default_factory=dict)
+    voters: dict[tuple[LineId, int], tuple[PeerId, ...]] = field(default_factory=dict)
     shown: dict[Proposal, list[Propose]] = field(default_factory=dict)
 
     def on_decision(self, decision: Decision) -> None:
-        self.voters[decision.after.height + 1] = decision.after.voters
+        after = decision.after
+        self.voters[after.line, after.height + 1] = after.voters
 
     def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
         if isinstance(message, Propose):
             if message.round > 0:
-                place = (message.height, message.round, message.entry.digest)
+                line = self.lines.of_proposal(message)
+                place = (line, message.height, message.round, message.entry.digest)
                 known = self.shown.setdefault(place, [])
                 known += [] if message in known else [message]
         elif isinstance(message, Accept) and message.vote.round > 0 and voter not in self.liars:
             vote = message.vote
-            shown = self.shown.get((vote.height, vote.round, vote.entry), ())
+            shown = self.shown.get((vote.line, vote.height, vote.round, vote.entry), ())
             if not any(self._is_entitled(it) for it in shown):
                 where = f"round {vote.round} of {vote.height}"
                 self.object(f"{voter} votes for {vote.entry[:8]} in {where}, without promises")
 
     def _is_entitled(self, proposal: Propose) -> bool:
         assert self.rules is not None
-        height, round, run = proposal.height, proposal.round, self.rules.run
+        line, height, round = self.lines.of_proposal(proposal), proposal.height, proposal.round
         genuine, claims = set(), []
         for proof in proposal.promises:
-            said = promise_message(run, height, round, proof.accepted_round, proof.accepted)
+            said = promise_message(line, height, round, proof.accepted_round, proof.accepted)
             if verify(proof.voter, said, proof.signature):
                 genuine.add(proof.voter)
                 if proof.accepted_round is not None:
                     claims.append((proof.accepted_round, proof.accepted))
         latest = {entry for at, entry in claims if at == max(claims)[0]}
-        voters = self.voters.get(height, self.rules.founders)
+        voters = self.voters.get((line, height), self.rules.founders)
         return is_quorum(self.rules, voters, genuine) and (
             not claims or proposal.entry.digest in latest
         )

@@ -119,7 +119,7 @@ def _report(seed: int, world: SimWorld, stuck: str) -> SimReport:
         members_seen=len(world.nodes),
         longest_calm_s=round(world.longest_calm_s, 3),
         forks=tuple(world.exposure.forks),
-        exposed=tuple(sorted({peer for peer, _ in world.exposure.proofs})),
+        exposed=tuple(sorted({peer for peer, _, _ in world.exposure.proofs})),
     )
 
 

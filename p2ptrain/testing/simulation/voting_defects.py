@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger import core, electorate, instance, quorum, state, verify
-from p2ptrain.ledger.acceptor import Acceptor, recall
+from p2ptrain.ledger.acceptor import Acceptor, Acceptors, recall
 from p2ptrain.ledger.effects import Effect, Persist
 from p2ptrain.ledger.electorate import Electorate
 from p2ptrain.ledger.events import Event
@@ -16,7 +16,7 @@ from p2ptrain.ledger.instance import Instance, Stage
 from p2ptrain.ledger.leading import Leading
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Certificate, Entry, Vote, vote_message
+from p2ptrain.ledger.values import Certificate, Entry, LineId, Vote, vote_message
 from p2ptrain.ledger.verify import Verify
 from p2ptrain.testing.simulation.disk import Disk
 from p2ptrain.testing.simulation.planting import Patch
@@ -80,8 +80,9 @@ def round_0_proposed_anew(patch: Patch) -> None:
 
 
 def stale_voters_count(patch: Patch) -> None:
-    def of_founders(rules: Rules, height: int, parent: Digest, _: object, *rest: Any) -> object:
-        return Electorate(rules, height, parent, rules.founders, *rest)
+    def of_founders(rules: Rules, *place: Any) -> object:
+        line, height, parent, _, *rest = place
+        return Electorate(rules, line, height, parent, rules.founders, *rest)
 
     patch(core, "Electorate", of_founders)
     _check_no_certificate(patch)
@@ -108,8 +109,10 @@ def certificate_not_checked(patch: Patch) -> None:
 def certificate_of_another_height(patch: Patch) -> None:
     """The votes are genuine, for whatever the certificate says that they are for."""
 
-    def fault(rules: Rules, at: object, entry: object, held: Certificate, check: Verify) -> str:
-        said = vote_message(rules.run, held.height, held.round, held.entry)
+    def fault(
+        rules: Rules, at: state.LedgerState, entry: object, held: Certificate, check: Verify
+    ) -> str:
+        said = vote_message(at.line, held.height, held.round, held.entry)
         return "" if all(check(voter, said, it) for voter, it in held.votes) else "forged"
 
     patch(verify, "_certificate_fault", fault)
@@ -152,8 +155,8 @@ def proposer_need_not_vote(patch: Patch) -> None:
 def accepted_forgotten(patch: Patch) -> None:
     """A restarted voter remembers what it promised, and not what it accepted."""
 
-    def recalled(records: Iterable[bytes], *, after_height: int) -> dict[int, Acceptor]:
-        acceptors = recall(records, after_height=after_height)
+    def recalled(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Acceptors:
+        acceptors = recall(records, decided=decided)
         for acceptor in acceptors.values():
             acceptor.accepted = None
         return acceptors

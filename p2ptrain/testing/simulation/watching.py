@@ -44,7 +44,7 @@ class Checker(Protocol):
 class Watch:
     """Objects to nothing. The checkers override what they watch."""
 
-    violations: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list, kw_only=True)
 
     def on_decision(self, decision: Decision) -> None:
         return

@@ -22,6 +22,7 @@ from p2ptrain.testing.simulation.disk import Disk
 from p2ptrain.testing.simulation.faults import Faults
 from p2ptrain.testing.simulation.heartbeat import Heartbeat
 from p2ptrain.testing.simulation.liar import Liar
+from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.network import Network
 from p2ptrain.testing.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.testing.simulation.profiles import Profile
@@ -58,12 +59,13 @@ class SimWorld:
         self.troubles = Troubles(self.clock)
         self.network = Network(self.clock, random, profile, self._deliver)
         self.rings = Rings(self.clock, random, profile, self.network)
+        self.latest = genesis(rules)
+        self.lines = Lines(self.latest)
         self.liars = frozenset(rules.founders[len(rules.founders) - profile.liars :])
-        self.checkers = all_checkers(rules, self.liars, self.troubles, profile)
+        self.checkers = all_checkers(rules, self.liars, self.troubles, profile, self.lines)
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}
-        self.latest = genesis(rules)
         self.commits = self.skips = self.restarts = 0
         self.committed_at = self.longest_calm_s = 0.0
         self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
@@ -229,6 +231,7 @@ class SimWorld:
         is_first = after is None
         if after is None:
             after = self._states[entry.digest] = apply(self.rules, before, entry)
+            self.lines.note(after)
             self._count(certified)
         if after.height > self.latest.height:
             self.latest = after

@@ -23,23 +23,23 @@ def forged(victim: Ledger, kind: str, liar: PeerId, by: Sequence[PeerId]) -> Mes
     if kind == "roster":
         value = Roster(state.step, state.attempt, (liar,), ())
     entry = Entry(state.height + 1, state.head, value)
-    message = vote_message(victim.rules.run, entry.height, 0, entry.digest)
+    message = vote_message(state.line, entry.height, 0, entry.digest)
     own = signature_of(liar, message)
     votes = tuple((voter, own if voter == liar else b"forged") for voter in sorted(by))
     return Outcome(Certified(entry, Certificate(entry.height, 0, entry.digest, votes)))
 
 
 def tampered(letter: Letter, part: str, run: RunId) -> Letter:
-    """The letter with one part altered: a vote's `run`, `height`, `entry`, `round` or a
+    """The letter with one part altered: a vote's `line`, `height`, `entry`, `round` or a
     `signature`; a promise's
     `claim` to have accepted something; or a proposal, turned by its proposer into a `twin`.
     """
     message = letter.message
     match message, part:
-        case Accept(vote), "run":
+        case Accept(vote), "line":
             other = RunId(digest("another run"))
-            signature = signature_of(vote.voter, replace(vote, run=other).message)
-            return replace(letter, message=Accept(replace(vote, run=other, signature=signature)))
+            signature = signature_of(vote.voter, replace(vote, line=other).message)
+            return replace(letter, message=Accept(replace(vote, line=other, signature=signature)))
         case Accept(vote), "height":
             return replace(letter, message=Accept(replace(vote, height=vote.height + 1)))
         case Accept(vote), "entry":

@@ -250,7 +250,7 @@ class Story:
     # ── what must not happen ─────────────────────────────────────────────────────────────────────
 
     def tamper(self, line: Line) -> None:
-        """tamper a->c accept run: that letter is altered on its way, or by its sender"""
+        """tamper a->c accept line: that letter is altered on its way, or by its sender"""
         *which, part = line.words
         for letter in self._picked(Line(line.name, tuple(which), (), {})):
             self.group.mail.append(tampered(letter, part, self.group.rules.run))

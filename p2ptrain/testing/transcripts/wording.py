@@ -157,7 +157,7 @@ class Words:
 
     def record(self, record: bytes) -> str:
         """What a voter's record says that it will not forget."""
-        (acceptor,) = recall([record], after_height=0).values()
+        (acceptor,) = recall([record], decided={}).values()
         accepted = acceptor.accepted
         if accepted is None:
             return f"promise {acceptor.height}/{acceptor.promised}"
