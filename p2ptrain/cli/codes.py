@@ -209,6 +209,16 @@ STORES = {
         "The ledger on this disk does not fit together: an entry is missing, altered, or of "
         "another run. Move the home away, or give the node a new one; it fetches the ledger again."
     ),
+    "LEDGER-PRUNED": (
+        "Everybody that can be reached has forgotten the old entries of the ledger that this node "
+        "lacks; it is nobody's fault. Start it when somebody who keeps everything is there, or "
+        "believe a checkpoint that a person whom you trust tells you: p2ptrain node "
+        "--trust-checkpoint HEIGHT:DIGEST."
+    ),
+    "LEDGER-CHECKPOINT": (
+        "Nobody gave the beginning of the ledger that --trust-checkpoint names, or the ledger here "
+        "contradicts it. It is misspelt, of another run, or forgotten by all: ask for a newer one."
+    ),
     "LOG-CLOSED": "A log of this node was written to after it was closed.",
     "LOG-CORRUPT": (
         "A log on disk is damaged in the middle. That is not what a crash does: suspect the disk."

@@ -14,7 +14,7 @@ from p2ptrain.cli.rendering import printable
 from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from p2ptrain.cli.chains import Link
+    from p2ptrain.cli.chains import Checked, Link
     from p2ptrain.ids import PeerId
     from p2ptrain.ledger.state import LedgerState
     from p2ptrain.ledger.values import Roster
@@ -44,12 +44,14 @@ def show(home: HomeOption = None, last: LastOption = 20, as_json: JsonOption = F
     """
     where = open_home(home)
     run = run_of(where)
-    links = _links(run, where.ledger)
+    chain = _chain(run, where.ledger)
     if as_json:
-        result_json({**_summary(run, links), "entries": [_plain(link) for link in links[-last:]]})
+        result_json(
+            {**_summary(run, chain), "entries": [_plain(link) for link in chain.links[-last:]]}
+        )
         return
-    _tell(run, links)
-    for link in links[-last:]:
+    _tell(run, chain)
+    for link in chain.links[-last:]:
         result(printable(_line(link)))
 
 
@@ -69,12 +71,18 @@ def verify(
     Names the first bad entry. Needs no network, and believes nobody.
     """
     run = run_of(open_home(home)) if manifest is None else _run_at(manifest)
-    links = _links(run, open_home(home).ledger) if file is None else _exported(run, file)
+    chain = _chain(run, open_home(home).ledger) if file is None else _exported(run, file)
     if as_json:
-        result_json({**_summary(run, links), "good": True})
+        result_json({**_summary(run, chain), "good": True})
         return
-    _tell(run, links)
-    result(f"all {len(links)} entries are good")
+    _tell(run, chain)
+    first = "" if chain.origin is None else f" from {chain.links[0].after.height} on"
+    result(f"all {len(chain.links)} entries{first} are good")
+    if chain.origin is not None and file is not None:
+        result(
+            f"they begin at checkpoint {chain.origin.base.checkpoint}: nothing before it is in "
+            "this file, so compare it with what somebody you trust has"
+        )
 
 
 @app.command(epilog=examples("p2ptrain ledger export ledger.jsonl"))
@@ -84,27 +92,57 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write the ledger to a file, one certified entry a line, for others to check."""
-    from p2ptrain.ledger.canonical import canonical
+    from p2ptrain.node.chain_file import chain_records
 
     where = open_home(home)
     run = run_of(where)
-    links = _links(run, where.ledger)
+    chain = _chain(run, where.ledger)
+    links = chain.links if chain.origin is None else chain.links[1:]
     with file.open("wb") as out:
-        for link in links:
-            out.write(canonical(link.certified.plain()) + b"\n")
-    progress(f"{len(links)} entries are in {file}; whoever has {where.manifest} can verify them")
+        for record in chain_records(chain.origin, (link.certified for link in links)):
+            out.write(record + b"\n")
+    progress(
+        f"{len(chain.links)} entries are in {file}; whoever has {where.manifest} can verify them"
+    )
     if as_json:
-        result_json({**_summary(run, links), "file": str(file)})
+        result_json({**_summary(run, chain), "file": str(file)})
 
 
-def _links(run: Run, log: Path) -> list[Link]:
+@app.command(epilog=examples("p2ptrain ledger prune --keep-entries 1000"))
+def prune(
+    keep_entries: Annotated[
+        int, typer.Option("--keep-entries", metavar="N", min=16, help="How many entries to keep.")
+    ],
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget old entries of a stopped node's ledger, behind a certified snapshot.
+
+    Afterwards this home cannot show others how the run began: see that somebody keeps everything.
+    """
+    from p2ptrain.node.home import sole_use
+    from p2ptrain.node.pruning import prune_home
+
+    where = open_home(home)
+    run = run_of(where)
+    with sole_use(where):
+        origin = prune_home(where, run, keep_entries)
+    if as_json:
+        result_json({"begins_at": None if origin is None else str(origin.base.checkpoint)})
+    elif origin is None:
+        result("nothing to prune: no certified snapshot is old enough, or the node has none yet")
+    else:
+        result(f"the ledger begins at checkpoint {origin.base.checkpoint} now")
+
+
+def _chain(run: Run, log: Path) -> Checked:
     from p2ptrain.cli.chains import checked, records_in
     from p2ptrain.node.chain import rules_of
 
     return checked(rules_of(run), records_in(log), log)
 
 
-def _exported(run: Run, file: Path) -> list[Link]:
+def _exported(run: Run, file: Path) -> Checked:
     from p2ptrain.cli.chains import checked, lines_in
     from p2ptrain.node.chain import rules_of
 
@@ -124,22 +162,31 @@ def _run_at(manifest: Path) -> Run:
     return run
 
 
-def _tell(run: Run, links: list[Link]) -> None:
-    if not links:
+def _tell(run: Run, chain: Checked) -> None:
+    if not chain.links:
         progress(f"run {run.manifest.name!r}: nothing is agreed yet")
         return
-    state = links[-1].after
+    state = chain.links[-1].after
     progress(
         f"run {run.manifest.name!r}: {state.height} entries, outer step {state.step}, "
         f"{state.tokens:,} tokens, {len(state.voters)} voters, {len(state.learners)} learners"
     )
+    if chain.origin is not None:
+        progress(chain.origin.words)
+    if chain.checkpoint is not None:
+        progress(f"newest checkpoint: {chain.checkpoint}")
 
 
-def _summary(run: Run, links: list[Link]) -> dict[str, object]:
-    state = links[-1].after if links else None
+def _summary(run: Run, chain: Checked) -> dict[str, object]:
+    state = chain.links[-1].after if chain.links else None
+    origin, newest = chain.origin, chain.checkpoint
+    trusted = None if origin is None or origin.trusted is None else str(origin.trusted)
     return {
         "run": run.id,
-        "height": len(links),
+        "height": state.height if state else 0,
+        "begins_at": None if origin is None else str(origin.base.checkpoint),
+        "trusted": trusted,
+        "newest_checkpoint": None if newest is None else str(newest),
         "head": state.head if state else run.id,
         "step": state.step if state else 0,
         "tokens": state.tokens if state else 0,

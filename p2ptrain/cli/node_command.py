@@ -75,6 +75,23 @@ def node(
     data_cache: Annotated[
         str, typer.Option("--data-cache", metavar="SIZE", help="Keep so much data; a seed, all.")
     ] = "8GB",
+    keep_entries: Annotated[
+        int | None,
+        typer.Option(
+            "--keep-entries",
+            metavar="N",
+            help="Keep N entries of the ledger, forget older ones behind a snapshot.",
+            show_default="all",
+        ),
+    ] = None,
+    trust_checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--trust-checkpoint",
+            metavar="HEIGHT:DIGEST",
+            help="Believe the ledger up to there, where nobody keeps its older entries.",
+        ),
+    ] = None,
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUNID", help="Take part in this run or in none.")
     ] = None,
@@ -114,6 +131,8 @@ def node(
         keep_snapshots=parse_snapshots(keep_snapshots),
         data_cache_bytes=parse_size(data_cache),
         wait_for_approval=not no_wait,
+        keep_entries=keep_entries,
+        trust_checkpoint=trust_checkpoint,
         run=None if run is None else RunId(run),
         assume_yes=yes,
         mdns=mdns,

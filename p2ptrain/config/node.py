@@ -21,6 +21,10 @@ DATA_LISTEN = "0.0.0.0:0"
 RANKS_MAX = 64
 """More local GPUs than any one machine has; a typing error above it is caught."""
 
+KEEP_ENTRIES_MIN = 16
+"""A few outer steps: who was away for a moment is helped by anybody."""
+
+_CHECKPOINT = re.compile(r"[1-9]\d{0,14}:[0-9a-f]{64}")
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]?)B")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]?)(bit|B)(?:/s|ps)?")
@@ -47,6 +51,10 @@ class NodeConfig:
     data_cache_bytes: int = 8 * 10**9
     """A seed keeps all data, whatever this says."""
     wait_for_approval: bool = True
+    keep_entries: int | None = None
+    """Of the ledger, keep at least so many entries on disk and forget older ones; None for all."""
+    trust_checkpoint: str | None = None
+    """HEIGHT:DIGEST of a Commit from which on the ledger is believed, where nobody keeps older."""
     run: RunId | None = None
     assume_yes: bool = False
     mdns: bool = False
@@ -72,6 +80,20 @@ class NodeConfig:
             "--run",
             self.run,
             "a run id is the 64 hexadecimal characters that `p2ptrain run publish` printed",
+        )
+        keep = self.keep_entries
+        _require(
+            keep is None or keep >= KEEP_ENTRIES_MIN,
+            "--keep-entries",
+            keep,
+            f"keep {KEEP_ENTRIES_MIN} or more, or leave it out to keep the whole ledger",
+        )
+        named = self.trust_checkpoint
+        _require(
+            named is None or _CHECKPOINT.fullmatch(named) is not None,
+            "--trust-checkpoint",
+            named,
+            "write HEIGHT:DIGEST, as `p2ptrain ledger show` prints it on a node that you trust",
         )
         _require(bool(self.listen), "--listen", self.listen, f"give an address such as {LISTEN}")
 

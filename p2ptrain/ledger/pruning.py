@@ -19,14 +19,23 @@ from p2ptrain.ledger.values import Certified, Commit
 def prunable_to(entries: Sequence[Certified], *, keep_entries: int, step_max: int) -> int | None:
     """The height of the newest Commit that could be the base; None if nothing may go.
 
-    At least `keep_entries` entries follow it, and it ends an outer step up to `step_max`: the one
-    of the oldest snapshot that must remain of use.
+    At least `keep_entries` entries follow it, and it ends an outer step up to `step_max`, that of
+    the node's own snapshot, and up to that of the newest certified one, from which others start.
     """
+    reach = min(step_max, _newest_snapshot(entries))
     for certified in reversed(entries[1 : max(0, len(entries) - keep_entries)]):
         value = certified.entry.value
-        if isinstance(value, Commit) and value.state is not None and value.step <= step_max:
+        if isinstance(value, Commit) and value.state is not None and value.step <= reach:
             return certified.entry.height
     return None
+
+
+def _newest_snapshot(entries: Sequence[Certified]) -> int:
+    for certified in reversed(entries):
+        value = certified.entry.value
+        if isinstance(value, Commit) and value.snapshot is not None:
+            return value.snapshot.step
+    return -1
 
 
 def base_at(rules: Rules, kept: Kept, height: int) -> Base | None:

@@ -32,7 +32,8 @@ from p2ptrain.ledger.events import Allowed, Event, Received, Tick, UpdateHeld
 from p2ptrain.ledger.messages import EntriesRequest
 from p2ptrain.ledger.values import Certified, Roster
 from p2ptrain.ledger.wire import decode, encode
-from p2ptrain.node import accusations, chain, updates
+from p2ptrain.node import accusations, pruning, updates
+from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.outboxes import Outboxes
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.topics import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, Handler, ledger_topic
@@ -51,12 +52,16 @@ async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> None:
     due += await trio.to_thread.run_sync(accusations.kept, parts.home)
     async with trio.open_nursery() as nursery:
         outboxes = Outboxes(parts, nursery)
+        height = 0
         while True:
             for event in due:
                 for effects in _in_runs(parts.ledger.handle(event, parts.now())):
                     await _carry_out(parts, effects, outboxes, nursery)
             parts.changes.ring()
             await _compact(parts)
+            if parts.ledger.state.height > height:
+                height = parts.ledger.state.height
+                await pruning.prune(parts)
             due = await _due(events, parts.ledger.next_deadline())
 
 
@@ -98,7 +103,7 @@ async def _carry_out(
     decided = [effect.certified for effect in effects if isinstance(effect, Decided)]
     if decided:
         await trio.to_thread.run_sync(
-            parts.chain_log.append, [chain.entry_bytes(each) for each in decided]
+            parts.chain_log.append, [entry_bytes(each) for each in decided]
         )
         for certified in decided:
             parts.journal.write("decided", **_account(certified))

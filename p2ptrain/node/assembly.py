@@ -19,6 +19,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.ledger.detector import Detector
 from p2ptrain.ledger.events import Event
 from p2ptrain.net import Network
+from p2ptrain.node import pruning
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.chain import open_ledger
 from p2ptrain.node.gossip import HEARTBEAT_S
@@ -87,6 +88,9 @@ async def assembled(
         for log in (chain_log, votes):
             if log.recovered:
                 journal.write("recovered", what=log.recovered)
+        origin = pruning.origin_in(chain_log)
+        if origin is not None:
+            journal.write("chain", checkpoint=str(origin.base.checkpoint), what=origin.words)
         vectors = OuterState(layout.numel)
         stack.callback(vectors.close)
         arena = None if config.seed else Arena(vectors)
@@ -111,6 +115,7 @@ async def assembled(
             ledger=ledger,
             chain_log=chain_log,
             votes=votes,
+            origin=origin,
             vote_records=len(ledger.records()),
             detector=Detector(HEARTBEAT_S),
             journal=journal,

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError, StoreError
 from p2ptrain.identity import Identity, verify
-from p2ptrain.ledger.canonical import canonical, parse
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.messages import MESSAGE_BYTES_MAX
-from p2ptrain.ledger.reading import certified_from_plain
 from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import Certified
 from p2ptrain.ledger.verify import replay
+from p2ptrain.node.chain_file import ChainFile, read_chain
 from p2ptrain.node.home import Home
 from p2ptrain.run import Run
 from p2ptrain.store import Disk, RecordLog
@@ -40,11 +37,6 @@ def rules_of(run: Run) -> Rules:
     )
 
 
-def entry_bytes(certified: Certified) -> bytes:
-    """A certified entry as the log keeps it."""
-    return canonical(certified.plain())
-
-
 def open_ledger(
     home: Home, run: Run, identity: Identity, now: float, disk: Disk | None = None
 ) -> tuple[Ledger, RecordLog, RecordLog]:
@@ -55,21 +47,11 @@ def open_ledger(
     """
     chain_log, votes = RecordLog(home.ledger, disk=disk), RecordLog(home.votes, disk=disk)
     rules = rules_of(run)
-    try:
-        chain = [
-            certified_from_plain(parse(record, bytes_max=MESSAGE_BYTES_MAX)) for record in chain_log
-        ]
-        replay(rules, chain, verify)
-    except RemoteProtocolError as exc:
-        raise StoreError(
-            f"the ledger in {home.ledger} does not verify: {exc.what}",
-            code="LEDGER-BROKEN",
-            likely="the file is damaged, or belongs to another run",
-            do=f"move {home.ledger} away: the node fetches the ledger again from its peers",
-        ) from exc
+    chain = verified(home, rules, chain_log)
     try:
         records = list(votes)
-        ledger = Ledger(rules, identity.peer, identity.sign, verify, chain, records, now)
+        sign, peer, base = identity.sign, identity.peer, chain.base
+        ledger = Ledger(rules, peer, sign, verify, chain.entries, records, now, base)
     except LocalProtocolError as exc:
         raise StoreError(
             f"{home.votes} cannot be read: {exc.what}",
@@ -81,3 +63,21 @@ def open_ledger(
     if len(records) > len(ledger.records()):
         votes.rewrite(ledger.records())
     return ledger, chain_log, votes
+
+
+def verified(home: Home, rules: Rules, chain_log: RecordLog) -> ChainFile:
+    """The chain in a home's log, every certificate checked from its beginning on.
+
+    Raises StoreError with code LEDGER-BROKEN.
+    """
+    try:
+        chain = read_chain(chain_log)
+        replay(rules, chain.whole, verify, None if chain.base is None else chain.base.state)
+    except RemoteProtocolError as exc:
+        raise StoreError(
+            f"the ledger in {home.ledger} does not verify: {exc.what}",
+            code="LEDGER-BROKEN",
+            likely="the file is damaged, or belongs to another run",
+            do=f"move {home.ledger} away: the node fetches the ledger again from its peers",
+        ) from exc
+    return chain

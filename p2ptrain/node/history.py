@@ -1,40 +1,48 @@
 """The ledger's chain, indexed by outer step: which entry ended a step, and who took part in it.
 
 An index that follows the chain as it grows, since the chain is looked at for every step that a
-newcomer replays.
+newcomer replays; and as it is pruned, since what is indexed is kept in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from p2ptrain.ledger.kept import Kept
 from p2ptrain.ledger.values import Certified, Commit, Participant, Roster
 
 
 class History:
-    """`chain` is the ledger's own list, which only ever grows at its end."""
+    """`kept` is the ledger's own chain, which grows at its end and may be cut at its beginning."""
 
-    def __init__(self, chain: Sequence[Certified]) -> None:
-        self._chain = chain
-        self._seen = 0
-        self._closing: list[Certified] = []
-        self._participants: list[tuple[Participant, ...]] = []
-        self._open: tuple[Participant, ...] = ()
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+        self._closing: dict[int, Certified] = {}
+        self._participants: dict[int, tuple[Participant, ...]] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        roster = self._kept.start.roster
+        self._height = self._kept.start.height
+        self._open = () if roster is None else roster.participants
 
     def _follow(self) -> None:
-        for certified in self._chain[self._seen :]:
+        start = self._kept.start
+        for step in [step for step in self._closing if step < start.step]:
+            del self._closing[step], self._participants[step]
+        if self._height < start.height:
+            self._begin()
+        for certified in self._kept.entries[self._height - start.height :]:
             value = certified.entry.value
             if isinstance(value, Roster):
                 self._open = value.participants
             else:
                 took_part = self._open if isinstance(value, Commit) else ()
-                self._closing.append(certified)
-                self._participants.append(took_part)
+                self._closing[value.step] = certified
+                self._participants[value.step] = took_part
                 self._open = ()
-        self._seen = len(self._chain)
+            self._height = certified.entry.height
 
     def closing(self, step: int) -> Certified:
-        """The Commit or Skip that ended outer step `step`, which must have ended."""
+        """The Commit or Skip that ended outer step `step`, which must have ended, and be kept."""
         self._follow()
         return self._closing[step]
 
@@ -46,4 +54,4 @@ class History:
     def last_participants(self) -> tuple[Participant, ...]:
         """Those of the last committed outer step; nobody before the first."""
         self._follow()
-        return next((each for each in reversed(self._participants) if each), ())
+        return next((each for each in reversed(self._participants.values()) if each), ())

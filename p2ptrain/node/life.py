@@ -15,6 +15,7 @@ from p2ptrain.ledger.state import Phase
 from p2ptrain.node import transfer
 from p2ptrain.node.agreement import agree
 from p2ptrain.node.assembly import Made
+from p2ptrain.node.checkpoints import serve_bases
 from p2ptrain.node.connections import (
     bootstrap_again,
     find_peers,
@@ -29,6 +30,7 @@ from p2ptrain.node.gossip import listen, speak
 from p2ptrain.node.learning import Say
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.pruning import notice_pruned
 from p2ptrain.node.retention import keep_store_small
 from p2ptrain.node.revocation import notice_revocation
 from p2ptrain.node.serving import answer_hellos
@@ -46,11 +48,12 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> N
     """
     parts = made.parts
     answer_hellos(parts, made.run)
+    serve_bases(parts)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(agree, parts, made.events)
         for task in (speak, listen, stay_connected, bootstrap_again, find_peers):
             nursery.start_soon(task, parts)
-        for task in (notice_lost_connections, watch_peers, notice_revocation):
+        for task in (notice_lost_connections, watch_peers, notice_revocation, notice_pruned):
             nursery.start_soon(task, parts)
         for task in (serve_commands, notice_the_end):
             nursery.start_soon(task, parts)

@@ -21,7 +21,7 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.names import label
 from p2ptrain.net import Network, PeerCache, open_network
-from p2ptrain.node import learning
+from p2ptrain.node import checkpoints, learning
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import Made, assembled
 from p2ptrain.node.home import Home, sole_use
@@ -91,6 +91,7 @@ async def opened(
         for address in network.addresses():
             say(f"listening at {address}")
         run = await _join(network, config, home, identity, admission, journal, say)
+        await checkpoints.begin_at_checkpoint(network, config, home, run, journal, say, disk)
         if config.seed:
             say(f"others take part with: p2ptrain node --bootstrap {network.addresses()[0]}")
         async with assembled(

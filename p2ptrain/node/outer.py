@@ -21,7 +21,7 @@ from p2ptrain.ledger.values import Certified, Commit
 from p2ptrain.node import transfer, updates
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.start import Start, choose_start
-from p2ptrain.observe.states import CatchingUp
+from p2ptrain.observe.states import CatchingUp, StandingBy
 from p2ptrain.state import Frozen, write_frozen
 from p2ptrain.store import Head
 
@@ -58,8 +58,10 @@ async def keep_outer_state(parts: Parts) -> None:
                 await _advance(parts, nursery)
 
 
-def _start(parts: Parts, useless: Collection[Digest]) -> Start:
-    """The cheapest of our own snapshot, the newest certified one, and genesis."""
+def _start(parts: Parts, useless: Collection[Digest]) -> Start | None:
+    """The cheapest of our own snapshot, the newest certified one, and genesis, from which the chain
+    that is kept leads to its head; None if there is none such yet.
+    """
     head = parts.store.head()
     own = None
     usable = head is not None and head.run == parts.run
@@ -76,6 +78,7 @@ def _start(parts: Parts, useless: Collection[Digest]) -> Start:
         ],
         snapshot_bytes=8 * parts.layout.numel,
         update_bytes=updates.payload_bytes(parts),
+        first_step=parts.ledger.kept.start.step,
     )
 
 
@@ -88,6 +91,12 @@ async def _load(parts: Parts) -> None:
     useless: set[Digest] = set()
     while True:
         start = _start(parts, useless)
+        if start is None:
+            parts.enter(
+                StandingBy("until a snapshot is certified that is newer than the checkpoint")
+            )
+            await parts.changes.wait()
+            continue
         try:
             return await _load_from(parts, start, useless)
         except StoreError as exc:

@@ -21,6 +21,7 @@ from p2ptrain.ledger.events import Event
 from p2ptrain.ledger.state import Phase
 from p2ptrain.net import Network
 from p2ptrain.node.admission import Admission
+from p2ptrain.node.chain_file import Origin
 from p2ptrain.node.changes import Changes
 from p2ptrain.node.heartbeat import ReadyReport, ReduceReport
 from p2ptrain.node.history import History
@@ -109,6 +110,8 @@ class Parts:
     ledger: Ledger
     chain_log: RecordLog
     votes: RecordLog
+    origin: Origin | None
+    """Where the chain begins if not at genesis; by `pruning`."""
     vote_records: int
     """How many lie in `votes`; by `agreement`."""
     detector: Detector
@@ -131,7 +134,7 @@ class Parts:
     started_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.history = History(self.ledger.chain)
+        self.history = History(self.ledger.kept)
 
     @property
     def me(self) -> PeerId:

@@ -26,11 +26,13 @@ def choose_start(
     others: Iterable[Start],
     snapshot_bytes: int,
     update_bytes: int,
-) -> Start:
+    first_step: int = 0,
+) -> Start | None:
     """The cheapest way to `target_step`; of equally cheap ones the newest.
 
     `own` lies in our store and costs only the updates after it; the `others` must be fetched.
-    A snapshot from beyond the target is of no use: the ledger here does not reach it.
+    A snapshot from beyond the target is of no use: the ledger here does not reach it. Nor is one
+    from before `first_step`, where a pruned ledger begins: the updates after it are not known.
     """
 
     def cost_bytes(start: Start, fetched_bytes: int) -> int:
@@ -39,6 +41,5 @@ def choose_start(
     priced = [(cost_bytes(start, snapshot_bytes), -start.step, start) for start in others]
     if own is not None:
         priced.append((cost_bytes(own, 0), -own.step, own))
-    reachable = [entry for entry in priced if entry[2].step <= target_step]
-    assert reachable, "genesis is always among the others"
-    return min(reachable, key=lambda entry: entry[:2])[2]
+    reachable = [entry for entry in priced if first_step <= entry[2].step <= target_step]
+    return min(reachable, key=lambda entry: entry[:2])[2] if reachable else None

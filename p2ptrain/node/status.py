@@ -35,6 +35,7 @@ async def status(parts: Parts) -> NodeStatus:
         inner_steps=standing.inner_steps,
         ledger_height=state.height,
         ledger_head=state.head,
+        ledger_origin=parts.origin.words if parts.origin else "",
         state_digest=digest,
         snapshot_step=state.snapshot.step if state.snapshot else None,
         tokens=state.tokens_by_peer.get(parts.me, 0),

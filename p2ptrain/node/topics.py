@@ -16,6 +16,9 @@ HELLO_BYTES_MAX = 1 << 20
 LEDGER_PROTOCOL = "/p2ptrain/ledger/1"
 LEDGER_BYTES_MAX = 1 << 20
 
+BASE_PROTOCOL = "/p2ptrain/base/1"
+"""Where a chain may begin, by the checkpoint that a newcomer's user trusts."""
+
 
 def heartbeat_topic(run: RunId) -> str:
     return f"/p2ptrain/1/{run}/heartbeat"

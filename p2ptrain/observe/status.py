@@ -55,6 +55,8 @@ class NodeStatus:
     tokens_per_s: float = 0.0
     loss: float | None = None
     validation_loss: float | None = None
+    ledger_origin: str = ""
+    """Where its ledger begins, in words; empty if at genesis."""
     waits_for: str = ""
     """What it takes for the ledger to go on, in words, and whom it waits for."""
     role: str = ""
@@ -107,6 +109,8 @@ def status_lines(status: NodeStatus) -> list[str]:
             f"tokens    {_millions(status.tokens)} of {_millions(status.tokens_total)} accepted"
         )
         lines.append(f"ledger    height {status.ledger_height}, head {status.ledger_head[:12]}…")
+    if status.ledger_origin:
+        lines.append(f"          {status.ledger_origin}")
     if status.waits_for:
         lines.append(f"next      {status.waits_for}")
     lines += [f"warning   {warning}" for warning in status.warnings]

@@ -34,6 +34,8 @@ _FRAME_MAGIC = b"\xf7REC"
 _HEADER = struct.Struct("<4sIQI")  # magic, body bytes, durable bytes, crc32 of the rest
 _LENGTH = struct.Struct("<I")
 
+FRAME_BYTES = 1 << 20
+
 BODY_BYTES_MAX = 16 * 2**20
 """A page of certified entries is at most 256 KiB; anything near this is a mistake of ours."""
 
@@ -89,17 +91,25 @@ class RecordLog:
             self._durable = self._size
 
     def rewrite(self, records: Iterable[bytes]) -> None:
-        """Replace the whole log by these records, at one stroke and durably: for compaction."""
+        """Replace the whole log by these records, at one stroke and durably: for compaction.
+
+        They are taken one at a time and written in frames of about `FRAME_BYTES`.
+        """
         fresh = self.path.with_name(self.path.name + ".new")
         nonce = os.urandom(_NONCE_BYTES)
         header = _FILE_HEADER.pack(_FILE_MAGIC, nonce, zlib.crc32(_FILE_MAGIC + nonce))
-        content = header + _frame(records, 0, zlib.crc32(nonce))
+        seed, size = zlib.crc32(nonce), len(header)
         with disk_errors(f"rewriting {self.path.name}", self.path):
-            self._disk.write(fresh, memoryview(content))
+            self._disk.write(fresh, memoryview(header))
+            for batch in _batches(records):
+                # The name changes when all is durable: what stands before a frame is so by then.
+                frame = _frame(batch, size, seed)
+                self._disk.append(fresh, memoryview(frame))
+                size += len(frame)
             self._disk.sync(fresh)
             self._disk.replace(fresh, self.path)
-            self._size = self._durable = len(content)
-            self._seed = zlib.crc32(nonce)
+            self._size = self._durable = size
+            self._seed = seed
             self._disk.sync_directory(self.path.parent)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -178,6 +188,19 @@ class RecordLog:
         body = self._disk.read(self.path, offset + _HEADER.size, length)
         sound = len(body) == length and checksum == _checksum(body, durable, self._seed)
         return (body, durable) if sound else None
+
+
+def _batches(records: Iterable[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for record in records:
+        if batch and size + len(record) > FRAME_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(record)
+        size += len(record)
+    if batch:
+        yield batch
 
 
 def _frame(records: Iterable[bytes], durable: int, seed: int) -> bytes:

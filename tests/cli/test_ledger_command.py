@@ -23,14 +23,16 @@ from p2ptrain.ledger.values import (
     vote_message,
 )
 from p2ptrain.names import label
-from p2ptrain.node.chain import entry_bytes, rules_of
-from p2ptrain.node.home import Home
+from p2ptrain.node.chain import rules_of
+from p2ptrain.node.chain_file import entry_bytes, entry_of
+from p2ptrain.node.home import Home, sole_use
 from p2ptrain.run import Run, load_run
-from p2ptrain.store import RecordLog
+from p2ptrain.store import Head, RecordLog, Store
 from p2ptrain.testing.ledgers import digest, sealing
 from tests.cli.conftest import Command
 
 JOINER = Identity.from_seed(b"\x05" * 32).peer
+PASSER_BY = Identity.from_seed(b"\x07" * 32).peer
 
 
 def run_in(home: Path) -> Run:
@@ -146,6 +148,76 @@ def test_a_log_with_an_entry_that_was_not_voted_for(p2ptrain: Command, home: Pat
     assert found.code != 0
     assert "LEDGER-BROKEN" in found.err
     assert "is not a voter" in found.err
+
+
+def grown(home: Path) -> str:
+    """The same home after 41 entries more. Returns a checkpoint halfway."""
+    run, me = run_in(home), load_or_create(Home(home).identity)
+    rules, log = rules_of(run), RecordLog(Home(home).ledger)
+    state, checkpoints = genesis(rules), []
+    for record in log:
+        state = apply(rules, state, entry_of(record).entry)
+    both = (Participant(me.peer, 1, 1), Participant(JOINER, 1, 1))
+    values: list[Value] = [Roster(2, 0, (me.peer,), (JOINER,))]
+    for step in range(2, 6):
+        named = (SnapshotRef(step, digest("s")), digest("any")) if step < 5 else ()
+        values += [
+            Roster(step, 0, (me.peer,), (JOINER, PASSER_BY)),
+            Roster(step, 0, (me.peer,), (JOINER,)),
+        ] * 4
+        values.append(Roster(step, 0, (me.peer,), (JOINER,), both))
+        values.append(Commit(step, 0, digest("u"), *named))
+    for value in values:
+        one = certified(run, me, state, sealing(state, value))
+        log.append([entry_bytes(one)])
+        state = apply(rules, state, one.entry)
+        if isinstance(value, Commit) and value.snapshot is not None:
+            checkpoints.append(f"{state.height}:{state.head}")
+    with Store(Home(home).store) as store:
+        snapshot = store.put_blob("snapshot", [b"theta"], {})
+        store.put_head(Head(run.id, 1, digest("head"), 6, snapshot, 6))
+    return checkpoints[1]
+
+
+def test_a_stopped_home_forgets_old_entries_and_says_where_it_begins(
+    p2ptrain: Command, home: Path, tmp_path: Path
+) -> None:
+    checkpoint = grown(home)
+    height, entry = checkpoint.split(":")
+    newest = p2ptrain("ledger", "show", "--home", home, "--json").json["newest_checkpoint"]
+    pruned = p2ptrain("ledger", "prune", "--keep-entries", "16", "--home", home)
+    assert (pruned.code, pruned.out) == (0, f"the ledger begins at checkpoint {checkpoint} now\n")
+    again = p2ptrain("ledger", "prune", "--keep-entries", "16", "--home", home)
+    assert "nothing to prune" in again.out
+    told = f"verified from checkpoint {height} ({entry[:12]}…) on, the entries before it were"
+    shown = p2ptrain("ledger", "show", "--home", home)
+    assert f"{told} checked and pruned here" in shown.err
+    assert f"newest checkpoint: {newest}" in shown.err
+    count = 47 - int(height) + 1
+    verified = p2ptrain("ledger", "verify", "--home", home)
+    assert (verified.out, told in verified.err) == (
+        f"all {count} entries from {height} on are good\n",
+        True,
+    )
+    summary = p2ptrain("ledger", "prune", "--keep-entries", "16", "--home", home, "--json").json
+    assert summary["begins_at"] is None
+    summary = p2ptrain("ledger", "verify", "--home", home, "--json").json
+    assert (summary["begins_at"], summary["trusted"]) == (checkpoint, None)
+    assert (summary["height"], summary["good"]) == (47, True)
+
+    file = tmp_path / "ledger.jsonl"
+    p2ptrain("ledger", "export", file, "--home", home)
+    elsewhere = p2ptrain("ledger", "verify", file, "--home", home)
+    assert f"they begin at checkpoint {checkpoint}: nothing before it is in this" in elsewhere.out
+    file.write_text(file.read_text().replace('"trusted":null', '"trusted":0'))
+    found = p2ptrain("ledger", "verify", file, "--home", home)
+    assert "entry 1 of the ledger" in found.err
+
+
+def test_a_home_whose_node_runs_is_not_pruned(p2ptrain: Command, home: Path) -> None:
+    with sole_use(Home(home)):
+        found = p2ptrain("ledger", "prune", "--keep-entries", "16", "--home", home)
+    assert (found.code, "ID-IN-USE" in found.err) == (8, True)
 
 
 def test_a_node_that_is_writing_is_not_disturbed(p2ptrain: Command, home: Path) -> None:

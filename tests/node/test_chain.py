@@ -12,7 +12,8 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.acceptor import Acceptor
 from p2ptrain.ledger.values import Commit, Entry, Participant, Roster
-from p2ptrain.node.chain import entry_bytes, open_ledger, rules_of
+from p2ptrain.node.chain import open_ledger, rules_of
+from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.home import Home
 from p2ptrain.run import Run
 from p2ptrain.store import RecordLog

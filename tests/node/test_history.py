@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.ids import Digest
+from p2ptrain.ledger.kept import Kept
+from p2ptrain.ledger.pruning import base_at
 from p2ptrain.ledger.state import Phase, apply, genesis
-from p2ptrain.ledger.values import Certified, Commit, Participant, Roster, Skip, Value
+from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
 from p2ptrain.node.history import History
 from p2ptrain.node.turns import evaluates
-from p2ptrain.testing.ledgers import small_rules
+from p2ptrain.testing.ledgers import sealing, small_rules
 from tests.node.rig import certified, entry_of
 
 RULES = small_rules("a b c", outer_steps=3)
@@ -23,13 +25,14 @@ class Growing:
     """A chain and its state, grown value by value."""
 
     def __init__(self) -> None:
-        self.chain: list[Certified] = []
+        self.kept = Kept(RULES)
         self.state = genesis(RULES)
-        self.history = History(self.chain)
+        self.history = History(self.kept)
 
     def grow(self, *values: Value) -> None:
         for value in values:
-            self.chain.append(certified(self.state, value))
+            value = sealing(self.state, value)
+            self.kept.append(certified(self.state, value))
             self.state = apply(RULES, self.state, entry_of(self.state, value))
 
     def opening(self, *participants: Participant) -> Roster:
@@ -65,8 +68,25 @@ def test_the_index_follows_the_chain_however_often_it_is_asked() -> None:
     assert g.history.last_participants() == ()  # open, not committed
     g.grow(Commit(0, 0, UPDATE))
     assert g.history.participants(0) == g.history.participants(0) == (A,)
-    with pytest.raises(IndexError):
+    with pytest.raises(KeyError):
         g.history.closing(1)
+
+
+@pytest.mark.parametrize("looked_at_before", [True, False])
+def test_what_is_pruned_is_forgotten_and_the_rest_stays(looked_at_before: bool) -> None:
+    g = Growing()
+    for step in range(3):
+        named = (SnapshotRef(step, UPDATE), UPDATE) if step == 1 else ()
+        g.grow(g.opening(A), Commit(step, 0, UPDATE, *named))
+        if looked_at_before:
+            assert g.history.participants(step) == (A,)
+    base = base_at(RULES, g.kept, 4)
+    assert base is not None
+    g.kept.prune(base)
+    assert g.history.participants(1) == g.history.participants(2) == (A,)
+    assert g.history.closing(1) == base.commit
+    with pytest.raises(KeyError):
+        g.history.closing(0)
 
 
 def test_one_of_those_who_took_part_measures_each_step() -> None:

@@ -36,9 +36,18 @@ def test_examples(target, own, others, chosen):
 def test_the_choice_is_reachable_and_nothing_is_cheaper(target, own_step, snapshot_step):
     own, snapshot = Start(own_step, OWN.digest), Start(snapshot_step, SNAPSHOT.digest)
     chosen = choose_start(target_step=target, own=own, others=[GENESIS, snapshot], **SIZES)
+    assert chosen is not None
     assert chosen.step <= target
     bill = {
         start: (0 if start is own else 800) + 100 * (target - start.step)
         for start in (own, snapshot, GENESIS)
     }
     assert bill[chosen] == min(cost for start, cost in bill.items() if start.step <= target)
+
+
+def test_a_pruned_ledger_cannot_start_from_before_where_it_begins():
+    kept = dict(target_step=45, **SIZES)
+    assert choose_start(own=OWN, others=[GENESIS, SNAPSHOT], first_step=21, **kept) == SNAPSHOT
+    assert choose_start(own=OWN, others=[GENESIS, SNAPSHOT], first_step=20, **kept) == SNAPSHOT
+    assert choose_start(own=OWN, others=[GENESIS], first_step=20, **kept) == OWN
+    assert choose_start(own=OWN, others=[GENESIS], first_step=21, **kept) is None

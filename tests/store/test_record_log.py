@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError, StoreError, StoreFull
-from p2ptrain.store import MemoryDisk, PowerCut, RecordLog
+from p2ptrain.store import MemoryDisk, PowerCut, RecordLog, record_log
 
 PATH = Path("/home/votes.log")
 
@@ -121,6 +121,23 @@ def test_rewriting_replaces_everything_at_once(disk):
     log.rewrite([b"c"])
     log.append([b"d"])
     assert list(log) == list(RecordLog(PATH, disk=disk)) == [b"c", b"d"]
+
+
+def test_a_long_log_is_rewritten_in_frames_of_which_none_can_be_taken_for_a_torn_tail(
+    disk, monkeypatch
+):
+    monkeypatch.setattr(record_log, "FRAME_BYTES", 10)
+    log = RecordLog(PATH, disk=disk)
+    records = [b"%d" % number * (1 + number % 15) for number in range(20)]
+    log.rewrite(iter(records))
+    assert list(RecordLog(PATH, disk=disk)) == records
+    log.rewrite([])
+    assert list(RecordLog(PATH, disk=disk)) == []
+    log.rewrite(records)
+    disk.damage(PATH, lambda data: data[:60] + b"?" + data[61:])
+    with pytest.raises(StoreError) as caught:
+        RecordLog(PATH, disk=disk)
+    assert caught.value.code == "LOG-CORRUPT"
 
 
 def test_a_full_disk_leaves_the_log_as_it_was_and_in_use(disk):

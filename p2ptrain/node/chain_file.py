@@ -1,0 +1,115 @@
+"""The chain as one log on disk: certified entries, and before them a base where it was pruned.
+
+One log, so that pruning is one rename: whatever happens meanwhile, there is either the chain as it
+was or the shorter one. The first record may be an *origin*: the base, and the checkpoint that its
+user chose to trust, if not all before it was checked here once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ledger.base import BASE_BYTES_MAX, Base, Checkpoint, base_from_plain
+from p2ptrain.ledger.canonical import canonical, parse, read_digest, read_int, read_list, read_map
+from p2ptrain.ledger.messages import MESSAGE_BYTES_MAX
+from p2ptrain.ledger.reading import certified_from_plain
+from p2ptrain.ledger.values import Certified
+
+ORIGIN_BYTES_MAX = BASE_BYTES_MAX + 256
+_MARK = b'{"base":'
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a chain begins. `trusted` is what its user named; None where this home checked all
+    that it forgot.
+    """
+
+    base: Base
+    trusted: Checkpoint | None = None
+
+    @property
+    def words(self) -> str:
+        """Such as "verified from height 412 (checkpoint trusted by you), not from genesis"."""
+        checkpoint, trusted = self.base.checkpoint, self.trusted
+        place = f"checkpoint {checkpoint.height} ({checkpoint.digest[:12]}…)"
+        if trusted is None:
+            return f"verified from {place} on, the entries before it were checked and pruned here"
+        first = f"verified from height {trusted.height} (checkpoint trusted by you)"
+        pruned = f"; pruned here up to {place}" if trusted != checkpoint else ""
+        return f"{first}, not from genesis{pruned}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFile:
+    """What a log holds, unchecked: `entries` are those after the origin's own Commit."""
+
+    origin: Origin | None = None
+    entries: list[Certified] = field(default_factory=list)
+
+    @property
+    def base(self) -> Base | None:
+        return None if self.origin is None else self.origin.base
+
+    @property
+    def whole(self) -> list[Certified]:
+        """The entries with the base's own Commit, as they are to be verified."""
+        return self.entries if self.origin is None else [self.origin.base.commit, *self.entries]
+
+
+def entry_bytes(certified: Certified) -> bytes:
+    """A certified entry as the log keeps it."""
+    return canonical(certified.plain())
+
+
+def entry_of(record: bytes) -> Certified:
+    """Raises RemoteProtocolError."""
+    return certified_from_plain(parse(record, bytes_max=MESSAGE_BYTES_MAX))
+
+
+def origin_bytes(origin: Origin) -> bytes:
+    named = origin.trusted
+    trusted = None if named is None else [named.height, named.digest]
+    return canonical({"base": origin.base.plain(), "trusted": trusted})
+
+
+def origin_of(record: bytes) -> Origin | None:
+    """The origin that a first record holds; None if it is an entry. Raises RemoteProtocolError."""
+    if not record.startswith(_MARK):
+        return None
+    plain = parse(record, bytes_max=ORIGIN_BYTES_MAX)
+    fields = read_map(plain, fields=frozenset({"base", "trusted"}))
+    origin = Origin(base_from_plain(fields["base"]), _checkpoint(fields["trusted"]))
+    if origin_bytes(origin) != record:
+        raise RemoteProtocolError("the beginning of a chain is not in its canonical spelling")
+    return origin
+
+
+def _checkpoint(plain: object) -> Checkpoint | None:
+    if plain is None:
+        return None
+    pair = read_list(plain, "trusted", length_max=2)
+    if len(pair) != 2 or not read_int(pair[0], "height"):
+        raise RemoteProtocolError("a checkpoint is a height and a digest")
+    return Checkpoint(read_int(pair[0], "height"), read_digest(pair[1], "digest"))
+
+
+def read_chain(records: Iterable[bytes]) -> ChainFile:
+    """What the records of a log, or the lines of a file, say. Raises RemoteProtocolError."""
+    origin: Origin | None = None
+    entries: list[Certified] = []
+    for number, record in enumerate(records):
+        origin = origin_of(record) if number == 0 else origin
+        if number > 0 or origin is None:
+            entries.append(entry_of(record))
+    return ChainFile(origin, entries)
+
+
+def chain_records(origin: Origin | None, entries: Iterable[Certified]) -> Iterator[bytes]:
+    """The records of a log that holds this chain; `entries` are those after the origin."""
+    if origin is not None:
+        yield origin_bytes(origin)
+    for certified in entries:
+        yield entry_bytes(certified)

@@ -1,0 +1,123 @@
+"""Forget the ledger's oldest entries where the user wants that, and say when others have.
+
+By default a node keeps everything, so that anybody can check the run from its manifest on. Who
+prunes keeps a base, from which its own restart goes on; see `checkpoints` for newcomers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from p2ptrain.errors import TryLater
+from p2ptrain.ledger.kept import Kept
+from p2ptrain.ledger.pruning import base_at, prunable_to
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.names import label
+from p2ptrain.node.chain import rules_of, verified
+from p2ptrain.node.chain_file import Origin, chain_records, origin_of
+from p2ptrain.node.home import Home
+from p2ptrain.node.parts import Parts
+from p2ptrain.run import Run
+from p2ptrain.store import Disk, Head, RecordLog, Store
+
+PATIENCE_S = 60.0
+"""How long a node waits for somebody who keeps what it lacks, before it gives up."""
+
+
+# ── forgetting ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def prune(parts: Parts) -> None:
+    """Forget what may be forgotten. For the ledger's own task, between events."""
+    keep, ledger = parts.config.keep_entries, parts.ledger
+    if keep is None:
+        return
+    head = await trio.to_thread.run_sync(parts.store.head)
+    shorten = partial(_shortened, ledger.rules, ledger.kept, parts.origin, head, keep)
+    origin = await trio.to_thread.run_sync(shorten)
+    if origin is None:
+        return
+    await trio.to_thread.run_sync(_write, parts.chain_log, ledger.kept, origin)
+    count = ledger.kept.prune(origin.base)
+    parts.origin = origin
+    parts.journal.write("pruned", entries=count, checkpoint=str(origin.base.checkpoint))
+
+
+def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None) -> Origin | None:
+    """The same for a home whose node is stopped. None if there was nothing to forget.
+
+    Raises StoreError: the ledger does not verify, or the disk cannot be written to.
+    """
+    rules, log = rules_of(run), RecordLog(home.ledger, disk=disk)
+    chain = verified(home, rules, log)
+    kept = Kept(rules, chain.base)
+    for certified in chain.whole:
+        kept.append(certified)
+    with Store(home.store, disk=disk) as store:
+        head = store.head()
+    origin = _shortened(rules, kept, chain.origin, head, keep_entries)
+    if origin is not None:
+        _write(log, kept, origin)
+    return origin
+
+
+def _shortened(
+    rules: Rules, kept: Kept, origin: Origin | None, head: Head | None, keep_entries: int
+) -> Origin | None:
+    """Where the chain may begin: no later than the snapshot from which this home would restart."""
+    if head is None or head.run != rules.run or head.snapshot_step is None:
+        return None
+    height = prunable_to(kept.entries, keep_entries=keep_entries, step_max=head.snapshot_step)
+    base = None if height is None else base_at(rules, kept, height)
+    return None if base is None else Origin(base, origin.trusted if origin else None)
+
+
+def _write(log: RecordLog, kept: Kept, origin: Origin) -> None:
+    after = origin.base.checkpoint.height - kept.start.height
+    log.rewrite(chain_records(origin, kept.entries[after:]))
+
+
+def origin_in(log: RecordLog) -> Origin | None:
+    """Where the chain in a log that has been verified begins, if not at genesis."""
+    first = next(iter(log), None)
+    return None if first is None else origin_of(first)
+
+
+# ── when nobody keeps enough ─────────────────────────────────────────────────────────────────────
+
+
+async def notice_pruned(parts: Parts) -> None:
+    """Say so if nobody keeps the entries that this node lacks.
+
+    Raises:
+        TryLater: for some time now all who are further on have pruned them.
+    """
+    while True:
+        while not parts.ledger.out_of_reach():
+            await parts.changes.wait()
+        lacking = parts.ledger.state.height + 1
+        parts.standing.warnings["pruned"] = f"nobody here keeps entry {lacking} of the ledger"
+        with trio.move_on_after(PATIENCE_S):
+            while parts.ledger.out_of_reach():
+                await parts.changes.wait()
+        if parts.ledger.out_of_reach():
+            raise _nobody_keeps(parts)
+        del parts.standing.warnings["pruned"]
+
+
+def _nobody_keeps(parts: Parts) -> TryLater:
+    said = [
+        f"{label(peer)} keeps entries from {answer.up_to + 1} on; "
+        f"its checkpoint is {answer.up_to + 1}:{answer.checkpoint}"
+        for peer, answer in sorted(parts.ledger.out_of_reach().items())
+    ]
+    return TryLater(
+        f"nobody who can be reached keeps entry {parts.ledger.state.height + 1} of the ledger",
+        code="LEDGER-PRUNED",
+        evidence=said,
+        likely="nobody's fault: these nodes keep only new entries, and who keeps all is away",
+        do="start the node later; or ask a person whom you trust for a checkpoint (p2ptrain ledger "
+        "show prints it), and believe that: p2ptrain node --trust-checkpoint HEIGHT:DIGEST",
+    )

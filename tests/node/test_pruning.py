@@ -1,0 +1,417 @@
+"""A node forgets old entries where its user wants that: at one stroke, and never what it needs."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.encoding import pack
+from p2ptrain.errors import (
+    ConfigError,
+    NetworkUnreachable,
+    RemoteProtocolError,
+    StoreError,
+    TryLater,
+)
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.base import Checkpoint, decode_base, encode_base
+from p2ptrain.ledger.canonical import canonical
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.events import Heard, Received
+from p2ptrain.ledger.kept import Kept
+from p2ptrain.ledger.messages import Pruned
+from p2ptrain.ledger.pruning import base_at
+from p2ptrain.ledger.state import LedgerState, apply, genesis
+from p2ptrain.ledger.values import Certified, Commit, Participant, Roster, SnapshotRef
+from p2ptrain.names import label
+from p2ptrain.node import pruning
+from p2ptrain.node.chain import open_ledger, rules_of
+from p2ptrain.node.chain_file import (
+    ChainFile,
+    Origin,
+    chain_records,
+    entry_bytes,
+    origin_bytes,
+    origin_of,
+    read_chain,
+)
+from p2ptrain.node.checkpoints import begin_at_checkpoint, serve_bases
+from p2ptrain.node.home import Home
+from p2ptrain.node.pruning import notice_pruned, prune, prune_home
+from p2ptrain.node.status import status
+from p2ptrain.node.topics import BASE_PROTOCOL
+from p2ptrain.observe.status import status_lines
+from p2ptrain.run import Run
+from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, Store, record_log
+from p2ptrain.testing.ledgers import digest, sealing
+from tests.node.published import policy, publish
+from tests.node.rig import ANN, BOB, PaperNetwork, Rig, rig, settled, signed
+from tests.node.swarm import Diary
+
+STEPS = 12
+ALONE = {"steps": 40, "rules": policy(participants_min=1)}
+
+
+def history(run: Run, me: Identity, steps: int = STEPS) -> list[Certified]:
+    """Two entries a step, signed by the only founder; every fourth step certifies a snapshot."""
+    rules, chain = rules_of(run), list[Certified]()
+    state = genesis(rules)
+    for step in range(steps):
+        snaps = (SnapshotRef(step, digest(f"s{step}")), digest("any")) if step % 4 == 3 else ()
+        part = Participant(me.peer, 16, 1)
+        opening = Roster(step, 0, (me.peer,), (), (part,))
+        for value in (opening, Commit(step, 0, digest("u"), *snaps)):
+            chain.append(signed(run.id, state, sealing(state, value), me))
+            state = apply(rules, state, chain[-1].entry)
+    return chain
+
+
+class Place:
+    """A home with a run and its chain, on a disk that can fail."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = Home(folder / "home")
+        self.run = publish(self.home, **ALONE)
+        self.me = load_or_create(self.home.identity)
+        self.rules = rules_of(self.run)
+        self.chain = history(self.run, self.me)
+        self.state: LedgerState = genesis(self.rules)
+        for certified in self.chain:
+            self.state = apply(self.rules, self.state, certified.entry)
+
+    def write(self, disk: MemoryDisk | None = None) -> None:
+        RecordLog(self.home.ledger, disk=disk).append(map(entry_bytes, self.chain))
+
+    def head(self, step: int, disk: MemoryDisk | None = None) -> None:
+        """This home's own snapshot is of `step`."""
+        with Store(self.home.store, disk=disk, chunk_bytes=4096) as store:
+            snapshot = store.put_blob("snapshot", [b"theta"], {})
+            store.put_head(Head(self.run.id, 2 * step, digest("head"), step, snapshot, step))
+
+    def origin(self, height: int, trusted: Checkpoint | None = None) -> Origin:
+        kept = Kept(self.rules)
+        for certified in self.chain:
+            kept.append(certified)
+        base = base_at(self.rules, kept, height)
+        assert base is not None
+        return Origin(base, trusted)
+
+    def opened(self, disk: MemoryDisk | None = None) -> Ledger:
+        return open_ledger(self.home, self.run, self.me, 0.0, disk)[0]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+# ── the file ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_pruned_chain_comes_back_as_it_was(place: Place) -> None:
+    for trusted in (None, Checkpoint(8, digest("x"))):
+        origin = place.origin(16, trusted)
+        records = list(chain_records(origin, place.chain[16:]))
+        assert read_chain(records) == ChainFile(origin, place.chain[16:])
+    assert read_chain(chain_records(None, place.chain)) == ChainFile(None, place.chain)
+
+
+def test_what_is_no_origin_is_refused(place: Place) -> None:
+    good = origin_bytes(place.origin(16, Checkpoint(8, digest("x"))))
+    assert origin_of(b"{}") is None
+    bad = [
+        good + b" ",
+        good.replace(b'"trusted":[8,', b'"trusted":[0,'),
+        good.replace(b'"trusted":[8,', b'"trusted":[8,8,'),
+        good.replace(b'"trusted":[8,"', b'"trusted":["'),
+        good.replace(b'"height":15', b'"height":14'),
+        canonical({"base": 1}),
+        canonical({"base": 1, "trusted": None}),
+    ]
+    for record in bad:
+        with pytest.raises(RemoteProtocolError):
+            read_chain([record])
+    with pytest.raises(RemoteProtocolError):
+        read_chain([good, good])
+
+
+@pytest.mark.parametrize(
+    ("height", "trusted", "words"),
+    [
+        (16, None, "verified from checkpoint 16 (D…) on, the entries before it were checked and "
+         "pruned here"),
+        (16, 16, "verified from height 16 (checkpoint trusted by you), not from genesis"),
+        (24, 16, "verified from height 16 (checkpoint trusted by you), not from genesis; "
+         "pruned here up to checkpoint 24 (D…)"),
+    ],
+)  # fmt: skip
+def test_where_a_chain_begins_is_told(
+    place: Place, height: int, trusted: int | None, words: str
+) -> None:
+    named = None if trusted is None else place.origin(trusted).base.checkpoint
+    origin = place.origin(height, named)
+    assert origin.words == words.replace("D…", f"{origin.base.checkpoint.digest[:12]}…")
+
+
+def test_a_node_starts_from_a_pruned_chain_and_checks_it(place: Place) -> None:
+    origin = place.origin(16)
+    log = RecordLog(place.home.ledger)
+    log.rewrite(chain_records(origin, place.chain[16:]))
+    ledger = place.opened()
+    assert (ledger.state, ledger.kept.base) == (place.state, origin.base)
+    votes = replace(place.chain[20].certificate, votes=())
+    bad = [*place.chain[16:20], replace(place.chain[20], certificate=votes)]
+    log.rewrite(chain_records(origin, bad))
+    with pytest.raises(StoreError) as caught:
+        place.opened()
+    assert caught.value.code == "LEDGER-BROKEN"
+
+
+# ── pruning a home ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("keep", "own_snapshot", "begins"),
+    [
+        *((16, 11, 8), (8, 11, 16), (1, 11, 16), (0, 11, 24), (0, 10, 16), (0, 6, 8)),
+        *((0, 2, None), (17, 11, None), (0, None, None)),
+    ],
+)
+def test_a_home_keeps_what_its_restart_needs(
+    place: Place, keep: int, own_snapshot: int | None, begins: int | None
+) -> None:
+    place.write()
+    if own_snapshot is not None:
+        place.head(own_snapshot)
+    origin = prune_home(place.home, place.run, keep)
+    assert origin == (None if begins is None else place.origin(begins))
+    ledger = place.opened()
+    assert ledger.state == place.state
+    assert ledger.chain[0].entry.height == (begins or 1)
+
+
+def test_pruning_again_goes_on_from_where_the_chain_begins(place: Place) -> None:
+    place.write()
+    place.head(11)
+    trusted = Checkpoint(1, digest("x"))
+    log = RecordLog(place.home.ledger)
+    log.rewrite(chain_records(place.origin(8, trusted), place.chain[8:]))
+    assert prune_home(place.home, place.run, 8) == place.origin(16, trusted)
+    assert prune_home(place.home, place.run, 8) is None
+
+
+def pruned_on(place: Place, disk: MemoryDisk) -> None:
+    prune_home(place.home, place.run, 4, disk)
+
+
+def prepared(place: Place) -> MemoryDisk:
+    disk = MemoryDisk()
+    place.write(disk)
+    place.head(11, disk)
+    return disk.reboot(None)
+
+
+def test_killed_at_any_write_there_is_the_old_chain_or_the_pruned_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_log, "FRAME_BYTES", 900)
+    whole = prepared(place)
+    pruned_on(place, whole)
+    assert len(whole.writes) >= 10
+    begins = set()
+    for fail_at in range(1, len(whole.writes) + 2):
+        for seed in range(6):
+            disk = prepared(place)
+            disk.fail_at = fail_at
+            with suppress(PowerCut):
+                pruned_on(place, disk)
+            after = disk.reboot(random.Random(seed) if seed else None)
+            ledger = place.opened(after)
+            assert ledger.state == place.state, f"write {fail_at}, seed {seed}"
+            begins.add(ledger.chain[0].entry.height)
+            pruned_on(place, after)
+            assert place.opened(after.reboot(random.Random(seed))).kept.start.height == 15
+    assert begins == {1, 16}
+
+
+# ── a running node ───────────────────────────────────────────────────────────────────────────────
+
+
+def grown(r: Rig, me: Identity, steps: int) -> None:
+    for certified in history(r.run, me, steps):
+        ledger = r.parts.ledger
+        r.parts.chain_log.append([entry_bytes(certified)])
+        ledger._append(certified, apply(ledger.rules, ledger.state, certified.entry))
+
+
+async def test_a_running_node_prunes_when_it_may_and_goes_on(tmp_path: Path) -> None:
+    async with rig(tmp_path, **ALONE) as r:
+        parts = r.parts
+        grown(r, parts.identity, STEPS)
+        await prune(parts)
+        assert parts.ledger.kept.base is None
+        parts.config = replace(parts.config, keep_entries=16)
+        await prune(parts)
+        assert parts.ledger.kept.base is None  # it has no snapshot of its own
+        snapshot = parts.store.put_blob("snapshot", [b"theta"], {})
+        parts.store.put_head(Head(parts.run, 20, digest("h"), 10, snapshot, 10))
+        assert parts.history.closing(0)
+        await prune(parts)
+        await prune(parts)
+        (said,) = r.said("pruned")
+        assert (said["entries"], parts.ledger.kept.start.height) == (7, 7)
+        assert parts.origin is not None
+        assert parts.history.closing(3) == parts.ledger.chain[0]
+        assert parts.origin.words in [line.strip() for line in status_lines(await status(parts))]
+    ledger, log, _ = open_ledger(parts.home, r.run, parts.identity, 0.0)
+    assert (ledger.state, pruning.origin_in(log)) == (parts.ledger.state, parts.origin)
+
+
+async def test_who_finds_nobody_that_keeps_what_it_lacks_says_so_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
+    async with rig(tmp_path, **ALONE) as r:
+        parts = r.parts
+        answer = Pruned(40, 15, digest("e16"))
+        parts.ledger.handle(Heard(ANN.peer, 40), 0.0)
+        parts.ledger.handle(Received(ANN.peer, answer), 0.1)
+        with pytest.raises(TryLater) as caught:
+            await notice_pruned(parts)
+        assert caught.value.code == "LEDGER-PRUNED"
+        assert f"{label(ANN.peer)} keeps entries from 16 on" in caught.value.evidence[0]
+        assert f"16:{digest('e16')}" in caught.value.evidence[0]
+        assert "pruned" in parts.standing.warnings
+
+
+async def test_somebody_who_keeps_everything_comes_in_time(tmp_path: Path) -> None:
+    async with rig(tmp_path, **ALONE) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        parts.ledger.handle(Heard(ANN.peer, 40), 0.0)
+        parts.ledger.handle(Received(ANN.peer, Pruned(40, 15, digest("e16"))), 0.1)
+        nursery.start_soon(notice_pruned, parts)
+        await settled(lambda: "pruned" in parts.standing.warnings)
+        parts.ledger.handle(Heard(BOB.peer, 40), 0.2)
+        parts.changes.ring()
+        await settled(lambda: "pruned" not in parts.standing.warnings)
+        nursery.cancel_scope.cancel()
+
+
+# ── bases over the network ───────────────────────────────────────────────────────────────────────
+
+
+async def test_a_node_gives_the_base_that_is_named_and_no_other(tmp_path: Path) -> None:
+    async with rig(tmp_path, **ALONE) as r:
+        grown(r, r.parts.identity, STEPS)
+        serve_bases(r.parts)
+        answer = r.network.handlers[BASE_PROTOCOL]
+        entries = [each.entry for each in r.parts.ledger.chain]
+
+        async def asked(height: int, digest_: str) -> bytes:
+            return await answer(ANN.peer, pack({"height": height, "digest": digest_}))
+
+        for height in (8, 16, 16):
+            base = decode_base(await asked(height, entries[height - 1].digest))
+            assert base.checkpoint == Checkpoint(height, entries[height - 1].digest)
+        assert await asked(16, digest("another")) == b""
+        assert await asked(10, entries[9].digest) == b""
+        assert await asked(99, digest("none")) == b""
+        for bad in (pack({"height": 0, "digest": digest("x")}), pack({}), b"noise"):
+            with pytest.raises(RemoteProtocolError):
+                await answer(ANN.peer, bad)
+
+
+class Newcomer:
+    """A home that knows the run, and a network of one peer that answers as it is told."""
+
+    def __init__(self, place: Place, folder: Path) -> None:
+        self.place, self.home = place, Home(folder / "newcomer")
+        self.network = PaperNetwork(peers={ANN.peer})
+        self.said: list[str] = []
+
+    async def begins(self, named: Checkpoint | None, answer: bytes = b"") -> None:
+        async def reply(peer: PeerId, payload: bytes) -> bytes:
+            return answer
+
+        self.network.answer = reply
+        config = NodeConfig(self.home.root, trust_checkpoint=None if named is None else str(named))
+        with Diary(self.home.journal) as diary:
+            network, run = self.network, self.place.run
+            await begin_at_checkpoint(
+                network,  # type: ignore[arg-type]
+                config,
+                self.home,
+                run,
+                diary,
+                self.said.append,
+            )
+
+
+@pytest.fixture
+def newcomer(place: Place, tmp_path: Path) -> Newcomer:
+    return Newcomer(place, tmp_path)
+
+
+async def test_a_newcomer_begins_at_the_checkpoint_that_its_user_trusts(newcomer: Newcomer) -> None:
+    place = newcomer.place
+    base = place.origin(16).base
+    await newcomer.begins(base.checkpoint, encode_base(base))
+    assert newcomer.said == [
+        "ledger verified from height 16 (checkpoint trusted by you), not from genesis"
+    ]
+    ledger, log, _ = open_ledger(newcomer.home, place.run, BOB, 0.0)
+    assert (ledger.state.height, pruning.origin_in(log)) == (16, Origin(base, base.checkpoint))
+
+    await newcomer.begins(base.checkpoint)
+    assert "not needed any more" in newcomer.said[-1]
+    assert len(newcomer.network.requested) == 1
+
+    with pytest.raises(ConfigError) as caught:
+        await newcomer.begins(Checkpoint(16, digest("another")))
+    assert caught.value.code == "LEDGER-CHECKPOINT"
+
+
+async def test_without_a_checkpoint_nothing_is_believed(newcomer: Newcomer) -> None:
+    await newcomer.begins(None, encode_base(newcomer.place.origin(16).base))
+    assert newcomer.network.requested == []
+    assert not newcomer.home.ledger.exists()
+
+
+async def test_a_laggard_may_jump_to_a_checkpoint_as_well(newcomer: Newcomer) -> None:
+    place = newcomer.place
+    RecordLog(newcomer.home.ledger).append(map(entry_bytes, place.chain[:5]))
+    base = place.origin(16).base
+    await newcomer.begins(base.checkpoint, encode_base(base))
+    assert open_ledger(newcomer.home, place.run, BOB, 0.0)[0].state.height == 16
+
+
+@pytest.mark.parametrize("lie", ["nothing", "noise", "another base", "a base nobody voted for"])
+async def test_what_is_not_the_base_that_was_named_is_refused(newcomer: Newcomer, lie: str) -> None:
+    place = newcomer.place
+    base = place.origin(16).base
+    unsigned = replace(base.commit, certificate=replace(base.commit.certificate, votes=()))
+    answers = {
+        "nothing": b"",
+        "noise": b"noise",
+        "another base": encode_base(place.origin(8).base),
+        "a base nobody voted for": encode_base(replace(base, commit=unsigned)),
+    }
+    with pytest.raises(NetworkUnreachable) as caught:
+        await newcomer.begins(base.checkpoint, answers[lie])
+    assert caught.value.code == "LEDGER-CHECKPOINT"
+    assert len(caught.value.evidence) == 2
+    assert pruning.origin_in(RecordLog(newcomer.home.ledger)) is None
+
+
+async def test_a_newcomer_that_is_connected_to_nobody_says_so(newcomer: Newcomer) -> None:
+    newcomer.network.peers = set()
+    with pytest.raises(NetworkUnreachable) as caught:
+        await newcomer.begins(Checkpoint(16, digest("x")))
+    assert "nobody is connected" in caught.value.evidence
