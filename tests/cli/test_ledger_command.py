@@ -42,9 +42,14 @@ def run_in(home: Path) -> Run:
 
 
 def certified(run: Run, me: Identity, state: LedgerState, value: Value) -> Certified:
-    entry = Entry(state.height + 1, state.head, value)
-    vote = me.sign(vote_message(run.id, entry.height, 0, entry.digest))
-    return Certified(entry, Certificate(entry.height, 0, entry.digest, ((me.peer, vote),)))
+    """In the first round that this voter leads, if it is one: certificates have the proposer's
+    vote.
+    """
+    entry, voters = Entry(state.height + 1, state.head, value), state.voters
+    rounds = [r for r in range(len(voters)) if voters[(entry.height + r) % len(voters)] == me.peer]
+    round = min(rounds, default=0)
+    vote = me.sign(vote_message(run.id, entry.height, round, entry.digest))
+    return Certified(entry, Certificate(entry.height, round, entry.digest, ((me.peer, vote),)))
 
 
 @pytest.fixture
