@@ -31,7 +31,7 @@ from p2ptrain.ledger.effects import (
     Send,
 )
 from p2ptrain.ledger.electorate import Electorate, Sign
-from p2ptrain.ledger.events import Accused, Event, Heard, Ready, Received
+from p2ptrain.ledger.events import Accused, Event, Heard, NotAlone, Ready, Received
 from p2ptrain.ledger.evidence import Statement
 from p2ptrain.ledger.gathering import Wish
 from p2ptrain.ledger.instance import Counsel, Instance, Judge
@@ -124,16 +124,17 @@ class Ledger:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event in. The effects are to be carried out in the order of the list."""
         effects: list[Effect] = []
+        news = True
         match event:
             case Received(sender, message):
                 effects = self._receive(sender, message, now)
-                news = True
             case Heard(peer, height):
                 self._catchup.heard(peer, height, self.state.height, now)
                 news = False
             case Accused(evidence):
                 effects = self._weigh(self._accuser.accuse(evidence))
-                news = True
+            case NotAlone(what):
+                effects = self._stop_voting(what)
             case _:
                 news = self._note(event, now)
         if news or self._is_time(now):
@@ -267,11 +268,8 @@ class Ledger:
         ours = self.kept.at(height)
         if ours is None or ours.entry.digest == certified.entry.digest:
             return []
-        effects = self._weigh(self._accuser.compare(ours, certified))
-        return [
-            *effects,
-            Note(f"{sender} shows another entry {height} than ours: a fork, or a forgery"),
-        ]
+        note = Note(f"{sender} shows another entry {height} than ours: a fork, or a forgery")
+        return [*self._weigh(self._accuser.compare(ours, certified)), note]
 
     def _adopt(self, certified: Certified, now: float, *, live: bool) -> list[Effect]:
         """`live` if it was announced as it was decided. In older entries may stand votes that this

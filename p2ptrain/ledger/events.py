@@ -120,6 +120,13 @@ class Accused:
 
 
 @dataclass(frozen=True, slots=True)
+class NotAlone:
+    """Others hear another process with this node's identity. `what` they say, in words."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Only time has passed."""
 
@@ -138,5 +145,6 @@ Event = (
     | Allowed
     | Heard
     | Accused
+    | NotAlone
     | Tick
 )

@@ -56,6 +56,7 @@ async def assembled(
     admission: Admission,
     network: Network,
     disk: Disk | None = None,
+    incarnation: int = 0,
 ) -> AsyncIterator[Made]:
     """The parts of a node that serves `run`, closed again when the block is left.
 
@@ -121,6 +122,7 @@ async def assembled(
             journal=journal,
             uplink=uplink,
             events=send,
+            incarnation=incarnation,
         )
         yield Made(parts, run, receive)
 

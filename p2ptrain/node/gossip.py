@@ -7,7 +7,6 @@ table. What is wrong with it costs its sender that message, and nobody anything 
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Awaitable, Callable
 
 import trio
@@ -37,6 +36,9 @@ HEARTBEAT_S = 2.0
 PEERS_AT_FULL_RATE = 20
 """A message costs every host about 3.5 ms of CPU: twenty peers every 2 s take 3.5 % of a core."""
 
+PATIENCE = 1.25
+"""So many of its intervals after a heartbeat a node that lives has sent the next."""
+
 HASTE_S = 0.05
 """Changes within this time share a heartbeat."""
 
@@ -52,10 +54,9 @@ Take = Callable[[Parts, PeerId, bytes], Awaitable[None]]
 
 async def speak(parts: Parts) -> None:
     """Send a heartbeat every two seconds, and at once when something changed."""
-    incarnation = secrets.randbits(48)
     for serial in itertools.count():
         parts.heartbeat_due = trio.Event()
-        heartbeat = describe(parts, incarnation, serial)
+        heartbeat = describe(parts, parts.incarnation, serial)
         await parts.network.publish(heartbeat_topic(parts.run), encode(heartbeat))
         await trio.sleep(HASTE_S)
         with trio.move_on_after(interval_s(len(parts.peers))):
@@ -127,6 +128,8 @@ async def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
     if view.endpoint is not None:
         parts.listener.trust(view.endpoint.certificate_der)
     parts.network.remember(peer, heartbeat.addresses)
+    again_s = PATIENCE * interval_s(len(parts.peers))
+    parts.namesakes.hear(peer, heartbeat.incarnation, parts.now(), again_s)
     parts.detector.heard(peer, parts.now())
     report(parts, peer, heartbeat, before.heartbeat if before else None)
     parts.changes.ring()

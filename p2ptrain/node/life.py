@@ -28,6 +28,7 @@ from p2ptrain.node.data import fetch_ahead
 from p2ptrain.node.exchange import exchange
 from p2ptrain.node.gossip import listen, speak
 from p2ptrain.node.learning import Say
+from p2ptrain.node.loneliness import answer_namesakes, notice_namesake
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.pruning import notice_pruned
@@ -48,6 +49,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> N
     """
     parts = made.parts
     answer_hellos(parts, made.run)
+    answer_namesakes(parts)
     serve_bases(parts)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(agree, parts, made.events)
@@ -55,7 +57,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> N
             nursery.start_soon(task, parts)
         for task in (notice_lost_connections, watch_peers, notice_revocation, notice_pruned):
             nursery.start_soon(task, parts)
-        for task in (serve_commands, notice_the_end):
+        for task in (serve_commands, notice_the_end, notice_namesake):
             nursery.start_soon(task, parts)
         nursery.start_soon(narrate, parts, say)
         await _learn_data(parts)

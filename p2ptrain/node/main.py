@@ -8,6 +8,7 @@ Each stage needs the ones before it and is undone in the opposite order, whateve
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -27,6 +28,7 @@ from p2ptrain.node.assembly import Made, assembled
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.leaving import Exit
 from p2ptrain.node.life import live
+from p2ptrain.node.loneliness import be_alone
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Connecting
 from p2ptrain.run import Run
@@ -91,11 +93,13 @@ async def opened(
         for address in network.addresses():
             say(f"listening at {address}")
         run = await _join(network, config, home, identity, admission, journal, say)
+        incarnation = secrets.randbits(48)
+        await be_alone(network, identity.peer, incarnation, say)
         await checkpoints.begin_at_checkpoint(network, config, home, run, journal, say, disk)
         if config.seed:
             say(f"others take part with: p2ptrain node --bootstrap {network.addresses()[0]}")
         async with assembled(
-            config, home, journal, identity, run, admission, network, disk
+            config, home, journal, identity, run, admission, network, disk, incarnation
         ) as made:
             yield made
 

@@ -26,6 +26,7 @@ from p2ptrain.node.changes import Changes
 from p2ptrain.node.heartbeat import ReadyReport, ReduceReport
 from p2ptrain.node.history import History
 from p2ptrain.node.home import Home
+from p2ptrain.node.namesakes import Namesakes
 from p2ptrain.node.orders import Work
 from p2ptrain.node.peers import PeerTable
 from p2ptrain.observe.journal import Journal
@@ -122,6 +123,9 @@ class Parts:
     data: DataIndex | None = None
     """None until it has been fetched."""
     peers: PeerTable = field(default_factory=PeerTable)
+    incarnation: int = 0
+    """This process among all that ever had this identity; drawn at its start."""
+    namesakes: Namesakes = field(default_factory=Namesakes)
     pending: dict[PeerId, JoinRequest] = field(default_factory=dict)
     """Requests to join that wait for the organiser."""
     fetching: set[Digest] = field(default_factory=set)

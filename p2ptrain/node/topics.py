@@ -13,6 +13,8 @@ HELLO_PROTOCOL = "/p2ptrain/hello/1"
 HELLO_BYTES_MAX = 1 << 20
 """A manifest (64 kB), an allowlist of 4,096 peers (240 kB) and some addresses."""
 
+NAMESAKE_PROTOCOL = "/p2ptrain/namesake/1"
+
 LEDGER_PROTOCOL = "/p2ptrain/ledger/1"
 LEDGER_BYTES_MAX = 1 << 20
 

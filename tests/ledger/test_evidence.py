@@ -16,7 +16,7 @@ from p2ptrain.ledger.acceptor import Acceptor, recall
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.effects import Accuse, Announce, Effect, IdentityInUse, Note, Persist, Send
 from p2ptrain.ledger.electorate import forced_by
-from p2ptrain.ledger.events import Accused, Joining, PeerDown, Received, ReduceFailed
+from p2ptrain.ledger.events import Accused, Joining, NotAlone, PeerDown, Received, ReduceFailed
 from p2ptrain.ledger.evidence import (
     Evidence,
     Statement,
@@ -480,3 +480,15 @@ def test_a_proposer_that_asks_for_two_entries_cannot_fork_two_thirds() -> None:
 def leads_round_1(letter: Letter) -> bool:
     message = letter.message
     return isinstance(message, Prepare | Propose) and message.round == 1
+
+
+def test_whoever_is_told_of_a_namesake_votes_no_more_until_it_is_started_again() -> None:
+    some = Group(RULES)
+    assert in_use(some.tell("a", NotAlone("b hears two of a"))) == ["b hears two of a"]
+    assert in_use(some.tell("a", NotAlone("c hears two of a"))) == []
+    some.ready("a b c")
+    assert all(letter.sender != A for letter in some.mail)
+    some.deliver()
+    assert some["a"].state.height == some["b"].state.height == 1
+    some.start("a")
+    assert not some["a"]._silent

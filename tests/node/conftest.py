@@ -9,12 +9,21 @@ from functools import partial
 import pytest
 import trio
 
+from p2ptrain.node import loneliness
+
 TEST_S = 60.0
 LINGER_S = 9.0
 """Longer than a dial of the swarm."""
 
 THREADS_THAT_STAY = ("Trio thread", "_background_cleanup")
 """Threads that trio keeps for the next call, and a daemon thread of libp2p's own."""
+
+
+@pytest.fixture(autouse=True)
+def quick_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restarted node waits for as long as its namesake, if it lived, would need to speak."""
+    monkeypatch.setattr(loneliness, "LOOK_S", 1.0)
+    monkeypatch.setattr(loneliness, "ALARM_S", 1.0)
 
 
 def lingering() -> list[str]:
