@@ -44,14 +44,24 @@ _YES = Verdict(Answer.YES, "it fits what this node knows")
 
 
 def may_accept(
-    rules: Rules, state: LedgerState, view: View, value: Value, now: float, *, forced: bool
+    rules: Rules,
+    state: LedgerState,
+    view: View,
+    value: Value,
+    now: float,
+    *,
+    forced: bool,
+    doubtful: bool = False,
 ) -> Verdict:
-    """May this node accept `value` now? `forced` if the promises leave the proposer no choice."""
+    """May this node accept `value` now? `forced` if the promises leave the proposer no choice;
+    `doubtful` if others that may still come could give it one. A Commit is then held against this
+    node's own results all the same: it may be a liar's invention, which only its own word supports.
+    """
     fault = why_invalid(rules, state, value)
     if fault:
         return Verdict(Answer.NO, fault)
     if isinstance(value, Commit):
-        return _judge_commit(view, value, forced=forced)
+        return _judge_commit(view, value, forced=forced and not doubtful)
     if forced:
         return _YES
     if isinstance(value, Roster):

@@ -348,8 +348,12 @@ class Ledger:
         return Counsel(wish.value, self._judge(now), self._holders, self.view.down)
 
     def _judge(self, now: float) -> Judge:
-        def judge(value: Value, forced: bool) -> accept.Verdict:
-            return accept.may_accept(self.rules, self.state, self.view, value, now, forced=forced)
+        rules, state, view = self.rules, self.state, self.view
+
+        def judge(value: Value, forced: bool, doubtful: bool) -> accept.Verdict:
+            return accept.may_accept(
+                rules, state, view, value, now, forced=forced, doubtful=doubtful
+            )
 
         return judge
 

@@ -29,6 +29,7 @@ from p2ptrain.ledger.messages import (
     Message,
     Prepare,
     Promise,
+    PromiseProof,
     Propose,
     Refused,
 )
@@ -39,8 +40,16 @@ ROUND_JUMP_MAX = 1 << 20
 """A peer that names an absurd round must not use the rounds up for everybody."""
 
 
-Judge = Callable[[Value, bool], Verdict]
-"""judge(value, forced): may this be accepted? `forced` if the promises leave no choice."""
+DOUBTFUL_ROUNDS = 8
+"""So many rounds, or one of each voter if they are fewer, a proposal that leaves out promises of
+voters who are up is doubted: by then enough proposers have had time to ask them all. Longer, and a
+voter that is up but promises nothing could hold the rest up for ever.
+"""
+
+Judge = Callable[[Value, bool, bool], Verdict]
+"""judge(value, forced, doubtful): may this be accepted? `forced` if the promises leave no choice;
+`doubtful` if those that are not shown might.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +223,7 @@ class Instance:
         if proposal is None:
             return []
         proposer = self.electorate.proposer(proposal.round)
-        verdict = counsel.judge(proposal.entry.value, _is_forced(proposal))
+        verdict = self._judged(proposal.entry, proposal.promises, counsel)
         if verdict.answer is Answer.LATER:
             return self._wait(verdict, proposer, counsel, now)
         self.pending = None
@@ -303,8 +312,8 @@ class Instance:
         return [Persist(record), *self._leading.to_silent()]
 
     def _propose_something(self, counsel: Counsel, now: float) -> list[Effect]:
-        def unusable(entry: Entry) -> bool:
-            return counsel.judge(entry.value, True).answer is Answer.LATER
+        def unusable(entry: Entry, promises: tuple[PromiseProof, ...]) -> bool:
+            return self._judged(entry, promises, counsel).answer is not Answer.YES
 
         accepted = self.acceptor.accepted
         if self.round == 0 and accepted is not None:
@@ -325,7 +334,7 @@ class Instance:
         effects: list[Effect] = []
         mine = Accepted(proposal.round, proposal.entry, proposal.signature)
         if self.acceptor.accepted != mine:
-            verdict = counsel.judge(proposal.entry.value, _is_forced(proposal))
+            verdict = self._judged(proposal.entry, proposal.promises, counsel)
             if verdict.answer is not Answer.YES:
                 return self._wait(verdict, self.electorate.me, counsel, now)
             effects.append(Persist(self.acceptor.accept(mine.round, mine.entry, mine.signature)))
@@ -336,6 +345,17 @@ class Instance:
         self.outcome = self._leading.outcome()
         return [*effects, *self._leading.to_silent()]
 
+    def _judged(
+        self, entry: Entry, promises: tuple[PromiseProof, ...], counsel: Counsel
+    ) -> Verdict:
+        """May `entry` be accepted, proposed in this round with these promises?
 
-def _is_forced(proposal: Propose) -> bool:
-    return forced_by(proposal.promises) is not None
+        What forces it is doubtful if a quorum of them had accepted nothing, for then nothing was
+        chosen; or, for some rounds, if they leave out a voter who is up.
+        """
+        forced = forced_by(promises) is not None
+        free = {proof.voter for proof in promises if proof.accepted is None}
+        left_out = self.electorate.names - counsel.down - {proof.voter for proof in promises}
+        early = self.round <= min(len(self.electorate.voters), DOUBTFUL_ROUNDS)
+        doubtful = self.electorate.reached(free) or (early and bool(left_out))
+        return counsel.judge(entry.value, forced, doubtful)

@@ -23,8 +23,10 @@ names all members, so letters to all of them would cost the proposer bytes by th
 number: 130 kB for 32, 124 MB for 1,000. Gossip costs everybody some six copies.
 """
 
-Unusable = Callable[[Entry], bool]
-"""Whether an entry that somebody accepted cannot be accepted here, for want of its bytes."""
+Unusable = Callable[[Entry, tuple[PromiseProof, ...]], bool]
+"""Whether an entry that these promises force cannot be accepted here: its bytes are wanting, or
+this node knows better.
+"""
 
 
 class Leading:
@@ -80,7 +82,7 @@ class Leading:
         assert forced is not None
         entry = self._candidates[forced]
         passable = self._electorate.reached({proof.voter for proof in free})
-        if passable and unusable(entry):
+        if passable and unusable(entry, promises):
             return None, free
         return entry, promises
 

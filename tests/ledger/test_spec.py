@@ -9,14 +9,16 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ledger.base import Checkpoint, check_base
 from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.effects import Send
+from p2ptrain.ledger.electorate import proof_of
 from p2ptrain.ledger.events import Received, ReduceDone, SnapshotTaken, UpdateHeld
-from p2ptrain.ledger.messages import Outcome
+from p2ptrain.ledger.messages import Accept, Outcome, Refused
 from p2ptrain.ledger.pruning import base_at
 from p2ptrain.ledger.state import apply, genesis, why_invalid
-from p2ptrain.ledger.values import Commit, SnapshotRef
+from p2ptrain.ledger.values import Commit, Entry, SnapshotRef
 from p2ptrain.ledger.verify import replay
 from p2ptrain.testing.exploration.search import Bound, explore
-from p2ptrain.testing.ledgers import Group, certify, digest, peers, small_rules
+from p2ptrain.testing.ledgers import Group, accepted, asked, certify, digest, peers, small_rules
 from p2ptrain.testing.simulation.disk import signer, verify
 from p2ptrain.testing.transcripts.blocks import Block, played
 
@@ -143,6 +145,53 @@ def test_r5_the_entry_accepted_in_the_highest_round_is_proposed() -> None:
 
 def test_r5_a_commit_without_bytes_is_passed_over_if_a_quorum_had_accepted_nothing() -> None:
     told(*REDUCING, "done b u0", "fail a c", "tick 40", "expect * attempt 2")
+
+
+ROTTEN = (
+    *(*REDUCING, "snapshot c 0 rotten", "snapshot a 0 good", "snapshot b 0 good"),
+    *("done a b c u0", "deliver"),
+)
+"""c has proposed, and accepted, a commit with a snapshot that a and b know better."""
+
+
+def test_r5_who_knows_better_asks_whoever_is_up_before_it_gives_in() -> None:
+    lines = told(
+        *(*ROTTEN, "down c at a", "drop a->b prepare", "deliver a->c prepare"),
+        *("deliver c->a promise", "expect a height 1", "tick 1"),
+        "expect * entry 2 commit 0.0 u0, snapshot 0=good",
+    )
+    assert "a notes: no vote yet: this node's snapshot of step 0 is good" in lines
+
+
+def test_r5_an_entry_that_may_have_been_chosen_is_forced_upon_who_knows_better() -> None:
+    told(
+        *(*ROTTEN, "crash b", "down b at a c", "tick 3"),
+        "expect a,c entry 2 commit 0.0 u0, snapshot 0=rotten",
+    )
+
+
+@pytest.mark.parametrize(("round", "accepts"), [(1, False), (4, True)])
+def test_r5_who_knows_better_refuses_what_leaves_out_voters_who_are_up(
+    round: int, accepts: bool
+) -> None:
+    """At first: a voter that is up but silent must not hold the others up for ever."""
+    some = Group(small_rules())
+    some.ready("a b c")
+    some.deliver()
+    some.hold(digest("u"), "a b c")
+    some.tell("b", SnapshotTaken(0, digest("good")))
+    state = some["b"].state
+    rotten = Commit(0, 0, digest("u"), SnapshotRef(0, digest("rotten")), state.digest)
+    entry = Entry(2, state.head, rotten)
+    claim = accepted(some.rules, 0, entry)
+    promises = (
+        proof_of(A, some["a"]._instance.electorate.promise(round, None)),
+        proof_of(C, some["c"]._instance.electorate.promise(round, claim)),
+    )
+    proposal = asked(some.rules, round, entry, promises)
+    effects = some.tell("b", Received(A, proposal))
+    answers = [effect.message for effect in effects if isinstance(effect, Send)]
+    assert [type(answer) for answer in answers] == [Accept if accepts else Refused]
 
 
 def test_r6_votes_of_a_quorum_are_the_certificate() -> None:

@@ -239,11 +239,12 @@ class StepsGoOn(Watch):
 
 @dataclass(slots=True)
 class SnapshotsAreTrue(Watch):
-    """Where no process is lost, what is committed in a first round names a snapshot of the θ that
-    all had at that step. In later rounds a liar's own word may force another one upon the rest: it
-    is named by its content, so nobody takes it for what it is not.
+    """Where no process is lost and the honest voters are a quorum, what is committed names a
+    snapshot of the θ that all had at that step.
     """
 
+    rules: Rules | None = None
+    liars: frozenset[PeerId] = frozenset()
     orderly: bool = True
     thetas: dict[int, Digest] = field(default_factory=dict)
 
@@ -254,7 +255,9 @@ class SnapshotsAreTrue(Watch):
         value = decision.certified.entry.value
         if not isinstance(value, Commit) or value.snapshot is None or not self.orderly:
             return
-        if decision.certified.certificate.round > 0:
+        assert self.rules is not None
+        voters = decision.before.voters
+        if not is_quorum(self.rules, voters, set(voters) - self.liars):
             return
         if value.snapshot.digest != self.thetas.get(value.snapshot.step):
             self.object(f"entry {decision.after.height} names a snapshot that nobody has")
@@ -292,7 +295,7 @@ def all_checkers(
         BlocksAreCommittedOnce(),
         NewcomersAreFew(),
         StepsGoOn(rules=rules),
-        SnapshotsAreTrue(orderly=profile.keeps_processes),
+        SnapshotsAreTrue(rules=rules, liars=liars, orderly=profile.keeps_processes),
         StatesAreNamed(),
         LeavesHaveCauses(troubles=troubles, orderly=profile.is_orderly),
         NobodyIsStarved(troubles=troubles, orderly=profile.is_orderly, seeds=seeds),

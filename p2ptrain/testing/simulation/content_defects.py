@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from p2ptrain.ledger import accept, gathering, leases, state
 from p2ptrain.ledger.accept import Answer, Verdict
@@ -57,6 +58,16 @@ def grace_ignored(patch: Patch) -> None:
 
     original = gathering.gathered
     patch(gathering, "gathered", gathered)
+
+
+def claims_not_doubted(patch: Patch) -> None:
+    """What one voter says that it has accepted is taken for chosen, whoever else may be asked."""
+
+    def may_accept(*knowing: Any, forced: bool, doubtful: bool = False) -> Verdict:
+        return original(*knowing, forced=forced)
+
+    original = accept.may_accept
+    patch(accept, "may_accept", may_accept)
 
 
 def snapshot_not_checked(patch: Patch) -> None:

@@ -40,6 +40,7 @@ MUTANTS = (
         "liars",
     ),
     Mutant("commit-without-bytes", content.commit_without_bytes, ("CommitsAreHeld",), "crashes"),
+    Mutant("claims-not-doubted", content.claims_not_doubted, ("SnapshotsAreTrue",), "liars"),
     Mutant("snapshot-not-checked", content.snapshot_not_checked, ("SnapshotsAreTrue",), "liars"),
     Mutant("state-not-checked", content.state_not_checked, ("StatesAreNamed",), "liars"),
     Mutant("lease-returned-twice", content.lease_returned_twice, _BLOCKS, "churn"),
