@@ -233,12 +233,9 @@ class Ledger:
         return []
 
     def _news(self, height: int) -> Message:
-        """For a proposer that is behind. Where so many answer that it announced its proposal, they
-        only say how far they are, and it asks one of them.
-        """
-        if len(self.state.voters) > LETTERS_MAX:
-            return Entries(self.state.height, ())
-        return self.page(height)
+        """For a proposer that is behind: where many answer, how far they are, and it asks one."""
+        many = len(self.state.voters) > LETTERS_MAX
+        return Entries(self.state.height, ()) if many else self.page(height)
 
     def _take_entries(
         self,
@@ -348,12 +345,9 @@ class Ledger:
         return Counsel(wish.value, self._judge(now), self._holders, self.view.down)
 
     def _judge(self, now: float) -> Judge:
-        rules, state, view = self.rules, self.state, self.view
-
         def judge(value: Value, forced: bool, doubtful: bool) -> accept.Verdict:
-            return accept.may_accept(
-                rules, state, view, value, now, forced=forced, doubtful=doubtful
-            )
+            known = (self.rules, self.state, self.view, value, now)
+            return accept.may_accept(*known, forced=forced, doubtful=doubtful)
 
         return judge
 
