@@ -44,7 +44,7 @@ def show(home: HomeOption = None, last: LastOption = 20, as_json: JsonOption = F
     """
     where = open_home(home)
     run = run_of(where)
-    chain = _chain(run, where.ledger)
+    chain = chain_of(run, where.ledger)
     if as_json:
         result_json(
             {**_summary(run, chain), "entries": [_plain(link) for link in chain.links[-last:]]}
@@ -70,8 +70,8 @@ def verify(
 
     Names the first bad entry. Needs no network, and believes nobody.
     """
-    run = run_of(open_home(home)) if manifest is None else _run_at(manifest)
-    chain = _chain(run, open_home(home).ledger) if file is None else _exported(run, file)
+    run = run_of(open_home(home)) if manifest is None else run_at(manifest)
+    chain = chain_of(run, open_home(home).ledger) if file is None else _exported(run, file)
     if as_json:
         result_json({**_summary(run, chain), "good": True})
         return
@@ -96,7 +96,7 @@ def export(
 
     where = open_home(home)
     run = run_of(where)
-    chain = _chain(run, where.ledger)
+    chain = chain_of(run, where.ledger)
     links = chain.links if chain.origin is None else chain.links[1:]
     with file.open("wb") as out:
         for record in chain_records(chain.origin, (link.certified for link in links)):
@@ -135,7 +135,7 @@ def prune(
         result(f"the ledger begins at checkpoint {origin.base.checkpoint} now")
 
 
-def _chain(run: Run, log: Path) -> Checked:
+def chain_of(run: Run, log: Path) -> Checked:
     from p2ptrain.cli.chains import checked, records_in
     from p2ptrain.node.chain import rules_of
 
@@ -149,7 +149,7 @@ def _exported(run: Run, file: Path) -> Checked:
     return checked(rules_of(run), lines_in(file), file)
 
 
-def _run_at(manifest: Path) -> Run:
+def run_at(manifest: Path) -> Run:
     from p2ptrain.run import load_run
 
     run = load_run(manifest)

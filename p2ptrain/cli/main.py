@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 from p2ptrain import __version__
 from p2ptrain.cli import (
     allow_command,
+    evidence_command,
     ledger_command,
     run_command,
     status_command,
@@ -50,6 +51,7 @@ app.command("status", epilog=status_command.STATUS_EXAMPLES)(status_command.stat
 app.command("id", epilog=status_command.ID_EXAMPLES)(status_command.identity)
 app.add_typer(run_command.app, name="run")
 app.add_typer(allow_command.app, name="allow")
+ledger_command.app.command("evidence", epilog=evidence_command.EXAMPLES)(evidence_command.evidence)
 app.add_typer(ledger_command.app, name="ledger")
 app.add_typer(store_command.app, name="store")
 app.command("simulate", epilog=SIMULATE_EXAMPLES)(simulate)
