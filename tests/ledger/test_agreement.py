@@ -8,7 +8,7 @@ import pytest
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.effects import Announce, Decided, FetchUpdate, Note, Persist, Send
-from p2ptrain.ledger.electorate import proof_of
+from p2ptrain.ledger.electorate import PROPOSALS_KEPT, proof_of
 from p2ptrain.ledger.events import (
     Event,
     Joining,
@@ -488,6 +488,29 @@ def test_two_proposals_of_one_round_are_noticed() -> None:
     other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     some.tell("a", Received(B, asked(some.rules, 0, other)))
     assert notes_of(some, "a")[-1] == "b proposes two entries in round 0"
+
+
+def test_a_proposal_for_another_chain_or_an_absurd_round_does_not_count() -> None:
+    some = group()
+    elsewhere, far = Entry(1, digest("elsewhere"), Skip(0)), (1 << 40) * 3
+    here = Entry(1, some["a"].state.head, Skip(0))
+    some.tell("a", Received(B, asked(some.rules, 0, elsewhere)))
+    some.tell("a", Received(B, asked(some.rules, far, here)))
+    assert notes_of(some, "a") == [
+        "a proposal for b's round 0 does not count: it is of another chain",
+        f"a proposal for b's round {far} does not count: that round is absurd",
+    ]
+
+
+def test_an_electorate_remembers_a_bounded_number_of_good_proposals() -> None:
+    some = group()
+    electorate, head = some["a"]._instance.electorate, some["a"].state.head
+    for step in range(2 * PROPOSALS_KEPT):
+        entry = Entry(1, head, Skip(step))
+        signature = asked(some.rules, 0, entry).signature
+        assert all(electorate.proposed(0, entry.digest, signature) for _ in range(2))
+        assert not electorate.proposed(0, entry.digest, b"forged")
+        assert len(electorate._genuine) <= PROPOSALS_KEPT
 
 
 def test_an_absurd_round_is_not_followed() -> None:
