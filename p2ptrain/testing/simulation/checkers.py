@@ -40,13 +40,19 @@ class OneEntryPerHeight(Watch):
 
     def on_decision(self, decision: Decision) -> None:
         entry = decision.certified.entry
-        known = self.entries.setdefault(entry.height, entry.digest)
-        if known == entry.digest:
+        self.entries.setdefault(entry.height, entry.digest)
+        self._compare(decision.node, entry.height, entry.digest)
+
+    def on_state(self, peer: PeerId, state: LedgerState) -> None:
+        """It may have begun at a base: then it decided none of what led there."""
+        self._compare(peer, state.height, state.head)
+
+    def _compare(self, peer: PeerId, height: int, digest: Digest) -> None:
+        known = self.entries.get(height, digest)
+        if known == digest:
             return
-        if self.exposure is None or not self.exposure.excuses(entry.height):
-            self.object(
-                f"{decision.node} has {entry.digest[:8]} at {entry.height}, not {known[:8]}"
-            )
+        if self.exposure is None or not self.exposure.excuses(height):
+            self.object(f"{peer} has {digest[:8]} at {height}, not {known[:8]}")
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from p2ptrain.ledger import accept, gathering, leases, state
+from p2ptrain.ledger import accept, base, gathering, leases, state
 from p2ptrain.ledger.accept import Answer, Verdict
 from p2ptrain.ledger.gathering import Gathered
 from p2ptrain.ledger.leases import Leases
@@ -72,6 +72,10 @@ def claims_not_doubted(patch: Patch) -> None:
 
 def snapshot_not_checked(patch: Patch) -> None:
     patch(accept, "_contradicted", lambda view, commit: "")
+
+
+def any_base_taken(patch: Patch) -> None:
+    patch(base, "check_base", lambda rules, offered, named, verify: None)
 
 
 def state_not_checked(patch: Patch) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.base import Base
+from p2ptrain.ledger.events import SnapshotTaken
 from p2ptrain.ledger.values import Certified
 
 
@@ -19,6 +20,7 @@ class Disk:
     records: list[bytes] = field(default_factory=list)
     updates: set[Digest] = field(default_factory=set)
     base: Base | None = None
+    snapshot: SnapshotTaken | None = None
 
     def prune(self, base: Base) -> None:
         """Keep the chain from `base` on, at one stroke."""

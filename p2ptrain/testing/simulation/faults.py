@@ -64,7 +64,8 @@ class Faults:
     # ── crashes ──────────────────────────────────────────────────────────────────────────────────
 
     def _crash(self) -> None:
-        alive = [node for node in self._world.nodes.values() if node.alive]
+        keeper = self._world.keeper
+        alive = [node for node in self._world.nodes.values() if node.alive and node.me != keeper]
         if alive:
             self._crash_node(self._random.choice(alive))
 
@@ -81,7 +82,9 @@ class Faults:
     def crashes_now(self, node: SimNode) -> bool:
         """Between two effects: what was not yet done never happens."""
         chance = self._world.profile.crash_in_effects
-        if not self._active or not chance or self._random.random() >= chance:
+        if not self._active or not chance or node.me == self._world.keeper:
+            return False
+        if self._random.random() >= chance:
             return False
         self._crash_node(node)
         return True

@@ -43,6 +43,7 @@ MUTANTS = (
     Mutant("claims-not-doubted", content.claims_not_doubted, ("SnapshotsAreTrue",), "liars"),
     Mutant("snapshot-not-checked", content.snapshot_not_checked, ("SnapshotsAreTrue",), "liars"),
     Mutant("state-not-checked", content.state_not_checked, ("StatesAreNamed",), "liars"),
+    Mutant("any-base-taken", content.any_base_taken, _FORKS, "pruning"),
     Mutant("lease-returned-twice", content.lease_returned_twice, _BLOCKS, "churn"),
     Mutant("lease-kept-after-commit", content.lease_kept_after_commit, _BLOCKS, "calm"),
     Mutant("lease-lost", content.lease_lost_with_its_member, _BLOCKS, "churn"),

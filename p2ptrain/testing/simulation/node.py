@@ -89,8 +89,9 @@ class SimNode:
         self.alive = True
         self.waiting = None
         self.incarnation += 1
+        disk, sign = self.disk, signer(self.me)
         self.ledger = Ledger(
-            self._rules, self.me, signer(self.me), verify, self.disk.chain, self.disk.records, now
+            self._rules, self.me, sign, verify, disk.chain, disk.records, now, disk.base
         )
         self.detector = Detector(HEARTBEAT_S)
         self.trainer = Trainer(self._rules, self.me, trains=self.trains)

@@ -45,6 +45,9 @@ class Profile:
     clock_leap_s: tuple[float, float] = (1.0, 60.0)
     liars: int = 0
     quorum: QuorumPolicy = "majority"
+    pruners: float = 0.0
+    """How many, but for the first, forget old entries; of those who join, half begin at a base."""
+    keep_entries: int = 6
 
     @property
     def keeps_processes(self) -> bool:
@@ -111,6 +114,15 @@ PROFILES: dict[str, Profile] = {
             crash_every_s=15.0,
             loss=0.02,
             pause_every_s=20.0,
+        ),
+        Profile(
+            "pruning",
+            pruners=0.7,
+            join_every_s=4.0,
+            crash_every_s=5.0,
+            crash_in_effects=0.004,
+            loss=0.03,
+            reduce_half_done=0.1,
         ),
         Profile("liars", liars=1, loss=0.02, reduce_half_done=0.1),
         Profile("strangers", liars=2, loss=0.02, reduce_half_done=0.1, quorum="two-thirds"),

@@ -5,6 +5,7 @@ fetches, kills and starts them, and shows the checkers everything that happens.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -26,6 +27,7 @@ from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.network import Network
 from p2ptrain.testing.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.testing.simulation.profiles import Profile
+from p2ptrain.testing.simulation.pruner import Pruner, base_for_newcomer
 from p2ptrain.testing.simulation.rings import Rings
 from p2ptrain.testing.simulation.trace import Trace, spelled_value
 from p2ptrain.testing.simulation.troubles import Troubles
@@ -41,6 +43,9 @@ FETCH_AGAIN_S = 0.5
 
 SLOWNESS = 6.0
 """A slow peer takes so many times as long, which is beyond the grace time."""
+
+BEGINS_AT_A_BASE = 0.5
+"""How many of the newcomers that prune are told a checkpoint."""
 
 HINT_CHANCE = 0.9
 """A dying process resets its connections; a dying machine or cable does not."""
@@ -77,8 +82,7 @@ class SimWorld:
     # ── nodes come and go ────────────────────────────────────────────────────────────────────────
 
     def add_node(self, name: PeerId, *, trains: bool = True) -> None:
-        kind = partial(Liar, random=self.random) if name in self.liars else SimNode
-        node = kind(self, self.rules, name, self._clock_of_node(), trains=trains)
+        node = self._kind_of(name)(self, self.rules, name, self._clock_of_node(), trains=trains)
         if self.random.random() < self.profile.slow_peers:
             self.troubles.slow.add(name)
         self.nodes[name] = node
@@ -86,6 +90,24 @@ class SimWorld:
             if other.alive:
                 other.watch(name)
         self.start_node(node)
+
+    @property
+    def keeper(self) -> PeerId | None:
+        """Where others prune, the first founder keeps the whole chain, and never fails: else the
+        entries that somebody lacks might be gone.
+        """
+        return self.rules.founders[0] if self.profile.pruners else None
+
+    def _kind_of(self, name: PeerId) -> Callable[..., SimNode]:
+        if name in self.liars:
+            return partial(Liar, random=self.random)
+        if self.keeper in (None, name) or self.random.random() >= self.profile.pruners:
+            return SimNode
+        base = None
+        if name not in self.rules.founders and self.random.random() < BEGINS_AT_A_BASE:
+            whole = self.nodes[self.rules.founders[0]].ledger.kept
+            base = base_for_newcomer(self.rules, whole, self.random)
+        return partial(Pruner, keep_entries=self.profile.keep_entries, base=base)
 
     def _clock_of_node(self) -> NodeClock:
         drift = self.profile.clock_drift

@@ -1,0 +1,59 @@
+"""Nodes that forget old entries, restart, serve others, and newcomers that begin at a base."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ledger.base import check_base
+from p2ptrain.testing.simulation import PROFILES
+from p2ptrain.testing.simulation.disk import verify
+from p2ptrain.testing.simulation.pruner import Pruner, base_for_newcomer, forged
+from p2ptrain.testing.simulation.run import run_to_end, violations_in, world_of
+from p2ptrain.testing.simulation.world import SimWorld
+
+SEEDS = 6
+
+
+@pytest.fixture(scope="module")
+def worlds() -> list[SimWorld]:
+    """Runs of the profile, each at its end."""
+    made = [world_of(s, peers=5, steps=10, profile=PROFILES["pruning"]) for s in range(SEEDS)]
+    for seed, world in enumerate(made):
+        assert (run_to_end(world), violations_in(world)) == ("", []), f"seed {seed}"
+    return made
+
+
+def test_nodes_prune_restart_and_newcomers_still_join(worlds: list[SimWorld]) -> None:
+    for world in worlds:
+        keeper, *others = world.nodes.values()
+        assert keeper.disk.chain[0].entry.height == 1
+        pruned = [node for node in others if node.disk.base is not None]
+        assert all(len(node.disk.chain) < len(keeper.disk.chain) for node in pruned)
+        assert all(node.state == keeper.state for node in others if node.alive)
+    assert sum(world.restarts for world in worlds) > SEEDS
+    pruners = [node for world in worlds for node in world.nodes.values() if type(node) is Pruner]
+    assert len(pruners) > 2 * SEEDS
+    voters = {(world.rules.run, voter) for world in worlds for voter in world.latest.voters}
+    founders = {(world.rules.run, each) for world in worlds for each in world.rules.founders}
+    assert len(voters - founders) > SEEDS
+
+
+def test_a_forged_base_is_told_from_the_true_one_by_its_name_alone(worlds: list[SimWorld]) -> None:
+    world = worlds[0]
+    kept = next(iter(world.nodes.values())).ledger.kept
+    for seed in range(4):
+        true = base_for_newcomer(world.rules, kept, Random(seed))
+        assert true is not None
+        bad = forged(world.rules, true)
+        check_base(world.rules, bad, bad.checkpoint, verify)
+        with pytest.raises(RemoteProtocolError, match="this is the base"):
+            check_base(world.rules, bad, true.checkpoint, verify)
+
+
+def test_before_the_first_certified_snapshot_there_is_nothing_to_begin_at() -> None:
+    world = world_of(0, peers=4, steps=10, profile=PROFILES["pruning"])
+    kept = next(iter(world.nodes.values())).ledger.kept
+    assert base_for_newcomer(world.rules, kept, Random(0)) is None
