@@ -107,7 +107,7 @@ def test_two_thirds_excuse_no_fork() -> None:
 
 def test_a_snapshot_that_nobody_has() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
-    checker = SnapshotsAreTrue()
+    checker = SnapshotsAreTrue(rules=RULES)
     checker.on_applied(A, 0, digest("theta"))
     for theta, objections in (("theta", 0), ("another", 1)):
         value = Commit(0, 0, U, SnapshotRef(0, digest(theta)), before.digest)
