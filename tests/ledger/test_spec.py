@@ -321,6 +321,33 @@ def test_e2_who_meets_evidence_announces_it() -> None:
     assert "a accuses b" in lines
 
 
+# ── who lies ─────────────────────────────────────────────────────────────────────────────────────
+
+TWO_VOTES_OF_D = (
+    "members a b c d",
+    "forge c->a accusation by=d",
+    "forge c->b accusation by=d",
+    "deliver",
+)
+
+
+def test_e2_whoever_meets_the_pair_keeps_it() -> None:
+    assert "a accuses d" in told(*TWO_VOTES_OF_D)
+
+
+def test_e3_who_is_accused_is_in_no_roster_and_not_admitted_again() -> None:
+    told(
+        *TWO_VOTES_OF_D, "ready a b c d", "tick 3", "expect a,b,c voters a b c", "join d", "tick 3"
+    )
+    told(*TWO_VOTES_OF_D, "tick 3", "join d", "tick 3", "expect a,b,c learners")
+
+
+def test_e4_who_is_not_alone_follows_and_votes_no_more_until_it_is_started_again() -> None:
+    told("members a b c", "namesake a", "ready a b c", "deliver", "expect * votes 1 b c")
+    lines = told("members a b", "namesake b", "crash b", "restart b", "ready a b", "deliver")
+    assert any(line.startswith("b writes vote") for line in lines)
+
+
 # ── in time ──────────────────────────────────────────────────────────────────────────────────────
 
 

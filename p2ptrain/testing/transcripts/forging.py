@@ -7,8 +7,26 @@ from dataclasses import replace
 
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.messages import Accept, Accepted, Message, Outcome, Promise, Propose
-from p2ptrain.ledger.values import Certificate, Certified, Entry, Roster, Skip, Value, vote_message
+from p2ptrain.ledger.evidence import Evidence, Statement
+from p2ptrain.ledger.messages import (
+    Accept,
+    Accepted,
+    Accusation,
+    Message,
+    Outcome,
+    Promise,
+    Propose,
+)
+from p2ptrain.ledger.values import (
+    Certificate,
+    Certified,
+    Entry,
+    LineId,
+    Roster,
+    Skip,
+    Value,
+    vote_message,
+)
 from p2ptrain.testing.ledgers import Letter, digest
 from p2ptrain.testing.simulation.disk import signature_of
 from p2ptrain.testing.transcripts.fault import StoryFault
@@ -16,9 +34,11 @@ from p2ptrain.testing.transcripts.fault import StoryFault
 
 def forged(victim: Ledger, kind: str, liar: PeerId, by: Sequence[PeerId]) -> Message:
     """An outcome for the next height of `victim`: a certificate with names `by`, of which the liar
-    can sign for itself only.
+    can sign for itself only. Or, of kind `accusation`, what the first of `by` signed.
     """
     state = victim.state
+    if kind == "accusation":
+        return Accusation(two_votes(state.line, state.height + 1, by[0]))
     value: Value = Skip(state.step)
     if kind == "roster":
         value = Roster(state.step, state.attempt, (liar,), ())
@@ -27,6 +47,16 @@ def forged(victim: Ledger, kind: str, liar: PeerId, by: Sequence[PeerId]) -> Mes
     own = signature_of(liar, message)
     votes = tuple((voter, own if voter == liar else b"forged") for voter in sorted(by))
     return Outcome(Certified(entry, Certificate(entry.height, 0, entry.digest, votes)))
+
+
+def two_votes(line: LineId, height: int, voter: PeerId) -> Evidence:
+    """Really signed by `voter`, in one round, for different entries."""
+    entries = digest("one"), digest("other")
+    votes = [
+        Statement(None, 0, entry, signature_of(voter, vote_message(line, height, 0, entry)))
+        for entry in entries
+    ]
+    return Evidence(line, height, voter, *votes)
 
 
 def tampered(letter: Letter, part: str, run: RunId) -> Letter:

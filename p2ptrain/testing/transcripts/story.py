@@ -18,6 +18,7 @@ from p2ptrain.ledger.events import (
     Heard,
     Joining,
     Leaving,
+    NotAlone,
     PeerDown,
     PeerUp,
     Ready,
@@ -130,6 +131,18 @@ class Story:
     def restart(self, line: Line) -> None:
         for name in line.words:
             self.group.start(name)
+
+    def wipe(self, line: Line) -> None:
+        """wipe c: its disk is lost, and it starts again with an empty one"""
+        for name in line.words:
+            self.group.crash(name)
+            del self.group.disks[PeerId(name)]
+            self.group.start(name)
+
+    def namesake(self, line: Line) -> None:
+        """namesake a: others tell it that they hear another process under its name"""
+        for name in line.words:
+            self.group.tell(name, NotAlone(f"others hear two of {name}"))
 
     def partition(self, line: Line) -> None:
         """partition a b | c d e"""
@@ -256,7 +269,9 @@ class Story:
             self.group.mail.append(tampered(letter, part, self.group.rules.run))
 
     def forge(self, line: Line) -> None:
-        """forge c->a skip by=a,b,c: c sends an outcome with a certificate that it made up"""
+        """forge c->a skip by=a,b,c: c sends an outcome with a certificate that it made up
+        forge c->a accusation by=d: c shows two votes of d, really signed
+        """
         (route, kind) = line.words
         sender, _, receiver = route.partition("->")
         by = peers(line.options.get("by", "").replace(",", " "))
@@ -303,7 +318,7 @@ def _runs(
 STORY_WORDS: dict[str, Callable[[Story, Line], None]] = {
     name: getattr(Story, name)
     for name in """
-members crash prune restart partition heal ready done holds fail snapshot down up join leave allow
-heartbeat deliver drop tick tamper forge expect
+members crash prune restart wipe namesake partition heal ready done holds fail snapshot down up join
+leave allow heartbeat deliver drop tick tamper forge expect
 """.split()
 }
