@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls import check_loadable, tls_context, tune
+from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.errors import NotAuthorised, PeerLost
 from p2ptrain.ids import PeerId
 
@@ -24,10 +25,7 @@ TRUSTED_MAX = 1024
 
 
 class Strangers:
-    """Connections whose peer is not known yet, at most `limit` of them, the youngest. Thread-safe.
-
-    A stranger changes its socket when TLS takes it over, so it is known by a token.
-    """
+    """Connections whose peer is not known yet, the youngest `limit` of them. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -45,17 +43,6 @@ class Strangers:
                 _shut(self._waiting.pop(next(iter(self._waiting))))
             self._waiting[token] = sock
         return crowded
-
-    def replace(self, token: object, sock: socket.socket) -> None:
-        """The stranger goes on with `sock`.
-
-        Raises:
-            PeerLost: it was told to leave meanwhile.
-        """
-        with self._lock:
-            if token not in self._waiting:
-                raise PeerLost("a handshake had to make room for others")
-            self._waiting[token] = sock
 
     def leave(self, token: object) -> None:
         with self._lock:
@@ -100,29 +87,19 @@ class Gate:
         sock: socket.socket,
         *,
         deadline_s: float,
-        replaced: Callable[[socket.socket], None],
     ) -> PeerSocket:
         """Run the handshake on `sock`, which belongs to the gate from now on.
-
-        `replaced` is told of the socket that takes its place, before anything blocks.
 
         Raises:
             RemoteProtocolError, PeerLost: no valid handshake within `deadline_s`.
             NotAuthorised: a valid peer that is not trusted or not allowed.
         """
-        try:
-            tune(sock)
-            sock.settimeout(deadline_s)
-            secured = self._current_context().wrap_socket(
-                sock, server_side=True, do_handshake_on_connect=False
-            )
-        except OSError as exc:
-            sock.close()
-            raise PeerLost(f"a dialler went away: {exc}") from exc
         with ExitStack() as on_failure:
-            on_failure.enter_context(secured)
-            replaced(secured)
+            on_failure.enter_context(sock)
             try:
+                tune(sock)
+                sock.settimeout(deadline_s)
+                secured = TlsSocket(sock, self._current_context(), server=True)
                 secured.do_handshake()
             except OSError as exc:
                 raise PeerLost(f"a handshake failed: {exc}") from exc
@@ -130,8 +107,8 @@ class Gate:
             on_failure.pop_all()
         return PeerSocket(secured, peer, deadline_s=deadline_s)
 
-    def _recognise(self, secured: ssl.SSLSocket) -> PeerId:
-        shown = secured.getpeercert(binary_form=True) or b""
+    def _recognise(self, secured: TlsSocket) -> PeerId:
+        shown = secured.certificate_der()
         peer = peer_of_certificate(shown)
         with self._lock:
             trusted = self._trusted.get(peer) == shown
@@ -149,4 +126,4 @@ class Gate:
 
 def _shut(sock: socket.socket) -> None:
     with suppress(OSError):
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        sock.shutdown(socket.SHUT_RDWR)

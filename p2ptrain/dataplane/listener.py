@@ -193,13 +193,7 @@ class Listener:
         """One connection from its first byte to its last, in its own thread."""
         thread = threading.current_thread()
         try:
-            self._serve_peer(
-                self._gate.prove(
-                    sock,
-                    deadline_s=self._bounds.handshake_s,
-                    replaced=lambda secured: self._strangers.replace(thread, secured),
-                )
-            )
+            self._serve_peer(self._gate.prove(sock, deadline_s=self._bounds.handshake_s))
         except NotAuthorised:
             self._count("refused_peer")
         except (RemoteProtocolError, PeerError):

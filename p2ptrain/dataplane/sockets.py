@@ -18,6 +18,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
+from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.errors import LocalProtocolError, PeerLost, PeerTooSlow, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ FRAME_BYTES_MAX = 1 << 20
 _LENGTH = struct.Struct(">I")
 _SEND_BYTES = 1 << 20
 """One call into OpenSSL: large enough to be rare, small enough for the deadline to be looked at."""
-_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _DEADLINE_SLACK_S = 0.1
 """Setting a timeout is a system call; the kernel's may therefore lag behind ours by this much."""
 
@@ -91,9 +91,9 @@ class PeerSocket:
     is unknown, so nothing after it could be understood.
     """
 
-    def __init__(self, sock: socket.socket, peer: PeerId, *, deadline_s: float) -> None:
+    def __init__(self, sock: socket.socket | TlsSocket, peer: PeerId, *, deadline_s: float) -> None:
         self._sock = sock
-        self._in_records = isinstance(sock, ssl.SSLSocket)
+        self._in_records = isinstance(sock, TlsSocket)
         self._peer = peer
         self._deadline = time.monotonic() + deadline_s
         self._timeout_s = -1.0
@@ -150,7 +150,7 @@ class PeerSocket:
             self._never_block()
             try:
                 return self._sock.send(data)
-            except _NOT_NOW:
+            except BlockingIOError:
                 return 0
 
     def receive_some(self, view: memoryview) -> int:
@@ -160,7 +160,7 @@ class PeerSocket:
             while received < len(view):
                 try:
                     count = self._sock.recv_into(view[received:])
-                except _NOT_NOW:
+                except BlockingIOError:
                     break
                 if count == 0 and received == 0:
                     raise EOFError
@@ -171,7 +171,7 @@ class PeerSocket:
 
     def finish_sending(self) -> None:
         with suppress(OSError):
-            socket.socket.shutdown(self._sock, socket.SHUT_WR)
+            self._sock.shutdown(socket.SHUT_WR)
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -179,9 +179,7 @@ class PeerSocket:
     def shutdown(self) -> None:
         self._ended.set()
         with suppress(OSError):
-            # Not SSLSocket.shutdown: it forgets the TLS state under a thread that is reading, which
-            # would then read the ciphertext as if it were data.
-            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close it. A thread still blocked in it is woken first and leaves before the close."""
@@ -215,7 +213,7 @@ class PeerSocket:
         """End the connection for both sides, keeping why; the descriptor stays until `close`."""
         self._failure = reason
         with suppress(OSError):
-            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def _lost(self, doing: str, reason: str) -> PeerLost:
         if self._ended.is_set():

@@ -19,6 +19,7 @@ from contextlib import ExitStack, suppress
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.sockets import PeerSocket
+from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import PeerLost, PeerTooSlow, PeerUnreachable, RemoteProtocolError
 
@@ -99,7 +100,7 @@ def dial(
         raise RemoteProtocolError("an endpoint's certificate is another peer's", peer=peer)
     with ExitStack() as on_failure:
         sock = on_failure.enter_context(_connect(endpoint, deadline_s))
-        secured = on_failure.enter_context(_handshake(credentials, endpoint, sock, ends))
+        secured = _handshake(credentials, endpoint, sock, ends)
         connection = PeerSocket(secured, peer, deadline_s=ends - time.monotonic())
         _introduce(connection, hello)
         on_failure.pop_all()
@@ -120,12 +121,13 @@ def _connect(endpoint: Endpoint, deadline_s: float) -> socket.socket:
 
 def _handshake(
     credentials: Credentials, endpoint: Endpoint, sock: socket.socket, ends: float
-) -> ssl.SSLSocket:
+) -> TlsSocket:
     peer = endpoint.peer
     try:
         context = tls_context(credentials, [endpoint.certificate_der], server=False)
         sock.settimeout(max(ends - time.monotonic(), 0.001))
-        secured = context.wrap_socket(sock)
+        secured = TlsSocket(sock, context, server=False)
+        secured.do_handshake()
     except TimeoutError as exc:
         raise PeerTooSlow(f"no TLS handshake from {_where(endpoint)}", peer=peer) from exc
     except ssl.SSLCertVerificationError as exc:
@@ -134,8 +136,7 @@ def _handshake(
         ) from exc
     except OSError as exc:
         raise PeerUnreachable(f"no TLS at {_where(endpoint)}: {exc}", peer=peer) from exc
-    if secured.getpeercert(binary_form=True) != endpoint.certificate_der:
-        secured.close()
+    if secured.certificate_der() != endpoint.certificate_der:
         raise RemoteProtocolError(f"{_where(endpoint)} shows another certificate", peer=peer)
     return secured
 

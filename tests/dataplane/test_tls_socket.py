@@ -1,0 +1,109 @@
+"""TLS over records in memory: what the suite for secure sockets cannot reach from outside."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from p2ptrain.dataplane import Credentials
+from p2ptrain.dataplane.tls import tls_context
+from p2ptrain.dataplane.tls_socket import RECORDS_BYTES, SEND_BYTES_MAX, TlsSocket
+
+Pair = tuple[TlsSocket, TlsSocket]
+
+
+@pytest.fixture
+def pair(server: Credentials, client: Credentials) -> Iterator[Pair]:
+    """The client's end and the server's, shaken."""
+    at_client, at_server = socket.socketpair()
+    for sock in (at_client, at_server):
+        sock.settimeout(5)
+    left = TlsSocket(
+        at_client, tls_context(client, [server.certificate_der], server=False), server=False
+    )
+    right = TlsSocket(
+        at_server, tls_context(server, [client.certificate_der], server=True), server=True
+    )
+    other = threading.Thread(target=right.do_handshake)
+    other.start()
+    left.do_handshake()
+    other.join()
+    yield left, right
+    left.close()
+    right.close()
+
+
+def test_each_end_has_seen_the_other(pair: Pair, server: Credentials, client: Credentials) -> None:
+    left, right = pair
+    assert left.certificate_der() == server.certificate_der
+    assert right.certificate_der() == client.certificate_der
+    assert (left.version(), right.version()) == ("TLSv1.3", "TLSv1.3")
+
+
+def test_a_send_counts_once_all_of_its_records_have_gone(pair: Pair) -> None:
+    left, right = pair
+    left.settimeout(0)
+    right.settimeout(0)
+    data, sent = memoryview(os.urandom(SEND_BYTES_MAX)), 0
+    with pytest.raises(BlockingIOError):
+        while True:
+            sent += left.send(data)
+    arrived = bytearray()
+    scratch = memoryview(bytearray(100_000))
+    while len(arrived) < sent:
+        arrived += scratch[: right.recv_into(scratch)]
+    assert left.send(data) == len(data)  # the same again: no byte of it goes twice
+    while len(arrived) < sent + len(data):
+        arrived += scratch[: right.recv_into(scratch)]
+    assert bytes(arrived) == bytes(data) * (sent // len(data) + 1)
+
+
+def test_no_more_than_its_bound_is_encrypted_at_once(pair: Pair) -> None:
+    left, right = pair
+    received: list[int] = []
+    scratch = memoryview(bytearray(SEND_BYTES_MAX))
+
+    def drain() -> None:
+        while sum(received) < SEND_BYTES_MAX:
+            received.append(right.recv_into(scratch))
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+    assert left.send(memoryview(bytes(4 * SEND_BYTES_MAX))) == SEND_BYTES_MAX
+    reader.join()
+
+
+def test_a_stream_that_ends_gives_what_came_before_and_then_nothing(pair: Pair) -> None:
+    left, right = pair
+    left.send(memoryview(b"last words"))
+    left.shutdown(socket.SHUT_WR)
+    scratch = memoryview(bytearray(100))
+    assert scratch[: right.recv_into(scratch)] == b"last words"
+    assert right.recv_into(scratch) == 0
+
+
+def test_a_handshake_that_the_peer_leaves_fails(client: Credentials) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    tls = TlsSocket(ours, tls_context(client, [client.certificate_der], server=False), server=False)
+    with pytest.raises(OSError):
+        tls.do_handshake()
+    tls.close()
+
+
+def test_bytes_that_are_no_records_end_the_stream(pair: Pair) -> None:
+    left, right = pair
+    left._sock.sendall(os.urandom(100))
+    with pytest.raises(OSError):
+        right.recv_into(memoryview(bytearray(10)))
+
+
+def test_a_peer_that_wants_answers_without_end_gets_none(pair: Pair) -> None:
+    _, right = pair
+    right._outgoing.write(bytes(RECORDS_BYTES + 1))
+    with pytest.raises(ConnectionAbortedError):
+        right.recv_into(memoryview(bytearray(10)))
