@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -29,14 +29,28 @@ from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.leaving import Exit
 from p2ptrain.node.life import live
 from p2ptrain.node.loneliness import be_alone
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Connecting
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
 
 
-def run_node(config: NodeConfig) -> int:
+def _leave_as_they_are(parts: Parts) -> None:
+    """A node of the real world has nothing between itself and the world."""
+
+
+def run_node(
+    config: NodeConfig,
+    *,
+    trainers: MakeTrainers = subprocesses,
+    dress: Callable[[Parts], None] = _leave_as_they_are,
+) -> int:
     """Run a node until it is told to stop. Returns the exit status.
+
+    For tests of whole processes: `trainers` make what trains, and `dress` may put something between
+    the parts and the world before they are used.
 
     Raises:
         P2PTrainError: it cannot start, or cannot go on; the error says why and what to do.
@@ -45,7 +59,8 @@ def run_node(config: NodeConfig) -> int:
     with sole_use(home), Journal(home.journal) as journal:
         journal.write("started", pid=os.getpid())
         try:
-            trio.run(_main, config, home, journal, strict_exception_groups=True)
+            main = partial(_main, trainers=trainers, dress=dress)
+            trio.run(main, config, home, journal, strict_exception_groups=True)
         except* P2PTrainError as group:
             error = _first(group)
             journal.write("stopped", code=error.code, reason=error.what, evidence=error.evidence)
@@ -55,14 +70,22 @@ def run_node(config: NodeConfig) -> int:
     return 0
 
 
-async def _main(config: NodeConfig, home: Home, journal: Journal) -> None:
+async def _main(
+    config: NodeConfig,
+    home: Home,
+    journal: Journal,
+    *,
+    trainers: MakeTrainers,
+    dress: Callable[[Parts], None],
+) -> None:
     say = partial(_say, config.verbosity)
     exit_ = Exit(say)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exit_.obey_signals, nursery.cancel_scope)
         async with opened(config, home, journal, say) as made:
+            dress(made.parts)
             exit_.parts = made.parts
-            await live(made, say)
+            await live(made, say, trainers)
         nursery.cancel_scope.cancel()
 
 

@@ -8,7 +8,7 @@ here trusts the peer that sent them; the ledger named them.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import partial
 
@@ -28,6 +28,9 @@ from p2ptrain.store import Head
 HEAR_FIRST_S = 10.0
 """Five heartbeats: who has heard nobody by then is alone, and starts from what it has."""
 
+LOST_S = 10.0
+"""Five heartbeats, too: by then whoever still has an update was heard of, and was asked."""
+
 
 async def keep_outer_state(parts: Parts) -> None:
     """Load a snapshot, then follow the ledger for ever.
@@ -43,7 +46,7 @@ async def keep_outer_state(parts: Parts) -> None:
     started_s, replayed = time.monotonic(), 0
     async with trio.open_nursery() as nursery:
         while not parts.at_head():
-            replayed += await _advance(parts, nursery)
+            replayed += await _go_on(parts, nursery)
         parts.journal.write(
             "caught-up",
             step=parts.outer.step,
@@ -55,12 +58,12 @@ async def keep_outer_state(parts: Parts) -> None:
             if parts.at_head():
                 await parts.changes.wait()
             else:
-                await _advance(parts, nursery)
+                await _go_on(parts, nursery)
 
 
-def _start(parts: Parts, useless: Collection[Digest]) -> Start | None:
+def _start(parts: Parts, useless: Collection[Digest], first_step: int = 0) -> Start | None:
     """The cheapest of our own snapshot, the newest certified one, and genesis, from which the chain
-    that is kept leads to its head; None if there is none such yet.
+    that is kept leads to its head; none of before `first_step`; None if there is none such yet.
     """
     head = parts.store.head()
     own = None
@@ -78,19 +81,20 @@ def _start(parts: Parts, useless: Collection[Digest]) -> Start | None:
         ],
         snapshot_bytes=8 * parts.layout.numel,
         update_bytes=updates.payload_bytes(parts),
-        first_step=parts.ledger.kept.start.step,
+        first_step=max(first_step, parts.ledger.kept.start.step),
     )
 
 
-async def _load(parts: Parts) -> None:
-    """Have θ and m in memory as some snapshot has them.
+async def _load(parts: Parts, first_step: int = 0) -> None:
+    """Have θ and m in memory as some snapshot has them, of `first_step` or later.
 
     One that nobody has any more, or that is none though its digest is certified, is passed over
     for the next best. Genesis is the last, and named by the run itself.
     """
     useless: set[Digest] = set()
     while True:
-        start = _start(parts, useless)
+        pick = partial(_start, parts, useless, first_step)
+        start = pick()
         if start is None:
             parts.enter(
                 StandingBy("until a snapshot is certified that is newer than the checkpoint")
@@ -98,7 +102,7 @@ async def _load(parts: Parts) -> None:
             await parts.changes.wait()
             continue
         try:
-            return await _load_from(parts, start, useless)
+            return await _load_from(parts, start, pick)
         except StoreError as exc:
             gone = exc.code == "CKPT-NO-SOURCE"
             lie = isinstance(exc, ManifestInvalid) and start.digest != parts.manifest.genesis
@@ -109,9 +113,9 @@ async def _load(parts: Parts) -> None:
                 useless.add(start.digest)
 
 
-async def _load_from(parts: Parts, start: Start, useless: Collection[Digest]) -> None:
+async def _load_from(parts: Parts, start: Start, pick: Callable[[], Start | None]) -> None:
     def superseded() -> bool:
-        return _start(parts, useless) != start
+        return pick() != start
 
     report = await transfer.fetch(parts, start.digest, shown=True, unwanted=superseded)
     if report.bytes_by_peer:
@@ -123,10 +127,31 @@ async def _load_from(parts: Parts, start: Start, useless: Collection[Digest]) ->
             dropped=report.dropped,
         )
     load = partial(parts.outer.vectors.load_snapshot, parts.store, start.digest)
+    while parts.standing.theta_in_use or parts.outer.writing:
+        await parts.changes.wait()
     async with parts.outer.lock:
+        parts.outer.moving = True
         await transfer.use(parts, start.digest, load)
         parts.outer.step = start.step
+        parts.outer.moving = False
     parts.changes.ring()
+
+
+async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
+    """Put one outer step behind us, or leap over those of which nobody has the updates any more.
+
+    Who was away for longer than the others keep updates finds a certified snapshot that is newer.
+    """
+    step = parts.outer.step
+    assert step is not None
+    try:
+        return await _advance(parts, nursery)
+    except StoreError as exc:
+        if exc.code != "CKPT-NO-SOURCE":
+            raise
+        parts.journal.write("update-lost", step=step, reason=exc.what)
+    await _load(parts, first_step=step + 1)
+    return 0
 
 
 async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
@@ -154,7 +179,14 @@ async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
 
 async def _apply(parts: Parts, commit: Commit) -> None:
     """Apply the update's bytes, once no ring and no trainer reads θ any more."""
-    payload = await updates.obtain(parts, commit.update, commit.step)
+    since = parts.now()
+
+    def lost() -> bool:
+        snapshot = parts.ledger.state.snapshot
+        newer = snapshot is not None and snapshot.step > commit.step
+        return newer and parts.now() > since + LOST_S
+
+    payload = await updates.obtain(parts, commit.update, commit.step, lost)
     while parts.standing.theta_in_use:
         await parts.changes.wait()
     outer, codec = parts.manifest.outer, updates.codec_of(parts)

@@ -45,7 +45,7 @@ Fetch = Callable[[Sequence[Endpoint], Cancellation], FetchReport]
 Result = TypeVar("Result")
 
 
-def _never() -> bool:
+def never() -> bool:
     return False
 
 
@@ -54,7 +54,7 @@ async def fetch(
     digest: Digest,
     *,
     shown: bool = False,
-    unwanted: Callable[[], bool] = _never,
+    unwanted: Callable[[], bool] = never,
 ) -> FetchReport:
     """Have the blob `digest` whole in the store. `shown`: it is what this node is doing now.
 
@@ -90,7 +90,12 @@ async def fetch(
     return report
 
 
-async def use(parts: Parts, digest: Digest, reader: Callable[[], Result]) -> Result:
+async def use(
+    parts: Parts,
+    digest: Digest,
+    reader: Callable[[], Result],
+    unwanted: Callable[[], bool] = never,
+) -> Result:
     """What `reader`, run in a thread, makes of the blob `digest`, which is fetched if need be.
 
     Raises:
@@ -98,7 +103,7 @@ async def use(parts: Parts, digest: Digest, reader: Callable[[], Result]) -> Res
     """
     for _ in range(READS_MAX):
         if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
-            await fetch(parts, digest)
+            await fetch(parts, digest, unwanted=unwanted)
         try:
             return await trio.to_thread.run_sync(reader)
         except (ChunkMissing, ChunkCorrupt) as exc:
@@ -124,7 +129,7 @@ async def fetch_loose(parts: Parts, digests: Sequence[Digest]) -> FetchReport:
 
 
 async def _until_here(
-    parts: Parts, name: Digest, attempt: Fetch, unwanted: Callable[[], bool] = _never
+    parts: Parts, name: Digest, attempt: Fetch, unwanted: Callable[[], bool] = never
 ) -> FetchReport:
     told, tries = "", 0
     async with _one_at_a_time(parts, name):

@@ -6,7 +6,7 @@ result of its own must not certify bytes that nobody could apply.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -50,15 +50,17 @@ async def store(parts: Parts, step: int, payload: bytearray) -> Digest:
     return await trio.to_thread.run_sync(put)
 
 
-async def obtain(parts: Parts, digest: Digest, step: int) -> bytes:
+async def obtain(
+    parts: Parts, digest: Digest, step: int, unwanted: Callable[[], bool] = transfer.never
+) -> bytes:
     """The payload of an update that is certified, from the store or from peers.
 
     Raises:
         RemoteProtocolError: the digest names what is no update of this run and step.
-        StoreError: this store cannot take it.
+        StoreError: this store cannot take it, or nobody has it and it is unwanted (CKPT-NO-SOURCE).
     """
     with _blob_expected(digest):
-        return await transfer.use(parts, digest, partial(_read, parts, digest, step))
+        return await transfer.use(parts, digest, partial(_read, parts, digest, step), unwanted)
 
 
 async def inspect(parts: Parts, digest: Digest, step: int) -> None:

@@ -16,7 +16,8 @@ encoding identity names
 config dataplane ipc kernels ledger store
 data net observe ring run state swarm
 trainer
-node testing
+node
+testing
 cli dashboard
 """.split("\n")[1:-1]
 """Lowest first. Parts in one line do not import each other."""

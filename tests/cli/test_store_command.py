@@ -10,7 +10,7 @@ import pytest
 from p2ptrain.cli.main import main
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.store import Store, digest_of
-from tests.node.published import BLOCKS, publish
+from p2ptrain.testing.published import BLOCKS, publish
 
 
 @pytest.fixture

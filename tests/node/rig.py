@@ -33,7 +33,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
 from p2ptrain.testing.ledgers import sealing
-from tests.node.published import publish
+from p2ptrain.testing.published import publish
 from tests.node.swarm import Diary
 
 OWN_ADDRESS = "/ip4/127.0.0.1/tcp/4001"

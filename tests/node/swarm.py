@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,9 +40,9 @@ from p2ptrain.run import (
     save_allowlist,
 )
 from p2ptrain.store import Disk
-from tests.node.accounts import Account, Credits
-from tests.node.fake_trainer import FakeTrainers, Remote, trace
-from tests.node.published import publish
+from p2ptrain.testing.accounts import Account, Credits, update_fault
+from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
+from p2ptrain.testing.published import publish
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 THREADS_MAX = 500
@@ -301,17 +302,9 @@ class Swarm:
 
     def _check_update(self, node: SwarmNode, update: Digest, blocks: Credits) -> None:
         parts = node.parts
-        numel, block = parts.layout.numel, parts.manifest.codec.block
-        found = np.empty(numel, dtype=np.float32)
-        kernels.dequantise(parts.store.read_blob(update), found, block)
-        total = sum(len(theirs) for theirs in blocks.values())
-        due = np.zeros(numel, dtype=np.float64)
-        for theirs in blocks.values():
-            due += len(theirs) * sum(trace(self.data(node, one), numel) for one in theirs)
-        due /= total
-        # Each hop rounds to a 254th of a block's largest sum; two hops more than there are peers.
-        tolerance = (len(blocks) + 1) * np.abs(due).max() / 100
-        np.testing.assert_allclose(found, due, atol=tolerance, rtol=0)
+        found = np.empty(parts.layout.numel, dtype=np.float32)
+        kernels.dequantise(parts.store.read_blob(update), found, parts.manifest.codec.block)
+        assert update_fault(found, blocks, partial(self.data, node)) == ""
 
 
 class Deaf:

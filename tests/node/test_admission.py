@@ -14,7 +14,7 @@ from p2ptrain.node import admission as module
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.home import Home
 from p2ptrain.run import Allowlist, Run, SignedAllowlist, save_allowlist
-from tests.node.published import publish
+from p2ptrain.testing.published import publish
 from tests.node.rig import ANN, BOB, CAI
 
 

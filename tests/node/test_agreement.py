@@ -17,7 +17,7 @@ from p2ptrain.node.agreement import _due, _in_runs, agree
 from p2ptrain.node.chain import open_ledger
 from p2ptrain.node.topics import LEDGER_PROTOCOL
 from p2ptrain.store import RecordLog
-from tests.node.published import policy
+from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, rig, settled, somebody
 
 

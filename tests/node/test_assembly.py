@@ -16,7 +16,7 @@ from p2ptrain.node.assembly import assembled, outward_host
 from p2ptrain.node.home import Home
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import Run
-from tests.node.published import manifest_of, publish
+from p2ptrain.testing.published import manifest_of, publish
 from tests.node.rig import PaperNetwork, rig
 
 LAN, PUBLIC, V6 = "/ip4/192.168.1.7/tcp/1", "/ip4/203.0.113.7/tcp/1", "/ip6/2001:db8::7/tcp/1"

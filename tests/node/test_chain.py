@@ -18,7 +18,7 @@ from p2ptrain.node.home import Home
 from p2ptrain.run import Run
 from p2ptrain.store import RecordLog
 from p2ptrain.store.disk import LocalDisk
-from tests.node.published import policy, publish
+from p2ptrain.testing.published import policy, publish
 from tests.node.rig import ANN, signed
 
 

@@ -10,7 +10,7 @@ import pytest
 from p2ptrain.node import data as module
 from p2ptrain.node.data import NEWCOMERS, ahead, paths_of
 from p2ptrain.run import DataIndex
-from tests.node.published import BLOCK_TOKENS, BLOCKS
+from p2ptrain.testing.published import BLOCK_TOKENS, BLOCKS
 from tests.node.rig import ANN, Rig, opening, rig
 
 

@@ -19,7 +19,7 @@ from p2ptrain.node.exchange import _request, _why_moot, exchange, reduce_due
 from p2ptrain.node.orders import Work
 from p2ptrain.store import digest_of
 from p2ptrain.testing.ledgers import small_rules
-from tests.node.published import policy
+from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, entry_of, opening, rig, settled
 
 RULES = small_rules("a b")

@@ -21,8 +21,9 @@ from p2ptrain.node import outer as module
 from p2ptrain.node import transfer, updates
 from p2ptrain.node.outer import _start, keep_outer_state
 from p2ptrain.node.start import Start
+from p2ptrain.state import write_state
 from p2ptrain.store import digest_of
-from tests.node.published import policy
+from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, heartbeat, opening, rig, settled
 
 ALONE = policy(participants_min=1, snapshot_every=2)
@@ -209,6 +210,26 @@ async def test_a_snapshot_that_nobody_has_any_more_gives_way_to_a_newer_one(
         await settled(lambda: r.parts.outer.step == 3)
         assert r.said("caught-up")[0]["updates"] == 1
         nursery.cancel_scope.cancel()
+
+
+async def test_who_was_away_for_longer_than_updates_are_kept_leaps_to_a_newer_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "RETRY_S", 0.05)
+    monkeypatch.setattr(module, "LOST_S", 0.1)
+    async with following(tmp_path, steps=2) as r:
+        await settled(lambda: len(r.said("snapshot")) == 1)
+        assert _start(r.parts, ()).step == 2
+        await commit(r, digest_of(b"gone"))
+        await settled(lambda: bool(r.parts.fetching))
+        random = np.random.default_rng(7)
+        theta = random.standard_normal(r.parts.layout.numel, dtype=np.float32)
+        newer = write_state(r.parts.store, theta, theta, {"step": 4})
+        await commit(r, digest_of(b"gone, too"))
+        await commit(r, snapshot=SnapshotRef(4, newer))
+        await settled(lambda: r.parts.outer.step == 5)
+        assert [each["step"] for each in r.said("update-lost")] == [2]
+        assert [each["step"] for each in r.said("committed")] == [0, 1, 4]
 
 
 async def test_who_hears_somebody_further_on_waits_for_the_ledger_before_it_starts(

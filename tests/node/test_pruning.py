@@ -51,7 +51,7 @@ from p2ptrain.observe.status import status_lines
 from p2ptrain.run import Run
 from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, Store, record_log
 from p2ptrain.testing.ledgers import digest, sealing
-from tests.node.published import policy, publish
+from p2ptrain.testing.published import policy, publish
 from tests.node.rig import ANN, BOB, PaperNetwork, Rig, rig, settled, signed
 from tests.node.swarm import Diary
 

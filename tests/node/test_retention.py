@@ -25,7 +25,7 @@ from p2ptrain.node.retention import (
 )
 from p2ptrain.run import DataIndex
 from p2ptrain.store import digest_of
-from tests.node.published import policy
+from p2ptrain.testing.published import policy
 from tests.node.rig import Rig, entry_of, opening, rig, settled
 from tests.node.test_data import know_data
 

@@ -11,7 +11,7 @@ from p2ptrain.ledger.values import Commit, Participant
 from p2ptrain.node.status import status
 from p2ptrain.observe.states import Leaving, Training
 from p2ptrain.store import digest_of
-from tests.node.published import policy
+from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, heartbeat, opening, rig
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import Roster, Skip
-from tests.node.published import policy
+from p2ptrain.testing.published import policy
 from tests.node.swarm import Swarm, SwarmNode, deaf, swarm
 
 ENDLESS = 10_000

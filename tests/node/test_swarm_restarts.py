@@ -10,7 +10,7 @@ import pytest
 
 from p2ptrain.node.chain import open_ledger
 from p2ptrain.store import LocalDisk
-from tests.node.published import policy
+from p2ptrain.testing.published import policy
 from tests.node.swarm import SwarmNode, deaf, swarm
 
 ENDLESS = 10_000

@@ -19,8 +19,8 @@ from p2ptrain.node.orders import Work
 from p2ptrain.node.training import train
 from p2ptrain.run import DataIndex
 from p2ptrain.store import digest_of
-from tests.node.fake_trainer import FakeTrainers, Remote
-from tests.node.published import policy
+from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
+from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
 
 ALONE = policy(participants_min=1)

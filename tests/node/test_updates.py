@@ -19,7 +19,7 @@ from p2ptrain.node import updates
 from p2ptrain.node.agreement import _hold_update
 from p2ptrain.node.parts import Parts
 from p2ptrain.store import digest_of
-from tests.node.published import policy
+from p2ptrain.testing.published import policy
 from tests.node.rig import Rig, heartbeat, opening, rig, settled
 
 

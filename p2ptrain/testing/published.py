@@ -120,13 +120,18 @@ def manifest_of(
 def publish(home: Home, *, allowed: Sequence[PeerId] = (), **settings: object) -> Run:
     """Publish a run in `home`, with its data, its first weights and its allowlist."""
     organiser = load_or_create(home.identity)
-    shutil.copytree(content().folder, home.store, copy_function=_share)
+    share_content(home)
     manifest = manifest_of(organiser.peer, **settings)  # type: ignore[arg-type]
     run = Run.publish(organiser, manifest)
     listed = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
     save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, listed))
     save_run(home.manifest, run)
     return run
+
+
+def share_content(home: Home) -> None:
+    """Give `home` what every run here has."""
+    shutil.copytree(content().folder, home.store, copy_function=_share)
 
 
 def _share(source: str, target: str) -> None:

@@ -1,12 +1,18 @@
-"""Who trained what, by a ledger's chain."""
+"""Who trained what, by a ledger's chain; and whether an update is made of just that."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.state import apply, genesis
 from p2ptrain.ledger.values import Certified, Commit
 from p2ptrain.node.chain import rules_of
 from p2ptrain.run import Run
+from p2ptrain.testing.fake_trainer import trace
 
 Credits = dict[PeerId, tuple[int, ...]]
 """Who trained which blocks."""
@@ -33,3 +39,18 @@ class Account:
                 self._committed.append((value.step, value.update, credits))
             self._state = apply(self._rules, state, certified.entry)
         return self._committed
+
+
+def update_fault(
+    found: NDArray[np.float32], credits: Credits, data: Callable[[int], Digest]
+) -> str:
+    """What is wrong with an update, or nothing: it is the average of the work of fake trainers on
+    the credited blocks, with the agreed weights, and of nothing else."""
+    due = np.zeros(len(found), dtype=np.float64)
+    for theirs in credits.values():
+        due += len(theirs) * sum(trace(data(block), len(found)) for block in theirs)
+    due /= sum(len(theirs) for theirs in credits.values())
+    # Each hop rounds to a 254th of a block's largest sum; two hops more than there are peers.
+    tolerance = (len(credits) + 1) * np.abs(due).max() / 100
+    off = np.abs(found - due).max()
+    return "" if off <= tolerance else f"it is off by {off:.3g}, where {tolerance:.3g} is rounding"

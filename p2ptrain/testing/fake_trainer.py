@@ -48,9 +48,10 @@ class Remote:
     """A test's hand on the trainers of one node, over all their starts.
 
     `held` stops them before their next inner step, `stuck` before they read another frame, as in a
-    very long inner step; `trained` has the blocks in the order in which
-    they were trained; `dies_in_mid_lease` kills the one that has trained a block and has another to
-    train, `dies` the one that there is; `fault` goes out as a Failed frame before an inner step.
+    very long inner step; `trained` has the blocks in the order in which they were trained;
+    `dies_in_mid_lease` kills the one that has trained a block and has another to train, `dies` the
+    one that there is; `fault` goes out as a Failed frame before an inner step. An inner step takes
+    `inner_step_s`.
     """
 
     trained: list[Digest] = field(default_factory=list)
@@ -62,6 +63,7 @@ class Remote:
     dies: bool = False
     dies_in_mid_lease: bool = False
     fault: frames.Failed | None = None
+    inner_step_s: float = 0.0
 
     def takes_its_life(self, blocks_done: int, *, more: bool) -> bool:
         mid_lease = self.dies_in_mid_lease and blocks_done > 0 and more
@@ -204,6 +206,7 @@ class Loop:
         if self._remote.fault is not None:
             fault, self._remote.fault = self._remote.fault, None
             return self._say(fault)
+        self._pause.wait(self._remote.inner_step_s)
         inner_step, path = self._queue.popleft()
         block = block_of(path)
         assert Path(path).exists(), "the node gave a block that is not there"

@@ -1,0 +1,95 @@
+"""Where a node can be stopped: before and after everything that others, or its next life, rely on.
+
+The table is the protocol of one outer step as a node carries it out. A point says what is done
+there; each is passed twice, `before:` and `after:`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """Whether the node that passes a point leads the round that the point is about."""
+
+    PROPOSER = "proposer"
+    OTHER = "other"
+
+
+BOTH = (Role.PROPOSER, Role.OTHER)
+LEADS, FOLLOWS = (Role.PROPOSER,), (Role.OTHER,)
+
+
+class Side(StrEnum):
+    BEFORE = "before"
+    AFTER = "after"
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """Something that a node does in an outer step, and who does it.
+
+    `later_round`: only in a height that is not decided in its first round.
+    """
+
+    name: str
+    meaning: str
+    roles: tuple[Role, ...] = BOTH
+    later_round: bool = False
+
+
+DEEDS = (
+    Deed("send-ready", "the heartbeat that tells of work done"),
+    Deed("send-prepare", "a later round's proposer asks for promises", LEADS, later_round=True),
+    Deed("write-promise", "a promise goes into the log of votes", BOTH, later_round=True),
+    Deed("send-promise", "a promise leaves for the proposer", FOLLOWS, later_round=True),
+    Deed("write-vote-roster", "the vote for a roster goes into the log of votes"),
+    Deed("send-propose-roster", "the proposer asks for votes for a roster", LEADS),
+    Deed("send-vote-roster", "the vote for a roster leaves for the proposer", FOLLOWS),
+    Deed("write-entry-roster", "the certified roster goes into the ledger's log"),
+    Deed("send-outcome-roster", "the proposer announces the certified roster", LEADS),
+    Deed("scatter", "reduce-scatter: a partial sum has come, and the own part is added"),
+    Deed("gather", "all-gather: a finished part has come, and is taken as it is"),
+    Deed("write-update", "the update goes into the store, chunks and manifest"),
+    Deed("send-done", "the heartbeat that tells of the update"),
+    Deed("write-vote-commit", "the vote for a commit goes into the log of votes"),
+    Deed("send-propose-commit", "the proposer asks for votes for a commit", LEADS),
+    Deed("send-vote-commit", "the vote for a commit leaves for the proposer", FOLLOWS),
+    Deed("write-entry-commit", "the certified commit goes into the ledger's log"),
+    Deed("send-outcome-commit", "the proposer announces the certified commit", LEADS),
+    Deed("apply", "the update is applied to θ and m"),
+    Deed("write-snapshot", "a snapshot goes into the store, chunks and manifest"),
+    Deed("write-head", "the store's head is replaced"),
+)
+"""In the order of an outer step."""
+
+DEED = {deed.name: deed for deed in DEEDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One side of a deed."""
+
+    side: Side
+    deed: str
+
+    def __post_init__(self) -> None:
+        if self.deed not in DEED:
+            raise ValueError(f"no node does {self.deed!r}; deeds are {', '.join(DEED)}")
+
+    def __str__(self) -> str:
+        return f"{self.side}:{self.deed}"
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        """The point that is written `before:apply`. Raises ValueError."""
+        side, _, deed = text.partition(":")
+        return cls(Side(side), deed)
+
+
+def all_points() -> Iterator[Point]:
+    for deed in DEEDS:
+        for side in Side:
+            yield Point(side, deed.name)

@@ -1,0 +1,115 @@
+"""The table of points, and the gate at which a node stops."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from p2ptrain.testing.chaos.gate import Gate
+from p2ptrain.testing.chaos.points import DEEDS, Point, Role, Side, all_points
+
+APPLY = Point(Side.BEFORE, "apply")
+
+
+@contextmanager
+def gate() -> Iterator[tuple[Gate, socket.socket]]:
+    """A gate, and the harness's end of its line."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(5.0)
+    with ours, theirs:
+        yield Gate(theirs), ours
+        ours.shutdown(socket.SHUT_RDWR)
+
+
+def never() -> bool:
+    return False
+
+
+def always() -> bool:
+    return True
+
+
+def heard(line: socket.socket, count: int) -> list[str]:
+    text = b""
+    while text.count(b"\n") < count:
+        text += line.recv(1 << 12)
+    return text.decode().splitlines()
+
+
+def test_every_deed_is_named_once_and_has_two_sides() -> None:
+    points = [str(point) for point in all_points()]
+    assert len(set(points)) == len(points) == 2 * len(DEEDS)
+    assert [Point.parse(text) for text in points] == list(all_points())
+
+
+def test_everybody_s_deeds_are_somebody_s() -> None:
+    assert all(deed.roles for deed in DEEDS)
+    assert {deed.name for deed in DEEDS if deed.later_round} == {
+        "send-prepare",
+        "write-promise",
+        "send-promise",
+    }
+
+
+@pytest.mark.parametrize("text", ["before:lunch", "during:apply", "apply", ""])
+def test_what_is_no_point_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        Point.parse(text)
+
+
+def test_each_point_is_told_once_for_each_role() -> None:
+    with gate() as (node, line):
+        for leads in (never, never, always):
+            with node.passing("apply", leads):
+                pass
+        assert heard(line, 4) == [
+            "passed before:apply other",
+            "passed after:apply other",
+            "passed before:apply proposer",
+            "passed after:apply proposer",
+        ]
+
+
+def test_a_deed_that_fails_has_no_after() -> None:
+    with gate() as (node, line):
+        with pytest.raises(OSError), node.passing("apply", never):
+            raise OSError
+        node.come_by(Point(Side.AFTER, "gather"), never)
+        assert heard(line, 2) == ["passed before:apply other", "passed after:gather other"]
+
+
+def test_who_is_armed_stands_at_the_point_in_that_role_until_it_is_let_go() -> None:
+    with gate() as (node, line):
+        line.sendall(b"arm before:apply proposer\n")
+        while node.armed is None:
+            pass
+        node.come_by(APPLY, never)
+        walker = threading.Thread(target=node.come_by, args=(APPLY, always))
+        walker.start()
+        assert heard(line, 3)[-1] == "at before:apply"
+        assert walker.is_alive()
+        line.sendall(b"go\n")
+        walker.join(5.0)
+        assert not walker.is_alive()
+        node.come_by(APPLY, always)
+
+
+def test_when_the_harness_hangs_up_nobody_stands_any_more() -> None:
+    with gate() as (node, line):
+        line.sendall(b"arm before:apply other\n")
+        while node.armed is None:
+            pass
+        walker = threading.Thread(target=node.come_by, args=(APPLY, never))
+        walker.start()
+        heard(line, 2)
+        line.shutdown(socket.SHUT_WR)
+        walker.join(5.0)
+        assert not walker.is_alive()
+
+
+def test_roles_read_as_they_are_written() -> None:
+    assert [str(role) for role in Role] == ["proposer", "other"]

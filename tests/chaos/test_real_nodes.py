@@ -1,0 +1,59 @@
+"""The harness in short: five real nodes, every point of an ordinary step, one death, all deaths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.testing.chaos import scenarios, strike, verdict
+from p2ptrain.testing.chaos.crew import Crew, Passed, crew
+from p2ptrain.testing.chaos.place import opened
+from p2ptrain.testing.chaos.points import DEED, Point, Role, all_points
+from p2ptrain.testing.chaos.strike import Case, Fault
+
+
+def passed(five: Crew, *, later_round: bool = False) -> set[Passed]:
+    return {
+        each
+        for node in five.nodes
+        for each in node.passed
+        if DEED[each.point.deed].later_round == later_round
+    }
+
+
+def expected(*, later_round: bool = False) -> set[Passed]:
+    return {
+        Passed(point, role)
+        for point in all_points()
+        for role in DEED[point.deed].roles
+        if DEED[point.deed].later_round == later_round
+    }
+
+
+def test_no_point_is_dead_and_no_death_is_felt_for_long(tmp_path: Path) -> None:
+    kill = Case(Point.parse("after:send-promise"), Fault.KILL, Role.OTHER)
+    with opened(5) as place:
+        with crew(tmp_path, place) as five:
+            five.wait_for(
+                "all points of ordinary steps",
+                lambda: passed(five) >= expected(),
+                deadline_s=60,
+            )
+            account = strike.play(five, kill)
+            assert account.troubles == []
+            assert account.to_commit_s is not None
+            assert account.to_commit_s < 10
+            assert passed(five, later_round=True) >= expected(later_round=True)
+            told = scenarios.play(five, "everybody")
+            assert told.troubles == ()
+        assert verdict.at_the_end(five) == []
+
+
+def test_on_loopback_links_are_not_cut_and_that_is_said() -> None:
+    with opened(5, loopback=True) as place:
+        assert not place.can_cut
+        assert len({place.address(number)[1] for number in range(5)}) == 5
+        assert place.inside(0, ["python"]) == ["python"]
+        with pytest.raises(NotImplementedError):
+            place.cut(0)
