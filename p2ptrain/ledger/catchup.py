@@ -36,9 +36,11 @@ class Catchup:
     asked: PeerId | None = None
 
     def heard(self, peer: PeerId, height: int, own_height: int, now: float) -> None:
-        if peer not in self.heights and len(self.heights) >= PEERS_MAX:
+        known = self.heights.get(peer)
+        if known is None and len(self.heights) >= PEERS_MAX:
             return
-        self.heights[peer] = max(height, self.heights.get(peer, 0))
+        if known is None or height > known:
+            self.heights[peer] = max(height, 0)
         if height > own_height and self.ask_at is None:
             self.ask_at = now if height > own_height + 1 else now + SETTLE_S
 

@@ -12,6 +12,7 @@ says nothing about others: the time lost is given to everybody.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -35,13 +36,23 @@ class Colour(StrEnum):
 
 @dataclass(slots=True)
 class _Record:
-    """`allowed_s` is the interval that this peer may be expected to keep, from its recent ones."""
+    """`allowed_s` is the interval that this peer may be expected to keep, from its recent ones;
+    `ranked` are the same by length.
+    """
 
     last: float
     shown: Colour
     allowed_s: float
     hinted_at: float | None = None
-    intervals: deque[float] = field(default_factory=lambda: deque(maxlen=INTERVALS_KEPT))
+    intervals: deque[float] = field(default_factory=deque)
+    ranked: list[float] = field(default_factory=list)
+
+    def keep(self, interval_s: float) -> None:
+        """One more interval, in place of the oldest."""
+        if len(self.intervals) == INTERVALS_KEPT:
+            del self.ranked[bisect_left(self.ranked, self.intervals.popleft())]
+        self.intervals.append(interval_s)
+        insort(self.ranked, interval_s)
 
 
 class Detector:
@@ -78,8 +89,8 @@ class Detector:
                 return  # Gossip still echoes what the peer said before it was lost.
             record.hinted_at = None
         elif now > record.last:
-            record.intervals.append(now - record.last)
-            record.allowed_s = self._habit(record.intervals)
+            record.keep(now - record.last)
+            record.allowed_s = self._habit(record.ranked)
         record.last = now
 
     def hint_lost(self, peer: PeerId, now: float) -> None:
@@ -128,8 +139,8 @@ class Detector:
     def _red_at(self, record: _Record) -> float:
         return record.last + self._red_after * record.allowed_s
 
-    def _habit(self, intervals: deque[float]) -> float:
-        usual = sorted(intervals)[int(0.9 * (len(intervals) - 1))]
+    def _habit(self, ranked: list[float]) -> float:
+        usual = ranked[int(0.9 * (len(ranked) - 1))]
         return min(max(self.interval_s, usual), HABIT_MAX * self.interval_s)
 
     def _give_lost_time(self, now: float) -> None:

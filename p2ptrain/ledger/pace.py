@@ -62,5 +62,8 @@ class Repeater:
 
 
 def earliest(*times: float | None) -> float | None:
-    known = [time for time in times if time is not None]
-    return min(known) if known else None
+    first = None
+    for time in times:
+        if time is not None and (first is None or time < first):
+            first = time
+    return first

@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.gathering import Wish, gathered, opening
 from p2ptrain.ledger.rules import Rules
@@ -43,13 +41,13 @@ def finished_update(state: LedgerState, view: View) -> Digest | None:
     """
     roster = state.roster
     assert roster is not None
-    voices: Counter[Digest] = Counter()
+    voices: dict[Digest, int] = {}
     for peer in roster.peers:
         report = view.done.get(peer)
         if report is None or (report.step, report.attempt) != (state.step, roster.attempt):
             continue
         if peer not in view.down or report.update in view.held:
-            voices[report.update] += 1
+            voices[report.update] = voices.get(report.update, 0) + 1
     if not voices:
         return None
     return min(voices, key=lambda update: (-voices[update], update))

@@ -8,6 +8,7 @@ gives what canonical JSON holds; `reading` makes values of it again.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.ledger.canonical import (
@@ -42,7 +43,7 @@ class Roster:
     """Who belongs, and who averages now.
 
     `voters` are ranked. `participants` stand in ring order; without any, the roster only changes
-    membership, otherwise it opens reduce (step, attempt).
+    membership, otherwise it opens reduce (step, attempt). `peers` are the participants' names.
     """
 
     step: int
@@ -50,6 +51,7 @@ class Roster:
     voters: tuple[PeerId, ...]
     learners: tuple[PeerId, ...]
     participants: tuple[Participant, ...] = ()
+    peers: tuple[PeerId, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         members = set(self.voters) | set(self.learners)
@@ -57,18 +59,14 @@ class Roster:
         _check(len(self.voters) > 0, "a roster has a voter")
         _check(len(members) == len(self.voters) + len(self.learners), "a member is named once")
         _check(len(members) <= MEMBERS_MAX, f"a roster has at most {MEMBERS_MAX} members")
-        averaging = {participant.peer for participant in self.participants}
+        object.__setattr__(self, "peers", tuple(each.peer for each in self.participants))
+        averaging = set(self.peers)
         _check(len(averaging) == len(self.participants), "a participant is named once")
         _check(averaging <= members, "participants are members")
 
     @property
     def members(self) -> tuple[PeerId, ...]:
         return self.voters + self.learners
-
-    @property
-    def peers(self) -> tuple[PeerId, ...]:
-        """The participants' names in ring order."""
-        return tuple(participant.peer for participant in self.participants)
 
     def plain(self) -> dict[str, object]:
         participants = [[each.peer, each.tokens, each.blocks] for each in self.participants]
@@ -215,14 +213,21 @@ class Certified:
 
 def vote_message(line: LineId, height: int, round: int, entry: Digest) -> bytes:
     """What a vote signs. Its domain keeps it from ever being read as anything else."""
-    return b"p2ptrain-vote/1\n" + canonical([line, height, round, entry])
+    return _spelled(b"p2ptrain-vote/1\n", line, height, round, entry)
 
 
 def promise_message(
     line: LineId, height: int, round: int, accepted_round: int | None, accepted: Digest | None
 ) -> bytes:
     """What a promise signs: the round it is for, and what its voter had accepted by then."""
-    return b"p2ptrain-promise/1\n" + canonical([line, height, round, accepted_round, accepted])
+    parts = (line, height, round, accepted_round, accepted)
+    return _spelled(b"p2ptrain-promise/1\n", *parts)
+
+
+@lru_cache(maxsize=256, typed=True)
+def _spelled(domain: bytes, *parts: str | int | None) -> bytes:
+    """The votes under a certificate all sign the same bytes: they are spelled once."""
+    return domain + canonical(parts)
 
 
 def _check(holds: bool, rule: str) -> None:

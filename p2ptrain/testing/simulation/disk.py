@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.base import Base
@@ -37,6 +38,7 @@ def signer(peer: PeerId) -> Callable[[bytes], bytes]:
     return lambda message: signature_of(peer, message)
 
 
+@lru_cache(maxsize=1024)
 def signature_of(peer: PeerId, message: bytes) -> bytes:
     return hashlib.sha256(b"secret of " + peer.encode() + message).digest()[:16]
 

@@ -63,8 +63,9 @@ class Network:
         self._cuts.clear()
 
     def _delay_s(self) -> float:
-        delay_s = self._random.uniform(*self._profile.delay_s)
         profile = self._profile
+        low_s, high_s = profile.delay_s
+        delay_s = low_s + (high_s - low_s) * self._random.random()
         if self.faulty and profile.delay_spike and self._random.random() < profile.delay_spike:
             delay_s += self._random.uniform(0, profile.delay_spike_s)
         return delay_s

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -75,6 +74,7 @@ class SimWorld:
         self.committed_at = self.longest_calm_s = 0.0
         self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
         self._wake_at: dict[PeerId, float] = {}
+        self._disks: dict[PeerId, Disk] = {}
         self.faults = Faults(self)
         for index, name in enumerate(rules.founders):
             self.add_node(name, trains=index >= profile.seeds_among_peers)
@@ -86,6 +86,7 @@ class SimWorld:
         if self.random.random() < self.profile.slow_peers:
             self.troubles.slow.add(name)
         self.nodes[name] = node
+        self._disks[name] = node.disk
         for other in self.nodes.values():
             if other.alive:
                 other.watch(name)
@@ -168,8 +169,10 @@ class SimWorld:
         if node.waiting is not None:
             node.waiting.append(action)
             return
-        with suppress(ProcessDied):
+        try:
             action()
+        except ProcessDied:
+            return
         self._wake_later(node)
 
     def _let_later(self, node: SimNode, delay_s: float, action: Action) -> None:
@@ -259,9 +262,9 @@ class SimWorld:
             self.latest = after
         ring = self.rings.by_entry.get(entry.parent)
         trained = {} if ring is None else ring.blocks
-        disks: dict[PeerId, Disk] = {name: each.disk for name, each in self.nodes.items()}
-        decision = Decision(node.me, certified, before, after, disks, trained, is_first)
-        self.tell(node.me, f"has entry {entry.height}: {spelled_value(entry.value)}")
+        decision = Decision(node.me, certified, before, after, self._disks, trained, is_first)
+        if self.trace is not None:
+            self.tell(node.me, f"has entry {entry.height}: {spelled_value(entry.value)}")
         for checker in self.checkers:
             checker.on_decision(decision)
 
