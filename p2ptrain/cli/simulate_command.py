@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,11 +12,12 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result, result_j
 from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from p2ptrain.testing.simulation.campaign import Campaign, Plan
+    from p2ptrain.testing.simulation.campaign import Plan, Sums
 
 SIMULATE_EXAMPLES = examples(
     "p2ptrain simulate --seeds 1000 --json",
-    "p2ptrain simulate --profile liars --seeds 500 --jobs 4",
+    "p2ptrain simulate --profile liars --seeds 500 --processes 4",
+    "p2ptrain simulate --seeds 100000 --results chaos.jsonl    may be interrupted",
     "p2ptrain simulate --seeds 1 --first-seed 4711    run one seed again",
 )
 
@@ -27,7 +30,13 @@ def simulate(
     peers: Annotated[int, typer.Option("--peers", min=1, max=100, help="Founders of each.")] = 5,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Outer steps of each.")] = 20,
     profile: Annotated[str, typer.Option("--profile", help="What goes wrong.")] = "chaos",
-    processes: Annotated[int, typer.Option("--jobs", min=1, help="Cores to use.")] = 1,
+    processes: Annotated[
+        int, typer.Option("--processes", "--jobs", min=1, help="Cores to use.")
+    ] = 1,
+    results: Annotated[
+        Path | None,
+        typer.Option("--results", help="Keep results here as they come; go on from there."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Try to break the agreement: many seeded runs, each checked line by line.
@@ -37,57 +46,67 @@ def simulate(
     """
     from p2ptrain.testing.simulation import PROFILES
     from p2ptrain.testing.simulation.campaign import Plan, run_campaign
+    from p2ptrain.testing.simulation.results import Results
 
     if profile not in PROFILES:
         known = ", ".join(sorted(PROFILES))
         raise ConfigError(f"there is no profile {profile!r}", do=f"choose one of {known}")
-    plan = Plan(seeds, first_seed, peers, steps, profile)
-    campaign = run_campaign(plan, processes=processes, say=progress)
-    if not campaign.good:
-        _tell_story(plan, campaign)
-    if as_json:
-        result_json(_facts(plan, campaign))
+    plan, began = Plan(seeds, first_seed, peers, steps, profile), time.monotonic()
+    if results is None:
+        sums = run_campaign(plan, processes=processes, say=progress)
+        facts = _facts(plan, sums, time.monotonic() - began)
     else:
-        result(_words(campaign))
-    if not campaign.good:
+        book = Results(results, plan)
+        sums = run_campaign(
+            plan, processes=processes, say=progress, known=book.known, keep=book.keep
+        )
+        facts = _facts(plan, sums, time.monotonic() - began)
+        book.end(facts)
+    if not sums.good:
+        _tell_story(plan, sums)
+    if as_json:
+        result_json(facts)
+    else:
+        result(_words(sums))
+    if not sums.good:
         raise typer.Exit(FAILED)
 
 
-def _tell_story(plan: Plan, campaign: Campaign) -> None:
+def _tell_story(plan: Plan, sums: Sums) -> None:
     from p2ptrain.testing.simulation import PROFILES
     from p2ptrain.testing.simulation.shrink import Case, shrink, transcript
 
-    first = campaign.failures[0]
+    first = sums.failures[0]
     progress(f"making seed {first.seed} smaller")
     small = shrink(Case(first.seed, plan.peers, plan.steps, PROFILES[plan.profile]))
     for line in transcript(small):
         progress(line)
 
 
-def _facts(plan: Plan, campaign: Campaign) -> dict[str, object]:
+def _facts(plan: Plan, sums: Sums, elapsed_s: float) -> dict[str, object]:
     return {
         "profile": plan.profile,
         "peers": plan.peers,
-        "seeds": campaign.seeds,
+        "seeds": sums.seeds,
         "first_seed": plan.first_seed,
-        "outer_steps": campaign.outer_steps,
-        "violations": campaign.violations,
-        "stuck": campaign.stuck,
-        "outer_steps_per_s": campaign.outer_steps_per_s,
-        "commits": campaign.commits,
-        "skips": campaign.skips,
-        "restarts": campaign.restarts,
-        "forks_proved": campaign.forks,
-        "virtual_s": campaign.virtual_s,
-        "elapsed_s": campaign.elapsed_s,
-        "cpu_s": campaign.cpu_s,
-        "failed_seeds": [report.seed for report in campaign.failures],
+        "outer_steps": sums.outer_steps,
+        "violations": sums.violations,
+        "stuck": sums.stuck,
+        "outer_steps_per_s": sums.outer_steps_per_s,
+        "commits": sums.commits,
+        "skips": sums.skips,
+        "restarts": sums.restarts,
+        "forks_proved": sums.forks,
+        "virtual_s": sums.virtual_s,
+        "elapsed_s": round(elapsed_s, 2),
+        "cpu_s": round(sums.cpu_s, 2),
+        "failed_seeds": [failure.seed for failure in sums.failures],
     }
 
 
-def _words(campaign: Campaign) -> str:
+def _words(sums: Sums) -> str:
     return (
-        f"{campaign.seeds} runs, {campaign.outer_steps} outer steps, {campaign.restarts} restarts: "
-        f"{campaign.violations} violations, {campaign.stuck} stuck, "
-        f"{campaign.outer_steps_per_s:g} outer steps a second of one core"
+        f"{sums.seeds} runs, {sums.outer_steps} outer steps, {sums.restarts} restarts: "
+        f"{sums.violations} violations, {sums.stuck} stuck, "
+        f"{sums.outer_steps_per_s:g} outer steps a second of one core"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from p2ptrain.testing.simulation.mutants import MUTANTS
 from tests.cli.conftest import Command
@@ -18,8 +19,8 @@ def test_good_runs_are_counted(p2ptrain: Command) -> None:
 
 
 def test_several_cores_find_what_one_finds(p2ptrain: Command) -> None:
-    options = ("simulate", "--seeds", "6", "--steps", "3", "--profile", "torn", "--json")
-    one, two = (json.loads(p2ptrain(*options, "--jobs", jobs).out) for jobs in ("1", "2"))
+    options = ("simulate", "--seeds", "24", "--steps", "2", "--profile", "torn", "--json")
+    one, two = (json.loads(p2ptrain(*options, "--processes", n).out) for n in ("1", "2"))
     for facts in (one, two):
         del facts["elapsed_s"], facts["cpu_s"], facts["outer_steps_per_s"]
     assert one == two
@@ -45,3 +46,59 @@ def test_a_profile_that_does_not_exist(p2ptrain: Command) -> None:
     outcome = p2ptrain("simulate", "--profile", "heaven")
     assert outcome.code == 2
     assert "chaos" in outcome.err
+
+
+CALM = (
+    "simulate",
+    "--first-seed",
+    "7",
+    "--steps",
+    "1",
+    "--peers",
+    "3",
+    "--profile",
+    "calm",
+    "--json",
+)
+
+
+def counts(line: str) -> dict[str, object]:
+    facts = json.loads(line)
+    return {name: facts[name] for name in ("seeds", "first_seed", "outer_steps", "violations")}
+
+
+def test_an_interrupted_campaign_goes_on_where_it_was(p2ptrain: Command, tmp_path: Path) -> None:
+    file = tmp_path / "calm.jsonl"
+    whole = p2ptrain(*CALM, "--seeds", "45", "--results", str(file)).out
+    plan, first, second, third, end = file.read_text().splitlines()
+    assert [json.loads(it)["batch"]["seeds"] for it in (first, second, third)] == [20, 20, 5]
+    assert counts(whole) == counts(end)
+
+    file.write_text("\n".join([plan, first.replace('"outer_steps": 20', '"outer_steps": 1000')]))
+    file.write_text(file.read_text() + "\n" + second[:30])
+    again = p2ptrain(*CALM, "--seeds", "45", "--results", str(file)).out
+    assert counts(again) == {**counts(whole), "outer_steps": 1025}
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [it["batch"]["first_seed"] for it in lines[1:4]] == [7, 27, 47]
+
+
+def test_results_of_another_campaign_are_not_gone_on_with(
+    p2ptrain: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "calm.jsonl"
+    p2ptrain(*CALM, "--seeds", "1", "--results", str(file))
+    outcome = p2ptrain(*CALM, "--seeds", "1", "--steps", "2", "--results", str(file))
+    assert outcome.code == 2
+    assert "another campaign" in outcome.err
+    file.write_text("no results\n")
+    assert p2ptrain(*CALM, "--results", str(file)).code == 2
+
+
+def test_failures_are_kept_and_told_again(p2ptrain: Command, tmp_path: Path) -> None:
+    options = ("--profile", "crashes", "--steps", "6", "--results", str(tmp_path / "crashes.jsonl"))
+    mutant = next(it for it in MUTANTS if it.name == "commit-without-bytes")
+    with mutant.planted():
+        first = p2ptrain("simulate", "--seeds", "2", "--first-seed", "5", *options)
+        again = p2ptrain("simulate", "--seeds", "2", "--first-seed", "5", *options)
+    assert (first.code, again.code) == (1, 1)
+    assert first.err == again.err

@@ -1,17 +1,26 @@
-"""Many seeds of one world, on one core or several, and what came of all of them together."""
+"""Many seeds of one world, on one core or several, and what came of all of them together.
+
+Seeds are run in batches, each in one process; what a batch amounts to does not depend on who ran
+it, and batches are summed in their order. So a campaign can be interrupted between two of them, and
+gone on with: see `results`.
+"""
 
 from __future__ import annotations
 
-import os
+import signal
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import Pool
 
-from p2ptrain.testing.simulation.run import SimReport, simulate
+from p2ptrain.testing.simulation.run import simulate
 
 FAILURES_KEPT = 20
+
+BATCH_SEEDS = 20
+"""Some seconds of work: what an interruption loses."""
 
 PROGRESS_S = 5.0
 
@@ -33,26 +42,51 @@ class Plan:
         options = f"--peers {self.peers} --steps {self.steps} --profile {self.profile}"
         return f"p2ptrain simulate --seeds 1 --first-seed {seed} {options}"
 
+    def batches(self) -> list[range]:
+        """The seeds of each batch."""
+        end = self.first_seed + self.seeds
+        starts = range(self.first_seed, end, BATCH_SEEDS)
+        return [range(start, min(start + BATCH_SEEDS, end)) for start in starts]
+
 
 @dataclass(frozen=True, slots=True)
-class Campaign:
-    """`violations` and `stuck` count seeds; `failures` are the first of them.
+class Failure:
+    seed: int
+    why: str
 
-    `forks` are runs that liars forked and in which it was proved who did it.
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What came of some seeds. `violations` and `stuck` count seeds; `failures` are the first of
+    them. `forks` are runs that liars forked and in which it was proved who did it.
     """
 
-    seeds: int
-    outer_steps: int
-    commits: int
-    skips: int
-    restarts: int
-    violations: int
-    stuck: int
-    forks: int
-    virtual_s: float
-    elapsed_s: float
-    cpu_s: float
-    failures: tuple[SimReport, ...]
+    seeds: int = 0
+    outer_steps: int = 0
+    commits: int = 0
+    skips: int = 0
+    restarts: int = 0
+    violations: int = 0
+    stuck: int = 0
+    forks: int = 0
+    virtual_s: float = 0.0
+    cpu_s: float = 0.0
+    failures: tuple[Failure, ...] = ()
+
+    def __add__(self, more: Sums) -> Sums:
+        return Sums(
+            self.seeds + more.seeds,
+            self.outer_steps + more.outer_steps,
+            self.commits + more.commits,
+            self.skips + more.skips,
+            self.restarts + more.restarts,
+            self.violations + more.violations,
+            self.stuck + more.stuck,
+            self.forks + more.forks,
+            round(self.virtual_s + more.virtual_s, 1),
+            round(self.cpu_s + more.cpu_s, 3),
+            (*self.failures, *more.failures)[:FAILURES_KEPT],
+        )
 
     @property
     def good(self) -> bool:
@@ -64,53 +98,80 @@ class Campaign:
         return round(self.outer_steps / max(self.cpu_s, 1e-9), 1)
 
 
-def run_campaign(plan: Plan, *, processes: int = 1, say: Say = lambda text: None) -> Campaign:
-    """Run all seeds. `say` hears of progress, and of each failing seed and how to replay it."""
+Known = Mapping[range, Sums]
+"""Batches that have been run before."""
+
+Keep = Callable[[range, Sums], None]
+"""keep(seeds, sums): a batch is done."""
+
+
+def run_campaign(
+    plan: Plan,
+    *,
+    processes: int = 1,
+    say: Say = lambda text: None,
+    known: Known | None = None,
+    keep: Keep = lambda seeds, sums: None,
+) -> Sums:
+    """Run all batches that are not `known`. `say` hears of progress, and of each failing seed and
+    how to replay it. Whatever `processes` is, the sums are the same, CPU time apart.
+    """
     assert processes >= 1
-    numbers = range(plan.first_seed, plan.first_seed + plan.seeds)
-    one = partial(simulate, peers=plan.peers, steps=plan.steps, profile=plan.profile)
-    started, cpu_before = time.monotonic(), _cpu_s()
-    if processes == 1:
-        reports = _followed(plan, map(one, numbers), say)
-    else:
-        with ProcessPoolExecutor(processes) as pool:
-            reports = _followed(plan, pool.map(one, numbers, chunksize=4), say)
-    return _summed(reports, time.monotonic() - started, _cpu_s() - cpu_before)
-
-
-def _cpu_s() -> float:
-    """What this process and the children that it has waited for have used."""
-    return sum(os.times()[:4])
-
-
-def _followed(plan: Plan, reports: Iterable[SimReport], say: Say) -> list[SimReport]:
-    kept: list[SimReport] = []
+    done = known or {}
+    missing = [seeds for seeds in plan.batches() if seeds not in done]
+    total = Sums()
     spoken = time.monotonic()
-    for report in reports:
-        kept.append(report)
-        if not report.good:
-            why = "; ".join(report.violations[:3]) or report.stuck
-            say(f"seed {report.seed} failed: {why}\n  replay: {plan.replay(report.seed)}")
-        if time.monotonic() - spoken > PROGRESS_S:
-            spoken = time.monotonic()
-            failed = sum(not it.good for it in kept)
-            say(f"{len(kept)} of {plan.seeds} seeds, {failed} failed")
-    return kept
+    with _mapping(processes) as map_in_order:
+        fresh = iter(map_in_order(partial(run_batch, plan), missing))
+        for seeds in plan.batches():
+            sums = done.get(seeds)
+            if sums is None:
+                sums = next(fresh)
+                keep(seeds, sums)
+            total += sums
+            for failure in sums.failures:
+                replay = plan.replay(failure.seed)
+                say(f"seed {failure.seed} failed: {failure.why}\n  replay: {replay}")
+            if time.monotonic() - spoken > PROGRESS_S:
+                spoken = time.monotonic()
+                say(f"{total.seeds} of {plan.seeds} seeds, {total.violations + total.stuck} failed")
+    return total
 
 
-def _summed(reports: list[SimReport], elapsed_s: float, cpu_s: float) -> Campaign:
-    failures = [report for report in reports if not report.good]
-    return Campaign(
-        seeds=len(reports),
-        outer_steps=sum(it.outer_steps for it in reports),
-        commits=sum(it.commits for it in reports),
-        skips=sum(it.skips for it in reports),
-        restarts=sum(it.restarts for it in reports),
-        violations=sum(bool(it.violations) for it in reports),
-        stuck=sum(bool(it.stuck) for it in reports),
-        forks=sum(len(it.forks) for it in reports),
-        virtual_s=round(sum(it.virtual_s for it in reports), 1),
-        elapsed_s=round(elapsed_s, 2),
-        cpu_s=round(cpu_s, 2),
-        failures=tuple(failures[:FAILURES_KEPT]),
-    )
+Mapper = Callable[[Callable[[range], Sums], list[range]], Iterable[Sums]]
+
+
+@contextmanager
+def _mapping(processes: int) -> Iterator[Mapper]:
+    """`map`, in this process or in several, which end with an interruption of this one."""
+    if processes == 1:
+        yield map
+        return
+    with Pool(processes, initializer=_leave_interrupts_to_the_parent) as pool:
+        yield pool.imap
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def run_batch(plan: Plan, seeds: range) -> Sums:
+    """These seeds one after another, in this process."""
+    total = Sums()
+    began = time.process_time()
+    for seed in seeds:
+        it = simulate(seed, peers=plan.peers, steps=plan.steps, profile=plan.profile)
+        why = "; ".join(it.violations[:3]) or it.stuck
+        total += Sums(
+            seeds=1,
+            outer_steps=it.outer_steps,
+            commits=it.commits,
+            skips=it.skips,
+            restarts=it.restarts,
+            violations=bool(it.violations),
+            stuck=bool(it.stuck),
+            forks=len(it.forks),
+            virtual_s=it.virtual_s,
+            failures=() if it.good else (Failure(seed, why),),
+        )
+    return total + Sums(cpu_s=time.process_time() - began)
