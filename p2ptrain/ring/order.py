@@ -1,0 +1,166 @@
+"""In which order peers stand in the ring, from the rates of the paths between them: pure.
+
+A ring is as fast as its slowest edge, so the best order has the fastest slowest edge (of equals,
+any will do: the sum of the others does not matter). Up to EXACT_MAX peers the search is exact;
+above, it is bounded in steps. Rates are of pairs, the slower of the two directions; what was never
+measured has the rate that the caller assumes, and a pair neither end of which can be dialled has 0.
+
+It measures nothing, and does not know what the order is for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from p2ptrain.ids import PeerId
+
+EXACT_MAX = 9
+"""The exact search looks at subsets: 2⁸ of them with 9 peers, each with 8 ends."""
+
+BETTER_BY = 1.2
+"""Hysteresis: measured rates vary by some tens of per cent from one reduce to the next, and a
+changed order costs new connections."""
+
+_TRIES_MAX = 40_000
+"""Steps of the search above EXACT_MAX: with 200 peers it ends within half a second."""
+_STARTS = 8
+"""From how many peers a circle is looked for, before there is taken to be none."""
+
+Rates = Mapping[tuple[PeerId, PeerId], float]
+"""Bytes per second by pair, the smaller name first; 0 where no connection can be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    peers: tuple[PeerId, ...]
+    slowest: float
+    """The rate of its slowest edge; infinite when there is no edge."""
+    reason: str
+
+
+def best_order(
+    peers: Sequence[PeerId], rates: Rates, *, assumed: float, current: Sequence[PeerId] = ()
+) -> Order:
+    """`peers` in the order with the fastest slowest edge, beginning with the smallest name.
+
+    `assumed` is the rate of pairs that `rates` does not have. `current` stays unless another order
+    is BETTER_BY times as fast.
+    """
+    names = sorted(set(peers))
+    matrix = [
+        [rates.get((min(a, b), max(a, b)), assumed) if a != b else 0.0 for b in names]
+        for a in names
+    ]
+    if len(names) <= 3:
+        found = list(range(len(names)))
+    elif len(names) <= EXACT_MAX:
+        found = _exact(matrix)
+    else:
+        found = _searched(matrix)
+    slowest = _slowest(matrix, found)
+    kept = [names.index(peer) for peer in current if peer in names]
+    if len(kept) == len(names) > 0:
+        standing = _slowest(matrix, kept)
+        if slowest < BETTER_BY * standing or slowest == standing:
+            return Order(tuple(current), standing, "no order is much faster than the present one")
+    return Order(tuple(names[at] for at in found), slowest, "its slowest edge is the fastest known")
+
+
+def _slowest(matrix: list[list[float]], order: list[int]) -> float:
+    if len(order) < 2:
+        return float("inf")
+    return min(matrix[a][b] for a, b in pairwise([*order, order[0]]))
+
+
+def _exact(matrix: list[list[float]]) -> list[int]:
+    """The widest Hamiltonian circle: over subsets, the best slowest edge of a path that starts at
+    0, visits the subset and ends at each of its members.
+    """
+    count = len(matrix)
+    full = (1 << count) - 1
+    best: dict[tuple[int, int], tuple[float, int]] = {(1, 0): (float("inf"), -1)}
+    for visited in range(1, full + 1, 2):
+        for end in range(count):
+            reached = best.get((visited, end))
+            if reached is None:
+                continue
+            for after in range(1, count):
+                if not visited >> after & 1:
+                    key = visited | 1 << after, after
+                    width = min(reached[0], matrix[end][after])
+                    if key not in best or width > best[key][0]:
+                        best[key] = width, end
+    end = max(range(1, count), key=lambda at: min(best[full, at][0], matrix[at][0]))
+    order, visited = [], full
+    while end >= 0:
+        order.append(end)
+        before = best[visited, end][1]
+        visited, end = visited ^ 1 << end, before
+    return order[::-1]
+
+
+def _searched(matrix: list[list[float]]) -> list[int]:
+    """The largest threshold at which a circle of edges at least so fast is found, by bisection over
+    the rates that there are.
+    """
+    count = len(matrix)
+    rates = sorted({matrix[a][b] for a in range(count) for b in range(a)})
+    # Each peer has two edges in any circle, so that none is better than the least second best.
+    bound = min(sorted(row)[-2] for row in matrix)
+    found, low, high = list(range(count)), 0, sum(rate <= bound for rate in rates) - 1
+    tries = _TRIES_MAX // max(1, high.bit_length() + 1)
+    while low <= high:
+        middle = (low + high) // 2
+        circle = _circle(matrix, rates[middle], tries)
+        if circle is None:
+            high = middle - 1
+        else:
+            found, low = circle, middle + 1
+            while low <= high and rates[low] <= _slowest(matrix, found):
+                low += 1
+    return found
+
+
+def _circle(matrix: list[list[float]], least: float, tries: int) -> list[int] | None:
+    """A circle through all peers over edges of at least `least`, if `tries` steps find one."""
+    count = len(matrix)
+    near = [[b for b in range(count) if b != a and matrix[a][b] >= least] for a in range(count)]
+    degree = [len(each) for each in near]
+    if min(degree) < 2:
+        return None
+    for each in near:
+        each.sort(key=lambda at: (degree[at], at))  # the hard ones first
+    starts = sorted(range(count), key=lambda at: (degree[at], at))[:_STARTS]
+    for start in starts:
+        found = _rotated(near, start, tries // len(starts))
+        if found is not None:
+            return found
+    return None
+
+
+def _rotated(near: list[list[int]], start: int, tries: int) -> list[int] | None:
+    """Pósa's rotations: a path grows at its end; where it cannot, an edge from its end back into it
+    turns the rest of it round, which gives it another end.
+    """
+    draw = random.Random(start)  # a fixed seed: everybody finds the same
+    path, place = [start], {start: 0}
+    for _ in range(tries):
+        end = path[-1]
+        fresh = next((at for at in near[end] if at not in place), None)
+        if fresh is not None:
+            place[fresh] = len(path)
+            path.append(fresh)
+            continue
+        if len(path) == len(near) and start in near[end]:
+            return path
+        choices = [place[at] for at in near[end] if place[at] < len(path) - 2]
+        if not choices:
+            return None
+        pivot = draw.choice(choices)
+        path[pivot + 1 :] = path[:pivot:-1]
+        for index in range(pivot + 1, len(path)):
+            place[path[index]] = index
+    return None

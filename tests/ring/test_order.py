@@ -1,0 +1,127 @@
+"""The order is the best that brute force finds, or near it, soon, and it does not flutter."""
+
+from __future__ import annotations
+
+import random
+import time
+from itertools import pairwise, permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ring.order import BETTER_BY, Order, Rates, _exact, _searched, _slowest, best_order
+
+
+def named(count: int) -> list[PeerId]:
+    return [PeerId(f"peer-{number:03}") for number in range(count)]
+
+
+def random_rates(count: int, seed: int) -> dict[tuple[PeerId, PeerId], float]:
+    """Like paths between sites: far ones are slow, and a few are much slower."""
+    draw = random.Random(seed)
+    names = named(count)
+    at = {name: (draw.random(), draw.random()) for name in names}
+    rates = {}
+    for i, a in enumerate(names):
+        for b in names[i + 1 :]:
+            far = abs(at[a][0] - at[b][0]) + abs(at[a][1] - at[b][1])
+            rates[a, b] = (
+                draw.uniform(0.5, 1.5) / (0.05 + far) * (0.1 if draw.random() < 0.1 else 1)
+            )
+    return rates
+
+
+def slowest_edge(order: tuple[PeerId, ...], rates: Rates, assumed: float = 0.0) -> float:
+    return min(rates.get((min(a, b), max(a, b)), assumed) for a, b in pairwise([*order, order[0]]))
+
+
+def matrix_of(names: list[PeerId], rates: Rates) -> list[list[float]]:
+    return [[0.0 if a == b else rates[min(a, b), max(a, b)] for b in names] for a in names]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("seed", range(5))
+def test_up_to_nine_the_order_is_that_of_brute_force(count: int, seed: int) -> None:
+    names, rates = named(count), random_rates(count, seed)
+    found = best_order(names, rates, assumed=0.0)
+    brute = max(slowest_edge((names[0], *rest), rates) for rest in permutations(names[1:]))
+    assert sorted(found.peers) == names
+    assert found.slowest == slowest_edge(found.peers, rates) == brute
+
+
+@pytest.mark.parametrize("count", [8, 9, 10, 11])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_heuristic_is_within_a_twentieth_of_the_exact(count: int, seed: int) -> None:
+    names = named(count)
+    matrix = matrix_of(names, random_rates(count, 100 + seed))
+    best, near = _slowest(matrix, _exact(matrix)), _slowest(matrix, _searched(matrix))
+    assert 0.95 * best <= near <= best
+
+
+def test_two_hundred_peers_are_ordered_within_a_second() -> None:
+    names, rates = named(200), random_rates(200, 1)
+    begun = time.process_time()
+    found = best_order(names, rates, assumed=0.0)
+    assert time.process_time() - begun < 1.0
+    assert sorted(found.peers) == names
+    matrix = matrix_of(names, rates)
+    assert found.slowest >= 0.5 * min(sorted(row)[-2] for row in matrix)
+
+
+def test_one_bad_link_is_left_out() -> None:
+    names = named(4)
+    rates = {(names[0], names[1]): 1.0, (names[2], names[3]): 2.0}
+    found = best_order(names, rates, assumed=10.0)
+    assert found.slowest == 10.0
+    assert found.peers in (
+        (names[0], *middle, names[at])
+        for middle, at in (((names[2], names[1]), 3), ((names[3], names[1]), 2))
+    )
+
+
+def test_pairs_that_cannot_connect_are_avoided_where_that_can_be() -> None:
+    """Peers 0, 1 and 2 cannot be dialled: no two of them stand side by side."""
+    names = named(6)
+    rates = {(names[a], names[b]): 0.0 for a in range(3) for b in range(a + 1, 3)}
+    found = best_order(names, rates, assumed=5.0)
+    assert found.slowest == 5.0
+    impossible = best_order(names[:5], rates, assumed=5.0)
+    assert impossible.slowest == 0.0
+
+
+def test_the_present_order_stays_unless_another_is_much_faster() -> None:
+    names = named(4)
+    present = (names[0], names[1], names[2], names[3])
+    rates = {(names[1], names[2]): 10.0 / BETTER_BY * 1.01}
+    kept = best_order(names, rates, assumed=10.0, current=present)
+    assert kept.peers == present
+    rates = {(names[1], names[2]): 10.0 / BETTER_BY * 0.99}
+    left = best_order(names, rates, assumed=10.0, current=present)
+    assert left.peers != present
+    assert left.slowest == 10.0
+
+
+def test_a_present_order_of_other_peers_does_not_bind() -> None:
+    names = named(4)
+    found = best_order(names, {}, assumed=1.0, current=[names[2], names[1], names[0]])
+    assert sorted(found.peers) == names
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_ring_without_an_edge_has_no_slowest(count: int) -> None:
+    assert best_order(named(count), {}, assumed=1.0) == Order(
+        tuple(named(count)), float("inf"), "its slowest edge is the fastest known"
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 14), st.integers(0, 1000), st.randoms())
+def test_everybody_finds_the_same_whatever_order_they_heard_of_the_others(
+    count: int, seed: int, shuffle: random.Random
+) -> None:
+    names, rates = named(count), random_rates(count, seed)
+    shuffled = list(names)
+    shuffle.shuffle(shuffled)
+    assert best_order(shuffled, rates, assumed=1.0) == best_order(names, rates, assumed=1.0)
