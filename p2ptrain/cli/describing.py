@@ -39,6 +39,7 @@ def run_lines(run: Run) -> list[str]:
     model, inner, outer, data = manifest.model, manifest.inner, manifest.outer, manifest.data
     parameters = parameter_count(model)
     created = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.created_unix))
+    secrecy = "over TLS" if manifest.encrypted else "NOT ENCRYPTED: for a private network only"
     lease_tokens = inner.steps * data.block_tokens
     return [
         f"run       {manifest.name} ({run.id})",
@@ -53,6 +54,6 @@ def run_lines(run: Run) -> list[str]:
         f"outer     {outer.steps} steps of {lease_tokens} tokens a peer, "
         f"learning rate {outer.lr:g}, momentum {outer.momentum:g}",
         f"exchange  about {size(2 * parameters)} up and down for each peer and outer step "
-        f"({manifest.codec.name}, blocks of {manifest.codec.block})",
+        f"({manifest.codec.name}, blocks of {manifest.codec.block}), {secrecy}",
         f"quorum    {manifest.policy.quorum}; at least {manifest.policy.participants_min} trainers",
     ]

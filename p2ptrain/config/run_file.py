@@ -108,6 +108,7 @@ class PolicySection(Section):
     snapshot_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     evaluate_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     chunk_bytes: Annotated[int, Field(ge=4096, le=4_194_304)] = 4_194_304
+    encryption: Literal["tls", "none"] = "tls"
 
 
 class RunFile(Section):

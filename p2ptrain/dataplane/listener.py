@@ -67,7 +67,8 @@ class ListenerStatistics:
 class Listener:
     """Serves the data plane at `host`:`port` (0: any free port) while its `with` block lasts.
 
-    `allowed(peer)` is asked for every connection, in that connection's thread.
+    `allowed(peer)` is asked for every connection, in that connection's thread. Not `encrypted`, TLS
+    only shows who is who, and ends before a handler begins.
 
     Raises (when made):
         ConfigError: the address cannot be bound.
@@ -80,8 +81,10 @@ class Listener:
         port: int,
         *,
         allowed: Callable[[PeerId], bool],
+        encrypted: bool = True,
         bounds: Bounds | None = None,
     ) -> None:
+        self._encrypted = encrypted
         self._bounds = bounds or Bounds()
         self._gate = Gate(credentials, allowed)
         self._strangers = Strangers(self._bounds.strangers_max)
@@ -236,6 +239,8 @@ class Listener:
             with self._lock:
                 handler = self._handlers.get(str(hello["purpose"]))
             answer_hello(connection, "" if handler else "this purpose is not served here")
+            if not self._encrypted:
+                connection.leave_encryption()
         except (RemoteProtocolError, PeerError):
             handler = None
         if handler is None:

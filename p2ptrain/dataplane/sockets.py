@@ -173,6 +173,12 @@ class PeerSocket:
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
+    def leave_encryption(self) -> None:
+        """Go on without TLS, for bulk data on a private network. Who the peer is was proven."""
+        assert isinstance(self._sock, TlsSocket)
+        self._sock.leave_encryption()
+        self._in_records = False
+
     def fileno(self) -> int:
         return self._sock.fileno()
 

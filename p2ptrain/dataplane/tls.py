@@ -84,11 +84,13 @@ def dial(
     hello: Mapping[str, object],
     *,
     deadline_s: float,
+    encrypted: bool = True,
 ) -> PeerSocket:
     """Connect to `endpoint`, prove who is who, and have `hello` accepted. Blocks: use a thread.
 
     `hello["purpose"]` names the handler. What is left of `deadline_s` stays the socket's deadline
-    until `set_deadline`.
+    until `set_deadline`. Not `encrypted`, which both ends must mean, TLS ends when the hello has
+    been answered.
 
     Raises:
         PeerUnreachable: nobody answers there, or the peer refuses us (with its reason).
@@ -103,6 +105,8 @@ def dial(
         secured = _handshake(credentials, endpoint, sock, ends)
         connection = PeerSocket(secured, peer, deadline_s=ends - time.monotonic())
         _introduce(connection, hello)
+        if not encrypted:
+            connection.leave_encryption()
         on_failure.pop_all()
     return connection
 

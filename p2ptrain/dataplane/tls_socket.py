@@ -5,6 +5,9 @@ each that it reads; moving bulk data so costs a quarter more CPU than with recor
 one call moves as many as are there. The handshake and the records are the same OpenSSL's.
 
 It raises what an SSLSocket raises, all of it OSError. It knows no peers.
+
+On a private network `leave_encryption` ends TLS once it has shown who is who: the same connection
+then carries bare bytes.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ class TlsSocket:
         """Records that the socket has yet to take."""
         self._pending_of = 0
         """How many of the caller's bytes they hold."""
+        self._clear = False
+        self._ahead = memoryview(b"")
+        """Bare bytes that came together with the last record."""
 
     def do_handshake(self) -> None:
         """Raises OSError, TimeoutError included."""
@@ -53,6 +59,8 @@ class TlsSocket:
         """Raises BlockingIOError until all of `data`, up to SEND_BYTES_MAX, has gone: call it again
         with the same.
         """
+        if self._clear:
+            return self._sock.send(data)
         if not self._pending:
             self._pending_of = self._tls.write(data[:SEND_BYTES_MAX])
         self._flush()
@@ -60,6 +68,8 @@ class TlsSocket:
 
     def recv_into(self, view: memoryview) -> int:
         """What has been decrypted, or 0 at the end of the stream."""
+        if self._clear:
+            return self._receive_clear(view)
         received = 0
         while received < len(view):
             try:
@@ -76,6 +86,14 @@ class TlsSocket:
                 break
             received += int(count)
         return received
+
+    def leave_encryption(self) -> None:
+        """From now on nothing is encrypted. Both ends do it after the same message, which the end
+        that dialled received.
+        """
+        assert not self._pending
+        self._clear = True
+        self._ahead = memoryview(self._incoming.read())
 
     def certificate_der(self) -> bytes:
         """The peer's, or nothing."""
@@ -95,6 +113,14 @@ class TlsSocket:
 
     def close(self) -> None:
         self._sock.close()
+
+    def _receive_clear(self, view: memoryview) -> int:
+        if not self._ahead:
+            return self._sock.recv_into(view)
+        count = min(len(view), len(self._ahead))
+        view[:count] = self._ahead[:count]
+        self._ahead = self._ahead[count:]
+        return count
 
     def _shaken(self) -> bool:
         try:

@@ -36,6 +36,11 @@ from p2ptrain.trainer.shapes import layout_of
 EVENTS_MAX = 4096
 """Reports of a thousand peers with room for bursts; own events wait, those of peers are dropped."""
 
+PLAINTEXT = (
+    "bulk data is NOT ENCRYPTED, as the run's manifest says: whoever is on the path between "
+    "members can read and change it"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -76,7 +81,13 @@ async def assembled(
         store = stack.enter_context(Store(home.store, disk=disk, chunk_bytes=chunk_bytes))
         store.head()  # Read here so that damage is told now, and not when it is first needed.
         listener = stack.enter_context(
-            Listener(credentials, config.data_host, config.data_port, allowed=admission.admits)
+            Listener(
+                credentials,
+                config.data_host,
+                config.data_port,
+                allowed=admission.admits,
+                encrypted=run.manifest.encrypted,
+            )
         )
         limit = config.limit_up_bytes_per_s
         uplink = TokenBucket(limit) if limit else None
@@ -124,6 +135,9 @@ async def assembled(
             events=send,
             incarnation=incarnation,
         )
+        if not run.manifest.encrypted:
+            parts.standing.warnings["encryption"] = PLAINTEXT
+            journal.write("plaintext", what=PLAINTEXT)
         yield Made(parts, run, receive)
 
 

@@ -108,7 +108,13 @@ def _dial(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
     endpoint = parts.peers.endpoint(peer)
     if endpoint is None:
         raise PeerUnreachable("it has not said where its data plane listens", peer=peer)
-    connection = dial(parts.credentials, endpoint, key.to_hello(), deadline_s=DIAL_S)
+    connection = dial(
+        parts.credentials,
+        endpoint,
+        key.to_hello(),
+        deadline_s=DIAL_S,
+        encrypted=parts.manifest.encrypted,
+    )
     edges.open[peer, key.stream] = connection
 
 

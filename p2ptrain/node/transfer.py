@@ -195,4 +195,10 @@ def sources(parts: Parts) -> list[Endpoint]:
 
 
 def _dial(parts: Parts, endpoint: Endpoint) -> SecureSocket:
-    return dial(parts.credentials, endpoint, {"purpose": PURPOSE}, deadline_s=DIAL_S)
+    return dial(
+        parts.credentials,
+        endpoint,
+        {"purpose": PURPOSE},
+        deadline_s=DIAL_S,
+        encrypted=parts.manifest.encrypted,
+    )

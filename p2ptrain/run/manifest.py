@@ -56,6 +56,7 @@ Quorum = Literal["majority", "two-thirds"]
 QuorumLoss = Literal["wait"]
 CodecName = Literal["fp32", "fp16", "int8", "int4"]
 Admission = Literal["open", "allowlist"]
+Encryption = Literal["tls", "none"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
@@ -113,7 +114,8 @@ class CodecSpec:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How members decide. `snapshot_every` and `evaluate_every` count outer steps; `chunk_bytes` is
-    how updates and snapshots are cut, so that all peers name them alike.
+    how updates and snapshots are cut, so that all peers name them alike. `encryption` is of bulk
+    data; "none" is for a private network that all members trust.
     """
 
     quorum: Quorum
@@ -126,10 +128,12 @@ class Policy:
     snapshot_every: int
     evaluate_every: int
     chunk_bytes: int
+    encryption: Encryption = "tls"
 
     def __post_init__(self) -> None:
         _require(self.quorum in get_args(Quorum), "policy.quorum", self.quorum)
         _require(self.quorum_loss in get_args(QuorumLoss), "policy.quorum_loss", self.quorum_loss)
+        _require(self.encryption in get_args(Encryption), "policy.encryption", self.encryption)
         for name in ("grace_s", "patience_s"):
             _require(0 <= getattr(self, name) <= SECONDS_MAX, f"policy.{name}", getattr(self, name))
         _require(
@@ -184,6 +188,11 @@ class RunManifest:
         _require(self.inner.steps <= self.data.train_blocks, "inner.steps", self.inner.steps)
         block_tokens = self.inner.batch_sequences * self.model.sequence
         _require(block_tokens == self.data.block_tokens, "data.block_tokens", block_tokens)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether bulk data between peers is."""
+        return self.policy.encryption == "tls"
 
     @property
     def blocks_per_lease(self) -> int:

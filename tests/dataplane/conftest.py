@@ -58,10 +58,14 @@ _opened: list[PeerSocket] = []
 
 
 def connect(
-    credentials: Credentials, endpoint: Endpoint, hello: Mapping[str, object]
+    credentials: Credentials,
+    endpoint: Endpoint,
+    hello: Mapping[str, object],
+    *,
+    encrypted: bool = True,
 ) -> PeerSocket:
     """Dial; the connection is closed at the end of the test."""
-    connection = dial(credentials, endpoint, hello, deadline_s=DEADLINE_S)
+    connection = dial(credentials, endpoint, hello, deadline_s=DEADLINE_S, encrypted=encrypted)
     _opened.append(connection)
     return connection
 
@@ -82,13 +86,17 @@ def listening(server: Credentials, client: Credentials, echo: Echo) -> Iterator[
     with ExitStack() as stack:
 
         def make(
-            allowed: Callable[[PeerId], bool] = lambda peer: True, **bounds: float
+            allowed: Callable[[PeerId], bool] = lambda peer: True,
+            *,
+            encrypted: bool = True,
+            **bounds: float,
         ) -> tuple[Listener, Endpoint]:
             listener = Listener(
                 server,
                 "127.0.0.1",
                 0,
                 allowed=allowed,
+                encrypted=encrypted,
                 bounds=Bounds(**bounds),  # type: ignore[arg-type]
             )
             stack.enter_context(listener)

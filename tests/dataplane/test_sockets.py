@@ -1,4 +1,4 @@
-"""One conformance suite for SecureSocket, run on the TLS one and on the plain pair."""
+"""One conformance suite for SecureSocket: TLS, TLS that has ended, and the plain pair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Pair = tuple[PeerSocket, PeerSocket]
 Background = Callable[[Callable[[], object]], Callable[[], object]]
 
 
-@pytest.fixture(params=["plain", "tls"])
+@pytest.fixture(params=["plain", "tls", "unencrypted"])
 def pair(
     request: pytest.FixtureRequest,
     server: Credentials,
@@ -38,7 +38,8 @@ def pair(
         right.close()
         return
     listening = request.getfixturevalue("listening")
-    listener, endpoint = listening()
+    encrypted = request.param == "tls"
+    listener, endpoint = listening(encrypted=encrypted)
     arrived: list[PeerSocket] = []
     there = threading.Event()
 
@@ -48,7 +49,7 @@ def pair(
         connection.ended.wait()
 
     listener.handle("keep", keep)
-    left = connect(client, endpoint, {"purpose": "keep"})
+    left = connect(client, endpoint, {"purpose": "keep"}, encrypted=encrypted)
     assert there.wait(5)
     yield left, arrived[0]
     left.close()

@@ -107,3 +107,21 @@ def test_a_peer_that_wants_answers_without_end_gets_none(pair: Pair) -> None:
     right._outgoing.write(bytes(RECORDS_BYTES + 1))
     with pytest.raises(ConnectionAbortedError):
         right.recv_into(memoryview(bytearray(10)))
+
+
+def test_after_tls_has_ended_bare_bytes_follow_even_those_that_came_with_the_last_record(
+    pair: Pair,
+) -> None:
+    left, right = pair
+    left.send(memoryview(b"the last of it"))
+    left.leave_encryption()
+    assert left.send(memoryview(b"in clear, in view")) == 17
+    scratch = memoryview(bytearray(14))
+    assert right.recv_into(scratch) == 14
+    assert scratch == b"the last of it"
+    right.leave_encryption()
+    left.send(memoryview(b" of all"))
+    arrived, few = bytearray(), memoryview(bytearray(5))
+    while len(arrived) < 24:
+        arrived += few[: right.recv_into(few)]
+    assert arrived == b"in clear, in view of all"

@@ -14,9 +14,11 @@ from p2ptrain.node import assembly
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import assembled, outward_host
 from p2ptrain.node.home import Home
+from p2ptrain.node.status import status
 from p2ptrain.observe.journal import Journal
+from p2ptrain.observe.status import status_lines
 from p2ptrain.run import Run
-from p2ptrain.testing.published import manifest_of, publish
+from p2ptrain.testing.published import manifest_of, policy, publish
 from tests.node.rig import PaperNetwork, rig
 
 LAN, PUBLIC, V6 = "/ip4/192.168.1.7/tcp/1", "/ip4/203.0.113.7/tcp/1", "/ip6/2001:db8::7/tcp/1"
@@ -95,3 +97,13 @@ async def test_a_seed_has_no_arena_and_a_trainer_shares_theta_with_it(tmp_path: 
         assert r.parts.arena is not None
         r.parts.outer.vectors.theta[3] = 7.0
         assert r.parts.arena.theta[3] == 7.0
+
+
+async def test_a_run_without_encryption_says_so_loudly(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=policy(encryption="none")) as r:
+        assert "NOT ENCRYPTED" in r.parts.standing.warnings["encryption"]
+        assert len(r.said("plaintext")) == 1
+        assert "NOT ENCRYPTED" in "\n".join(status_lines(await status(r.parts)))
+    async with rig(tmp_path / "other", rules=policy()) as r:
+        assert "encryption" not in r.parts.standing.warnings
+        assert r.said("plaintext") == []

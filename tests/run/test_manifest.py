@@ -46,6 +46,7 @@ def test_the_manifest_says_what_the_file_said(run_file: RunFile, manifest: RunMa
     assert manifest.blocks_per_lease == run_file.inner.steps
     assert manifest.data.block_tokens == run_file.inner.batch_sequences * run_file.model.sequence
     assert manifest.policy.quorum == "majority"
+    assert manifest.encrypted
     assert (manifest.codec.name, manifest.codec.block) == ("int8", 256)
     assert (manifest.genesis, manifest.layout) == (MADE.genesis, MADE.layout)
 
@@ -112,6 +113,7 @@ HOSTILE: list[tuple[str, Any]] = [
     ("codec.block", 1),
     ("policy.quorum", "all"),
     ("policy.grace_s", 1e18),
+    ("policy.encryption", "rot13"),
     ("policy.round_timeout_s", 0.0),
     ("policy.attempts_max", 0),
     ("policy.snapshot_every", 0),
