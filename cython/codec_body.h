@@ -20,7 +20,9 @@ INLINE p2p_outcome NAME(dequantise_blocks)(const uint8_t *payload, p2p_f32 *out,
         if (!NAME(fine)(from, n))
             return (p2p_outcome){P2P_BAD_SCALE, b};
         p2p_f32 *to = out + b * block;
-        EACH_DELTA(from, n, to[i] = delta;);
+#define STORE(L) L##_put(to + i, delta)
+        EACH_DELTA(from, n, STORE);
+#undef STORE
     }
     return fine;
 }
@@ -29,7 +31,9 @@ INLINE p2p_outcome NAME(dequantise_blocks)(const uint8_t *payload, p2p_f32 *out,
 INLINE int NAME(keep_residual)(const float *sum, float divisor, const uint8_t *out,
                                p2p_f32 *residual_out, int n)
 {
-    EACH_DELTA(out, n, residual_out[i] = sum[i] - divisor * delta;);
+#define KEEP(L) L##_put(residual_out + i, L##_get(sum + i) - divisor * delta)
+    EACH_DELTA(out, n, KEEP);
+#undef KEEP
     return VARIANT_NAME(amax_bits)(residual_out, n) <= bits_of(P2P_AMAX_MAX);
 }
 
@@ -39,12 +43,14 @@ INLINE int NAME(settle)(float *sum, const p2p_share *share, float divisor, int64
                         int n)
 {
     float mean[P2P_BLOCK_MAX];
+#define ADD_RESIDUAL(L) L##_put(sum + i, L##_get(sum + i) + L##_get(share->residual + at + i))
+#define DIVIDE(L) L##_put(mean + i, L##_get(sum + i) / divisor)
     if (share->residual)
-        for (int i = 0; i < n; i++)
-            sum[i] = sum[i] + share->residual[at + i];
+        EACH(n, ADD_RESIDUAL);
     if (divisor != 1.0f)
-        for (int i = 0; i < n; i++)
-            mean[i] = sum[i] / divisor;
+        EACH(n, DIVIDE);
+#undef ADD_RESIDUAL
+#undef DIVIDE
     if (!NAME(put)(divisor != 1.0f ? mean : sum, out, n))
         return 0;
     return !share->residual_out ||
@@ -54,11 +60,12 @@ INLINE int NAME(settle)(float *sum, const p2p_share *share, float divisor, int64
 INLINE p2p_outcome NAME(difference_blocks)(const p2p_share *share, int64_t first, int64_t last,
                                            int block, int n)
 {
-    float sum[P2P_BLOCK_MAX];
+    float sum[P2P_BLOCK_MAX], weight = share->weight;
     for (int64_t b = first; b < last; b++) {
         const p2p_f32 *t = share->theta + b * block, *l = share->local + b * block;
-        for (int i = 0; i < n; i++)
-            sum[i] = share->weight * (t[i] - l[i]);
+#define SUM(L) L##_put(sum + i, weight * (L##_get(t + i) - L##_get(l + i)))
+        EACH(n, SUM);
+#undef SUM
         if (!NAME(settle)(sum, share, 1.0f, b * block, share->out + b * BLOCK_BYTES(block), n))
             return (p2p_outcome){P2P_NOT_FINITE, b};
     }
@@ -74,7 +81,9 @@ INLINE p2p_outcome NAME(add_blocks)(const p2p_share *share, int64_t first, int64
         if (!NAME(fine)(from, n))
             return (p2p_outcome){P2P_BAD_SCALE, b};
         const p2p_f32 *t = share->theta + b * block, *l = share->local + b * block;
-        EACH_DELTA(from, n, float own = weight * (t[i] - l[i]); sum[i] = delta + own;);
+#define SUM(L) L##_put(sum + i, delta + weight * (L##_get(t + i) - L##_get(l + i)))
+        EACH_DELTA(from, n, SUM);
+#undef SUM
         if (!NAME(settle)(sum, share, share->divisor, b * block,
                           share->out + b * BLOCK_BYTES(block), n))
             return (p2p_outcome){P2P_NOT_FINITE, b};
@@ -89,8 +98,12 @@ INLINE p2p_outcome NAME(step_blocks)(p2p_f32 *theta, p2p_f32 *momentum, const ui
     for (int64_t b = first; b < last; b++) {
         const uint8_t *restrict from = payload + b * BLOCK_BYTES(block);
         p2p_f32 *restrict t = theta + b * block, *restrict m = momentum + b * block;
-        EACH_DELTA(from, n, float moved = mu * m[i] + delta; m[i] = moved;
-                   t[i] = t[i] - lr * (delta + mu * moved););
+#define STEP(L)                                                                                    \
+    L##_f moved = mu * L##_get(m + i) + delta;                                                     \
+    L##_put(m + i, moved);                                                                         \
+    L##_put(t + i, L##_get(t + i) - lr * (delta + mu * moved))
+        EACH_DELTA(from, n, STEP);
+#undef STEP
     }
     return fine;
 }

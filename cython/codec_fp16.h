@@ -1,5 +1,5 @@
-/* IEEE half precision, subnormals included, in integer arithmetic that compilers vectorise: every
- * variant has it, and no processor's mode can flush anything. Blocks are as in fp32. */
+/* IEEE half precision, subnormals included. Where no processor's instruction does it, integers do, in a
+ * way that compilers vectorise; neither heeds a mode that flushes. Blocks are as in fp32. */
 
 #define USUAL_BLOCK 256
 #define BLOCK_BYTES(n) fp16_bytes(n)
@@ -36,7 +36,9 @@ INLINE int NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
     p2p_u16 *halves = (p2p_u16 *)out;
     if (VARIANT_NAME(amax_bits)(x, n) >= bits_of(FP16_OVERFLOW))
         return 0;
-    for (int i = 0; i < n; i++)
+    int i = 0;
+    IN_LANES(i, n, LANE(put_halves)(halves + i, lane_get(x + i)));
+    for (; i < n; i++)
         halves[i] = half_of(x[i]);
     return 1;
 }
@@ -53,11 +55,13 @@ INLINE int NAME(fine)(const uint8_t *block, int n)
     return top < 0x7c00u;
 }
 
-#define EACH_DELTA(block, n, ...)                                                                  \
+#define EACH_DELTA(block, n, DO)                                                                   \
     do {                                                                                           \
         const p2p_u16 *halves_ = (const p2p_u16 *)(block);                                         \
-        for (int i = 0; i < (n); i++) {                                                            \
+        int i = 0;                                                                                 \
+        IN_LANES(i, n, lane_f delta = LANE(halves)(halves_ + i); DO(lane));                        \
+        for (; i < (n); i++) {                                                                     \
             float delta = float_of_half(halves_[i]);                                               \
-            __VA_ARGS__                                                                            \
+            DO(one);                                                                               \
         }                                                                                          \
     } while (0)

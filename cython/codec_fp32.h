@@ -25,11 +25,13 @@ INLINE int NAME(fine)(const uint8_t *block, int n)
     return VARIANT_NAME(amax_bits)((const p2p_f32 *)block, n) <= bits_of(P2P_AMAX_MAX);
 }
 
-#define EACH_DELTA(block, n, ...)                                                                  \
+#define EACH_DELTA(block, n, DO)                                                                   \
     do {                                                                                           \
         const p2p_f32 *values_ = (const p2p_f32 *)(block);                                         \
-        for (int i = 0; i < (n); i++) {                                                            \
+        int i = 0;                                                                                 \
+        IN_LANES(i, n, lane_f delta = lane_get(values_ + i); DO(lane));                            \
+        for (; i < (n); i++) {                                                                     \
             float delta = values_[i];                                                              \
-            __VA_ARGS__                                                                            \
+            DO(one);                                                                               \
         }                                                                                          \
     } while (0)

@@ -3,6 +3,9 @@
 
 #include <float.h>
 #include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
 
 #if FLT_EVAL_METHOD != 0
 #error "fp32 operations must round to fp32 (on 32-bit x86: -msse2 -mfpmath=sse)"
@@ -54,15 +57,19 @@ static inline int within(float scale, float least, float most)
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-#define KERNEL __attribute__((target("avx2")))
+#include "lanes_avx2.h"
+#define KERNEL __attribute__((target("avx2,f16c")))
 #define VARIANT avx2
 #include "codec_variant.h"
+#undef LANES
 #undef KERNEL
 #undef VARIANT
 
+#include "lanes_avx512.h"
 #define KERNEL __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
 #define VARIANT avx512
 #include "codec_variant.h"
+#undef LANES
 #undef KERNEL
 #undef VARIANT
 
@@ -89,7 +96,7 @@ static variant_table variant_at(int variant)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         usable[count++] = (variant_table){"avx512", codecs_avx512};
-    if (__builtin_cpu_supports("avx2"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
         usable[count++] = (variant_table){"avx2", codecs_avx2};
 #endif
     usable[count++] = (variant_table){BASELINE, codecs_baseline};

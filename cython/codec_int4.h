@@ -37,8 +37,12 @@ INLINE int NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
     out[0] = (uint8_t)(scale >> 16);
     out[1] = (uint8_t)(scale >> 24);
     uint8_t *codes = out + 2;
-    int half = (n + 1) / 2;
-    for (int i = 0; i < n - half; i++) {
+    int half = (n + 1) / 2, i = 0;
+    IN_LANES(i, n - half,
+             LANE(put_bytes)(codes + i,
+                             LANE(pair)(LANE(bits)(lane_get(x + i) * inverse + ROUNDER),
+                                        LANE(bits)(lane_get(x + half + i) * inverse + ROUNDER))));
+    for (; i < n - half; i++) {
         uint32_t low = bits_of(x[i] * inverse + ROUNDER) & 15u;
         uint32_t high = bits_of(x[half + i] * inverse + ROUNDER) & 15u;
         codes[i] = (uint8_t)(high << 4 | low);
@@ -54,17 +58,24 @@ INLINE int NAME(fine)(const uint8_t *block, int n)
     return within(int4_scale(block), INT4_SCALE_MIN, INT4_SCALE_MAX);
 }
 
-#define EACH_DELTA(block, n, ...)                                                                  \
+#define EACH_DELTA(block, n, DO)                                                                   \
     do {                                                                                           \
         float scale_ = int4_scale(block);                                                          \
+        int half_ = ((n) + 1) / 2, i = 0;                                                          \
         const uint8_t *codes_ = (block) + 2;                                                       \
-        int half_ = ((n) + 1) / 2;                                                                 \
-        for (int i = 0; i < half_; i++) {                                                          \
+        IN_LANES(i, half_,                                                                         \
+                 lane_f delta = LANE(float_of)(LANE(low)(LANE(bytes)(codes_ + i))) * scale_;       \
+                 DO(lane));                                                                        \
+        for (; i < half_; i++) {                                                                   \
             float delta = (float)((int32_t)((uint32_t)codes_[i] << 28) >> 28) * scale_;            \
-            __VA_ARGS__                                                                            \
+            DO(one);                                                                               \
         }                                                                                          \
-        for (int i = half_; i < (n); i++) {                                                        \
-            float delta = (float)((int8_t)codes_[i - half_] >> 4) * scale_;                        \
-            __VA_ARGS__                                                                            \
+        codes_ -= half_;                                                                           \
+        IN_LANES(i, n,                                                                             \
+                 lane_f delta = LANE(float_of)(LANE(high)(LANE(bytes)(codes_ + i))) * scale_;      \
+                 DO(lane));                                                                        \
+        for (; i < (n); i++) {                                                                     \
+            float delta = (float)((int8_t)codes_[i] >> 4) * scale_;                                \
+            DO(one);                                                                               \
         }                                                                                          \
     } while (0)

@@ -33,10 +33,10 @@ INLINE int NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
     }
     memcpy(out, &scale, 4);
     uint8_t *codes = out + 4;
-    for (int i = 0; i < n; i++) {
-        float scaled = x[i] * inverse;
-        codes[i] = (uint8_t)bits_of(scaled + ROUNDER);
-    }
+    int i = 0;
+    IN_LANES(i, n, LANE(put_bytes)(codes + i, LANE(bits)(lane_get(x + i) * inverse + ROUNDER)));
+    for (; i < n; i++)
+        codes[i] = (uint8_t)bits_of(x[i] * inverse + ROUNDER);
     return 1;
 }
 
@@ -46,12 +46,14 @@ INLINE int NAME(fine)(const uint8_t *block, int n)
     return within(int8_scale(block), INT8_SCALE_MIN, INT8_SCALE_MAX);
 }
 
-#define EACH_DELTA(block, n, ...)                                                                  \
+#define EACH_DELTA(block, n, DO)                                                                   \
     do {                                                                                           \
         float scale_ = int8_scale(block);                                                          \
-        const int8_t *codes_ = (const int8_t *)(block) + 4;                                        \
-        for (int i = 0; i < (n); i++) {                                                            \
-            float delta = (float)codes_[i] * scale_;                                               \
-            __VA_ARGS__                                                                            \
+        const uint8_t *codes_ = (block) + 4;                                                       \
+        int i = 0;                                                                                 \
+        IN_LANES(i, n, lane_f delta = LANE(float_of)(LANE(bytes)(codes_ + i)) * scale_; DO(lane)); \
+        for (; i < (n); i++) {                                                                     \
+            float delta = (float)(int8_t)codes_[i] * scale_;                                       \
+            DO(one);                                                                               \
         }                                                                                          \
     } while (0)

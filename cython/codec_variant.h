@@ -1,22 +1,63 @@
 /* All codecs for one variant. Included by codec_impl.c once for each, with KERNEL (the function
  * attributes) and VARIANT (its name) defined: hence no include guard.
  *
+ * Loops are written once, as a macro of L, and run for `lane`, several elements at a time, where the
+ * variant has lanes (LANES of them, from lanes_*.h), and for `one`, which is also all that a variant
+ * without lanes has: there the compiler vectorises. L##_f is a float or LANES of them.
+ *
  * A codec's own header gives
- *     put(x, out, n)          quantise a block; 0 if some x is not finite or too large
- *     fine(block, n)          is it a block that put could have written, codes apart?
- *     EACH_DELTA(block, n, …) the statements for each i in 0..n-1 in order, `delta` being deq(block)[i]
- *     BLOCK_BYTES(n)          of a block of n elements
- *     USUAL_BLOCK             a length for which the compiler makes loops of its own
+ *     put(x, out, n)            quantise a block; 0 if some x is not finite or too large
+ *     fine(block, n)            is it a block that put could have written, codes apart?
+ *     EACH_DELTA(block, n, DO)  DO(L) for each i in 0..n-1 in order, `delta` being deq(block)[i]
+ *     BLOCK_BYTES(n)            of a block of n elements
+ *     USUAL_BLOCK               a length for which the compiler makes loops of its own
  * and codec_body.h makes the six kernels of these. */
 
 #define INLINE static inline __attribute__((always_inline)) KERNEL
+
+#ifndef P2P_ONE
+#define P2P_ONE
+typedef float one_f;
+#define one_get(at) (*(at))
+#define one_put(at, x) (*(at) = (x))
+
+/* Sixteen at a time, say, while so many are left. */
+#define EACH(n, DO)                                                                                \
+    do {                                                                                           \
+        int i = 0;                                                                                 \
+        IN_LANES(i, n, DO(lane));                                                                  \
+        for (; i < (n); i++) {                                                                     \
+            DO(one);                                                                               \
+        }                                                                                          \
+    } while (0)
+#define lane_f VARIANT_NAME(lane_f)
+#define lane_i VARIANT_NAME(lane_i)
+#define lane_get(at) VARIANT_NAME(get)(at)
+#define lane_put(at, x) VARIANT_NAME(put)(at, x)
+#define LANE(operation) VARIANT_NAME(operation)
+#endif
+
+#ifdef LANES
+#define IN_LANES(i, end, ...)                                                                      \
+    for (; i + LANES <= (end); i += LANES) {                                                       \
+        __VA_ARGS__;                                                                               \
+    }
+#else
+#define IN_LANES(i, end, ...)
+#endif
 
 /* The bits of the largest magnitude. As integers, magnitudes order as they do as floats, with
  * infinities and then NaNs on top: one reduction finds the scale and everything not finite. */
 INLINE uint32_t VARIANT_NAME(amax_bits)(const p2p_f32 *x, int n)
 {
+    int i = 0;
     int32_t top = 0;
-    for (int i = 0; i < n; i++) {
+#ifdef LANES
+    lane_i tops = {0};
+    IN_LANES(i, n, tops = LANE(max)(tops, LANE(magnitude)(lane_get(x + i))));
+    top = LANE(top)(tops);
+#endif
+    for (; i < n; i++) {
         int32_t magnitude = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
         top = magnitude > top ? magnitude : top;
     }
@@ -48,4 +89,5 @@ static const p2p_kernels *const VARIANT_NAME(codecs)[P2P_CODECS] = {
 };
 
 #undef TABLE
+#undef IN_LANES
 #undef INLINE
