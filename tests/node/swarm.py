@@ -21,7 +21,6 @@ from typing import TypeVar
 import numpy as np
 import trio
 
-from p2ptrain import kernels
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import RingKey
 from p2ptrain.errors import P2PTrainError, PeerTooSlow
@@ -32,6 +31,7 @@ from p2ptrain.node.leaving import leave
 from p2ptrain.node.life import live
 from p2ptrain.node.main import opened
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.updates import codec_of
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import (
     Allowlist,
@@ -303,7 +303,7 @@ class Swarm:
     def _check_update(self, node: SwarmNode, update: Digest, blocks: Credits) -> None:
         parts = node.parts
         found = np.empty(parts.layout.numel, dtype=np.float32)
-        kernels.dequantise(parts.store.read_blob(update), found, parts.manifest.codec.block)
+        codec_of(parts).dequantise(parts.store.read_blob(update), found)
         assert update_fault(found, blocks, partial(self.data, node)) == ""
 
 

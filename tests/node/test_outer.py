@@ -12,7 +12,6 @@ import pytest
 import trio
 import trio.testing
 
-from p2ptrain import kernels
 from p2ptrain.errors import ChunkCorrupt, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.events import SnapshotTaken
@@ -56,7 +55,7 @@ async def sound_update(r: Rig, step: int) -> Digest:
     random = np.random.default_rng(step)
     vector = random.standard_normal(r.parts.layout.numel, dtype=np.float32)
     payload = bytearray(updates.payload_bytes(r.parts))
-    kernels.quantise(vector, payload, r.parts.manifest.codec.block)
+    updates.codec_of(r.parts).quantise(vector, payload)
     return await updates.store(r.parts, step, payload)
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import trio
 
-from p2ptrain import kernels
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.errors import RemoteProtocolError
@@ -25,10 +24,9 @@ from tests.node.rig import Rig, heartbeat, opening, rig, settled
 
 def payload_of(parts: Parts) -> bytearray:
     """A sound update."""
-    block = parts.manifest.codec.block
     vector = np.linspace(-1, 1, parts.layout.numel, dtype=np.float32)
     payload = bytearray(updates.payload_bytes(parts))
-    kernels.quantise(vector, payload, block)
+    updates.codec_of(parts).quantise(vector, payload)
     return payload
 
 

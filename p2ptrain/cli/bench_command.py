@@ -1,0 +1,75 @@
+"""`p2ptrain bench`: what this machine can do, against what else there is, in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+
+if TYPE_CHECKING:
+    from p2ptrain.testing.bench.kernels import CodecReport, KernelReport
+
+app = typer.Typer(
+    help="Measure what this machine can do.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command(
+    epilog=examples("p2ptrain bench kernels", "p2ptrain bench kernels --variant avx2 --json")
+)
+def kernels(
+    elements: Annotated[int, typer.Option("--elements", min=1, help="fp32.")] = 25_000_000,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 5,
+    variant: Annotated[str, typer.Option("--variant", help="Demand one; the best if none.")] = "",
+    block: Annotated[
+        int | None, typer.Option("--block", min=1, max=4096, help="Of int8 and int4.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the kernels against memcpy and other quantisers, in one thread.
+
+    Takes half a minute and a gigabyte of memory.
+    """
+    from p2ptrain.testing.bench.kernels import measure
+
+    report = measure(elements, rounds, variant, block)
+    if as_json:
+        result_json(asdict(report))
+    else:
+        for line in lines_of(report):
+            result(line)
+    for name, ratio in report.peers.items():
+        if ratio is None:
+            progress(f"{name} is not here to compare with: pip install {name}")
+
+
+def lines_of(report: KernelReport) -> Iterator[str]:
+    yield (
+        f"kernels for {report.variant}; memcpy copies {report.memcpy_gb_per_s:.1f} GB/s; "
+        f"{report.elements} elements"
+    )
+    yield "× memcpy in elements, and in bytes read and written:"
+    for name, codec in report.codecs.items():
+        yield from _codec_lines(name, codec)
+    for name, ratio in report.peers.items():
+        if ratio is not None:
+            yield f"int8 quantise is {ratio:.2f} times as fast as that of {name}"
+
+
+def _codec_lines(name: str, codec: CodecReport) -> Iterator[str]:
+    yield (
+        f"{name}, blocks of {codec.block}, {codec.bytes_per_element:.3f} bytes an element; "
+        f"a mean of four is off by {codec.errors['gaussian']:.4f} (Gaussian data), "
+        f"{codec.errors['student_t3']:.4f} (Student's t, 3)"
+    )
+    for kernel, figure in codec.figures.items():
+        yield (
+            f"  {kernel:20} {figure.ratio:5.2f} {figure.bytes_ratio:5.2f}"
+            f"   {figure.gb_per_s:5.1f} GB/s"
+        )

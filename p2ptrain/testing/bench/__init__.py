@@ -1,0 +1,1 @@
+"""What the parts can do, measured against what else there is. Nothing here decides anything."""

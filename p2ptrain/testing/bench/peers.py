@@ -1,0 +1,67 @@
+"""What others make of the same job: quantising fp32 to 8 bits, with the scan for its range.
+
+They are measured if they are installed, and are no dependency: they are imported by name, here
+only, when a bench asks for them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Job = Callable[[], object]
+CODES = 255
+
+
+def pypiquant(src: Floats) -> Job | None:
+    """Its scan and its quantise, in one thread, into bytes made before; None if it is not here."""
+    piquant = _module("piquant")
+    if piquant is None:
+        return None
+    context, kind = piquant.Context(1), piquant.DataType
+    out = np.zeros(src.size, np.uint8)
+    at, to = src.ctypes.data, out.ctypes.data
+
+    def quantise() -> object:
+        scale, zero = context.compute_quant_params_ptr_float32(at, kind.UINT8, src.size)
+        context.quantize_ptr(
+            at, kind.F32, to, kind.UINT8, src.size, scale, zero, piquant.RoundMode.NEAREST
+        )
+        return out
+
+    return quantise
+
+
+def torch(src: Floats) -> Job | None:
+    """aminmax and quantize_per_tensor, in one thread, into a tensor made before."""
+    library = _module("torch")
+    if library is None:
+        return None
+    library.set_num_threads(1)
+    x = library.from_numpy(src)
+    out = library.quantize_per_tensor(x, 1.0, 0, library.quint8)
+
+    def quantise() -> object:
+        low, high = (float(each) for each in library.aminmax(x))
+        scale = (high - low) / CODES or 1.0
+        zero = round(-low / scale)
+        library.ops.aten.quantize_per_tensor.out(x, scale, zero, library.quint8, out=out)
+        return out
+
+    return quantise
+
+
+PEERS: dict[str, Callable[[Floats], Job | None]] = {"pypiquant": pypiquant, "torch": torch}
+"""By the name under which pip installs them."""
+
+
+def _module(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
