@@ -116,7 +116,7 @@ def measure(
     for name, codec in codecs.items():
         calls |= {f"{name} {kernel}": call for kernel, call in bench.calls(codec).items()}
     others = {name: make(bench.theta) for name, make in PEERS.items()}
-    calls |= {name: job for name, job in others.items() if job is not None}
+    calls |= {name: call for name, call in others.items() if call is not None}
     seconds = best_times(calls, rounds)
     ours = seconds["int8 quantise"]
     return KernelReport(

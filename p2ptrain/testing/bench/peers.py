@@ -1,4 +1,4 @@
-"""What others make of the same job: quantising fp32 to 8 bits, with the scan for its range.
+"""What others make of the same task: quantising fp32 to 8 bits, with the scan for its range.
 
 They are measured if they are installed, and are no dependency: they are imported by name, here
 only, when a bench asks for them.
@@ -7,6 +7,7 @@ only, when a bench asks for them.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 
@@ -14,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-Job = Callable[[], object]
+Call = Callable[[], object]
 CODES = 255
 
 
-def pypiquant(src: Floats) -> Job | None:
+def pypiquant(src: Floats) -> Call | None:
     """Its scan and its quantise, in one thread, into bytes made before; None if it is not here."""
     piquant = _module("piquant")
     if piquant is None:
@@ -37,14 +38,17 @@ def pypiquant(src: Floats) -> Job | None:
     return quantise
 
 
-def torch(src: Floats) -> Job | None:
+def torch(src: Floats) -> Call | None:
     """aminmax and quantize_per_tensor, in one thread, into a tensor made before."""
     library = _module("torch")
     if library is None:
         return None
     library.set_num_threads(1)
     x = library.from_numpy(src)
-    out = library.quantize_per_tensor(x, 1.0, 0, library.quint8)
+    with warnings.catch_warnings():
+        # It says that this will go away; while it is there, it is what there is to compare with.
+        warnings.simplefilter("ignore", UserWarning)
+        out = library.quantize_per_tensor(x, 1.0, 0, library.quint8)
 
     def quantise() -> object:
         low, high = (float(each) for each in library.aminmax(x))
@@ -56,7 +60,7 @@ def torch(src: Floats) -> Job | None:
     return quantise
 
 
-PEERS: dict[str, Callable[[Floats], Job | None]] = {"pypiquant": pypiquant, "torch": torch}
+PEERS: dict[str, Callable[[Floats], Call | None]] = {"pypiquant": pypiquant, "torch": torch}
 """By the name under which pip installs them."""
 
 

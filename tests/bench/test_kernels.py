@@ -1,0 +1,87 @@
+"""The bench of the kernels: what it reports, for vectors small enough for a test."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from p2ptrain import kernels
+from p2ptrain.cli.main import main
+from p2ptrain.errors import MachineUnfit
+from p2ptrain.testing.bench import peers
+from p2ptrain.testing.bench.accuracy import relative_errors
+from p2ptrain.testing.bench.kernels import measure, moved_bytes
+from p2ptrain.testing.bench.timing import best_times
+
+KERNELS = {
+    *("quantise", "dequantise", "difference", "add", "add, with residuals"),
+    "outer step",
+}
+
+
+def test_the_command_reports_every_kernel_of_every_codec(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "kernels", "--elements", "100000", "--rounds", "1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["variant"] == kernels.VARIANTS[0]
+    assert set(report["codecs"]) == set(kernels.CODECS)
+    for codec in report["codecs"].values():
+        assert set(codec["figures"]) == KERNELS
+        assert all(figure["ratio"] > 0 for figure in codec["figures"].values())
+    assert report["codecs"]["int8"]["bytes_per_element"] == pytest.approx(1 + 4 / 256, rel=1e-3)
+    assert set(report["peers"]) == {"pypiquant", "torch"}
+
+
+def test_it_is_told_in_words_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(peers.PEERS, "pypiquant", lambda src: None)
+    words = ["--elements", "20000", "--rounds", "1", "--variant", kernels.VARIANTS[-1]]
+    assert main(["bench", "kernels", *words, "--block", "128"]) == 0
+    told = capsys.readouterr()
+    assert f"kernels for {kernels.VARIANTS[-1]}; memcpy copies" in told.out
+    assert "int4, blocks of 128," in told.out
+    assert "pip install pypiquant" in told.err
+
+
+def test_a_variant_that_the_machine_lacks_is_an_error() -> None:
+    with pytest.raises(MachineUnfit):
+        measure(1000, 1, "avx1024")
+
+
+@pytest.mark.parametrize("name", peers.PEERS)
+def test_a_peer_that_is_not_installed_is_left_out(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(module: str) -> None:
+        raise ImportError(module)
+
+    monkeypatch.setattr(peers.importlib, "import_module", missing)
+    assert peers.PEERS[name](np.zeros(8, np.float32)) is None
+
+
+def test_int8_loses_a_hundredth_and_heavy_tails_cost_more() -> None:
+    errors = {
+        name: relative_errors(kernels.codec(name, 256), 2**17) for name in ("fp32", "fp16", "int8")
+    }
+    assert errors["fp32"]["gaussian"] < 1e-6
+    assert errors["fp16"]["gaussian"] < 1e-3
+    assert 0.008 < errors["int8"]["gaussian"] <= 0.012
+    assert errors["int8"]["gaussian"] < errors["int8"]["student_t3"] <= 0.03
+
+
+def test_the_best_turn_counts() -> None:
+    turns: list[str] = []
+    times = best_times({"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, 3)
+    assert turns == ["a", "b"] * 3
+    assert set(times) == {"a", "b"}
+    assert all(0 <= spent < 1 for spent in times.values())
+
+
+def test_bytes_moved_are_counted_by_hand() -> None:
+    assert moved_bytes("quantise", 1.0) == 5
+    assert moved_bytes("add", 1.0) == 10
+    assert moved_bytes("outer step", 0.5) == 16.5

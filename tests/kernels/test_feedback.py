@@ -1,0 +1,73 @@
+"""Error feedback: over many reduces nothing is lost, since what rounding takes now it gives later.
+
+Each peer adds what it lost before and keeps what it loses, at its own quantisation and wherever it
+requantises a sum. So after T reduces the sum of outputs lacks exactly what the peers still keep.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from p2ptrain import kernels
+from p2ptrain.kernels import CodecName
+from p2ptrain.testing.bench.accuracy import ring_mean
+from tests.kernels.awkward import Array
+
+ELEMENTS = 1000
+BLOCK = 64
+STEP = {"int8": 1 / 127, "int4": (1 + 2**-7) / 7}
+
+
+def fresh(peers: int, seed: int) -> list[Array]:
+    vectors = np.random.default_rng(seed).standard_normal((peers, ELEMENTS)).astype(np.float32)
+    return list(vectors)
+
+
+def drift(name: CodecName, peers: int, reduces: int, feedback: bool) -> list[float]:
+    """After each reduce: how far the sum of outputs is from the sum of true means, at most."""
+    codec = kernels.codec(name, BLOCK)
+    residuals = [np.zeros(ELEMENTS, np.float32) for _ in range(peers)] if feedback else None
+    off, found = np.zeros(ELEMENTS), []
+    for seed in range(reduces):
+        vectors = fresh(peers, seed)
+        off += ring_mean(codec, vectors, residuals) - np.mean(np.asarray(vectors, float), axis=0)
+        found.append(float(np.abs(off).max()))
+    return found
+
+
+def bound(name: CodecName, peers: int) -> float:
+    """A peer keeps at most half a step of the largest sum that it has seen; N such residuals, ÷ N.
+
+    Sums of `peers` normal vectors and of what was kept are below 6 √N here.
+    """
+    return 0.5 * STEP[name] * 6 * peers**0.5 * (1 + STEP[name]) + 1e-3
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize("peers", [2, 4, 7])
+def test_what_is_off_after_many_reduces_is_within_a_bound_that_knows_no_time(
+    peers: int, name: CodecName
+) -> None:
+    found = drift(name, peers, reduces=150, feedback=True)
+    assert max(found) < bound(name, peers)
+    assert np.mean(found[-50:]) < 1.2 * np.mean(found[10:60])
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_without_feedback_it_grows(name: CodecName) -> None:
+    found = drift(name, peers=4, reduces=150, feedback=False)
+    assert np.mean(found[-20:]) > 1.8 * np.mean(found[10:30])
+    assert found[-1] > 3 * drift(name, peers=4, reduces=150, feedback=True)[-1]
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_what_is_off_is_what_the_peers_keep(name: CodecName) -> None:
+    codec = kernels.codec(name, BLOCK)
+    residuals = [np.zeros(ELEMENTS, np.float32) for _ in range(3)]
+    off = np.zeros(ELEMENTS)
+    for seed in range(20):
+        vectors = fresh(3, seed)
+        off += ring_mean(codec, vectors, residuals) - np.mean(np.asarray(vectors, float), axis=0)
+    kept = np.sum(np.asarray(residuals, float), axis=0)
+    np.testing.assert_allclose(-3 * off, kept, atol=1e-4)
