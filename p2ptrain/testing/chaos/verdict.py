@@ -124,7 +124,8 @@ def _update_fault(
     rules = rules_of(run)
     numel = layout_of(run.manifest.model).numel
     found = np.empty(numel, dtype=np.float32)
-    kernels.dequantise(store.read_blob(update), found, run.manifest.codec.block)
+    codec = kernels.codec(run.manifest.codec.name, run.manifest.codec.block)
+    codec.dequantise(store.read_blob(update), found)
     return update_fault(found, credits, lambda block: index.train[rules.data_block(block)])
 
 
