@@ -18,7 +18,7 @@ from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.reducing import failure_known, finished_update, result_is_stale, survivors
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, why_invalid
-from p2ptrain.ledger.values import Commit, Roster, Value
+from p2ptrain.ledger.values import Branch, Commit, Heal, Roster, Value
 from p2ptrain.ledger.view import View
 
 
@@ -60,6 +60,10 @@ def may_accept(
     fault = why_invalid(rules, state, value)
     if fault:
         return Verdict(Answer.NO, fault)
+    if isinstance(value, Branch):
+        return Verdict(Answer.NO, "nobody votes on a branch: all of its voters sign it")
+    if isinstance(value, Heal):
+        return _judge_heal(view, value, forced=forced)
     if isinstance(value, Commit):
         return _judge_commit(view, value, forced=forced and not doubtful)
     if forced:
@@ -67,6 +71,16 @@ def may_accept(
     if isinstance(value, Roster):
         return _judge_roster(rules, state, view, value, now)
     return _judge_skip(rules, state, view, now)
+
+
+def _judge_heal(view: View, heal: Heal, *, forced: bool) -> Verdict:
+    """Whoever accepts it has verified a chain that outranks this branch; see SPEC.md B6. If it was
+    forced, any will do: the one that it names may have healed into another since.
+    """
+    parting = view.outranked_by
+    if parting is None or not (forced or parting.digest == heal.entry):
+        return Verdict(Answer.LATER, "this node has not verified that chain")
+    return _YES
 
 
 def _judge_commit(view: View, commit: Commit, *, forced: bool) -> Verdict:

@@ -16,7 +16,7 @@ from p2ptrain.ledger.messages import Accusation, Message
 from p2ptrain.ledger.quorum import proposer
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Certified, Entry, LineId, Roster
+from p2ptrain.ledger.values import Branch, Certified, Entry, LineId, Roster
 from p2ptrain.ledger.verify import Verify
 from p2ptrain.ledger.view import View
 from p2ptrain.ledger.witness import HEIGHTS_KEPT, Witness, statements_in
@@ -42,6 +42,9 @@ class Accuser:
         self._witness.entered(entry.height)
         self._voters_at[entry.height + 1] = voters
         self._voters_at.pop(entry.height + 1 - HEIGHTS_KEPT, None)
+        if isinstance(entry.value, Branch):
+            self._lines.add(entry.digest)
+            self._witness = Witness(entry.digest, self._verify)
         if isinstance(entry.value, Roster):
             self._voters_ever.update(entry.value.voters)
 

@@ -11,15 +11,16 @@ sockets, no disk, no clock: `now` comes with every call and never goes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger import accept, propose
 from p2ptrain.ledger.acceptor import Acceptor, recall
+from p2ptrain.ledger.account import Account
 from p2ptrain.ledger.accuser import Accuser
 from p2ptrain.ledger.base import Base
+from p2ptrain.ledger.branching import BranchMessage
 from p2ptrain.ledger.catchup import Catchup
 from p2ptrain.ledger.effects import (
     Announce,
@@ -28,6 +29,7 @@ from p2ptrain.ledger.effects import (
     Effect,
     IdentityInUse,
     Note,
+    Rejoin,
     Send,
 )
 from p2ptrain.ledger.electorate import Electorate, Sign
@@ -35,44 +37,36 @@ from p2ptrain.ledger.events import Accused, Event, Heard, NotAlone, Ready, Recei
 from p2ptrain.ledger.evidence import Statement
 from p2ptrain.ledger.gathering import Wish
 from p2ptrain.ledger.instance import Counsel, Instance, Judge
-from p2ptrain.ledger.kept import CommittedUpdate, Kept
+from p2ptrain.ledger.kept import Kept
 from p2ptrain.ledger.leading import LETTERS_MAX
 from p2ptrain.ledger.messages import (
+    Accept,
     Accusation,
     Entries,
     EntriesRequest,
     Message,
     Outcome,
     Prepare,
+    Promise,
     Propose,
+    ProposeBranch,
     Pruned,
+    RefuseBranch,
+    Refused,
+    SignBranch,
 )
 from p2ptrain.ledger.pace import earliest
+from p2ptrain.ledger.parting import Parting
 from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState, Phase, apply
+from p2ptrain.ledger.state import LedgerState, apply
 from p2ptrain.ledger.tally import Tally
-from p2ptrain.ledger.values import Certified, Commit, Value
+from p2ptrain.ledger.values import Branch, Certified, Value
 from p2ptrain.ledger.verify import Verify, check_certified
 from p2ptrain.ledger.view import View
 from p2ptrain.ledger.witness import statements_of
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerStatus:
-    """For people: what is agreed, what is wanted next, and who is waited for."""
-
-    height: int
-    head: Digest
-    step: int
-    phase: Phase
-    attempt: int
-    round: int
-    proposer: PeerId
-    reason: str
-    waiting_for: tuple[PeerId, ...]
-
-
-class Ledger:
+class Ledger(Account):
     """One peer's copy of the chain and its part in making it longer."""
 
     def __init__(
@@ -100,31 +94,32 @@ class Ledger:
         self._silent = False
         self._accuser = Accuser(rules, me, verify, self.view, self.state)
         self._catchup = Catchup()
+        self._parting: Parting | None = None
+        if rules.branches:
+            view, catchup = self.view, self._catchup
+            self._parting = Parting(rules, me, sign, verify, view, catchup, now)
+        self._over = False
         for certified in (*(() if base is None else (base.commit,)), *chain):
-            self._append(certified, apply(rules, self.state, certified.entry))
-        self._acceptors = recall(records, decided={self.state.line: self.state.height})
+            self._append(certified, apply(rules, self.state, certified.entry), now)
+        self._acceptors = recall(records, decided=self.state.decided)
         self._ahead: dict[PeerId, Message] = {}
         self._look_again_at: float | None = now
         self._wanted: Wish | None = None
         self._tally: Tally | None = None
         self._instance = self._next_instance()
 
-    @property
-    def chain(self) -> Sequence[Certified]:
-        """The entries that are kept, the base's own Commit first where there is a base."""
-        return self.kept.entries
-
-    @property
-    def updates(self) -> Mapping[int, CommittedUpdate]:
-        """By outer step, as far back as the chain is kept."""
-        return self.kept.updates
-
     # ── for the node ─────────────────────────────────────────────────────────────────────────────
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event in. The effects are to be carried out in the order of the list."""
         effects: list[Effect] = []
-        news = True
+        if self._over:
+            return []
+        news, moved = True, False
+        if self._parting is not None:
+            event, moved = self._parting.sift(event, self.state)
+            if moved:
+                self._wanted = self._tally = None
         match event:
             case Received(sender, message):
                 effects = self._receive(sender, message, now)
@@ -137,51 +132,17 @@ class Ledger:
                 effects = self._stop_voting(what)
             case _:
                 news = self._note(event, now)
-        if news or self._is_time(now):
+        if news or moved or self._is_time(now):
             effects += self._advance(now)
         return effects
 
     def next_deadline(self) -> float | None:
         """When to call `handle(Tick(), now)` if nothing else happens before."""
-        return earliest(self._instance.next_deadline(), self._look_again_at, self._catchup.ask_at)
-
-    def records(self) -> list[bytes]:
-        """The fewest records that a restart needs: to rewrite a log of votes that has grown
-        long.
-        """
-        live = [*self._acceptors.values(), self._instance.acceptor]
-        return [record for acceptor in live for record in acceptor.records()]
-
-    def voted_for(self) -> tuple[Digest, ...]:
-        """The updates that this node has promised to hold, of heights that are not decided yet."""
-        live = [*self._acceptors.values(), self._instance.acceptor]
-        values = [each.accepted.entry.value for each in live if each.accepted is not None]
-        return tuple(value.update for value in values if isinstance(value, Commit))
-
-    def page(self, from_height: int) -> Entries | Pruned:
-        """The answer to an EntriesRequest."""
-        return self.kept.page(from_height)
-
-    def out_of_reach(self) -> Mapping[PeerId, Pruned]:
-        """What those answered who have the entry that this node lacks no more; empty while
-        somebody may have it.
-        """
-        return self._catchup.out_of_reach(self.state.height)
-
-    def status(self, now: float) -> LedgerStatus:
-        state = self.state
-        wish = propose.what_to_propose(self.rules, state, self.view, now)
-        return LedgerStatus(
-            height=state.height,
-            head=state.head,
-            step=state.step,
-            phase=state.phase,
-            attempt=state.attempt,
-            round=self._instance.round,
-            proposer=self._instance.electorate.proposer(self._instance.round),
-            reason=wish.reason,
-            waiting_for=wish.waiting_for,
-        )
+        if self._over:
+            return None
+        part_at = None if self._parting is None else self._parting.wake_at
+        look_at = self._look_again_at
+        return earliest(self._instance.next_deadline(), look_at, self._catchup.ask_at, part_at)
 
     def _note(self, event: Event, now: float) -> bool:
         """Take a report in; what is wanted is worked out anew unless the report cannot matter."""
@@ -208,12 +169,20 @@ class Ledger:
                 return self._take_entries(sender, message.height, (certified,), now, live=True)
             case Accusation(evidence):
                 return self._weigh(self._accuser.accuse(evidence))
+            case ProposeBranch() | SignBranch() | RefuseBranch():
+                return self._receive_branch(sender, message, now)
             case _:
                 return self._receive_vote(sender, message, now)
 
+    def _receive_branch(self, sender: PeerId, message: BranchMessage, now: float) -> list[Effect]:
+        if self._parting is None:
+            return [Note(f"{sender} speaks of a branch, and this run has none")]
+        silent = self._silent
+        return self._parting.receive(sender, message, self.state, now, silent=silent)
+
     def _receive_vote(self, sender: PeerId, message: Message, now: float) -> list[Effect]:
         """A message of consensus: of the height under way, of one that is over, or of one ahead."""
-        assert not isinstance(message, Outcome | Entries | EntriesRequest | Pruned | Accusation)
+        assert isinstance(message, Prepare | Promise | Propose | Accept | Refused)
         if sender == self.me:
             kind = type(message).__name__
             return self._stop_voting(f"another process sent a {kind} as {self.me}")
@@ -227,6 +196,8 @@ class Ledger:
             if isinstance(message, Prepare | Propose):
                 effects.append(Send(sender, self._news(height)))
             return effects
+        if self._parting is not None and self._parting.is_elsewhere(sender, self.state):
+            return []
         if self.state.is_member(sender):
             self._ahead[sender] = message
         self._catchup.heard(sender, message.height - 1, self.state.height, now)
@@ -247,11 +218,17 @@ class Ledger:
         live: bool = False,
     ) -> list[Effect]:
         effects: list[Effect] = []
-        self._catchup.heard(sender, height, self.state.height, now)
+        if self._parting is not None:
+            taken = self._parting.take(sender, height, page, self.state, self.kept.at, now)
+            effects, page = taken
+        if self._parting is None or not self._parting.is_elsewhere(sender, self.state):
+            self._catchup.heard(sender, height, self.state.height, now)
         for certified in page:
             if certified.entry.height <= self.state.height:
                 effects += self._compare(sender, certified)
             elif certified.entry.height == self.state.height + 1:
+                if isinstance(certified.entry.value, Branch):
+                    self._catchup.disproved(sender, self.state.height)
                 try:
                     effects += self._adopt(certified, now, live=live)
                 except RemoteProtocolError as exc:
@@ -273,6 +250,10 @@ class Ledger:
         node gave before it lost its disk; they bind nobody any more.
         """
         state = check_certified(self.rules, self.state, certified, self._verify)
+        if isinstance(certified.entry.value, Branch):
+            assert self._parting is not None, "without a policy for it no branch is valid"
+            self._parting.offer(certified)
+            return []
         votes = (it for it in statements_of(certified.certificate) if live or it[0] != self.me)
         effects = self._listen(state.height, votes, genuine=True)
         return effects + self._move_on(certified, state, now)
@@ -300,7 +281,8 @@ class Ledger:
         """Is it this process that said so? It remembers nothing of heights that are over, nor of
         those before heights that it has records of.
         """
-        if self._acceptors or height <= self.state.height:
+        remembers = any(line == self.state.line for line, _ in self._acceptors)
+        if remembers or height <= self.state.height:
             return []
         if self._instance.acceptor.may_have_said(statement):
             return []
@@ -324,8 +306,8 @@ class Ledger:
 
     def _advance(self, now: float) -> list[Effect]:
         """Do all that has become possible, height after height."""
-        effects: list[Effect] = []
-        while True:
+        effects = self._part(now)
+        while not self._over:
             counsel = self._counsel(now)
             effects += self._instance.step(counsel, now)
             outcome = self._instance.outcome
@@ -333,7 +315,24 @@ class Ledger:
                 break
             state = apply(self.rules, self.state, outcome.entry)
             effects += [*self._move_on(outcome, state, now), Announce(Outcome(outcome))]
-        return effects + self._ask(now)
+            effects += self._part(now)
+        return effects if self._over else effects + self._ask(now)
+
+    def _part(self, now: float) -> list[Effect]:
+        """Leave this line if it is time to: for a branch, or for a chain that outranks ours."""
+        effects: list[Effect] = []
+        while self._parting is not None and not self._over:
+            before = self.view.outranked_by
+            follows = self._parting.step(self.state, now, silent=self._silent)
+            if self.view.outranked_by != before:
+                self._wanted = self._tally = None
+            self._over = any(isinstance(effect, Rejoin) for effect in follows.effects)
+            branch = follows.certified
+            if branch is None:
+                return [*effects, *follows.effects]
+            state = apply(self.rules, self.state, branch.entry)
+            effects += [*self._move_on(branch, state, now), *follows.effects]
+        return effects
 
     def _counsel(self, now: float) -> Counsel:
         wish = self._wanted
@@ -365,8 +364,10 @@ class Ledger:
     # ── the next height ──────────────────────────────────────────────────────────────────────────
 
     def _move_on(self, certified: Certified, state: LedgerState, now: float) -> list[Effect]:
-        before = self.state
-        self._append(certified, state)
+        before, acceptor = self.state, self._instance.acceptor
+        if state.line != before.line and acceptor.records():
+            self._acceptors[acceptor.line, acceptor.height] = acceptor
+        self._append(certified, state, now)
         self.view.entered(before, state)
         self._wanted = self._tally = None
         self._instance = self._next_instance()
@@ -376,9 +377,11 @@ class Ledger:
             effects += self._receive_vote(sender, message, now)
         return effects
 
-    def _append(self, certified: Certified, state: LedgerState) -> None:
+    def _append(self, certified: Certified, state: LedgerState, now: float) -> None:
         self.kept.append(certified)
         self._accuser.entered(certified.entry, state.voters)
+        if self._parting is not None:
+            self._parting.entered(self.state, state, now)
         self.state = state
 
     def _next_instance(self) -> Instance:

@@ -44,6 +44,17 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejoin:
+    """Our branch is left for a chain that outranks it: put `chain` in place of all entries above
+    `height`, durably and in one step, drop what was made of those, and go on from there as a
+    newcomer does, with a new Ledger. This one is over: it neither hears nor says anything.
+    """
+
+    height: int
+    chain: tuple[Certified, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FetchUpdate:
     """Get these bytes from one of `holders` (perhaps they are here already), then say UpdateHeld.
 
@@ -91,5 +102,14 @@ class Note:
 
 
 Effect = (
-    Persist | Send | Announce | Decided | FetchUpdate | AskEntries | Accuse | IdentityInUse | Note
+    Persist
+    | Send
+    | Announce
+    | Decided
+    | Rejoin
+    | FetchUpdate
+    | AskEntries
+    | Accuse
+    | IdentityInUse
+    | Note
 )

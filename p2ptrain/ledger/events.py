@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.messages import Message
+from p2ptrain.ledger.values import LineId
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +107,13 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A heartbeat says that `peer` has a chain of `height` entries."""
+    """A heartbeat says that `peer` has a chain of `height` entries, and is on `line`; None where a
+    run has no branches. A peer's reports are about the line that it was last heard on.
+    """
 
     peer: PeerId
     height: int
+    line: LineId | None = None
 
 
 @dataclass(frozen=True, slots=True)

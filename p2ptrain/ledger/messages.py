@@ -4,6 +4,7 @@
     proposer ──Propose──► voters ──Accept───► proposer         or Refused, with the reason
     proposer ──Outcome──► everybody                            an entry with its certificate
     anybody ──EntriesRequest──► anybody ──Entries──►           catching up; or Pruned
+    a survivor ──ProposeBranch──► the others ──SignBranch──► it    or RefuseBranch; see `branching`
     anybody ──Accusation──► everybody                          two contradicting signatures
 
 A message is canonical JSON: {"kind": …, its fields}. Promises, votes and proposals are signed,
@@ -151,6 +152,28 @@ class Accusation:
     evidence: Evidence
 
 
+@dataclass(frozen=True, slots=True)
+class ProposeBranch:
+    """The quorum is gone for long: please sign `entry`, a Branch that names you as a voter."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class SignBranch:
+    """A signature of `values.branch_message`."""
+
+    height: int
+    entry: Digest
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseBranch:
+    height: int
+    reason: str
+
+
 Message = (
     Prepare
     | Promise
@@ -162,4 +185,7 @@ Message = (
     | Entries
     | Pruned
     | Accusation
+    | ProposeBranch
+    | SignBranch
+    | RefuseBranch
 )

@@ -14,11 +14,18 @@ from p2ptrain.ledger.reducing import failure_known, finished_update, while_reduc
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.tally import ReadyTally, Tally, tally_of_reduce
+from p2ptrain.ledger.values import Heal
 from p2ptrain.ledger.view import View
 
 
 def what_to_propose(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
     """The next value that this node would propose now, or what it waits for."""
+    if state.phase is Phase.HEALED:
+        return Wish(None, "this branch has healed; looking for the chain to follow")
+    if view.outranked_by is not None and state.past:
+        parting = view.outranked_by
+        heal = Heal(state.step, parting.height, parting.digest)
+        return Wish(heal, "a chain that outranks this branch was found")
     if state.phase is Phase.GATHER:
         have = gathering.gathered(rules, state, view)
         return while_gathering(rules, state, view, have, now)
@@ -33,6 +40,8 @@ def reconsider(
     """The same, after noting in `view` since when there is enough, a failure, a result: waiting
     counts from there. With it comes what tells whether a report can change it.
     """
+    if view.outranked_by is not None:
+        return what_to_propose(rules, state, view, now), None
     if state.phase is Phase.GATHER:
         have = gathering.gathered(rules, state, view)
         _note_enough(rules, state, view, have, now)

@@ -21,10 +21,12 @@ from p2ptrain.ledger.canonical import (
 from p2ptrain.ledger.messages import Accepted
 from p2ptrain.ledger.values import (
     MEMBERS_MAX,
+    Branch,
     Certificate,
     Certified,
     Commit,
     Entry,
+    Heal,
     Participant,
     Roster,
     Skip,
@@ -50,7 +52,14 @@ def value_from_plain(plain: object) -> Value:
     if kind == "skip":
         fields = read_map(plain, fields=frozenset({"kind", "step"}))
         return Skip(read_int(fields["step"], "step"))
-    raise RemoteProtocolError("an entry is a roster, a commit or a skip")
+    if kind == "branch":
+        return _branch_from_plain(plain)
+    if kind == "heal":
+        fields = read_map(plain, fields=frozenset({"kind", "step", "height", "entry"}))
+        step, height = read_int(fields["step"], "step"), read_int(fields["height"], "height")
+        entry = read_digest(fields["entry"], "entry")
+        return _built(lambda: Heal(step, height, entry))
+    raise RemoteProtocolError("an entry is a roster, a commit, a skip, a branch or a heal")
 
 
 def certified_from_plain(plain: object) -> Certified:
@@ -91,6 +100,12 @@ def _roster_from_plain(plain: object) -> Roster:
         participants.append(_participant(read_peer(peer, "participant"), *numbers))
     voters, learners = _peers(fields["voters"], "voters"), _peers(fields["learners"], "learners")
     return _built(lambda: Roster(step, attempt, voters, learners, tuple(participants)))
+
+
+def _branch_from_plain(plain: object) -> Branch:
+    fields = read_map(plain, fields=frozenset({"kind", "step", "voters", "learners"}))
+    voters, learners = _peers(fields["voters"], "voters"), _peers(fields["learners"], "learners")
+    return _built(lambda: Branch(read_int(fields["step"], "step"), voters, learners))
 
 
 def _participant(peer: PeerId, tokens: int, blocks: int) -> Participant:

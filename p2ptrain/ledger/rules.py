@@ -8,6 +8,7 @@ from typing import Literal
 from p2ptrain.ids import PeerId, RunId, is_digest
 
 QuorumPolicy = Literal["majority", "two-thirds"]
+QuorumLoss = Literal["wait", "branch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,9 @@ class Rules:
 
     `grace_s` is how long a ready quorum waits for the rest before it averages without them;
     `patience_s` how long a failed reduce waits for further reports before it is tried again.
-    `blocks_per_lease` is the number of data blocks a member may hold for one outer step.
+    Where `quorum_loss` is "branch", who has been without a quorum for `branch_after_s` goes on
+    without it. `blocks_per_lease` is the number of data blocks that a member may hold
+    for one outer step.
     """
 
     run: RunId
@@ -31,6 +34,8 @@ class Rules:
     round_timeout_s: float = 2.0
     patience_s: float = 1.0
     quorum: QuorumPolicy = "majority"
+    quorum_loss: QuorumLoss = "wait"
+    branch_after_s: float = 600.0
 
     def __post_init__(self) -> None:
         _check(is_digest(self.run), "a run is named by a digest")
@@ -45,6 +50,12 @@ class Rules:
         _check(self.grace_s >= 0 and self.patience_s >= 0, "waiting times are not negative")
         _check(self.round_timeout_s > 0, "a round lasts some time")
         _check(self.quorum in ("majority", "two-thirds"), "the quorum is a majority or two thirds")
+        _check(self.quorum_loss in ("wait", "branch"), "who has no quorum waits or branches off")
+        _check(self.branch_after_s > 0, "who branches off has waited before")
+
+    @property
+    def branches(self) -> bool:
+        return self.quorum_loss == "branch"
 
     def data_block(self, block: int) -> int:
         """The index of the data block that block id `block` stands for: ids run on over all

@@ -2,6 +2,7 @@
 
     GATHER ──roster with participants──► REDUCE ──commit or skip──► GATHER of the next step … ENDED
       └─ roster without: membership          └─ roster with the next attempt
+    any ──branch──► GATHER of the same step, on another line ──heal──► HEALED
 
 `why_invalid` says in words why a value does not fit here; it looks at nothing but rules and state,
 so all members agree about it. What a member may *want* is in `propose`, what it may *refuse* in
@@ -16,18 +17,29 @@ from enum import StrEnum
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger import leases
+from p2ptrain.ledger import leases, quorum
 from p2ptrain.ledger.leases import Leases
-from p2ptrain.ledger.lines import Rank, Stretch, rank
+from p2ptrain.ledger.lines import STRETCHES_MAX, Rank, Stretch, rank
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state_bytes import digest_state
-from p2ptrain.ledger.values import Commit, Entry, LineId, Roster, Skip, SnapshotRef, Value
+from p2ptrain.ledger.values import (
+    Branch,
+    Commit,
+    Entry,
+    Heal,
+    LineId,
+    Roster,
+    Skip,
+    SnapshotRef,
+    Value,
+)
 
 
 class Phase(StrEnum):
     GATHER = "gather"
     REDUCE = "reduce"
     ENDED = "ended"
+    HEALED = "healed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +86,11 @@ class LedgerState:
     def rank(self) -> Rank:
         """Of chains that parted, the one whose state ranks higher is to be followed."""
         return rank(self.past, self.line, self.height, self.tokens)
+
+    @property
+    def decided(self) -> Mapping[LineId, int]:
+        """Up to which height each line of this chain was decided."""
+        return {**{each.line: each.height for each in self.past}, self.line: self.height}
 
     @property
     def tries(self) -> int:
@@ -131,11 +148,17 @@ def apply(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
             return _after_commit(rules, moved, entry.value)
         case Skip():
             return _after_skip(rules, moved)
+        case Branch():
+            return _after_branch(state, moved, entry.value)
+        case Heal():
+            return replace(moved, phase=Phase.HEALED, roster=None)
 
 
 def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
     """Why `value` cannot come next, in words; empty if it can."""
-    if state.phase is Phase.ENDED:
+    if state.phase is Phase.HEALED:
+        return "this branch has healed"
+    if state.phase is Phase.ENDED and not isinstance(value, Branch | Heal):
         return "the run has ended"
     if value.step != state.step:
         return f"it is for outer step {value.step}, but {state.step} is under way"
@@ -150,6 +173,10 @@ def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
                 if state.phase is Phase.REDUCE
                 else "no reduce is under way that could be skipped"
             )
+        case Branch():
+            return _branch_fault(rules, state, value)
+        case Heal():
+            return "" if state.past else "this is no branch that could heal"
 
 
 def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
@@ -217,6 +244,44 @@ def _state_fault(state: LedgerState, commit: Commit) -> str:
     if commit.state != state.digest:
         return "the state that it names is not the one that it applies to"
     return ""
+
+
+def _branch_fault(rules: Rules, state: LedgerState, branch: Branch) -> str:
+    if not rules.branches:
+        return "this run waits for its quorum"
+    if len(state.past) >= STRETCHES_MAX:
+        return f"it would be more than {STRETCHES_MAX} branches deep"
+    names, learning = set(branch.voters), set(branch.learners)
+    if branch.voters != tuple(voter for voter in state.voters if voter in names):
+        return "its voters are not some of those there are, with their ranks"
+    if branch.learners != tuple(peer for peer in state.learners if peer in learning):
+        return "its learners are not some of those there are"
+    if quorum.reached(rules.quorum, state.voters, branch.voters):
+        return "its voters are a quorum and need no branch"
+    return ""
+
+
+def _after_branch(state: LedgerState, moved: LedgerState, branch: Branch) -> LedgerState:
+    """`state` is before the entry. The reduce under way is given up, and its number not used again:
+    somebody may hold its result.
+    """
+    remaining = set(branch.members)
+    gone = tuple(voter for voter in state.voters if voter not in remaining)
+    stretch = Stretch(state.line, state.height, state.step, state.tokens, gone)
+    left = [member for member in state.members if member not in remaining]
+    return replace(
+        moved,
+        line=moved.head,
+        past=(*state.past, stretch),
+        phase=Phase.ENDED if state.phase is Phase.ENDED else Phase.GATHER,
+        tried_before=state.attempt,
+        roster=None,
+        voters=branch.voters,
+        learners=branch.learners,
+        since={member: state.since[member] for member in branch.members},
+        proven=state.proven.intersection(branch.learners),
+        lease_book=leases.give_back(state.lease_book, left),
+    )
 
 
 def _after_roster(rules: Rules, state: LedgerState, roster: Roster) -> LedgerState:

@@ -1,4 +1,4 @@
-"""What the ledger is made of: rosters, commits, skips, entries, votes and certificates.
+"""What the ledger is made of: rosters, commits, skips, branches, entries, votes, certificates.
 
 All are frozen and checked on construction, so an ill-formed value cannot exist; whether a value
 *fits the chain* is `state.why_invalid`, and whether a certificate is genuine is `verify`. `plain`
@@ -141,7 +141,54 @@ class Skip:
         return {"kind": "skip", "step": self.step}
 
 
-Value = Roster | Commit | Skip
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """The quorum is gone, and these go on without it: from here on the chain has a line of its own.
+
+    Certified by the signatures of all its `voters`, who keep their ranks; nobody votes on it.
+    """
+
+    step: int
+    voters: tuple[PeerId, ...]
+    learners: tuple[PeerId, ...] = ()
+
+    def __post_init__(self) -> None:
+        members = set(self.members)
+        _check(self.step >= 0, "steps count from 0")
+        _check(len(self.voters) > 0, "a branch has a voter")
+        _check(len(members) == len(self.voters) + len(self.learners), "a member is named once")
+        _check(len(members) <= MEMBERS_MAX, f"a branch has at most {MEMBERS_MAX} members")
+
+    @property
+    def members(self) -> tuple[PeerId, ...]:
+        return self.voters + self.learners
+
+    def plain(self) -> dict[str, object]:
+        return {
+            "kind": "branch",
+            "step": self.step,
+            "voters": list(self.voters),
+            "learners": list(self.learners),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Heal:
+    """The last entry of a branch: its members follow the chain that has `entry` at `height`."""
+
+    step: int
+    height: int
+    entry: Digest
+
+    def __post_init__(self) -> None:
+        _check(self.step >= 0 and self.height > 0, "steps count from 0, heights from 1")
+        _check(is_digest(self.entry), "an entry is named by its digest")
+
+    def plain(self) -> dict[str, object]:
+        return {"kind": "heal", "step": self.step, "height": self.height, "entry": self.entry}
+
+
+Value = Roster | Commit | Skip | Branch | Heal
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +275,13 @@ def promise_message(
 def _spelled(domain: bytes, *parts: str | int | None) -> bytes:
     """The votes under a certificate all sign the same bytes: they are spelled once."""
     return domain + canonical(parts)
+
+
+def branch_message(line: LineId, entry: Entry) -> bytes:
+    """What the voters of a branch sign, so that no vote is ever read as leave to go on without a
+    quorum.
+    """
+    return b"p2ptrain-branch/1\n" + canonical([line, entry.height, entry.parent, entry.digest])
 
 
 def _check(holds: bool, rule: str) -> None:

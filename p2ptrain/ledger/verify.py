@@ -9,7 +9,14 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger import quorum
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, apply, genesis
-from p2ptrain.ledger.values import Certificate, Certified, Entry, vote_message
+from p2ptrain.ledger.values import (
+    Branch,
+    Certificate,
+    Certified,
+    Entry,
+    branch_message,
+    vote_message,
+)
 
 Verify = Callable[[PeerId, bytes, bytes], bool]
 """verify(peer, message, signature): whether the peer signed the message."""
@@ -47,6 +54,8 @@ def _certificate_fault(
         return "it is for another entry"
     if entry.height != state.height + 1:
         return f"the entry does not come after height {state.height}"
+    if isinstance(entry.value, Branch):
+        return _branch_fault(state, entry, entry.value, certificate, verify)
     strangers = certificate.voters.difference(state.voters)
     if strangers:
         return f"{min(strangers)} is not a voter"
@@ -56,6 +65,19 @@ def _certificate_fault(
     if proposer not in certificate.voters:
         return f"it lacks the vote of {proposer}, who proposed it"
     message = vote_message(state.line, entry.height, certificate.round, entry.digest)
+    for voter, signature in certificate.votes:
+        if not verify(voter, message, signature):
+            return f"the signature of {voter} is not valid"
+    return ""
+
+
+def _branch_fault(
+    state: LedgerState, entry: Entry, branch: Branch, certificate: Certificate, verify: Verify
+) -> str:
+    """All voters of a branch sign it, in no round. Whether it may be is `why_invalid`'s to say."""
+    if certificate.round != 0 or certificate.voters != set(branch.voters):
+        return "a branch is signed by all of its voters, and nobody else"
+    message = branch_message(state.line, entry)
     for voter, signature in certificate.votes:
         if not verify(voter, message, signature):
             return f"the signature of {voter} is not valid"

@@ -27,7 +27,7 @@ from p2ptrain.ledger.events import (
 from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.grace import LAGS_KEPT
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import MEMBERS_MAX
+from p2ptrain.ledger.values import MEMBERS_MAX, Entry
 
 PEERS_MAX = 2 * MEMBERS_MAX
 """Reports of more peers than could be members twice over are not kept."""
@@ -44,8 +44,10 @@ class View:
     `failed_since`, `done_since`: when the first failure, the first result of the reduce under way
     became known. `quorum_at`: an outer step, and when a quorum was first ready for it; `lags`: how
     long after that further members were, in this step and past ones; `grace_s`: what follows from
-    them for this step. `accused`: the voters against whom there is evidence, for ever. `position`:
-    the outer step and attempt under way; reports about earlier ones cannot matter any more.
+    them for this step. `accused`: the voters against whom there is evidence, for ever.
+    `outranked_by`: the first entry that a verified chain, which outranks ours, has otherwise.
+    `position`: the outer step and attempt under way; reports about earlier ones cannot matter any
+    more.
     """
 
     me: PeerId
@@ -66,6 +68,7 @@ class View:
     lags: deque[float] = field(default_factory=lambda: deque(maxlen=LAGS_KEPT))
     failed_since: float | None = None
     done_since: float | None = None
+    outranked_by: Entry | None = None
 
     def allows(self, peer: PeerId) -> bool:
         return self.allowed is None or peer in self.allowed
@@ -103,6 +106,11 @@ class View:
         known = self.ready.get(report.peer)
         if known is None or known.step < report.step:
             self.lags.append(max(0.0, now - self.quorum_at[1]))
+
+    def forget_reports(self, peer: PeerId) -> None:
+        """What `peer` said is about another chain than the one that it is on now."""
+        for reports in (self.ready, self.done, self.failed):
+            reports.pop(peer, None)
 
     def _note_presence(self, event: Event) -> bool:
         match event:

@@ -31,8 +31,11 @@ from p2ptrain.ledger.messages import (
     Promise,
     PromiseProof,
     Propose,
+    ProposeBranch,
     Pruned,
+    RefuseBranch,
     Refused,
+    SignBranch,
 )
 from p2ptrain.ledger.reading import (
     accepted_from_plain,
@@ -84,6 +87,14 @@ def _plain(message: Message) -> dict[str, object]:
             return {"kind": "pruned", "checkpoint": checkpoint, **numbers}
         case Accusation(evidence):
             return {"kind": "accusation", "evidence": evidence.plain()}
+        case ProposeBranch(entry):
+            return {"kind": "propose-branch", "entry": entry.plain()}
+        case SignBranch(height, digest, signature):
+            signed = spell_signature(signature)
+            return {"kind": "sign-branch", "height": height, "entry": digest, "signature": signed}
+        case RefuseBranch(height, reason):
+            text = reason[:REASON_CHARACTERS_MAX]
+            return {"kind": "refuse-branch", "height": height, "reason": text}
 
 
 def _promise_plain(promise: Promise) -> dict[str, object]:
@@ -175,10 +186,27 @@ def vote_from_plain(plain: object) -> Vote:
     )
 
 
-def _read_refused(fields: Fields) -> Message:
-    reason = fields["reason"]
+def _read_propose_branch(fields: Fields) -> Message:
+    return ProposeBranch(entry_from_plain(fields["entry"]))
+
+
+def _read_sign_branch(fields: Fields) -> Message:
+    height, entry = read_int(fields["height"], "height"), read_digest(fields["entry"], "entry")
+    return SignBranch(height, entry, read_signature(fields["signature"], "signature"))
+
+
+def _read_refuse_branch(fields: Fields) -> Message:
+    return RefuseBranch(read_int(fields["height"], "height"), _reason(fields["reason"]))
+
+
+def _reason(reason: object) -> str:
     if not isinstance(reason, str) or len(reason) > REASON_CHARACTERS_MAX:
         raise RemoteProtocolError("a refusal gives its reason in a short text")
+    return reason
+
+
+def _read_refused(fields: Fields) -> Message:
+    reason = _reason(fields["reason"])
     height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
     return Refused(height, round, read_int(fields["promised"], "promised"), reason)
 
@@ -216,4 +244,7 @@ _READERS: dict[str, tuple[frozenset[str], Callable[[Fields], Message]]] = {
     "entries": (frozenset({"height", "certified"}), _read_entries),
     "pruned": (frozenset({"height", "up_to", "checkpoint"}), _read_pruned),
     "accusation": (frozenset({"evidence"}), _read_accusation),
+    "propose-branch": (frozenset({"entry"}), _read_propose_branch),
+    "sign-branch": (frozenset({"height", "entry", "signature"}), _read_sign_branch),
+    "refuse-branch": (frozenset({"height", "reason"}), _read_refuse_branch),
 }

@@ -10,7 +10,8 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.acceptor import Acceptor, recall
-from p2ptrain.ledger.core import CommittedUpdate, Ledger, LedgerStatus
+from p2ptrain.ledger.account import LedgerStatus
+from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.events import (
     Heard,
     Leaving,
@@ -20,6 +21,7 @@ from p2ptrain.ledger.events import (
     ReduceFailed,
     Tick,
 )
+from p2ptrain.ledger.kept import CommittedUpdate
 from p2ptrain.ledger.messages import Accept, Accepted, Entries, Prepare, Promise, Refused
 from p2ptrain.ledger.reading import certified_from_plain, entry_from_plain
 from p2ptrain.ledger.state import Phase

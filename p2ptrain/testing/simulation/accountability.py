@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import LineId, vote_message
+from p2ptrain.ledger.values import Branch, LineId, vote_message
 from p2ptrain.testing.simulation.disk import Disk, verify
 from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.watching import Decision, Watch
@@ -49,7 +49,7 @@ class LiarsAreExposed(Watch):
             self._vote(place, message.round, message.entry.digest, message.signature)
 
     def on_decision(self, decision: Decision) -> None:
-        if not decision.is_first:
+        if not decision.is_first or isinstance(decision.certified.entry.value, Branch):
             return
         certificate = decision.certified.certificate
         line, height, entry = decision.before.line, certificate.height, certificate.entry

@@ -13,8 +13,9 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
-from p2ptrain.ledger.values import Commit, LineId, Roster
+from p2ptrain.ledger.values import Branch, Commit, Entry, LineId, Roster, Skip
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
+from p2ptrain.testing.simulation.branches import HealsGoUp, NobodyIsDrawnAway
 from p2ptrain.testing.simulation.disk import Disk, verify
 from p2ptrain.testing.simulation.fairness import LeavesHaveCauses, NobodyIsStarved
 from p2ptrain.testing.simulation.lines import Lines
@@ -33,22 +34,27 @@ Place = tuple[PeerId, LineId, int]
 
 @dataclass(slots=True)
 class OneEntryPerHeight(Watch):
-    """S1: whatever two nodes append at one height is the same."""
+    """S1: whatever two nodes append at one height of one line is the same. Who leaves a line by a
+    branch appends nothing to it.
+    """
 
-    entries: dict[int, Digest] = field(default_factory=dict)
+    entries: dict[tuple[LineId, int], Digest] = field(default_factory=dict)
     exposure: LiarsAreExposed | None = None
 
     def on_decision(self, decision: Decision) -> None:
         entry = decision.certified.entry
-        self.entries.setdefault(entry.height, entry.digest)
-        self._compare(decision.node, entry.height, entry.digest)
+        if isinstance(entry.value, Branch):
+            return
+        line = decision.before.line
+        self.entries.setdefault((line, entry.height), entry.digest)
+        self._compare(decision.node, line, entry.height, entry.digest)
 
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
         """It may have begun at a base: then it decided none of what led there."""
-        self._compare(peer, state.height, state.head)
+        self._compare(peer, state.line, state.height, state.head)
 
-    def _compare(self, peer: PeerId, height: int, digest: Digest) -> None:
-        known = self.entries.get(height, digest)
+    def _compare(self, peer: PeerId, line: LineId, height: int, digest: Digest) -> None:
+        known = self.entries.get((line, height), digest)
         if known == digest:
             return
         if self.exposure is None or not self.exposure.excuses(height):
@@ -63,6 +69,9 @@ class CertificatesVerify(Watch):
 
     def on_decision(self, decision: Decision) -> None:
         entry, certificate = decision.certified.entry, decision.certified.certificate
+        if isinstance(entry.value, Branch):
+            self._check_branch(decision, entry, entry.value)
+            return
         voters = decision.before.voters
         rules = self.rules
         assert rules is not None
@@ -73,6 +82,18 @@ class CertificatesVerify(Watch):
             self.object(f"entry {entry.height} has {len(good)} good votes of {len(voters)}")
         elif voters[(entry.height + certificate.round) % len(voters)] not in good:
             self.object(f"entry {entry.height} is certified without its proposer's vote")
+
+    def _check_branch(self, decision: Decision, entry: Entry, branch: Branch) -> None:
+        """All who go on have signed, in a domain of their own, and they could not decide."""
+        before, votes = decision.before, decision.certified.certificate.votes
+        signed = f'["{before.line}",{entry.height},"{entry.parent}","{entry.digest}"]'
+        message = b"p2ptrain-branch/1\n" + signed.encode()
+        good = {voter for voter, signature in votes if verify(voter, message, signature)}
+        if good != set(branch.voters) or not good < set(before.voters):
+            self.object(f"branch {entry.height} is not signed by all of its voters")
+        assert self.rules is not None
+        if is_quorum(self.rules, before.voters, good):
+            self.object(f"branch {entry.height} has a quorum and leaves it")
 
 
 @dataclass(slots=True)
@@ -157,7 +178,7 @@ class EqualHeadsAgree(Watch):
     """S5: equal head, equal derived state; and the same θ after the same step."""
 
     states: dict[Digest, LedgerState] = field(default_factory=dict)
-    thetas: dict[int, Digest] = field(default_factory=dict)
+    thetas: dict[tuple[int, Digest | None], Digest] = field(default_factory=dict)
 
     def on_decision(self, decision: Decision) -> None:
         self.states.setdefault(decision.after.head, decision.after)
@@ -169,23 +190,26 @@ class EqualHeadsAgree(Watch):
         if self.states.setdefault(state.head, state) != state:
             self.object(f"{peer} derived another state at {state.height}")
 
-    def on_applied(self, peer: PeerId, step: int, theta: Digest) -> None:
-        if self.thetas.setdefault(step, theta) != theta:
+    def on_applied(
+        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
+    ) -> None:
+        if self.thetas.setdefault((step, entry), theta) != theta:
             self.object(f"{peer} has another θ after step {step}")
 
 
 @dataclass(slots=True)
 class BlocksAreCommittedOnce(Watch):
-    """S6: every block is in one place only, and what is committed is what was trained."""
+    """S6: along each chain every block is in one place only, and what is committed is what was
+    trained. `committed` is by the head of the chain.
+    """
 
-    committed: set[int] = field(default_factory=set)
-    seen: set[Digest] = field(default_factory=set)
+    committed: dict[Digest, frozenset[int]] = field(default_factory=dict)
 
     def on_decision(self, decision: Decision) -> None:
-        if decision.after.head in self.seen:
+        head, roster = decision.after.head, decision.before.roster
+        if head in self.committed:
             return
-        self.seen.add(decision.after.head)
-        roster = decision.before.roster
+        self.committed[head] = self.committed.get(decision.before.head, frozenset())
         if isinstance(decision.certified.entry.value, Commit) and roster is not None:
             self._commit(decision, roster)
         self._check_accounts(decision.after)
@@ -195,15 +219,16 @@ class BlocksAreCommittedOnce(Watch):
             blocks = decision.before.leases[each.peer][: each.blocks]
             if decision.trained.get(each.peer) != blocks:
                 self.object(f"step {roster.step} commits blocks that {each.peer} did not train")
-            again = self.committed.intersection(blocks)
+            committed = self.committed[decision.after.head]
+            again = committed.intersection(blocks)
             if again:
                 self.object(f"block {min(again)} is committed a second time")
-            self.committed.update(blocks)
+            self.committed[decision.after.head] = committed.union(blocks)
 
     def _check_accounts(self, state: LedgerState) -> None:
         book = state.lease_book
         out = [block for lease in book.held.values() for block in lease]
-        every = sorted([*out, *book.returned, *self.committed])
+        every = sorted([*out, *book.returned, *self.committed[state.head]])
         if every != list(range(book.next_block)):
             self.object(f"at height {state.height} a block is lost or in two places")
 
@@ -235,11 +260,12 @@ class StepsGoOn(Watch):
 
     def on_decision(self, decision: Decision) -> None:
         before, after = decision.before, decision.after
-        ends = not isinstance(decision.certified.entry.value, Roster)
+        ends = isinstance(decision.certified.entry.value, Commit | Skip)
         assert self.rules is not None
         if after.step != before.step + ends:
             self.object(f"entry {after.height} leads from step {before.step} to {after.step}")
-        if (after.phase is Phase.ENDED) != (after.step >= self.rules.outer_steps):
+        healed = after.phase is Phase.HEALED
+        if not healed and (after.phase is Phase.ENDED) != (after.step >= self.rules.outer_steps):
             self.object(f"the run is in phase {after.phase} after {after.step} steps")
 
 
@@ -254,7 +280,9 @@ class SnapshotsAreTrue(Watch):
     orderly: bool = True
     thetas: dict[int, Digest] = field(default_factory=dict)
 
-    def on_applied(self, peer: PeerId, step: int, theta: Digest) -> None:
+    def on_applied(
+        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
+    ) -> None:
         self.thetas.setdefault(step, theta)
 
     def on_decision(self, decision: Decision) -> None:
@@ -289,7 +317,7 @@ def all_checkers(
 ) -> list[Checker]:
     exposure = LiarsAreExposed(lines=lines, rules=rules, liars=liars)
     seeds = frozenset(rules.founders[: profile.seeds_among_peers])
-    return [
+    checkers: list[Checker] = [
         exposure,
         OneEntryPerHeight(exposure=exposure),
         ProposalsAreSigned(lines=lines, rules=rules, liars=liars),
@@ -304,5 +332,13 @@ def all_checkers(
         SnapshotsAreTrue(rules=rules, liars=liars, orderly=profile.keeps_processes),
         StatesAreNamed(),
         LeavesHaveCauses(troubles=troubles, orderly=profile.is_orderly),
-        NobodyIsStarved(troubles=troubles, orderly=profile.is_orderly, seeds=seeds),
+        *(_of_branches(rules, troubles) if rules.branches else ()),
     ]
+    if not rules.branches:  # On a branch nobody counts with those who are elsewhere.
+        orderly = profile.is_orderly
+        checkers.append(NobodyIsStarved(troubles=troubles, orderly=orderly, seeds=seeds))
+    return checkers
+
+
+def _of_branches(rules: Rules, troubles: Troubles) -> list[Checker]:
+    return [NobodyIsDrawnAway(rules=rules, troubles=troubles), HealsGoUp()]

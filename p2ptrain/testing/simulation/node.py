@@ -15,6 +15,7 @@ from p2ptrain.ledger.effects import (
     Effect,
     FetchUpdate,
     Persist,
+    Rejoin,
     Send,
 )
 from p2ptrain.ledger.events import (
@@ -59,6 +60,7 @@ class World(Protocol):
     def fetch(self, node: SimNode, update: Digest, holders: tuple[PeerId, ...]) -> None: ...
     def train(self, node: SimNode, blocks: int) -> None: ...
     def crashes_now(self, node: SimNode) -> bool: ...
+    def rejoin(self, node: SimNode, height: int, chain: tuple[Certified, ...]) -> None: ...
     def applied(self, node: SimNode, step: int, theta: Digest) -> None: ...
 
 
@@ -182,6 +184,9 @@ class SimNode:
             case Decided(certified):
                 self.disk.chain.append(certified)
                 self._world.decided(self, certified)
+            case Rejoin(height, chain):
+                self._world.rejoin(self, height, chain)
+                raise ProcessDied
             case FetchUpdate(update, holders):
                 self._world.fetch(self, update, holders)
             case AskEntries(peer, from_height):
@@ -299,7 +304,8 @@ class SimNode:
                 self.handle(event)
 
     def _beat(self) -> Heartbeat:
-        events: list[Event] = [Heard(self.me, self.state.height)]
+        line = self.state.line if self._rules.branches else None
+        events: list[Event] = [Heard(self.me, self.state.height, line)]
         if self._wants_in():
             events.append(Joining(self.me))
         if self.leaving:
@@ -310,5 +316,5 @@ class SimNode:
 
     def _wants_in(self) -> bool:
         state = self.state
-        there = self.theta_step == state.step and state.phase is not Phase.ENDED
+        there = self.theta_step == state.step and state.phase not in (Phase.ENDED, Phase.HEALED)
         return there and not self.leaving and not state.is_member(self.me)

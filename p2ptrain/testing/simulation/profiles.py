@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p2ptrain.ledger.rules import QuorumPolicy
+from p2ptrain.ledger.rules import QuorumLoss, QuorumPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class Profile:
     pruners: float = 0.0
     """How many, but for the first, forget old entries; of those who join, half begin at a base."""
     keep_entries: int = 6
+    quorum_loss: QuorumLoss = "wait"
 
     @property
     def keeps_processes(self) -> bool:
@@ -123,6 +124,30 @@ PROFILES: dict[str, Profile] = {
             crash_in_effects=0.004,
             loss=0.03,
             reduce_half_done=0.1,
+        ),
+        Profile(
+            "branch",
+            loss=0.02,
+            crash_every_s=15.0,
+            down_s=(0.3, 60.0),
+            partition_every_s=30.0,
+            partition_s=(5.0, 60.0),
+            crash_in_effects=0.001,
+            faults_s=150.0,
+            settle_s=120.0,
+            quorum_loss="branch",
+        ),
+        Profile(
+            "islands",
+            partition_every_s=40.0,
+            partition_s=(25.0, 80.0),
+            loss=0.01,
+            reduce_half_done=0.2,
+            pause_every_s=60.0,
+            pause_s=(5.0, 40.0),
+            faults_s=200.0,
+            settle_s=120.0,
+            quorum_loss="branch",
         ),
         Profile("liars", liars=1, loss=0.02, reduce_half_done=0.1),
         Profile("strangers", liars=2, loss=0.02, reduce_half_done=0.1, quorum="two-thirds"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.ledger.rules import QuorumPolicy, Rules
+from p2ptrain.ledger.rules import QuorumLoss, QuorumPolicy, Rules
 from p2ptrain.ledger.state import Phase
 from p2ptrain.testing.simulation.profiles import PROFILES, Profile
 from p2ptrain.testing.simulation.world import SimWorld
@@ -66,7 +66,7 @@ def world_of(
 ) -> SimWorld:
     """A world in which nothing has happened yet."""
     founders = tuple(PeerId(f"p{index}") for index in range(peers))
-    rules = _rules(seed, founders, steps, quorum or profile.quorum)
+    rules = _rules(seed, founders, steps, quorum or profile.quorum, profile.quorum_loss)
     return SimWorld(Random(f"{profile.name}/{seed}"), rules, profile)
 
 
@@ -88,8 +88,16 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
 def _is_over(world: SimWorld) -> bool:
     if world.latest.phase is not Phase.ENDED:
         return False
+    if world.rules.branches and not _is_settled(world):
+        return False
     honest = [node for node in world.nodes.values() if node.me not in world.liars]
     return all(node.state.phase is Phase.ENDED for node in honest if node.is_running)
+
+
+def _is_settled(world: SimWorld) -> bool:
+    """B7: all are back, and on the line that outranks all others."""
+    nodes = world.nodes.values()
+    return all(node.is_running and node.state.line == world.latest.line for node in nodes)
 
 
 def _why_stuck(world: SimWorld) -> str:
@@ -123,7 +131,13 @@ def _report(seed: int, world: SimWorld, stuck: str) -> SimReport:
     )
 
 
-def _rules(seed: int, founders: tuple[PeerId, ...], steps: int, quorum: QuorumPolicy) -> Rules:
+def _rules(
+    seed: int,
+    founders: tuple[PeerId, ...],
+    steps: int,
+    quorum: QuorumPolicy,
+    quorum_loss: QuorumLoss,
+) -> Rules:
     return Rules(
         run=RunId(hashlib.sha256(f"run {seed}".encode()).hexdigest()),
         founders=founders,
@@ -137,4 +151,6 @@ def _rules(seed: int, founders: tuple[PeerId, ...], steps: int, quorum: QuorumPo
         round_timeout_s=0.6,
         patience_s=0.3,
         quorum=quorum,
+        quorum_loss=quorum_loss,
+        branch_after_s=8.0,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,7 +37,13 @@ class Checker(Protocol):
     def on_decision(self, decision: Decision) -> None: ...
     def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None: ...
     def on_state(self, peer: PeerId, state: LedgerState) -> None: ...
-    def on_applied(self, peer: PeerId, step: int, theta: Digest) -> None: ...
+    def on_applied(
+        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
+    ) -> None: ...
+    def on_boot(self, peer: PeerId) -> None: ...
+    def on_rejoin(
+        self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
+    ) -> None: ...
 
 
 @dataclass(slots=True)
@@ -55,7 +61,17 @@ class Watch:
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
         return
 
-    def on_applied(self, peer: PeerId, step: int, theta: Digest) -> None:
+    def on_applied(
+        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
+    ) -> None:
+        return
+
+    def on_boot(self, peer: PeerId) -> None:
+        return
+
+    def on_rejoin(
+        self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
+    ) -> None:
         return
 
     def object(self, text: str) -> None:

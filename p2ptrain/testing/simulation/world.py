@@ -13,7 +13,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger import wire
 from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState, apply, genesis
+from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis
 from p2ptrain.ledger.values import Certified, Commit, Roster, Skip
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
 from p2ptrain.testing.simulation.checkers import all_checkers
@@ -45,6 +45,7 @@ SLOWNESS = 6.0
 
 BEGINS_AT_A_BASE = 0.5
 """How many of the newcomers that prune are told a checkpoint."""
+REJOIN_S = 0.2
 
 HINT_CHANCE = 0.9
 """A dying process resets its connections; a dying machine or cable does not."""
@@ -70,7 +71,7 @@ class SimWorld:
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}
-        self.commits = self.skips = self.restarts = 0
+        self.commits = self.skips = self.restarts = self.heals = 0
         self.committed_at = self.longest_calm_s = 0.0
         self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
         self._wake_at: dict[PeerId, float] = {}
@@ -118,6 +119,8 @@ class SimWorld:
         self.tell(node.me, "starts")
         self.troubles.end(node.me)
         node.boot()
+        for checker in self.checkers:
+            checker.on_boot(node.me)
         self._check_state(node)
         self._beat(node, self.random.uniform(0.0, 0.3))
         self.let(node, node.begin)
@@ -139,6 +142,23 @@ class SimWorld:
             if connected and self.random.random() < HINT_CHANCE:
                 delay_s = self.random.uniform(0.001, 0.05)
                 self._let_later(other, delay_s, partial(other.lost_connection, node.me))
+
+    def rejoin(self, node: SimNode, height: int, chain: tuple[Certified, ...]) -> None:
+        """The node has put `chain` in place of what it had above `height`, and starts anew."""
+        dropped = node.disk.chain[height:]
+        node.disk.chain[height:] = chain
+        self.heals += 1
+        self.tell(node.me, f"follows another chain from height {height + 1} on")
+        for checker in self.checkers:
+            checker.on_rejoin(node.me, dropped, chain)
+        node.stop()
+        self.rings.lost(node.me)
+
+        def begin() -> None:
+            if not node.alive and node.me not in self.faults.gone:
+                self.start_node(node)
+
+        self.clock.after(REJOIN_S, begin)
 
     def pause_node(self, node: SimNode) -> None:
         """The process is stopped by a signal; its machine still takes in what comes."""
@@ -258,7 +278,7 @@ class SimWorld:
             after = self._states[entry.digest] = apply(self.rules, before, entry)
             self.lines.note(after)
             self._count(certified)
-        if after.height > self.latest.height:
+        if self._is_further(after):
             self.latest = after
         ring = self.rings.by_entry.get(entry.parent)
         trained = {} if ring is None else ring.blocks
@@ -267,6 +287,11 @@ class SimWorld:
             self.tell(node.me, f"has entry {entry.height}: {spelled_value(entry.value)}")
         for checker in self.checkers:
             checker.on_decision(decision)
+
+    def _is_further(self, state: LedgerState) -> bool:
+        if not self.rules.branches:
+            return state.height > self.latest.height
+        return state.phase is not Phase.HEALED and state.rank > self.latest.rank
 
     def _check_state(self, node: SimNode) -> None:
         for checker in self.checkers:
@@ -282,8 +307,12 @@ class SimWorld:
         self.skips += isinstance(value, Skip)
 
     def applied(self, node: SimNode, step: int, theta: Digest) -> None:
+        committed = node.ledger.updates.get(step - 1) if self.rules.branches else None
+        ended = None if committed is None else node.ledger.kept.at(committed.height)
+        if ended is None and self.rules.branches:
+            return
         for checker in self.checkers:
-            checker.on_applied(node.me, step, theta)
+            checker.on_applied(node.me, step, theta, None if ended is None else ended.entry.digest)
 
     def enter_ring(self, node: SimNode, entry: Digest, roster: Roster) -> None:
         mine = next(each for each in roster.participants if each.peer == node.me)

@@ -37,7 +37,7 @@ from p2ptrain.ledger.messages import (
     Pruned,
     Refused,
 )
-from p2ptrain.ledger.values import Commit, Entry, Roster, Skip, Value
+from p2ptrain.ledger.values import Branch, Commit, Entry, Heal, Roster, Skip, Value
 
 _HEX = re.compile(r"\b[0-9a-f]{64}\b|\b[0-9a-f]{8}\b")
 
@@ -84,6 +84,11 @@ class Words:
                 return text
             case Skip(step):
                 return f"skip {step}"
+            case Branch(step, voters, learners):
+                more = f" learners {_names(learners)}" if learners else ""
+                return f"branch {step} voters {_names(voters)}{more}"
+            case Heal(step, height, entry):
+                return f"heal {step} towards {self.name(entry)} at {height}"
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,212 @@
+"""Leaving a line whose quorum is gone: when, with whom, and on whose word. For runs that branch.
+
+    quorum seen ──► quorum gone ──branch_after_s, without a break──► due
+                       ▲ a quorum again: from the start             │
+                       └────────────────────────────────────────────┤
+    due, first-ranked of those who are here: ProposeBranch ──► the others, who are due as well, sign
+    all of its voters have signed: the Branch is certified, and follows
+    due, or named by it: a Branch that others certified follows
+
+A voter is here if it is up and was last heard on this line. Signing binds nobody: several branches
+of one entry may come to be, and heal later (`rivals`). What a branch needs is that each of its
+voters was long without a quorum by its own clock, so a majority that is well is never left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger import quorum
+from p2ptrain.ledger.effects import Effect, Note, Send
+from p2ptrain.ledger.electorate import Sign
+from p2ptrain.ledger.messages import ProposeBranch, RefuseBranch, SignBranch
+from p2ptrain.ledger.pace import Repeater, earliest
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState, Phase, why_invalid
+from p2ptrain.ledger.values import (
+    Branch,
+    Certificate,
+    Certified,
+    Entry,
+    LineId,
+    branch_message,
+)
+from p2ptrain.ledger.verify import Verify
+
+BranchMessage = ProposeBranch | SignBranch | RefuseBranch
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """Who of a state's members is here, this node among them."""
+
+    voters: tuple[PeerId, ...]
+    learners: tuple[PeerId, ...]
+
+    @staticmethod
+    def of(state: LedgerState, here: Container[PeerId]) -> Presence:
+        return Presence(
+            tuple(peer for peer in state.voters if peer in here),
+            tuple(peer for peer in state.learners if peer in here),
+        )
+
+
+class Branching:
+    """`alone_since`: from when on no quorum was here, without a break; None while one is."""
+
+    def __init__(self, rules: Rules, me: PeerId, sign: Sign, verify: Verify, now: float) -> None:
+        self.alone_since: float | None = now
+        self._rules = rules
+        self._me = me
+        self._sign = sign
+        self._verify = verify
+        self._offered: Certified | None = None
+        self._entry: Entry | None = None
+        self._signatures: dict[PeerId, bytes] = {}
+        self._resend = Repeater()
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def due_at(self) -> float | None:
+        return None if self.alone_since is None else self.alone_since + self._rules.branch_after_s
+
+    def is_due(self, now: float) -> bool:
+        return self.due_at is not None and now >= self.due_at
+
+    def next_deadline(self, now: float) -> float | None:
+        """When there is something to do though nothing is heard."""
+        due_at = self.due_at
+        return earliest(
+            due_at if due_at is not None and now < due_at else None, self._resend.due_at
+        )
+
+    def look(self, state: LedgerState, presence: Presence, now: float) -> None:
+        """Note whether a quorum is here, and enough members to average: a quorum of too few stands
+        still, and could for ever, beside a branch that those who left it made.
+        """
+        members = len(presence.voters) + len(presence.learners)
+        enough = members >= self._rules.participants_min
+        if enough and quorum.reached(self._rules.quorum, state.voters, presence.voters):
+            self.alone_since = None
+            self._give_up()
+        elif self.alone_since is None:
+            self.alone_since = now
+
+    def entered(self, before: LedgerState, state: LedgerState, now: float) -> None:
+        """A new entry holds. Who votes on a new line gives it the time that it gave the old one."""
+        self._offered = None
+        self._give_up()
+        if state.line != before.line and self._me in state.voters:
+            self.alone_since = now
+
+    # ── branches that others made ────────────────────────────────────────────────────────────────
+
+    def offer(self, certified: Certified) -> None:
+        """A Branch that could come next, and whose signatures are good."""
+        if self._offered is None:
+            self._offered = certified
+
+    def adoptable(self, now: float) -> Certified | None:
+        """The Branch to follow now: who signed it follows unless a quorum came back; who is not
+        named has to have been alone for as long.
+        """
+        if self._offered is None or self.alone_since is None:
+            return None
+        named = self._me in self._offered.certificate.voters
+        return self._offered if named or self.is_due(now) else None
+
+    # ── a branch of our own ──────────────────────────────────────────────────────────────────────
+
+    def propose(self, state: LedgerState, presence: Presence, now: float) -> list[Effect]:
+        """Ask the others who are here to go on with us, if that is ours to ask. See `outcome`."""
+        if not self.is_due(now) or presence.voters[:1] != (self._me,):
+            self._give_up()
+            return []
+        branch = Branch(state.step, presence.voters, presence.learners)
+        entry = Entry(state.height + 1, state.head, branch)
+        if why_invalid(self._rules, state, branch):
+            return []
+        if entry != self._entry:
+            self._entry = entry
+            self._signatures = {self._me: self._sign(branch_message(state.line, entry))}
+            self._resend.start(now)
+            return [self._account(presence, now), *self._to_silent(branch)]
+        return [*self._to_silent(branch)] if self._resend.take(now) else []
+
+    def outcome(self) -> Certified | None:
+        """The branch of our own, once all of its voters have signed it."""
+        entry = self._entry
+        if entry is None or not isinstance(entry.value, Branch):
+            return None
+        if self._signatures.keys() != set(entry.value.voters):
+            return None
+        votes = tuple(sorted(self._signatures.items()))
+        return Certified(entry, Certificate(entry.height, 0, entry.digest, votes))
+
+    def receive(
+        self, sender: PeerId, message: BranchMessage, state: LedgerState, now: float
+    ) -> list[Effect]:
+        match message:
+            case ProposeBranch(entry):
+                return self._answer(sender, entry, state, now)
+            case SignBranch():
+                self._count(sender, message, state.line)
+                return []
+            case RefuseBranch(_, reason):
+                return [Note(f"{sender} does not branch off with us: {reason}")]
+
+    def _answer(self, sender: PeerId, entry: Entry, state: LedgerState, now: float) -> list[Effect]:
+        fault = self._fault(sender, entry, state, now)
+        if fault:
+            return [Send(sender, RefuseBranch(entry.height, fault))]
+        signature = self._sign(branch_message(state.line, entry))
+        said = Note(f"{sender} proposes to branch off, and this node has seen no quorum either")
+        return [said, Send(sender, SignBranch(entry.height, entry.digest, signature))]
+
+    def _fault(self, sender: PeerId, entry: Entry, state: LedgerState, now: float) -> str:
+        value = entry.value
+        if not isinstance(value, Branch):
+            return "that is no branch"
+        if (entry.height, entry.parent) != (state.height + 1, state.head):
+            return f"this node is at height {state.height} of another chain"
+        if value.voters[0] != sender or self._me not in value.voters:
+            return "the first-ranked of those who stay asks the others who stay"
+        fault = why_invalid(self._rules, state, value)
+        if not fault and self.alone_since is None:
+            return "a quorum is here"
+        if not fault and not self.is_due(now):
+            assert self.due_at is not None
+            return f"a quorum was seen here; not before {self.due_at - now:.0f} s from now"
+        return fault
+
+    def _count(self, sender: PeerId, message: SignBranch, line: LineId) -> None:
+        entry = self._entry
+        if entry is None or entry.digest != message.entry or not isinstance(entry.value, Branch):
+            return
+        named = sender in entry.value.voters
+        if named and self._verify(sender, branch_message(line, entry), message.signature):
+            self._signatures[sender] = message.signature
+
+    def _give_up(self) -> None:
+        self._entry = None
+        self._resend.stop()
+
+    def _to_silent(self, branch: Branch) -> list[Effect]:
+        assert self._entry is not None
+        asked = [peer for peer in branch.voters if peer not in self._signatures]
+        return [Send(peer, ProposeBranch(self._entry)) for peer in asked]
+
+    def _account(self, presence: Presence, now: float) -> Note:
+        assert self.alone_since is not None
+        names = ", ".join(presence.voters)
+        return Note(
+            f"no quorum for {now - self.alone_since:.0f} s: branching off with {names} as voters"
+        )
+
+
+def may_branch(state: LedgerState, *, outranked: bool) -> bool:
+    """A run that has ended is left for nothing but a chain that outranks it."""
+    return state.phase is not Phase.HEALED and (state.phase is not Phase.ENDED or outranked)

@@ -1,0 +1,72 @@
+"""Branches: nobody is drawn away from a quorum, and branches heal only upwards.
+
+The order of chains is worked out here once more, entry by entry, from the states that the world has
+seen: it shares nothing with `ledger.lines`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.values import Branch, Certified
+from p2ptrain.testing.simulation.troubles import Troubles
+from p2ptrain.testing.simulation.watching import Decision, Watch
+
+
+@dataclass(slots=True)
+class NobodyIsDrawnAway(Watch):
+    """B3: a voter follows a branch that does not name it only after a long time without an entry of
+    its own line, which a quorum that it heard would have decided.
+    """
+
+    rules: Rules | None = None
+    troubles: Troubles | None = None
+    quiet_since: dict[PeerId, float] = field(default_factory=dict)
+
+    def on_boot(self, peer: PeerId) -> None:
+        assert self.troubles is not None
+        self.quiet_since[peer] = self.troubles.now
+
+    def on_decision(self, decision: Decision) -> None:
+        assert self.troubles is not None
+        assert self.rules is not None
+        node, value, now = decision.node, decision.certified.entry.value, self.troubles.now
+        waited_s = now - self.quiet_since.get(node, 0.0)
+        unnamed = isinstance(value, Branch) and node not in value.voters
+        if unnamed and node in decision.before.voters and waited_s < self.rules.branch_after_s / 2:
+            self.object(f"{node} follows a branch without it after only {waited_s:.1f} s")
+        self.quiet_since[node] = now
+
+
+@dataclass(slots=True)
+class HealsGoUp(Watch):
+    """B5: whoever leaves its chain for another one leaves it for one that ranks higher."""
+
+    tokens: dict[Digest, int] = field(default_factory=dict)
+
+    def on_decision(self, decision: Decision) -> None:
+        self.tokens[decision.after.head] = decision.after.tokens
+
+    def on_rejoin(
+        self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
+    ) -> None:
+        """`peer` leaves the entries `ours` for `theirs`; both follow the same entry."""
+        mine, other = ours[0].entry, theirs[0].entry
+        if not isinstance(mine.value, Branch):
+            self.object(f"{peer} drops entry {mine.height}, which a quorum of its line decided")
+        elif isinstance(other.value, Branch):
+            ranks = [(self._stretch(chain), chain[0].entry.digest) for chain in (ours, theirs)]
+            (own, own_name), (won, won_name) = ranks
+            if won < own or (won == own and won_name > own_name):
+                self.object(f"{peer} drops {own} tokens of a branch for {won} of another")
+
+    def _stretch(self, chain: Sequence[Certified]) -> int:
+        """The tokens committed at the end of the line that `chain` begins with."""
+        length = next(
+            (at for at in range(1, len(chain)) if isinstance(chain[at].entry.value, Branch)),
+            len(chain),
+        )
+        return self.tokens[chain[length - 1].entry.digest]
