@@ -44,6 +44,14 @@ class Catchup:
         if height > own_height and self.ask_at is None:
             self.ask_at = now if height > own_height + 1 else now + SETTLE_S
 
+    def told(self, peer: PeerId, height: int, own_height: int, now: float, *, shown: bool) -> None:
+        """`peer` itself says how long its chain is, and shows entries or none. It may have become
+        shorter: branches are left.
+        """
+        if not shown and peer in self.heights:
+            self.heights[peer] = height
+        self.heard(peer, height, own_height, now)
+
     def disproved(self, peer: PeerId, height: int) -> None:
         """`peer` could not show the entries that it claimed."""
         self.heights[peer] = height

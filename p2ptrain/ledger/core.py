@@ -222,7 +222,7 @@ class Ledger(Account):
             taken = self._parting.take(sender, height, page, self.state, self.kept.at, now)
             effects, page = taken
         if self._parting is None or not self._parting.is_elsewhere(sender, self.state):
-            self._catchup.heard(sender, height, self.state.height, now)
+            self._catchup.told(sender, height, self.state.height, now, shown=bool(page))
         for certified in page:
             if certified.entry.height <= self.state.height:
                 effects += self._compare(sender, certified)

@@ -95,13 +95,13 @@ class Parting:
         return event, False
 
     def _place(self, peer: PeerId, place: Place, state: LedgerState) -> bool:
-        """Note where `peer` is. True if that is another line than before, or the first."""
+        """Note where `peer` is. True if that is news: another line, or more of it."""
         before = self._places.get(peer)
         if before is None and len(self._places) >= PEERS_MAX:
             return False
         self._places[peer] = place
         if before is not None and before[0] == place[0]:
-            return False
+            return place != before and self.is_elsewhere(peer, state)
         self._view.forget_reports(peer)
         self._mark(peer, state)
         return True

@@ -21,6 +21,7 @@ from p2ptrain.ledger.effects import (
     FetchUpdate,
     Note,
     Persist,
+    Rejoin,
     Send,
 )
 from p2ptrain.ledger.events import Event, Ready, Received, Tick, UpdateHeld
@@ -60,7 +61,9 @@ def small_rules(
     attempts_max: int = 3,
     grace_s: float = 10.0,
     quorum: QuorumPolicy = "majority",
+    branch_after_s: float | None = None,
 ) -> Rules:
+    """With `branch_after_s` who loses its quorum branches off after that time."""
     return Rules(
         run=RunId(digest("a run")),
         founders=peers(founders),
@@ -74,6 +77,8 @@ def small_rules(
         round_timeout_s=1.0,
         patience_s=0.5,
         quorum=quorum,
+        quorum_loss="wait" if branch_after_s is None else "branch",
+        branch_after_s=branch_after_s or 600.0,
     )
 
 
@@ -237,6 +242,9 @@ class Group:
                 self.disks[me].append_record(record)
             case Decided(certified):
                 self.disks[me].chain.append(certified)
+            case Rejoin(height, chain):
+                self.disks[me].chain[height:] = chain
+                self.start(me)
             case Send(peer, message):
                 self.mail.append(Letter(me, peer, message))
             case Announce(message):

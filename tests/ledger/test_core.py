@@ -49,6 +49,7 @@ def test_status_says_what_is_agreed_and_who_is_waited_for() -> None:
         proposer=B,
         reason="members still train",
         waiting_for=(B, C),
+        branch="",
     )
 
 

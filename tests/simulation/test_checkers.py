@@ -193,7 +193,7 @@ def test_a_block_that_was_not_trained_or_is_committed_again_or_lost() -> None:
     assert checker.violations == [
         "BlocksAreCommittedOnce: step 0 commits blocks that b did not train"
     ]
-    again = BlocksAreCommittedOnce(committed={2})
+    again = BlocksAreCommittedOnce(committed={commit().before.head: frozenset({2})})
     again.on_decision(commit())
     assert again.violations[0] == "BlocksAreCommittedOnce: block 2 is committed a second time"
     lost = BlocksAreCommittedOnce()

@@ -18,7 +18,7 @@ SEEDS_MAX = 2000
 def test_a_defect_is_found(mutant: Mutant) -> None:
     with mutant.planted():
         for seed in range(SEEDS_MAX):
-            report = simulate(seed, peers=5, steps=8, profile=mutant.profile)
+            report = simulate(seed, peers=5, steps=mutant.steps, profile=mutant.profile)
             objecting = {text.split(":")[0] for text in report.violations}
             if objecting.intersection(mutant.caught_by):
                 return

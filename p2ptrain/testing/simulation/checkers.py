@@ -228,7 +228,7 @@ class BlocksAreCommittedOnce(Watch):
     def _check_accounts(self, state: LedgerState) -> None:
         book = state.lease_book
         out = [block for lease in book.held.values() for block in lease]
-        every = sorted([*out, *book.returned, *self.committed[state.head]])
+        every = sorted([*out, *book.returned, *self.committed.get(state.head, ())])
         if every != list(range(book.next_block)):
             self.object(f"at height {state.height} a block is lost or in two places")
 

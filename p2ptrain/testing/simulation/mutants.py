@@ -6,6 +6,7 @@ the checker that has to object, and a world in which it shows.
 
 from __future__ import annotations
 
+from p2ptrain.testing.simulation import branching_defects as branching
 from p2ptrain.testing.simulation import content_defects as content
 from p2ptrain.testing.simulation import voting_defects as voting
 from p2ptrain.testing.simulation.planting import Mutant
@@ -49,4 +50,15 @@ MUTANTS = (
     Mutant("lease-lost", content.lease_lost_with_its_member, _BLOCKS, "churn"),
     Mutant("newcomers-vote-at-once", content.newcomers_vote_at_once, ("NewcomersAreFew",), "churn"),
     Mutant("grace-ignored", content.grace_ignored, ("NobodyIsStarved",), "calm"),
+    Mutant("heals-towards-fewer", branching.heals_towards_fewer, ("HealsGoUp",), "branch", 60),
+    Mutant(
+        "unnamed-follow-at-once",
+        branching.unnamed_follow_at_once,
+        ("NobodyIsDrawnAway",),
+        "branch",
+        60,
+    ),
+    Mutant("lines-not-told-apart", branching.lines_not_told_apart, _CERTIFICATES, "branch", 60),
+    Mutant("branch-signed-by-one", branching.branch_signed_by_one, _CERTIFICATES, "branch", 60),
+    Mutant("branch-loses-leases", branching.lease_kept_by_who_is_gone, _BLOCKS, "branch", 60),
 )

@@ -16,13 +16,14 @@ Plant = Callable[[Patch], None]
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """`caught_by`: the checkers of which one has to object. `profile`: a world that brings it
-    out.
+    out, in so many outer steps.
     """
 
     name: str
     plant: Plant
     caught_by: tuple[str, ...]
     profile: str
+    steps: int = 8
 
     @contextmanager
     def planted(self) -> Iterator[None]:

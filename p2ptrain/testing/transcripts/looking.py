@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.account import branch_words
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.testing.ledgers import Group
 from p2ptrain.testing.transcripts.wording import Words
@@ -77,6 +78,8 @@ _FACTS: dict[str, Fact] = {
     "learners": lambda ledger, words, details: " ".join(ledger.state.learners),
     "returned": lambda ledger, words, details: " ".join(map(str, ledger.state.lease_book.returned)),
     "waits": lambda ledger, words, details: " ".join(ledger.status(0.0).waiting_for),
+    "branch": lambda ledger, words, details: words.text(branch_words(ledger.state)),
+    "line": lambda ledger, words, details: words.name(ledger.state.line),
     "round": lambda ledger, words, details: str(ledger.status(0.0).round),
     "entry": _entry,
     "votes": _votes,

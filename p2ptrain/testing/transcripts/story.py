@@ -110,11 +110,14 @@ class Story:
     # ── who is there ─────────────────────────────────────────────────────────────────────────────
 
     def members(self, line: Line) -> None:
-        """members a b c [steps=5 attempts=3 grace=10 least=1 quorum=two-thirds] [at d e: guests]"""
+        """members a b c [steps=5 attempts=3 grace=10 least=1 quorum=two-thirds branch=60] [at d: a
+        guest]
+        """
         numbers = {key: int(line.options[key]) for key in _RULES if key in line.options}
         rules = small_rules(
             " ".join(line.words),
             quorum="two-thirds" if line.options.get("quorum") == "two-thirds" else "majority",
+            branch_after_s=float(line.options["branch"]) if "branch" in line.options else None,
             **{_RULES[key]: number for key, number in numbers.items()},
         )
         self._group = _Traced(rules, (*rules.founders, *line.at))
@@ -217,8 +220,13 @@ class Story:
             self.group.tell(name, Allowed(frozenset(peers(" ".join(line.words)))))
 
     def heartbeat(self, line: Line) -> None:
-        """heartbeat a: everybody hears how long its chain is"""
-        self._report_each(line, lambda peer: Heard(peer, self.group[peer].state.height))
+        """heartbeat a: everybody hears how long its chain is, and on which line"""
+        self._report_each(line, self._heard)
+
+    def _heard(self, peer: PeerId) -> Heard:
+        state = self.group[peer].state
+        line = state.line if self.group.rules.branches else None
+        return Heard(peer, state.height, line)
 
     def _reduce(self, peer: PeerId) -> tuple[int, int]:
         """The reduce that `peer` knows of, by step and attempt."""

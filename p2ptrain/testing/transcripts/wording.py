@@ -22,6 +22,7 @@ from p2ptrain.ledger.effects import (
     IdentityInUse,
     Note,
     Persist,
+    Rejoin,
     Send,
 )
 from p2ptrain.ledger.messages import (
@@ -34,8 +35,11 @@ from p2ptrain.ledger.messages import (
     Prepare,
     Promise,
     Propose,
+    ProposeBranch,
     Pruned,
+    RefuseBranch,
     Refused,
+    SignBranch,
 )
 from p2ptrain.ledger.values import Branch, Commit, Entry, Heal, Roster, Skip, Value
 
@@ -112,6 +116,12 @@ class Words:
                 return f"outcome {self.entry(certified.entry)} by {voters}"
             case EntriesRequest(from_height):
                 return f"request entries from {from_height}"
+            case ProposeBranch(entry):
+                return f"propose {self.entry(entry)}"
+            case SignBranch(_, entry):
+                return f"sign {self.name(entry)}"
+            case RefuseBranch(height, reason):
+                return f"refuse a branch at {height}: {self.text(reason)}"
             case Entries(height, page):
                 shown = _names(self.name(it.entry.digest) for it in page) or "none"
                 return f"entries {shown} of {height}"
@@ -147,6 +157,9 @@ class Words:
                 return f"{me} -> all: {self.message(message)}"
             case Decided(certified):
                 return f"{me} appends {self.entry(certified.entry)}"
+            case Rejoin(height, chain):
+                new = _names(self.name(each.entry.digest) for each in chain)
+                return f"{me} starts anew after height {height}, with {new}"
             case FetchUpdate(update, holders):
                 return f"{me} fetches {self.name(update)} from {_names(holders) or 'anybody'}"
             case AskEntries(peer, from_height):

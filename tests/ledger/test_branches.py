@@ -1,0 +1,359 @@
+"""SPEC.md B1 to B8: leaving a quorum that is gone, and healing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.accept import Answer, may_accept
+from p2ptrain.ledger.branching import Branching, Presence, may_branch
+from p2ptrain.ledger.effects import AskEntries, Decided, Rejoin, Send
+from p2ptrain.ledger.events import (
+    Heard,
+    Joining,
+    PeerDown,
+    PeerUp,
+    Ready,
+    Received,
+    ReduceDone,
+)
+from p2ptrain.ledger.lines import STRETCHES_MAX, Stretch, rank
+from p2ptrain.ledger.messages import (
+    Entries,
+    Message,
+    Outcome,
+    Prepare,
+    ProposeBranch,
+    RefuseBranch,
+    SignBranch,
+)
+from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis, why_invalid
+from p2ptrain.ledger.values import (
+    Branch,
+    Certificate,
+    Certified,
+    Entry,
+    Heal,
+    Participant,
+    Roster,
+    Skip,
+    branch_message,
+)
+from p2ptrain.ledger.verify import check_certified, replay
+from p2ptrain.ledger.view import View
+from p2ptrain.testing.ledgers import Group, certify, digest, peers, small_rules
+from p2ptrain.testing.simulation.disk import signature_of, signer, verify
+
+A, B, C, D, E = peers("a b c d e")
+RULES = small_rules("a b c d e", participants_min=2, branch_after_s=60.0)
+START = genesis(RULES)
+PAIR = Branch(0, (A, B))
+
+
+def signed(state: LedgerState, branch: Branch, voters: tuple[PeerId, ...] = ()) -> Certified:
+    entry = Entry(state.height + 1, state.head, branch)
+    message = branch_message(state.line, entry)
+    votes = ((voter, signature_of(voter, message)) for voter in voters or branch.voters)
+    return Certified(entry, Certificate(entry.height, 0, entry.digest, tuple(sorted(votes))))
+
+
+def after(state: LedgerState, certified: Certified) -> LedgerState:
+    return check_certified(RULES, state, certified, verify)
+
+
+ON_A_BRANCH = after(START, signed(START, PAIR))
+
+
+def opened(state: LedgerState) -> Certified:
+    parts = tuple(Participant(peer, 200, 2) for peer in state.voters[:2])
+    return certify(RULES, state, Roster(state.step, state.attempt, state.voters, (), parts))
+
+
+# ── B1, B2: what a branch is ─────────────────────────────────────────────────────────────────────
+
+
+def test_b2_who_is_gone_loses_its_lease_and_the_reduce_is_given_up() -> None:
+    reducing = after(START, opened(START))
+    branched = after(reducing, signed(reducing, PAIR))
+    assert (branched.phase, branched.roster, branched.attempt) == (Phase.GATHER, None, 1)
+    assert branched.tries == 0
+    assert branched.lease_book.returned == (4, 5, 6, 7, 8, 9)
+    assert branched.line == branched.head
+    assert branched.past == (Stretch(RULES.run, 1, 0, 0, (C, D, E)),)
+    assert branched.decided == {RULES.run: 1, branched.line: 2}
+
+
+@pytest.mark.parametrize(
+    ("branch", "fault"),
+    [
+        (Branch(0, (B, A)), "its voters are not some of those there are, with their ranks"),
+        (Branch(0, (A, PeerId("x"))), "its voters are not some of those there are, with their"),
+        (Branch(0, (A,), (PeerId("x"),)), "its learners are not some of those there are"),
+        (Branch(0, (A, B, C)), "its voters are a quorum and need no branch"),
+        (Branch(1, (A,)), "it is for outer step 1"),
+    ],
+)
+def test_b2_what_is_no_branch(branch: Branch, fault: str) -> None:
+    assert why_invalid(RULES, START, branch).startswith(fault)
+
+
+def test_b2_a_run_that_waits_has_no_branches_and_no_branch_is_endless() -> None:
+    waits = replace(RULES, quorum_loss="wait")
+    assert why_invalid(waits, START, PAIR) == "this run waits for its quorum"
+    deep = replace(ON_A_BRANCH, past=ON_A_BRANCH.past * STRETCHES_MAX)
+    assert "branches deep" in why_invalid(RULES, deep, Branch(0, (B,)))
+    assert why_invalid(RULES, START, Heal(0, 1, digest("x"))) == "this is no branch that could heal"
+
+
+def test_b2_all_of_its_voters_sign_it_and_votes_do_not_count() -> None:
+    good = signed(START, PAIR)
+    votes = certify(RULES, START, PAIR)
+    forged = replace(good.certificate, votes=((A, b"x"), (B, b"y")))
+    for bad in (signed(START, PAIR, (A,)), signed(START, PAIR, (A, B, C)), votes):
+        with pytest.raises(RemoteProtocolError, match="signed by all of its voters"):
+            after(START, bad)
+    with pytest.raises(RemoteProtocolError, match="the signature of a is not valid"):
+        after(START, replace(good, certificate=forged))
+    view = View(C)
+    assert may_accept(RULES, START, view, PAIR, 0.0, forced=True).answer is Answer.NO
+    assert replay(RULES, [good], verify) == ON_A_BRANCH
+
+
+def test_b1_votes_of_one_line_do_not_count_on_another() -> None:
+    follows = certify(RULES, ON_A_BRANCH, Skip(0))
+    with pytest.raises(RemoteProtocolError, match="the signature of a is not valid"):
+        after(replace(ON_A_BRANCH, line=RULES.run), follows)
+
+
+def test_a_healed_branch_has_no_next_entry_and_an_ended_run_only_a_branch_or_a_heal() -> None:
+    healed = apply(RULES, ON_A_BRANCH, Entry(2, ON_A_BRANCH.head, Heal(0, 1, digest("main"))))
+    assert healed.phase is Phase.HEALED
+    assert why_invalid(RULES, healed, Skip(0)) == "this branch has healed"
+    ended = replace(START, phase=Phase.ENDED)
+    assert why_invalid(RULES, ended, Skip(0)) == "the run has ended"
+    assert after(ended, signed(ended, PAIR)).phase is Phase.ENDED
+    assert may_branch(ended, outranked=True)
+    assert not may_branch(ended, outranked=False)
+    assert not may_branch(healed, outranked=True)
+
+
+# ── B3: when ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def branching(me: PeerId = A, now: float = 0.0) -> Branching:
+    return Branching(RULES, me, signer(me), verify, now)
+
+
+PRESENT = Presence((A, B), ())
+
+
+def test_b3_not_before_the_time_and_from_the_start_after_a_quorum_was_seen() -> None:
+    it = branching()
+    it.look(START, PRESENT, 30.0)
+    assert (it.due_at, it.is_due(59.0), it.is_due(60.0)) == (60.0, False, True)
+    it.look(START, Presence((A, B, C), ()), 59.0)
+    assert (it.due_at, it.is_due(99.0), it.next_deadline(99.0)) == (None, False, None)
+    it.look(START, PRESENT, 70.0)
+    assert it.next_deadline(71.0) == 130.0
+
+
+def test_b3_a_quorum_of_too_few_to_average_is_none() -> None:
+    rules = small_rules("a b", participants_min=2, branch_after_s=60.0)
+    it = Branching(rules, A, signer(A), verify, 0.0)
+    it.look(genesis(rules), Presence((A,), ()), 1.0)
+    assert it.due_at == 60.0
+    assert it.propose(genesis(rules), Presence((A,), ()), 61.0) == []
+    assert it.outcome() is None
+
+
+def asked(it: Branching, entry: Entry, sender: PeerId = A, now: float = 61.0) -> Message:
+    (*_, said) = it.receive(sender, ProposeBranch(entry), START, now)
+    assert isinstance(said, Send)
+    return said.message
+
+
+def test_b3_what_a_voter_does_not_sign() -> None:
+    it, entry = branching(B), Entry(1, START.head, PAIR)
+    assert isinstance(asked(it, entry), SignBranch)
+    refusals = {
+        "that is no branch": (replace(entry, value=Skip(0)), A, 61.0),
+        "this node is at height 0 of another chain": (Entry(2, digest("x"), PAIR), A, 61.0),
+        "the first-ranked of those who stay asks": (entry, C, 61.0),
+        "its voters are a quorum": (replace(entry, value=Branch(0, (A, B, C))), A, 61.0),
+        "a quorum was seen here; not before 20 s from now": (entry, A, 40.0),
+    }
+    for reason, (proposal, sender, now) in refusals.items():
+        said = asked(it, proposal, sender, now)
+        assert isinstance(said, RefuseBranch)
+        assert said.reason.startswith(reason)
+    it.look(START, Presence((A, B, C), ()), 61.0)
+    assert asked(it, entry) == RefuseBranch(1, "a quorum is here")
+
+
+def test_b3_who_proposes_repeats_it_and_counts_only_true_signatures() -> None:
+    it, entry = branching(), Entry(1, START.head, PAIR)
+    first = it.propose(START, PRESENT, 60.0)
+    assert first[1:] == [Send(B, ProposeBranch(entry))]
+    assert it.propose(START, PRESENT, 60.1) == []
+    assert it.propose(START, PRESENT, 60.6) == [Send(B, ProposeBranch(entry))]
+    good = signature_of(B, branch_message(START.line, entry))
+    for sender, message in (
+        (B, SignBranch(1, digest("another"), good)),
+        (C, SignBranch(1, entry.digest, good)),
+        (B, SignBranch(1, entry.digest, b"noise")),
+    ):
+        it.receive(sender, message, START, 61.0)
+        assert it.outcome() is None
+    it.receive(B, SignBranch(1, entry.digest, good), START, 61.0)
+    assert it.outcome() == signed(START, PAIR)
+    assert it.propose(START, Presence((B,), ()), 62.0) == []
+    assert it.outcome() is None
+
+
+def test_b3_who_is_named_follows_and_who_is_not_waits() -> None:
+    for me, at_once in ((A, True), (C, False)):
+        it = branching(me)
+        assert it.adoptable(1.0) is None
+        it.offer(signed(START, PAIR))
+        it.offer(signed(START, Branch(0, (D,))))
+        assert (it.adoptable(1.0) is not None) is at_once
+        assert it.adoptable(61.0) == signed(START, PAIR)
+        it.look(START, Presence((A, B, C), ()), 62.0)
+        assert it.adoptable(200.0) is None
+
+
+# ── B4: which chain outranks which ───────────────────────────────────────────────────────────────
+
+
+def test_b4_the_order_of_chains() -> None:
+    run, low, high = (char * 64 for char in "abc")
+    base = Stretch(run, 5, 2, 100, ())  # type: ignore[arg-type]
+    branch = rank([base], low, 9, 300)  # type: ignore[arg-type]
+    assert rank([], run, 6, 100) > branch  # type: ignore[arg-type]
+    assert rank([base], high, 8, 301) > branch  # type: ignore[arg-type]
+    assert rank([base], high, 99, 300) < branch  # type: ignore[arg-type]
+    assert rank([], run, 5, 100) < branch  # type: ignore[arg-type]
+
+
+def test_b6_three_chains_do_not_outrank_each_other_in_a_circle() -> None:
+    run, a, b, a_1 = (char * 64 for char in "0abc")
+    base = Stretch(run, 5, 2, 0, ())  # type: ignore[arg-type]
+    left = Stretch(a, 7, 3, 5, ())  # type: ignore[arg-type]
+    on_a = rank([base], a, 9, 10)  # type: ignore[arg-type]
+    on_b = rank([base], b, 9, 20)  # type: ignore[arg-type]
+    on_a_1 = rank([base, left], a_1, 20, 30)  # type: ignore[arg-type]
+    assert on_b > on_a > on_a_1
+    assert on_b > on_a_1
+
+
+# ── B5, B7: a branch meets another chain ─────────────────────────────────────────────────────────
+
+
+def group(me: str, *chain: Certified) -> Group:
+    some = Group(RULES, names=(PeerId(me),))
+    some.disks[PeerId(me)].chain.extend(chain)
+    some.start(me)
+    return some
+
+
+MAIN = opened(START)
+MAIN_STATE = after(START, MAIN)
+
+
+def test_b5_a_branch_heals_only_towards_what_this_node_has_verified() -> None:
+    some = group("a", signed(START, Branch(0, (A,))))
+    (ask,) = some.tell("a", Heard(C, 1, RULES.run))
+    assert ask == AskEntries(C, 1)
+    effects = some.tell("a", Received(C, Entries(1, (MAIN,))))
+    (decided,) = (each for each in effects if isinstance(each, Decided))
+    assert decided.certified.entry.value == Heal(0, 1, MAIN.entry.digest)
+    assert effects[-1] == Rejoin(0, (MAIN,))
+    assert some["a"].state == MAIN_STATE
+    view = View(A)
+    heal, state = Heal(0, 1, MAIN.entry.digest), ON_A_BRANCH
+    assert may_accept(RULES, state, view, heal, 0.0, forced=True).answer is Answer.LATER
+    view.outranked_by = MAIN.entry
+    assert may_accept(RULES, state, view, heal, 0.0, forced=False).answer is Answer.YES
+    other = replace(heal, entry=digest("another"))
+    assert may_accept(RULES, state, view, other, 0.0, forced=False).answer is Answer.LATER
+    assert may_accept(RULES, state, view, other, 0.0, forced=True).answer is Answer.YES
+
+
+def test_b5_a_ledger_that_is_over_says_nothing_more() -> None:
+    some = group("a", signed(START, Branch(0, (A,))))
+    over = some["a"]
+    some.tell("a", Heard(C, 1, RULES.run))
+    some.tell("a", Received(C, Entries(1, (MAIN,))))
+    assert over is not some["a"]
+    assert over.handle(PeerDown(B), 5.0) == []
+    assert over.next_deadline() is None
+
+
+def test_b5_a_chain_that_does_not_verify_or_ends_in_a_heal_is_not_followed() -> None:
+    forged = replace(MAIN, certificate=replace(MAIN.certificate, votes=((A, b"x"),)))
+    some = group("a", signed(START, Branch(0, (A,))))
+    some.tell("a", Heard(C, 1, RULES.run))
+    some.tell("a", Received(C, Entries(1, (forged,))))
+    assert "c shows a bad chain" in some.notes[-1][1]
+    theirs = signed(START, Branch(0, (C, D)))
+    state = after(START, theirs)
+    heal = certify(RULES, state, Heal(0, 1, digest("elsewhere")))
+    some.now = 10.0
+    some.tell("a", Heard(C, 2, state.line))
+    some.tell("a", Received(C, Entries(2, (theirs, heal))))
+    assert some["a"].state.height == 1
+
+
+def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:
+    ours, theirs = signed(START, Branch(0, (A,))), signed(START, Branch(0, (C, D)))
+    some, state = group("a", ours), after(START, theirs)
+    some.tell("a", Heard(C, 2, state.line))
+    outranks = theirs.entry.digest < ours.entry.digest
+    effects = some.tell("a", Received(C, Entries(9, (theirs,))))
+    assert effects[-1] == (Rejoin(0, (theirs,)) if outranks else AskEntries(C, 2))
+
+
+def test_a_peer_on_another_line_is_as_good_as_down_and_its_reports_are_not_ours() -> None:
+    some = group("a")
+    elsewhere = ON_A_BRANCH.line
+    some.tell("a", Heard(B, 1, elsewhere))
+    view = some["a"].view
+    assert view.down == {B}
+    for report in (Ready(B, 0, 200, 2), Joining(B), ReduceDone(B, 0, 0, digest("u")), PeerUp(B)):
+        some.tell("a", report)
+    assert (view.ready, view.done, view.joining, view.down) == ({}, {}, {}, {B})
+    some.tell("a", Received(B, Prepare(5, 1)))
+    assert some["a"].next_deadline() is not None
+    some.tell("a", Heard(B, 0, RULES.run), PeerDown(B), Heard(B, 1, elsewhere))
+    some.tell("a", Heard(B, 0, RULES.run))
+    assert view.down == {B}
+    some.tell("a", PeerUp(B))
+    assert view.down == set()
+
+
+def test_an_entry_of_another_line_is_no_bad_entry() -> None:
+    some = group("a", MAIN)
+    branch = signed(START, Branch(0, (D, E)))
+    some.tell("a", Heard(D, 1, branch.entry.digest), Received(D, Outcome(branch)))
+    assert some["a"].state == MAIN_STATE
+
+
+def test_a_run_without_branches_says_so() -> None:
+    some = Group(small_rules("a b c"))
+    entry = Entry(1, some["a"].state.head, Branch(0, (B,)))
+    some.tell("a", Received(B, ProposeBranch(entry)))
+    assert some.notes == [(A, "b speaks of a branch, and this run has none")]
+
+
+def test_status_says_that_the_quorum_is_gone_and_that_this_is_a_branch() -> None:
+    some = group("a")
+    some.tell("a", PeerDown(B))
+    words = some["a"].status(20.0).branch
+    assert words == "no quorum for 20 s; those who are here branch off in 40 s"
+    branched = group("a", signed(START, PAIR))
+    said = branched["a"].status(70.0).branch
+    assert said.startswith("on a branch since outer step 0, without c, d, e; no quorum for 70 s")
+    assert said.endswith("branch off now")
