@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from p2ptrain.testing.bench.kernels import CodecReport, KernelReport
@@ -47,6 +48,50 @@ def kernels(
     for name, ratio in report.peers.items():
         if ratio is None:
             progress(f"{name} is not here to compare with: pip install {name}")
+
+
+@app.command(
+    epilog=examples(
+        "p2ptrain bench allreduce",
+        "p2ptrain bench allreduce --peers 16 --elements 100000 --schedules ring,direct,grid --json",
+    )
+)
+def allreduce(
+    peers: Annotated[str, typer.Option("--peers", help="How many; several with commas.")] = "4",
+    elements: Annotated[int, typer.Option("--elements", min=1, help="fp32.")] = 25_000_000,
+    schedules: Annotated[str, typer.Option("--schedules", help="ring, direct, grid.")] = "ring",
+    codecs: Annotated[str, typer.Option("--codecs", help="fp32, fp16, int8, int4.")] = "int8",
+    encryption: Annotated[str, typer.Option("--encryption", help="none, tls.")] = "none,tls",
+    streams: Annotated[int, typer.Option("--streams", min=1, max=64, help="To a neighbour.")] = 1,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="In one process.")] = 5,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Of processes.")] = 3,
+    gloo: Annotated[bool, typer.Option("--gloo/--no-gloo", help="Measure gloo beside it.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Average a vector among processes of this machine; gloo does the same beside it.
+
+    Every combination of the options is measured in turn. A time is the slowest peer's.
+    """
+    from p2ptrain.testing.bench.allreduce import measure, settings_of
+
+    try:
+        settings = settings_of(
+            [int(count) for count in peers.split(",")],
+            elements,
+            schedules.split(","),
+            codecs.split(","),
+            encryption.split(","),
+            streams,
+            repeats,
+        )
+    except ValueError as exc:
+        raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
+    lines = measure(settings, rounds, gloo_too=gloo)
+    if as_json:
+        result_json({"lines": [asdict(line) for line in lines]})
+        return
+    for line in lines:
+        result(f"{line.measure}: {line.value:.4g} {line.unit} {line.against}".rstrip())
 
 
 def lines_of(report: KernelReport) -> Iterator[str]:

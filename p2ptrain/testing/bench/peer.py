@@ -1,0 +1,20 @@
+"""The process of one peer of `bench allreduce`: SETTING-JSON NUMBER HOST MEETING-FOLDER."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from p2ptrain.testing.bench.averaging import Setting, average
+
+
+def main(setting_json: str, me: str, host: str, meeting: str) -> None:
+    given = json.loads(setting_json)
+    setting = Setting(**given | {"order": tuple(given.get("order", ()))})
+    sys.stdout.write(json.dumps(asdict(average(setting, int(me), host, Path(meeting)))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
