@@ -10,6 +10,7 @@ RingInbox                          where the ring's incoming sockets wait
 from __future__ import annotations
 
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
+from p2ptrain.dataplane.dialling import Dialling
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.inbox import RingInbox, RingKey
 from p2ptrain.dataplane.listener import Bounds, Listener, ListenerStatistics
@@ -26,6 +27,7 @@ __all__ = [
     "FRAME_BYTES_MAX",
     "Bounds",
     "Credentials",
+    "Dialling",
     "Endpoint",
     "Listener",
     "ListenerStatistics",

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
+from p2ptrain.dataplane.dialling import Dialling
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls_socket import TlsSocket
@@ -85,12 +86,13 @@ def dial(
     *,
     deadline_s: float,
     encrypted: bool = True,
+    dialling: Dialling | None = None,
 ) -> PeerSocket:
     """Connect to `endpoint`, prove who is who, and have `hello` accepted. Blocks: use a thread.
 
     `hello["purpose"]` names the handler. What is left of `deadline_s` stays the socket's deadline
     until `set_deadline`. Not `encrypted`, which both ends must mean, TLS ends when the hello has
-    been answered.
+    been answered. It ends early if another thread gives `dialling` up.
 
     Raises:
         PeerUnreachable: nobody answers there, or the peer refuses us (with its reason).
@@ -101,7 +103,7 @@ def dial(
     if peer_of_certificate(endpoint.certificate_der) != peer:
         raise RemoteProtocolError("an endpoint's certificate is another peer's", peer=peer)
     with ExitStack() as on_failure:
-        sock = on_failure.enter_context(_connect(endpoint, deadline_s))
+        sock = on_failure.enter_context(_connect(endpoint, deadline_s, dialling or Dialling()))
         secured = _handshake(credentials, endpoint, sock, ends)
         connection = PeerSocket(secured, peer, deadline_s=ends - time.monotonic())
         _introduce(connection, hello)
@@ -111,15 +113,23 @@ def dial(
     return connection
 
 
-def _connect(endpoint: Endpoint, deadline_s: float) -> socket.socket:
+def _connect(endpoint: Endpoint, deadline_s: float, dialling: Dialling) -> socket.socket:
     peer = endpoint.peer
-    try:
-        sock = socket.create_connection((endpoint.host, endpoint.port), timeout=deadline_s)
-    except TimeoutError as exc:
-        raise PeerTooSlow(f"no answer from {_where(endpoint)}", peer=peer) from exc
-    except OSError as exc:
-        raise PeerUnreachable(f"{_where(endpoint)}: {exc.strerror or exc}", peer=peer) from exc
-    tune(sock)
+    with ExitStack() as on_failure:
+        try:
+            family, kind, protocol, _, where = socket.getaddrinfo(
+                endpoint.host, endpoint.port, type=socket.SOCK_STREAM
+            )[0]
+            sock = on_failure.enter_context(socket.socket(family, kind, protocol))
+            dialling.begin(sock)
+            sock.settimeout(deadline_s)
+            sock.connect(where)
+        except TimeoutError as exc:
+            raise PeerTooSlow(f"no answer from {_where(endpoint)}", peer=peer) from exc
+        except OSError as exc:
+            raise PeerUnreachable(f"{_where(endpoint)}: {exc.strerror or exc}", peer=peer) from exc
+        tune(sock)
+        on_failure.pop_all()
     return sock
 
 

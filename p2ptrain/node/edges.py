@@ -15,7 +15,7 @@ from itertools import product
 
 import trio
 
-from p2ptrain.dataplane import RingKey, SecureSocket, dial
+from p2ptrain.dataplane import Dialling, RingKey, SecureSocket, dial
 from p2ptrain.errors import PeerError, PeerUnreachable, ReduceAborted, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.parts import Parts
@@ -26,7 +26,7 @@ EDGE_S = 10.0
 """Longer than a heartbeat and a gossip hop: by then a live neighbour has heard of the roster."""
 
 DIAL_S = 5.0
-"""One try. A thread that dials cannot be called back, and the attempt may lose its point."""
+"""One try: what a busy machine at the other end of the world takes, several times over."""
 
 AGAIN_S = 0.3
 
@@ -96,15 +96,18 @@ async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None
     where its data plane is now; or it has yet to hear our new certificate."""
     ends = parts.now() + EDGE_S
     while True:
+        dialling = Dialling()
+        work = partial(_dial, parts, peer, key, edges, dialling)
         try:
-            return await in_thread(partial(_dial, parts, peer, key, edges), stop=_dials_to_its_end)
-        except (PeerError, RemoteProtocolError):
+            return await in_thread(work, stop=dialling.give_up)
+        except (PeerError, RemoteProtocolError) as exc:
+            parts.complain("edge-delayed", peer, reason=exc.what)
             if parts.now() + AGAIN_S >= ends:
                 raise
         await trio.sleep(AGAIN_S)
 
 
-def _dial(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
+def _dial(parts: Parts, peer: PeerId, key: RingKey, edges: Edges, dialling: Dialling) -> None:
     endpoint = parts.peers.endpoint(peer)
     if endpoint is None:
         raise PeerUnreachable("it has not said where its data plane listens", peer=peer)
@@ -114,9 +117,6 @@ def _dial(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
         key.to_hello(),
         deadline_s=DIAL_S,
         encrypted=parts.manifest.encrypted,
+        dialling=dialling,
     )
     edges.open[peer, key.stream] = connection
-
-
-def _dials_to_its_end() -> None:
-    """There is nothing to close yet."""

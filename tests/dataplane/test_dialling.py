@@ -1,0 +1,50 @@
+"""A dial is given up by another thread, whatever it waits for."""
+
+from __future__ import annotations
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from p2ptrain.dataplane import Credentials, Dialling, Endpoint, dial
+from p2ptrain.errors import PeerUnreachable
+
+LONG_S = 60.0
+SOON_S = 20.0
+"""Far below the deadline, far above what a busy machine takes."""
+
+
+def test_a_dial_of_a_frozen_peer_is_given_up_at_once(
+    client: Credentials, server: Credentials
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen, ThreadPoolExecutor(1) as pool:
+        host, port = frozen.getsockname()
+        endpoint = Endpoint(server.peer, host, port, server.certificate_der)
+        dialling = Dialling()
+        work = partial(
+            dial, client, endpoint, {"purpose": "x"}, deadline_s=LONG_S, dialling=dialling
+        )
+        begun_s = time.monotonic()
+        dialled = pool.submit(work)
+        accepted, _ = frozen.accept()
+        with accepted:
+            accepted.recv(1)  # It waits for the other half of the handshake.
+            dialling.give_up()
+            with pytest.raises(PeerUnreachable):
+                dialled.result()
+        assert time.monotonic() - begun_s < SOON_S
+
+
+def test_a_dial_that_was_given_up_before_it_began_does_not_begin(
+    client: Credentials, server: Credentials
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        host, port = frozen.getsockname()
+        endpoint = Endpoint(server.peer, host, port, server.certificate_der)
+        dialling = Dialling()
+        dialling.give_up()
+        with pytest.raises(PeerUnreachable, match="given up"):
+            dial(client, endpoint, {"purpose": "x"}, deadline_s=LONG_S, dialling=dialling)
