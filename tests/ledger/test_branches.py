@@ -14,11 +14,13 @@ from p2ptrain.ledger.effects import AskEntries, Decided, Rejoin, Send
 from p2ptrain.ledger.events import (
     Heard,
     Joining,
+    NotAlone,
     PeerDown,
     PeerUp,
     Ready,
     Received,
     ReduceDone,
+    Tick,
 )
 from p2ptrain.ledger.lines import STRETCHES_MAX, Stretch, rank
 from p2ptrain.ledger.messages import (
@@ -357,3 +359,26 @@ def test_status_says_that_the_quorum_is_gone_and_that_this_is_a_branch() -> None
     said = branched["a"].status(70.0).branch
     assert said.startswith("on a branch since outer step 0, without c, d, e; no quorum for 70 s")
     assert said.endswith("branch off now")
+
+
+def test_b3_a_branch_of_our_own_branch_is_followed_after_the_time() -> None:
+    first = signed(START, PAIR)
+    second = signed(ON_A_BRANCH, Branch(0, (B,)))
+    some = group("a", first)
+    some.tell("a", Heard(C, 2, second.entry.digest))
+    some.tell("a", Received(C, Entries(2, (first, second))))
+    assert some["a"].state == ON_A_BRANCH
+    some.now = 61.0
+    some.tell("a", Tick())
+    assert some["a"].state == after(ON_A_BRANCH, second)
+
+
+def test_who_does_not_vote_signs_no_branch() -> None:
+    some = group("b")
+    some.tell("b", NotAlone("a copy was seen"))
+    entry = Entry(1, START.head, PAIR)
+    some.now = 61.0
+    assert not any(
+        isinstance(effect, Send) for effect in some.tell("b", Received(A, ProposeBranch(entry)))
+    )
+    assert some.notes[-1] == (B, "a speaks of a branch, and this process does not vote")
