@@ -122,7 +122,9 @@ class Rig:
             state = ledger.state
             sealed = sealing(state, value)
             ledger._append(
-                certified(state, sealed), apply(ledger.rules, state, entry_of(state, sealed))
+                certified(state, sealed),
+                apply(ledger.rules, state, entry_of(state, sealed)),
+                self.parts.now(),
             )
         return ledger.state
 
