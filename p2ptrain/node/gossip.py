@@ -25,7 +25,8 @@ from p2ptrain.ledger.events import (
     ReduceFailed,
 )
 from p2ptrain.ledger.wire import decode as decode_ledger
-from p2ptrain.node.heartbeat import Heartbeat, decode, encode
+from p2ptrain.node.beats import FullBeat, read
+from p2ptrain.node.heartbeat import Heartbeat
 from p2ptrain.node.hello import HelloRequest
 from p2ptrain.node.learning import ask
 from p2ptrain.node.parts import Parts
@@ -56,8 +57,9 @@ async def speak(parts: Parts) -> None:
     """Send a heartbeat every two seconds, and at once when something changed."""
     for serial in itertools.count():
         parts.heartbeat_due = trio.Event()
-        heartbeat = describe(parts, parts.incarnation, serial)
-        await parts.network.publish(heartbeat_topic(parts.run), encode(heartbeat))
+        lacks = parts.peers.take_lacking()
+        heartbeat = describe(parts, parts.incarnation, serial, lacks)
+        await parts.network.publish(heartbeat_topic(parts.run), parts.saying.say(heartbeat))
         await trio.sleep(HASTE_S)
         with trio.move_on_after(interval_s(len(parts.peers))):
             await parts.heartbeat_due.wait()
@@ -68,7 +70,9 @@ def interval_s(peers: int) -> float:
     return HEARTBEAT_S * max(1.0, peers / PEERS_AT_FULL_RATE)
 
 
-def describe(parts: Parts, incarnation: int, serial: int) -> Heartbeat:
+def describe(
+    parts: Parts, incarnation: int, serial: int, lacks: tuple[PeerId, ...] = ()
+) -> Heartbeat:
     """This node, now."""
     state, standing = parts.ledger.state, parts.standing
     return Heartbeat(
@@ -89,6 +93,7 @@ def describe(parts: Parts, incarnation: int, serial: int) -> Heartbeat:
         addresses=tuple(parts.network.addresses()),
         ready=standing.ready,
         reduce=standing.reduce,
+        lacks=lacks,
     )
 
 
@@ -118,21 +123,63 @@ async def _follow(
 
 
 async def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
-    heartbeat = decode(payload)
+    beat = read(payload)
+    if isinstance(beat, FullBeat):
+        _take_in(parts, peer, beat.heartbeat, beat)
+    elif (heartbeat := parts.peers.read(peer, beat)) is not None:
+        _take_in(parts, peer, heartbeat)
+    else:
+        if parts.peers.note_alive(peer, beat, parts.now()):
+            _is_alive(parts, peer, beat.incarnation)
+            parts.changes.ring()
+        _ask_for_full(parts)
+
+
+def _take_in(
+    parts: Parts, peer: PeerId, heartbeat: Heartbeat, base: FullBeat | None = None
+) -> None:
     if heartbeat.run != parts.run:
         return
     before = parts.peers.get(peer)
-    view = parts.peers.take(peer, heartbeat, parts.now())
+    view = parts.peers.take(peer, heartbeat, parts.now(), base)
     if view is None:
         return
     if view.endpoint is not None:
         parts.listener.trust(view.endpoint.certificate_der)
     parts.network.remember(peer, heartbeat.addresses)
-    again_s = PATIENCE * interval_s(len(parts.peers))
-    parts.namesakes.hear(peer, heartbeat.incarnation, parts.now(), again_s)
-    parts.detector.heard(peer, parts.now())
+    _is_alive(parts, peer, heartbeat.incarnation)
+    if before is None or before.heartbeat.incarnation != heartbeat.incarnation:
+        parts.saying.full_next = True  # It has just started, and has nothing to read us by.
+    if parts.me in heartbeat.lacks:
+        _answer_in_full(parts)
     report(parts, peer, heartbeat, before.heartbeat if before else None)
     parts.changes.ring()
+
+
+def _is_alive(parts: Parts, peer: PeerId, incarnation: int) -> None:
+    now = parts.now()
+    again_s = PATIENCE * interval_s(len(parts.peers))
+    parts.namesakes.hear(peer, incarnation, now, again_s)
+    parts.detector.heard(peer, now)
+
+
+def _ask_for_full(parts: Parts) -> None:
+    """Name whose beats cannot be read; out of turn, but not more often than in turn."""
+    now = parts.now()
+    if now >= parts.saying.asked_s + interval_s(len(parts.peers)):
+        parts.saying.asked_s = now
+        parts.speak_now()
+
+
+def _answer_in_full(parts: Parts) -> None:
+    """Say everything next; out of turn, but not more often than in turn: nobody can have a whole
+    run speak more than twice as much by asking all the time.
+    """
+    now, saying = parts.now(), parts.saying
+    saying.full_next = True
+    if now >= saying.answered_s + interval_s(len(parts.peers)):
+        saying.answered_s = now
+        parts.speak_now()
 
 
 def report(parts: Parts, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat | None) -> None:

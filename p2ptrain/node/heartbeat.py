@@ -3,7 +3,7 @@
 A heartbeat is a node's whole report: where it is, what it holds, what it wants. It is repeated and
 overwrites the one before, so a lost message is mended by the next and nothing needs an
 acknowledgement. Gossip signs it with the node's key. This module knows the fields and their bounds;
-it does not know how they travel or what follows from them.
+it does not know how they travel (`beats`) or what follows from them (`gossip`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 
 HEARTBEAT_BYTES_MAX = 8192
-"""Ours are near 1.5 kB: a certificate of 500 bytes, a few addresses, one or two reports."""
+"""Ours are near 1.1 kB: a certificate of 500 bytes, a few addresses, one or two reports."""
 
 STATE_CHARACTERS_MAX = 160
 ADDRESSES_MAX = 8
 ADDRESS_CHARACTERS_MAX = 200
 SUSPECTS_MAX = 64
+LACKS_MAX = 16
+"""Peers asked at a time to say everything again: 54 bytes each; the rest are asked next time."""
+
 COUNT_MAX = 1 << 53
 
 
@@ -66,6 +69,8 @@ class Heartbeat:
     addresses: tuple[str, ...]
     ready: ReadyReport | None
     reduce: ReduceReport | None
+    lacks: tuple[PeerId, ...] = ()
+    """Whose next beat should be full, since their small ones could not be read (see `beats`)."""
 
     def follows(self, earlier: Heartbeat | None) -> bool:
         """Whether this one is news to somebody who last took `earlier`."""
@@ -102,6 +107,7 @@ def encode(heartbeat: Heartbeat) -> bytes:
                 reduce.update,
                 list(reduce.suspects[:SUSPECTS_MAX]),
             ],
+            "lacks": list(heartbeat.lacks[:LACKS_MAX]),
         }
     )
 
@@ -120,9 +126,8 @@ def decode(data: bytes) -> Heartbeat:
         **dict.fromkeys(("incarnation", "serial", "height", "step"), int),
         **dict.fromkeys(("inner_step", "inner_steps", "tokens_per_s"), int),
         endpoint=bytes,
-        addresses=list,
-        ready=maybe_list,
-        reduce=maybe_list,
+        **dict.fromkeys(("addresses", "lacks"), list),
+        **dict.fromkeys(("ready", "reduce"), maybe_list),
     )
     run, head, state = wire["run"], wire["head"], wire["state"]
     if not (is_digest(run) and is_digest(head)):
@@ -148,6 +153,7 @@ def decode(data: bytes) -> Heartbeat:
         addresses=_addresses(wire["addresses"]),
         ready=_ready(wire["ready"]),
         reduce=_reduce(wire["reduce"]),
+        lacks=_peers(wire["lacks"], LACKS_MAX),
     )
 
 
@@ -190,15 +196,21 @@ def _reduce(value: object) -> ReduceReport | None:
     step, attempt, update, suspects = _items(value, 4)
     if update is not None and not is_digest(update):
         raise RemoteProtocolError("a heartbeat's update is not a digest")
-    if not isinstance(suspects, list) or len(suspects) > SUSPECTS_MAX:
-        raise RemoteProtocolError("a heartbeat's suspects are not a short list")
-    if not all(is_peer_id(suspect) for suspect in suspects):
-        raise RemoteProtocolError("a heartbeat suspects what is not a peer")
     assert update is None or isinstance(update, str)
-    named = tuple(PeerId(suspect) for suspect in suspects)
     return ReduceReport(
-        _count(step), _count(attempt), None if update is None else Digest(update), named
+        _count(step),
+        _count(attempt),
+        None if update is None else Digest(update),
+        _peers(suspects, SUSPECTS_MAX),
     )
+
+
+def _peers(value: object, most: int) -> tuple[PeerId, ...]:
+    if not isinstance(value, list) or len(value) > most:
+        raise RemoteProtocolError(f"a heartbeat names peers, but not in a list of at most {most}")
+    if not all(is_peer_id(peer) for peer in value):
+        raise RemoteProtocolError("a heartbeat names what is not a peer")
+    return tuple(PeerId(peer) for peer in value)
 
 
 def _items(value: object, count: int) -> Sequence[object]:

@@ -21,6 +21,7 @@ from p2ptrain.ledger.events import Event
 from p2ptrain.ledger.state import Phase
 from p2ptrain.net import Network
 from p2ptrain.node.admission import Admission
+from p2ptrain.node.beats import Saying
 from p2ptrain.node.chain_file import Origin
 from p2ptrain.node.changes import Changes
 from p2ptrain.node.heartbeat import ReadyReport, ReduceReport
@@ -132,6 +133,7 @@ class Parts:
     holding: set[Digest] = field(default_factory=set)
     changes: Changes = field(default_factory=Changes)
     heartbeat_due: trio.Event = field(default_factory=trio.Event)
+    saying: Saying = field(default_factory=Saying)
     standing: Standing = field(default_factory=Standing)
     complaints: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
     """How many of a kind about a peer were kept back since which time, the oldest first."""

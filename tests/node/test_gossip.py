@@ -22,7 +22,8 @@ from p2ptrain.ledger.events import (
     ReduceFailed,
 )
 from p2ptrain.node import gossip
-from p2ptrain.node.gossip import describe, interval_s, listen, report, speak
+from p2ptrain.node.beats import FULL_AT_FIRST, FullBeat, Saying, SmallBeat, read
+from p2ptrain.node.gossip import HEARTBEAT_S, describe, interval_s, listen, report, speak
 from p2ptrain.node.heartbeat import (
     SUSPECTS_MAX,
     ReadyReport,
@@ -132,6 +133,91 @@ async def test_only_admitted_peers_are_heard_and_nonsense_costs_a_line_at_most(
         assert r.parts.peers.get(ANN.peer) is not None
         assert len(r.said("bad-gossip")) == 1
         assert r.heard() == [Heard(ANN.peer, 0)]
+        nursery.cancel_scope.cancel()
+
+
+def beats_of(r: Rig, serial: int, *changes: dict[str, object]) -> list[bytes]:
+    """What a peer says: first in full, with `serial`, then small."""
+    saying = Saying()
+    told = heartbeat(r.run.id, serial=serial)
+    later = [replace(told, serial=serial + 1 + n, **each) for n, each in enumerate(changes)]  # type: ignore[arg-type]
+    return [saying.say(each) for each in (told, *later)]
+
+
+async def test_small_heartbeats_are_heard_like_full_ones(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        topics, topic = Topics(r), heartbeat_topic(r.run.id)
+        nursery.start_soon(listen, r.parts)
+        for payload in beats_of(r, FULL_AT_FIRST, {}, {"ready": ReadyReport(0, 32, 2)}):
+            await topics.say(ANN.peer, topic, payload)
+        await settled(lambda: r.events.statistics().current_buffer_used == 4)
+        ann = ANN.peer
+        assert r.heard() == [Heard(ann, 0), Heard(ann, 0), Heard(ann, 0), Ready(ann, 0, 32, 2)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_cannot_read_a_beat_counts_its_sender_as_alive_and_asks_for_all_of_it(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)
+        nursery.start_soon(listen, parts)
+        _, unknown, again = beats_of(r, 20, {}, {})
+        await topics.say(ANN.peer, topic, encode(heartbeat(r.run.id)))
+        await settled(lambda: len(parts.peers) == 1)
+        parts.detector.hint_lost(ANN.peer, parts.now() - HEARTBEAT_S)
+        assert parts.is_down(ANN.peer)
+        r.heard()
+        await topics.say(BOB.peer, topic, unknown)
+        await topics.say(ANN.peer, topic, unknown)
+        await settled(lambda: not parts.is_down(ANN.peer))
+        assert parts.heartbeat_due.is_set()
+        assert parts.namesakes.other(ANN.peer, 7, parts.now()) is not None
+        assert (len(parts.peers), r.heard()) == (1, [])
+        assert parts.peers.take_lacking() == (BOB.peer, ANN.peer)
+        # Once an interval: a flood of such beats does not make us speak as often.
+        parts.heartbeat_due = trio.Event()
+        await topics.say(ANN.peer, topic, again)
+        await settled(lambda: parts.peers.take_lacking() == (ANN.peer,))
+        assert not parts.heartbeat_due.is_set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_is_asked_says_everything_and_not_only_to_newcomers(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)
+        nursery.start_soon(listen, parts)
+
+        async def told(serial: int, *lacks: PeerId) -> tuple[bool, bool]:
+            """Whether everything is to be said, and whether at once, after such a heartbeat."""
+            parts.saying.full_next, parts.heartbeat_due = False, trio.Event()
+            beat = heartbeat(r.run.id, serial=serial, lacks=lacks)
+            await topics.say(ANN.peer, topic, encode(beat))
+            await settled(lambda: len(r.heard()) > 0)
+            return parts.saying.full_next, parts.heartbeat_due.is_set()
+
+        assert await told(1) == (True, False)  # a newcomer: in turn
+        assert await told(2) == (False, False)
+        assert await told(3, BOB.peer) == (False, False)
+        assert await told(4, BOB.peer, parts.me) == (True, True)
+        assert await told(5, parts.me) == (True, False)  # asked again too soon: in turn
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_node_asks_in_its_next_heartbeat_and_soon_carries_only_what_changed(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        assert r.parts.peers.read(ANN.peer, SmallBeat(1, 2, 1, {})) is None
+        nursery.start_soon(speak, r.parts)
+        for count in range(1, FULL_AT_FIRST + 2):
+            await settled(lambda count=count: len(r.network.published) == count)
+            r.parts.speak_now()
+        beats = [read(payload) for _, payload in r.network.published[: FULL_AT_FIRST + 1]]
+        full = [beat for beat in beats if isinstance(beat, FullBeat)]
+        assert [beat.heartbeat.lacks for beat in full] == [(ANN.peer,), *[()] * (FULL_AT_FIRST - 1)]
+        incarnation = r.parts.incarnation
+        assert beats[-1] == SmallBeat(incarnation, FULL_AT_FIRST, FULL_AT_FIRST - 1, {})
         nursery.cancel_scope.cancel()
 
 

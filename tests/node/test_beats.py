@@ -1,0 +1,348 @@
+"""Small beats tell what full ones would, or tell nothing; whatever is lost, doubled or late."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.dataplane import Credentials, Endpoint
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.node import peers as module
+from p2ptrain.node.beats import (
+    FULL_AT_FIRST,
+    FULL_EVERY,
+    FullBeat,
+    Saying,
+    SmallBeat,
+    read,
+    whole,
+)
+from p2ptrain.node.heartbeat import (
+    COUNT_MAX,
+    HEARTBEAT_BYTES_MAX,
+    LACKS_MAX,
+    Heartbeat,
+    ReadyReport,
+    ReduceReport,
+    decode,
+    encode,
+)
+from p2ptrain.node.peers import PeerTable
+from tests.node.rig import ANN, BOB, heartbeat, somebody
+
+RUN = RunId("a" * 64)
+ENDPOINT = pack(
+    Endpoint(ANN.peer, "203.0.113.7", 40001, Credentials.create(ANN).certificate_der).to_wire()
+)
+ADDRESSES = ("/ip4/203.0.113.7/tcp/4001", "/ip4/192.168.0.7/tcp/4001", "/ip6/2001:db8::7/tcp/4001")
+FIRST = FULL_AT_FIRST
+AT_WORK = heartbeat(RUN, serial=FIRST, endpoint=ENDPOINT, addresses=ADDRESSES)
+
+
+def said(*heartbeats: Heartbeat) -> list[bytes]:
+    saying = Saying()
+    return [saying.say(each) for each in heartbeats]
+
+
+def small(payload: bytes) -> SmallBeat:
+    beat = read(payload)
+    assert isinstance(beat, SmallBeat)
+    return beat
+
+
+def hear(table: PeerTable, payload: bytes, now: float = 0.0) -> Heartbeat | None:
+    """Take in what ANN said, as `gossip` does. Returns what it was understood as."""
+    beat = read(payload)
+    if isinstance(beat, FullBeat):
+        table.take(ANN.peer, beat.heartbeat, now, beat)
+        return beat.heartbeat
+    understood = table.read(ANN.peer, beat)
+    if understood is None:
+        table.note_alive(ANN.peer, beat, now)
+    else:
+        table.take(ANN.peer, understood, now)
+    return understood
+
+
+def picture(table: PeerTable) -> Heartbeat | None:
+    view = table.get(ANN.peer)
+    return view.heartbeat if view else None
+
+
+# ── what is said ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_small_beat_holds_what_changed_and_says_that_a_field_became_empty() -> None:
+    ready = replace(AT_WORK, ready=ReadyReport(0, 32, 2))
+    later = replace(AT_WORK, serial=FIRST + 1, inner_step=2)
+    full, beat = said(ready, later)
+    assert read(full) == FullBeat(ready, full)
+    assert small(beat) == SmallBeat(1, FIRST + 1, FIRST, {"inner_step": 2, "ready": None})
+
+
+def test_a_small_beat_rests_on_the_last_full_one_and_not_on_the_one_before() -> None:
+    training = replace(AT_WORK, serial=FIRST + 1, inner_step=2)
+    ready = replace(AT_WORK, serial=FIRST + 2, ready=ReadyReport(0, 32, 2))
+    full, _lost, beat = said(AT_WORK, training, ready)
+    base = read(full)
+    assert isinstance(base, FullBeat)
+    assert whole(base, small(beat)) == ready
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"addresses": ADDRESSES[:1]},
+        {"endpoint": b""},
+        {"trains": False},
+        {"incarnation": 2},
+        {"serial": FIRST + FULL_EVERY},
+        {"serial": 0},
+        {"reduce": ReduceReport(0, 0, None, tuple(somebody(n).peer for n in range(20)))},
+    ],
+    ids=lambda changes: "".join(changes),
+)
+def test_everything_is_said_again_upon_rare_and_large_changes_and_now_and_then(
+    changes: dict[str, object],
+) -> None:
+    later = replace(AT_WORK, **{"serial": FIRST + 1} | changes)  # type: ignore[arg-type]
+    assert said(AT_WORK, later)[1] == encode(later)
+
+
+def test_a_node_that_starts_or_is_asked_says_everything() -> None:
+    saying = Saying()
+    beats = [replace(AT_WORK, serial=serial) for serial in range(FIRST + 3)]
+    payloads = [saying.say(each) for each in beats[:-1]]
+    full = [isinstance(read(payload), FullBeat) for payload in payloads]
+    assert full == [True] * FIRST + [False, False]
+    saying.full_next = True
+    assert saying.say(beats[-1]) == encode(beats[-1])
+    assert not saying.full_next
+
+
+def an_hour_of_work() -> list[Heartbeat]:
+    """Beats of a member: every 2 s, and at once upon changes. An outer step takes a minute, one
+    inner step 2 s, an averaging 6 s.
+    """
+    beats: list[Heartbeat] = []
+
+    def beat(**changes: object) -> None:
+        serial = FIRST + len(beats)
+        usual = replace(beats[-1] if beats else AT_WORK, serial=serial)
+        beats.append(replace(usual, **changes))  # type: ignore[arg-type]
+
+    for step in range(60):
+        head, update = Digest(f"{step:064x}"), Digest(f"{step:064d}")
+        beat(step=step, height=2 * step, head=head, ready=None)
+        for inner in range(1, 28):
+            doing = f"training (inner {inner}/27)"
+            beat(state=doing, inner_step=inner, inner_steps=27, tokens_per_s=12000 + 7 * inner)
+        ready = ReadyReport(step, 27 * 65536, 27)
+        beat(state="standing by for the others to finish their inner steps", ready=ready)
+        beat(state="exchanging (part 1 of 5)", height=2 * step + 1, head=update)
+        beat(state="exchanging (part 3 of 5)")
+        beat(
+            state="standing by for the members to commit the update",
+            reduce=ReduceReport(step, 0, update, ()),
+        )
+    return beats
+
+
+def test_an_ordinary_beat_takes_less_than_a_fifth_of_what_a_full_one_takes() -> None:
+    beats = an_hour_of_work()
+    full_bytes = sum(len(encode(each)) for each in beats) / len(beats)
+    bytes_said = sum(map(len, said(*beats))) / len(beats)
+    assert 5 * bytes_said < full_bytes
+
+
+# ── what is understood ───────────────────────────────────────────────────────────────────────────
+
+
+def test_who_missed_the_base_guesses_nothing_and_names_the_sender_once_for_each_beat() -> None:
+    table = PeerTable()
+    full, beat, again = said(*(replace(AT_WORK, serial=FIRST + n) for n in range(3)))
+    assert hear(table, beat) is None
+    assert table.get(ANN.peer) is None
+    assert (table.take_lacking(), table.take_lacking()) == ((ANN.peer,), ())
+    assert hear(table, again) is None
+    assert hear(table, full) == AT_WORK
+    assert table.take_lacking() == ()
+
+
+def test_a_beat_that_cannot_be_read_tells_that_its_sender_lives_if_it_is_new() -> None:
+    table = PeerTable()
+    beats = [replace(AT_WORK, serial=FIRST + n) for n in range(2 * FULL_EVERY + 1)]
+    payloads = said(*beats)
+    hear(table, payloads[0], 1.0)
+    for serial, now, heard_s in ((20, 2.0, 2.0), (19, 3.0, 2.0), (20, 4.0, 2.0), (21, 5.0, 5.0)):
+        assert hear(table, payloads[serial], now) is None
+        view = table.get(ANN.peer)
+        assert view is not None
+        assert (view.heard_s, view.heartbeat) == (heard_s, AT_WORK)
+    hear(table, payloads[2 * FULL_EVERY], 6.0)
+    assert picture(table) == beats[-1]
+    hear(table, payloads[21], 7.0)
+    view = table.get(ANN.peer)
+    assert view is not None
+    assert (view.heard_s, view.unread) == (6.0, None)
+
+
+def test_a_beat_of_another_life_is_not_read_by_the_base_of_this_one() -> None:
+    table = PeerTable()
+    other = replace(AT_WORK, incarnation=2)
+    _, ours = said(AT_WORK, replace(AT_WORK, serial=FIRST + 1, inner_step=2))
+    hear(table, encode(other))
+    assert hear(table, ours, 1.0) is None
+    view = table.get(ANN.peer)
+    assert view is not None
+    assert (view.heartbeat, view.heard_s, view.unread) == (other, 1.0, (1, FIRST + 1))
+
+
+def test_a_late_full_beat_does_not_become_the_base() -> None:
+    table = PeerTable()
+    beats = [replace(AT_WORK, serial=FIRST + n, inner_step=n) for n in range(FULL_EVERY + 2)]
+    payloads = said(*beats)
+    hear(table, payloads[FULL_EVERY])
+    hear(table, payloads[0])
+    assert hear(table, payloads[-1]) == picture(table) == beats[-1]
+
+
+def test_few_are_named_at_a_time_and_the_rest_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PEERS_MAX", LACKS_MAX + 2)
+    table, beat = PeerTable(), SmallBeat(1, 9, 8, {})
+    crowd = [somebody(number).peer for number in range(LACKS_MAX + 9)]
+    for peer in crowd:
+        assert table.read(peer, beat) is None
+        assert not table.note_alive(peer, beat, 1.0)
+    assert table.take_lacking() == tuple(crowd[:LACKS_MAX])
+    table.forget(crowd[LACKS_MAX])
+    assert table.take_lacking() == (crowd[LACKS_MAX + 1],)
+
+
+def spoiled(**changes: object) -> bytes:
+    _, beat = said(AT_WORK, replace(AT_WORK, serial=FIRST + 1))
+    wire = unpack(beat, bytes_max=HEARTBEAT_BYTES_MAX)
+    assert isinstance(wire, dict)
+    return pack(wire | changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"base": FIRST + 1},
+        {"base": -1},
+        {"base": None},
+        {"serial": True},
+        {"serial": COUNT_MAX + 1},
+        {"incarnation": -1},
+        {"incarnation": COUNT_MAX + 1},
+        {"changed": []},
+        {"changed": {"serial": FIRST + 9}},
+        {"changed": {"incarnation": 1}},
+        {"changed": {"state": "x" * HEARTBEAT_BYTES_MAX}},
+        {"state": "training"},
+    ],
+    ids=str,
+)
+def test_a_small_beat_out_of_form_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read(spoiled(**changes))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"surplus": 1},
+        {"height": -1},
+        {"head": None},
+        {"lacks": [ANN.peer] * (LACKS_MAX + 1)},
+        {"lacks": ["nobody"]},
+        {"endpoint": b"x" * (HEARTBEAT_BYTES_MAX - 200)},
+    ],
+    ids=lambda changed: "".join(changed),
+)
+def test_base_and_difference_pass_the_decoder_of_full_beats(changed: dict[str, object]) -> None:
+    table = PeerTable()
+    hear(table, encode(AT_WORK))
+    with pytest.raises(RemoteProtocolError):
+        hear(table, spoiled(changed=changed))
+    assert picture(table) == AT_WORK
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_refused(noise: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read(noise)
+
+
+# ── whatever happens on the way ──────────────────────────────────────────────────────────────────
+
+CHANGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "state": st.sampled_from(["training", "exchanging", ""]),
+        "joining": st.booleans(),
+        "height": st.integers(0, 3),
+        "addresses": st.sampled_from([(), ADDRESSES]),
+        "ready": st.sampled_from([None, ReadyReport(0, 32, 2)]),
+        "reduce": st.sampled_from([None, ReduceReport(0, 1, None, (BOB.peer,))]),
+        "lacks": st.sampled_from([(), (BOB.peer,)]),
+        "restart": st.just(value=True),
+    },
+)
+
+
+def described(history: list[dict[str, object]]) -> list[Heartbeat]:
+    """What a node would say, one after another; a restart draws a new incarnation."""
+    beats = [AT_WORK]
+    for changes in history:
+        fields = {name: value for name, value in changes.items() if name != "restart"}
+        last = beats[-1]
+        counts = {"serial": last.serial + 1}
+        if "restart" in changes:
+            counts = {"serial": 0, "incarnation": last.incarnation + 1}
+        beats.append(replace(last, **counts, **fields))  # type: ignore[arg-type]
+    return beats
+
+
+@given(
+    st.lists(CHANGES, min_size=1, max_size=40),
+    st.data(),
+)
+def test_whatever_is_lost_doubled_or_late_the_next_full_beat_mends_all(
+    history: list[dict[str, object]], data: st.DataObject
+) -> None:
+    beats = described(history)
+    payloads = said(*beats)
+    arriving = data.draw(st.lists(st.integers(0, len(beats) - 1), max_size=80))
+    table, of_full_beats = PeerTable(), PeerTable()
+    for index in arriving:
+        understood = hear(table, payloads[index])
+        assert understood in (None, beats[index])
+        hear(of_full_beats, encode(beats[index]))
+        assert picture(table) in (None, *(beats[each] for each in arriving))
+    last = replace(beats[-1], serial=beats[-1].serial + 1, inner_step=2)
+    for each in (table, of_full_beats):
+        hear(each, encode(last))
+    assert picture(table) == picture(of_full_beats) == last
+
+
+@given(st.lists(CHANGES, min_size=1, max_size=40))
+def test_if_nothing_is_lost_small_beats_tell_all_that_full_ones_would(
+    history: list[dict[str, object]],
+) -> None:
+    beats = described(history)
+    table = PeerTable()
+    for beat, payload in zip(beats, said(*beats), strict=True):
+        assert hear(table, payload) == picture(table) == beat
+        assert decode(encode(beat)) == beat
+
+
+def test_the_names_of_all_peers_that_are_lacked_arrive() -> None:
+    lacks = tuple(PeerId(somebody(number).peer) for number in range(LACKS_MAX))
+    assert decode(encode(replace(AT_WORK, lacks=lacks))).lacks == lacks
