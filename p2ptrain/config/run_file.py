@@ -23,7 +23,7 @@ NotNegative = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 INT4_BLOCK = 64
-"""int4's steps are coarse: shorter blocks than int8's are worth their bytes (docs/results/kernels.md)."""
+"""int4's steps are coarse, so shorter blocks are worth their bytes: docs/results/kernels.md."""
 
 ERRORS_SHOWN_MAX = 6
 
