@@ -24,8 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2ptrain.errors import MachineUnfit
-from p2ptrain.kernels import _codecs
 from p2ptrain.kernels.faults import BadScale, NonFinite
+
+try:
+    from p2ptrain.kernels import _codecs
+except ImportError as exc:
+    raise ImportError(
+        "the kernels are not compiled for this source: scripts/setup does it"
+    ) from exc
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # in the standard library from Python 3.12 on

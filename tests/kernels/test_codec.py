@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -210,6 +212,13 @@ def test_a_codec_that_cannot_be_is_refused(name: CodecName, block: int) -> None:
 def test_a_negative_number_of_elements_has_no_size() -> None:
     with pytest.raises(ValueError):
         kernels.codec("int8", 256).encoded_bytes(-1)
+
+
+def test_kernels_that_are_not_compiled_are_said_to_be_so() -> None:
+    hide = "import sys; sys.modules['p2ptrain.kernels._codecs'] = None; import p2ptrain.kernels"
+    found = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True)
+    assert found.returncode == 1
+    assert found.stderr.endswith("scripts/setup does it\n")
 
 
 def test_a_variant_that_the_machine_lacks_is_an_error_and_never_replaced() -> None:
