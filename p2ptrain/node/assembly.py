@@ -28,7 +28,7 @@ from p2ptrain.node.parts import Outer, Parts
 from p2ptrain.observe.journal import Journal
 from p2ptrain.ring import TokenBucket
 from p2ptrain.run import Run
-from p2ptrain.state import Arena, Layout, OuterState
+from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.store import Disk, Store
 from p2ptrain.swarm import PURPOSE, ChunkServer
 from p2ptrain.trainer.shapes import layout_of
@@ -108,6 +108,10 @@ async def assembled(
         arena = None if config.seed else Arena(vectors)
         if arena is not None:
             stack.callback(arena.close)
+        residual = None
+        if arena is not None and run.manifest.codec.feedback:
+            residual = Residual(layout.numel)
+            stack.callback(residual.close)
         parts = Parts(
             config=config,
             home=home,
@@ -122,7 +126,7 @@ async def assembled(
             endpoint=_endpoint(identity, credentials, listener, network),
             store=store,
             layout=layout,
-            outer=Outer(vectors),
+            outer=Outer(vectors, residual),
             arena=arena,
             ledger=ledger,
             chain_log=chain_log,

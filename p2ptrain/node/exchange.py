@@ -27,6 +27,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.ring import Reduce, ReduceRequest
+from p2ptrain.state import Residual
 
 STREAMS = 2
 SLOWEST_BYTES_PER_S = 125_000
@@ -115,6 +116,9 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         if reason := _why_moot(parts, roster):
             raise reason
         await _while_it_matters(parts, roster, partial(connect, parts, request, edges))
+        residual = parts.outer.residual
+        if residual is not None:
+            residual.begun()
         reduce = Reduce(
             request,
             edges.links(request),
@@ -122,6 +126,8 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
             parts.arena.local,
             payload,
             parts.uplink,
+            residual=None if residual is None else residual.owed,
+            residual_out=None if residual is None else residual.aside,
         )
         where = {"step": roster.step, "attempt": roster.attempt}
         parts.journal.write("exchange-connected", **where, peers=roster.peers)
@@ -135,8 +141,18 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         update = await updates.store(parts, roster.step, payload)
     except StoreError as exc:
         raise ReduceAborted(roster.step, roster.attempt, (), f"not stored: {exc.what}") from exc
+    if residual is not None:
+        _set_aside(parts, residual, roster, update)
     parts.journal.write("exchange-done", **where, update=update, **asdict(report))
     return update
+
+
+def _set_aside(parts: Parts, residual: Residual, roster: Roster, update: Digest) -> None:
+    """Keep what rounding lost until `update` is committed, which others may have done already."""
+    residual.set_aside(update)
+    settled = parts.ledger.updates.get(roster.step)
+    if settled is not None and parts.outer.step is not None and parts.outer.step > roster.step:
+        residual.committed(settled.update)
 
 
 def _request(parts: Parts, roster: Roster) -> ReduceRequest:

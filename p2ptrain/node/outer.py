@@ -194,6 +194,8 @@ async def _apply(parts: Parts, commit: Commit) -> None:
     async with parts.outer.lock:
         parts.outer.moving = True
         await trio.to_thread.run_sync(apply)
+        if parts.outer.residual is not None:
+            parts.outer.residual.committed(commit.update)
         parts.outer.step = commit.step + 1
         parts.outer.moving = False
 

@@ -34,7 +34,7 @@ from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Exchanging, Leaving, Serving, Starting, State, Training
 from p2ptrain.ring import Reduce, TokenBucket
 from p2ptrain.run import DataIndex, JoinRequest, RunManifest
-from p2ptrain.state import Arena, Layout, OuterState
+from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.store import RecordLog, Store
 
 COMPLAINT_S = 10.0
@@ -49,6 +49,8 @@ class Outer:
     """
 
     vectors: OuterState
+    residual: Residual | None = None
+    """Where the run has error feedback and this node trains. `exchange` writes it too."""
     lock: trio.Lock = field(default_factory=trio.Lock)
     step: int | None = None
     moving: bool = False

@@ -4,6 +4,7 @@ from p2ptrain.state.arena import Arena
 from p2ptrain.state.frozen import Frozen
 from p2ptrain.state.layout import Layout, LayoutEntry
 from p2ptrain.state.outer_state import SNAPSHOT, OuterState, write_frozen, write_state
+from p2ptrain.state.residual import Residual
 from p2ptrain.state.shared_vector import Float32Vector, SharedVector
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Layout",
     "LayoutEntry",
     "OuterState",
+    "Residual",
     "SharedVector",
     "write_frozen",
     "write_state",

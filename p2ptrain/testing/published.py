@@ -95,6 +95,7 @@ def manifest_of(
     founders: Sequence[PeerId] = (),
     admission: str = "allowlist",
     rules: Policy | None = None,
+    codec: CodecSpec | None = None,
 ) -> RunManifest:
     made = content()
     return RunManifest(
@@ -108,7 +109,7 @@ def manifest_of(
             steps=inner_steps, batch_sequences=2, lr=1e-3, warmup_steps=0, total_steps=1000
         ),
         outer=OuterSpec(lr=0.7, momentum=0.5, steps=steps),
-        codec=CodecSpec("int8", 64),
+        codec=codec or CodecSpec("int8", 64),
         policy=rules or policy(),
         genesis=made.genesis,
         layout=layout_of(MODEL).digest,

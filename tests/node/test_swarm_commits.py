@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import Roster, Skip
+from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.testing.published import policy
 from tests.node.swarm import Swarm, SwarmNode, deaf, swarm
 
@@ -22,6 +25,21 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(tmp_path
         await s.until(lambda: all(s[n].events("run-ended") for n in ("seed", "ann", "bob", "cai")))
         # At the end everybody who can measures the final weights.
         await s.until(lambda: all(s[n].events("evaluated", step=4) for n in ("ann", "bob", "cai")))
+
+
+async def test_what_rounding_lost_is_owed_and_states_are_equal_all_the_same(
+    tmp_path: Path,
+) -> None:
+    codec = CodecSpec("int4", 64, feedback=True)
+    async with swarm(tmp_path, steps=3, codec=codec) as s:
+        await s.until(lambda: s.at_step(3))
+        s.check_equal()
+        assert s.seed.parts.outer.residual is None
+        for name in ("ann", "bob", "cai"):
+            residual = s[name].parts.outer.residual
+            assert residual is not None
+            assert np.isfinite(residual.owed).all()
+            assert residual.owed.any()
 
 
 async def test_a_founder_that_trains_needs_nobody_else(tmp_path: Path) -> None:
