@@ -26,6 +26,9 @@ class Neighbour:
     """Where the arrival goes, once it may come."""
     not_before: float = 0.0
     """The rate limit's word."""
+    readable: bool = True
+    writable: bool = True
+    """False once nothing more could be moved, until the link is found to be ready again."""
     heard_at: float = field(default_factory=time.monotonic)
     spoke_at: float = field(default_factory=time.monotonic)
     took_at: float = field(default_factory=time.monotonic)

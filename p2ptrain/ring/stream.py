@@ -113,17 +113,25 @@ class Stream:
         return neighbour.link.received_bytes + neighbour.link.sent_bytes != before
 
     def _receive(self, neighbour: Neighbour) -> None:
+        if neighbour.held_back:
+            self._make_place(neighbour)
+        if neighbour.held_back or not neighbour.readable:
+            return
         link, before = neighbour.link, neighbour.link.received_bytes
         if neighbour.arrival is None:
             header = link.pull_header()
             if header is not None:
                 self._heed(neighbour, header)
-        if neighbour.arrival is not None and neighbour.place is None:
-            neighbour.place = self._work.place(neighbour.arrival)
+                self._make_place(neighbour)
         if neighbour.place is not None and link.pull_body(neighbour.place):
             self._arrived(neighbour)
-        if link.received_bytes != before:
+        neighbour.readable = link.received_bytes != before
+        if neighbour.readable:
             neighbour.heard_at = time.monotonic()
+
+    def _make_place(self, neighbour: Neighbour) -> None:
+        if neighbour.arrival is not None:
+            neighbour.place = self._work.place(neighbour.arrival)
 
     def _heed(self, neighbour: Neighbour, header: Header) -> None:
         """A header has come: what it is for, if it is for this reduce at all."""
@@ -171,11 +179,12 @@ class Stream:
         link = neighbour.link
         if not link.busy and neighbour.ready and self._rate_allows(neighbour):
             self._start(neighbour)
-        if link.busy:
+        if link.busy and neighbour.writable:
             self._push(neighbour)
 
     def _push(self, neighbour: Neighbour) -> None:
         went, now = neighbour.link.push(), time.monotonic()
+        neighbour.writable = went > 0
         if went:
             neighbour.took_at = neighbour.spoke_at = now
         if not neighbour.link.busy:
@@ -224,7 +233,7 @@ class Stream:
         begun = time.monotonic()
         poll = select.poll()
         poll.register(wake_fd, _READ)
-        until = self._look_at
+        waiting, until = {}, self._look_at
         for each in self._neighbours.values():
             if each.broken_at is not None:
                 if self._work.needs(each.number):
@@ -235,11 +244,16 @@ class Stream:
                 interest |= _WRITE
             elif each.ready:
                 until = min(until, each.not_before)
-            if interest and (number := each.link.socket.fileno()) >= 0:
-                poll.register(number, interest)
+            fd = each.link.socket.fileno()
+            if fd < 0:  # it was closed under us, which the next turn will tell
+                each.readable, until = True, begun
             elif interest:
-                until = begun  # it was closed under us, which the next turn will tell
-        poll.poll(max(0.0, until - begun) * 1000)
+                poll.register(fd, interest)
+                waiting[fd] = each
+        for fd, events in poll.poll(max(0.0, until - begun) * 1000):
+            if fd in waiting:
+                waiting[fd].readable |= bool(events & ~_WRITE)
+                waiting[fd].writable |= bool(events & ~_READ)
         self.waiting_s += time.monotonic() - begun
 
     def _look_at_clocks(self) -> None:
