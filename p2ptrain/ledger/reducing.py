@@ -69,6 +69,16 @@ def failed(state: LedgerState, view: View, peer: PeerId) -> bool:
     return report is not None and (report.step, report.attempt) == (state.step, roster.attempt)
 
 
+def confessed(state: LedgerState, view: View) -> tuple[PeerId, ...]:
+    """The participants of the reduce under way that say that their own work is lost."""
+    assert state.roster is not None
+    return tuple(
+        peer
+        for peer in state.roster.peers
+        if failed(state, view, peer) and peer in view.failed[peer].suspects
+    )
+
+
 def failure_known(state: LedgerState, view: View) -> bool:
     """A live participant gave up, or none is left alive."""
     assert state.roster is not None
@@ -105,16 +115,18 @@ def _again(rules: Rules, state: LedgerState, view: View, now: float, why: str) -
 def survivors(rules: Rules, state: LedgerState, view: View) -> tuple[Participant, ...]:
     """Who would take part in the next attempt.
 
-    Not who is down or leaves, nor who is named by at least half of the others that reported; but if
-    that leaves too few, the named get another chance: two neighbours may well accuse each other.
+    Not who is down or leaves, or said that its work is lost and is not ready again; nor who is
+    named by at least half of the others that reported; but if that leaves too few, the named get
+    another chance: two neighbours may well accuse each other.
     """
     roster = state.roster
     assert roster is not None
-    numbers = {each.peer: each for each in roster.participants}
-    numbers |= {each.peer: each for each in gathered(rules, state, view).contributors}
-    here = [peer for peer in numbers if peer not in view.down and view.stays(peer)]
-    blamed = suspicion_of(state, view).blamed
-    trusted = [peer for peer in here if peer not in blamed]
+    ready = {each.peer: each for each in gathered(rules, state, view).contributors}
+    numbers = {each.peer: each for each in roster.participants} | ready
+    suspicion = suspicion_of(state, view)
+    gone = view.down | (suspicion.confessed - ready.keys())
+    here = [peer for peer in numbers if peer not in gone and view.stays(peer)]
+    trusted = [peer for peer in here if peer not in suspicion.blamed]
     chosen = trusted if len(trusted) >= max(rules.participants_min, 2) else here
     return tuple(numbers[peer] for peer in chosen)
 

@@ -85,7 +85,7 @@ class View:
             case ReduceDone():
                 return _position(event) >= self.position and _newest(self.done, event)
             case ReduceFailed():
-                return _position(event) >= self.position and _newest(self.failed, event)
+                return _position(event) >= self.position and self._note_failure(event)
             case UpdateHeld(update):
                 return _remember(self.held, update, None, HELD_MAX)
             case SnapshotTaken(step, digest):
@@ -111,6 +111,13 @@ class View:
         """What `peer` said is about another chain than the one that it is on now."""
         for reports in (self.ready, self.done, self.failed):
             reports.pop(peer, None)
+
+    def _note_failure(self, report: ReduceFailed) -> bool:
+        """Who names itself takes back that it is ready; it may say later that it is again."""
+        news = _newest(self.failed, report)
+        if news and report.peer in report.suspects:
+            self.ready.pop(report.peer, None)
+        return news
 
     def _note_presence(self, event: Event) -> bool:
         match event:

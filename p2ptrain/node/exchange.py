@@ -16,7 +16,8 @@ import trio
 
 from p2ptrain.errors import ReduceAborted, StoreError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.events import ReduceDone, ReduceFailed, UpdateHeld
+from p2ptrain.ledger.events import Ready, ReduceDone, ReduceFailed, UpdateHeld
+from p2ptrain.ledger.reducing import confessed
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Participant, Roster
 from p2ptrain.node import updates
@@ -59,16 +60,34 @@ def reduce_due(
     return roster
 
 
+def reduce_impossible(
+    state: LedgerState, outer_step: int | None, said: Ready | None, work: Work | None
+) -> Roster | None:
+    """The open roster, if it counts on work that this process `said` it had, and has no more."""
+    roster = state.roster
+    if roster is None or outer_step != roster.step or said is None or said.step != roster.step:
+        return None
+    if reduce_due(state, outer_step, said.peer, work) is not None:
+        return None
+    ours = Participant(said.peer, said.tokens, said.blocks)
+    return roster if ours in roster.participants else None
+
+
 async def exchange(parts: Parts) -> None:
-    """Take part in every reduce that the ledger opens with us in it."""
+    """Take part in every reduce that the ledger opens with us in it, or say that we cannot."""
     tried: tuple[int, int] | None = None
     while True:
-        work = parts.standing.work
-        roster = reduce_due(parts.ledger.state, parts.outer.step, parts.me, work)
-        if roster is None or (roster.step, roster.attempt) == tried:
+        ledger, work, step = parts.ledger, parts.standing.work, parts.outer.step
+        roster = reduce_due(ledger.state, step, parts.me, work)
+        said = ledger.view.ready.get(parts.me)
+        wanted = roster or reduce_impossible(ledger.state, step, said, work)
+        if wanted is None or (wanted.step, wanted.attempt) == tried:
             await parts.changes.wait()
             continue
-        tried = (roster.step, roster.attempt)
+        tried = (wanted.step, wanted.attempt)
+        if roster is None:
+            await _give_up(parts, ReduceAborted(*tried, (parts.me,), "our work for it is lost"))
+            continue
         edges = Edges()
         try:
             await _attempt(parts, roster, edges)
@@ -84,13 +103,7 @@ async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
     try:
         update = await _reduce(parts, roster, edges)
     except ReduceAborted as exc:
-        parts.journal.write(
-            "exchange-failed", step=step, attempt=attempt, reason=exc.reason, suspects=exc.suspects
-        )
-        parts.standing.reduce = ReduceReport(step, attempt, None, exc.suspects)
-        parts.enter(StandingBy("for the members to agree how to go on"))
-        await parts.tell(ReduceFailed(parts.me, step, attempt, exc.suspects))
-        parts.speak_now()
+        await _give_up(parts, exc)
         with trio.move_on_after(LINGER_S):
             while parts.ledger.state.roster == roster:
                 await parts.changes.wait()
@@ -100,6 +113,22 @@ async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
         await parts.tell(UpdateHeld(update))
         await parts.tell(ReduceDone(parts.me, step, attempt, update))
         parts.speak_now()
+
+
+async def _give_up(parts: Parts, why: ReduceAborted) -> None:
+    """Tell everybody that this attempt has failed here. Who is at fault itself (its own numbers are
+    not finite) does not offer that work again.
+    """
+    step, attempt, suspects = why.step, why.attempt, why.suspects
+    parts.journal.write(
+        "exchange-failed", step=step, attempt=attempt, reason=why.reason, suspects=suspects
+    )
+    if parts.me in suspects:
+        parts.standing.work = None
+    parts.standing.reduce = ReduceReport(step, attempt, None, suspects)
+    parts.enter(StandingBy("for the members to agree how to go on"))
+    await parts.tell(ReduceFailed(parts.me, step, attempt, suspects))
+    parts.speak_now()
 
 
 async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
@@ -207,4 +236,6 @@ def _why_moot(parts: Parts, roster: Roster) -> ReduceAborted | None:
     lost = tuple(peer for peer in roster.peers if peer != parts.me and parts.is_down(peer))
     if lost:
         return ReduceAborted(*where, lost, "a participant is down")
+    if without := confessed(parts.ledger.state, parts.ledger.view):
+        return ReduceAborted(*where, without, "a participant lost its work")
     return None

@@ -132,7 +132,7 @@ class Arithmetic:
     def _own_fault(self, start: int, exc: NonFinite) -> Blame:
         at = start + exc.block * self.codec.block
         what = f"the pseudo-gradient of {label(self._me)} is not finite near element {at}"
-        return Blame((self._me,), what)
+        return Blame((self._me,), what, own=True)
 
 
 class Accumulator:

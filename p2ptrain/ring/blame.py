@@ -14,10 +14,19 @@ from p2ptrain.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Whom to leave out of the next attempt (nobody, if nobody is at fault), and why, in words."""
+    """Whom to leave out of the next attempt (nobody, if nobody is at fault), and why, in words.
+
+    `own`: it was found here that this peer itself is at fault. Others may name it as well, and be
+    wrong; that is passed on, but it is no admission.
+    """
 
     suspects: tuple[PeerId, ...]
     reason: str
+    own: bool = False
+
+    def reported_by(self, me: PeerId) -> tuple[PeerId, ...]:
+        """Whom `me` accuses to the members; itself only if it knows."""
+        return tuple(peer for peer in self.suspects if self.own or peer != me)
 
 
 class Blamed(Exception):

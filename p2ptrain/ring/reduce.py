@@ -90,9 +90,9 @@ class Reduce:
         cpu_s = self._run_streams() if self._streams else self._run_alone()
         blame = self._verdict.blame
         if blame is not None:
-            raise ReduceAborted(
-                self._request.step, self._request.attempt, blame.suspects, blame.reason
-            )
+            request = self._request
+            suspects = blame.reported_by(request.peers[request.me])
+            raise ReduceAborted(request.step, request.attempt, suspects, blame.reason)
         return self._report(begun, cpu_s)
 
     def _stream(self, number: int) -> Stream:

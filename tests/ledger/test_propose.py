@@ -20,6 +20,7 @@ from p2ptrain.ledger.events import (
 )
 from p2ptrain.ledger.gathering import Wish
 from p2ptrain.ledger.propose import what_to_propose
+from p2ptrain.ledger.reducing import confessed
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
 from p2ptrain.ledger.view import View
@@ -277,3 +278,21 @@ def test_when_too_few_are_left_they_wait_and_then_skip() -> None:
     assert waits == Wish(None, "too few are left to try again", (), 11.0)
     gives_up = wish(REDUCING, events, now=11.0, failed_since=1.0)
     assert gives_up.value == Skip(0)
+
+
+def test_who_says_that_its_own_work_is_lost_is_left_out_even_if_too_few_are_left() -> None:
+    events = [
+        *ready(A, B, C),
+        ReduceFailed(A, 0, 0, (A, C)),
+        ReduceFailed(B, 0, 0, (B,)),
+        ReduceFailed(C, 0, 0, ()),
+    ]
+    view = View(A)
+    for event in events:
+        view.note(event)
+    assert confessed(REDUCING, view) == (A, B)
+    got = wish(REDUCING, events, failed_since=0.0)
+    assert got == Wish(None, "too few are left to try again", look_again_at=RULES.grace_s)
+    again = wish(REDUCING, [*events, *ready(B)], failed_since=0.0).value
+    assert isinstance(again, Roster)
+    assert set(again.peers) == {B, C}

@@ -21,10 +21,11 @@ def test_half_of_the_other_reporters_are_enough_to_be_blamed() -> None:
     assert suspicion.blamed == set()
 
 
-def test_nobody_blames_itself() -> None:
+def test_against_itself_one_voice_is_enough_and_it_is_no_blame_of_others() -> None:
     suspicion = Suspicion()
-    assert not suspicion.add(A, (A,))
-    assert suspicion.blamed == set()
+    assert suspicion.add(A, (A,))
+    assert not suspicion.add(B, ())
+    assert (suspicion.confessed, suspicion.blamed) == ({A}, set())
 
 
 def test_two_neighbours_who_name_each_other_are_both_blamed() -> None:
@@ -39,7 +40,9 @@ def test_counting_one_by_one_is_counting_all(reports: dict[PeerId, list[PeerId]]
     suspicion = Suspicion()
     for reporter, suspects in reports.items():
         before = set(suspicion.blamed)
-        assert suspicion.add(reporter, suspects) == (suspicion.blamed != before)
+        news = suspicion.add(reporter, suspects)
+        assert news == (suspicion.blamed != before or reporter in suspects)
+    assert suspicion.confessed == {peer for peer in reports if peer in reports[peer]}
     assert suspicion.blamed == {peer for peer in NAMES if is_blamed(peer, reports)}
 
 

@@ -55,6 +55,18 @@ def test_an_older_report_never_replaces_a_newer_one() -> None:
     assert (view.ready[B].step, view.failed[B].step) == (3, 4)
 
 
+def test_who_names_itself_takes_back_that_it_is_ready_and_may_be_ready_again() -> None:
+    view = View(A)
+    view.note(Ready(B, 0, 1, 1))
+    view.note(ReduceFailed(B, 0, 0, (C,)))
+    assert set(view.ready) == {B}
+    assert view.note(ReduceFailed(B, 0, 1, (C, B)))
+    assert view.ready == {}
+    assert view.note(Ready(B, 0, 1, 1))
+    assert not view.note(ReduceFailed(B, 0, 1, (C, B)))
+    assert set(view.ready) == {B}
+
+
 def test_a_corrected_report_replaces_the_first() -> None:
     view = View(A)
     view.note(Ready(B, 3, 1, 1))

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.events import ReduceFailed
+from p2ptrain.ledger.events import Ready, ReduceFailed
 from p2ptrain.ledger.state import apply, genesis
 from p2ptrain.ledger.values import Commit, Participant, Roster
 from p2ptrain.node import edges
@@ -139,4 +139,62 @@ async def test_an_attempt_that_lost_its_point_while_it_waited_for_theta_is_not_b
             r.decide(Commit(0, 0, digest_of(b"by others")))
         await settled(lambda: bool(r.said("exchange-failed")))
         assert r.said("exchange-connected") == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_no_longer_has_the_work_that_it_promised_says_so_and_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        parts.outer.step = 0
+        parts.detector.watch(ANN.peer, parts.now())
+        ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
+        roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
+        parts.ledger.state = replace(parts.ledger.state, roster=roster)
+        nursery.start_soon(exchange, parts)
+        await trio.testing.wait_all_tasks_blocked()
+        assert r.heard() == []  # This process never said that it was ready: it may yet be.
+        parts.ledger.view.note(Ready(parts.me, 0, 16, 1))
+        parts.changes.ring()
+        await settled(lambda: bool(r.said("exchange-failed")))
+        lost = ReduceFailed(parts.me, 0, 0, (parts.me,))
+        await settled(lambda: r.events.statistics().current_buffer_used > 0)
+        assert r.heard() == [lost]
+        assert r.said("exchange-started") == []
+        parts.changes.ring()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(r.said("exchange-failed")) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_attempt_is_moot_when_a_participant_says_that_its_work_is_lost(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        parts = r.parts
+        parts.detector.watch(ANN.peer, parts.now())
+        ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
+        roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
+        parts.ledger.state = replace(parts.ledger.state, roster=roster)
+        parts.ledger.view.note(ReduceFailed(ANN.peer, 0, 0, (parts.me,)))
+        assert _why_moot(parts, roster) is None
+        parts.ledger.view.note(ReduceFailed(ANN.peer, 0, 0, (ANN.peer,)))
+        reason = _why_moot(parts, roster)
+        assert reason is not None
+        assert reason.suspects == (ANN.peer,)
+
+
+async def test_a_pseudo_gradient_that_is_not_finite_is_not_offered_again(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        assert parts.arena is not None
+        parts.outer.step = 0
+        parts.standing.work = Work(0, (0,), 16)
+        parts.arena.local[0] = float("nan")
+        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
+        nursery.start_soon(exchange, parts)
+        await settled(lambda: r.events.statistics().current_buffer_used > 0)
+        assert r.heard() == [ReduceFailed(parts.me, 0, 0, (parts.me,))]
+        assert parts.standing.work is None
         nursery.cancel_scope.cancel()

@@ -109,7 +109,7 @@ async def test_work_outlives_the_trainer_that_made_it(tmp_path: Path) -> None:
         await s.until(lambda: ann.remote.starts == 2 and ann.parts.standing.trainer_up)
         assert ann.parts.standing.work == work
         cai.remote.held = False
-        await s.until(lambda: s.credits("ann")[-1] >= step)
+        await s.until(lambda: s.credits("ann")[-1:] >= [step])
         assert step in s.credits("ann")
         await s.go_on()
         s.check_chain()
