@@ -355,8 +355,44 @@ def test_what_is_due_is_decided_while_a_quorum_is_connected() -> None:
     told("members a b c d e", "crash b c", "ready a d e", "down b c", "tick 1", "expect a height 1")
 
 
-def test_every_message_that_waits_for_an_answer_is_sent_again() -> None:
-    told(*ALL_READY, "drop", "tick 0.6", "expect * height 1")
+def test_rounds_last_longer_with_each_timeout_up_to_four_times_as_long() -> None:
+    told(
+        *(*ALL_READY, "partition a | b | c", "tick 0.9", "expect * round 0"),
+        *("tick 0.2", "expect * round 1", "tick 1.8", "expect * round 1"),
+        *("tick 0.2", "expect * round 2", "tick 2.8", "expect * round 2"),
+        *("tick 0.2", "expect * round 3", "tick 3.8", "expect * round 3"),
+        *("tick 0.2", "expect * round 4", "tick 3.8", "expect * round 4"),
+        *("tick 0.2", "expect * round 5", "heal", "tick 5", "expect * height 1"),
+    )
+
+
+LOST_PREPARE = ("members a b c", "crash b", "down b", "ready a c", "drop c->a prepare")
+LOST_PROMISE = (*LOST_PREPARE[:-1], "deliver c->a prepare", "drop a->c promise")
+LOST_VOTES = (*ALL_READY, "deliver b->a propose", "deliver b->c propose", "drop")
+ALONE = ("members a b c", "partition a b | c", "down c at a b", "ready a b", "deliver", "heal")
+LOST_QUESTION = (*ALONE, "drop", "heartbeat a", "partition a b | c", "tick 1", "drop", "heal")
+
+
+@pytest.mark.parametrize(
+    ("lost", "hears"),
+    [
+        ((*ALL_READY, "drop"), "tick 0.6"),
+        (LOST_PREPARE, "tick 0.6"),
+        (LOST_PROMISE, "tick 0.6"),
+        (LOST_VOTES, "tick 0.6"),
+        (LOST_QUESTION, "tick 1"),
+    ],
+    ids=["proposal", "prepare", "promise", "votes", "question"],
+)
+def test_every_message_that_waits_for_an_answer_is_sent_again(
+    lost: tuple[str, ...], hears: str
+) -> None:
+    told(*lost, "expect c height 0", hears, "expect c height 1")
+
+
+def test_bytes_that_are_waited_for_are_asked_for_again() -> None:
+    lines = told(*REDUCING, "done b u0", "tick 0.6")
+    assert lines.count("c fetches u0 from b a") == 2
 
 
 def test_rounds_of_proposers_that_are_down_are_skipped_at_once() -> None:
@@ -377,6 +413,30 @@ def test_who_is_asked_for_what_it_keeps_no_more_says_so_and_another_is_asked() -
 
 def test_a_finished_reduce_is_committed_by_whoever_holds_its_bytes() -> None:
     told(*REDUCING, "crash c", "down c", "done b u0", "holds a u0", "tick 1", "expect a,b height 2")
+
+
+def test_a_finished_reduce_whose_bytes_are_nowhere_is_tried_again_after_the_grace() -> None:
+    told(
+        *("members a b c grace=10", *REDUCING[1:], "done b u0", "fail a c"),
+        *("tick 9", "expect * height 1", "tick 9"),
+        "expect * entry 2 roster 0.1 voters a b c averaging a:200 b:200 c:200",
+    )
+
+
+def test_who_says_that_its_own_work_is_lost_is_left_out_until_it_is_ready_again() -> None:
+    told(
+        *(*REDUCING, "fail a suspects=a", "fail b c", "deliver"),
+        "expect * entry 2 roster 0.1 voters a b c averaging b:200 c:200",
+        *("ready a", "fail b c", "deliver"),
+        "expect * entry 3 roster 0.2 voters a b c averaging b:200 c:200 a:200",
+    )
+
+
+def test_a_voter_that_is_needed_and_accepted_what_only_it_holds_is_waited_for() -> None:
+    told(
+        *("members a b c grace=10", *REDUCING[1:], "crash c", "down c", "done b u0"),
+        *("tick 100", "expect a,b height 1", "holds a u0", "tick 10", "expect a,b height 2"),
+    )
 
 
 def test_a_majority_that_is_gone_is_waited_for() -> None:
