@@ -38,7 +38,7 @@ class ReduceRequest:
     codec: Codec
     schedule: Schedule = "ring"
     streams: int = 2
-    segment_bytes: int = 512 * 1024
+    segment_bytes: int = 1024 * 1024
     deadline_s: float = 600.0
     silence_s: float = 15.0
 

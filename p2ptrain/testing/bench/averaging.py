@@ -49,7 +49,7 @@ class Setting:
     schedule: Schedule = "ring"
     encrypted: bool = True
     streams: int = 1
-    segment_bytes: int = 512 * 1024
+    segment_bytes: int = 1024 * 1024
     repeats: int = 5
     limit_bytes_per_s: float = 0.0
     order: tuple[int, ...] = ()
