@@ -9,6 +9,7 @@ import numpy as np
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import Roster, Skip
 from p2ptrain.run.manifest import CodecSpec
+from p2ptrain.state import Float32Vector
 from p2ptrain.testing.published import policy
 from tests.node.swarm import Swarm, SwarmNode, deaf, swarm
 
@@ -31,15 +32,16 @@ async def test_what_rounding_lost_is_owed_and_states_are_equal_all_the_same(
     tmp_path: Path,
 ) -> None:
     codec = CodecSpec("int4", 64, feedback=True)
-    async with swarm(tmp_path, steps=3, codec=codec) as s:
-        await s.until(lambda: s.at_step(3))
-        s.check_equal()
+    async with swarm(tmp_path, steps=ENDLESS, codec=codec) as s:
+        await s.until(lambda: all(owed(s[name]).any() for name in ("ann", "bob", "cai")))
+        assert all(np.isfinite(owed(s[name])).all() for name in ("ann", "bob", "cai"))
         assert s.seed.parts.outer.residual is None
-        for name in ("ann", "bob", "cai"):
-            residual = s[name].parts.outer.residual
-            assert residual is not None
-            assert np.isfinite(residual.owed).all()
-            assert residual.owed.any()
+        s.check_equal()
+
+
+def owed(node: SwarmNode) -> Float32Vector:
+    assert node.parts.outer.residual is not None
+    return node.parts.outer.residual.owed
 
 
 async def test_a_founder_that_trains_needs_nobody_else(tmp_path: Path) -> None:

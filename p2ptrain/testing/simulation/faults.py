@@ -162,11 +162,12 @@ class Faults:
             self._remove(node)
 
     def _remove(self, node: SimNode) -> None:
+        self._world.stop_node(node)
         if self._can_go(node):
             self.gone.add(node.me)
-            self._world.stop_node(node)
         else:
-            node.leaving = False
+            # Nobody takes a goodbye back but by being started again.
+            self._restart(node)
 
     def _expendable(self) -> SimNode | None:
         able = [
