@@ -10,7 +10,9 @@ from p2ptrain.ledger.events import Event
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A whole report: `events` is all that a hearer's ledger is told."""
+    """`events` is all that a hearer's ledger is told: in some beats everything, in most what is
+    new.
+    """
 
     peer: PeerId
     events: tuple[Event, ...]

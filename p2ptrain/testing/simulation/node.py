@@ -43,6 +43,10 @@ from p2ptrain.testing.simulation.heartbeat import Heartbeat
 from p2ptrain.testing.simulation.trainer import Trainer
 
 HEARTBEAT_S = 2.0
+
+WHOLE_EVERY = 3
+"""Every so many heartbeats all is said again: what was said once may have been lost."""
+
 SNAPSHOT_EVERY = 3
 
 
@@ -102,6 +106,8 @@ class SimNode:
         self._ready: Ready | None = None
         self._done: ReduceDone | None = None
         self._failed: ReduceFailed | None = None
+        self._beats = 0
+        self._said: list[Event] = []
         self._training = False
         self._unwell: set[PeerId] = set()
         self._look_at = now
@@ -304,15 +310,22 @@ class SimNode:
                 self.handle(event)
 
     def _beat(self) -> Heartbeat:
+        """Where it is, and what it has not said before."""
+        said, self._said = self._said, self._reports()
+        whole = self._beats % WHOLE_EVERY == 0
+        self._beats += 1
         line = self.state.line if self._rules.branches else None
-        events: list[Event] = [Heard(self.me, self.state.height, line)]
+        news = [report for report in self._said if whole or report not in said]
+        return Heartbeat(self.me, (Heard(self.me, self.state.height, line), *news))
+
+    def _reports(self) -> list[Event]:
+        reports: list[Event] = []
         if self._wants_in():
-            events.append(Joining(self.me))
+            reports.append(Joining(self.me))
         if self.leaving:
-            events.append(Leaving(self.me))
-        reports = (self._ready, self._done, self._failed)
-        events += [report for report in reports if report is not None]
-        return Heartbeat(self.me, tuple(events))
+            reports.append(Leaving(self.me))
+        said = (self._ready, self._done, self._failed)
+        return reports + [report for report in said if report is not None]
 
     def _wants_in(self) -> bool:
         state = self.state
