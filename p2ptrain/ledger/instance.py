@@ -261,12 +261,14 @@ class Instance:
 
         Not while too few voters are up: then no round can decide, and using rounds up helps nobody.
         """
-        if self._timer.expired(now):
+        expired = self._timer.expired(now)
+        if expired:
             self._timer.stop()
-            if self.electorate.reached(self.electorate.names - down):
+        is_over = expired or self.electorate.proposer(self.round) in down
+        if is_over and self.electorate.reached(self.electorate.names - down):
+            if expired:
                 self._timer.timeouts += 1
                 self._enter(self.round + 1)
-        if self.electorate.reached(self.electorate.names - down):
             while self.electorate.proposer(self.round) in down:
                 self._enter(self.round + 1)
         self._timer.ensure_started(now)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
@@ -140,18 +141,17 @@ def apply(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
     reason = why_invalid(rules, state, entry.value)
     if reason:
         raise RemoteProtocolError(f"entry {entry.height} is not valid: {reason}")
-    moved = replace(state, height=entry.height, head=entry.digest)
     match entry.value:
         case Roster():
-            return _after_roster(rules, moved, entry.value)
+            return _after_roster(rules, state, entry, entry.value)
         case Commit():
-            return _after_commit(rules, moved, entry.value)
+            return _after_commit(rules, state, entry, entry.value)
         case Skip():
-            return _after_skip(rules, moved)
+            return _after_skip(rules, state, entry)
         case Branch():
-            return _after_branch(state, moved, entry.value)
+            return _after_branch(state, entry, entry.value)
         case Heal():
-            return replace(moved, phase=Phase.HEALED, roster=None)
+            return _after_heal(state, entry)
 
 
 def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
@@ -261,17 +261,19 @@ def _branch_fault(rules: Rules, state: LedgerState, branch: Branch) -> str:
     return ""
 
 
-def _after_branch(state: LedgerState, moved: LedgerState, branch: Branch) -> LedgerState:
-    """`state` is before the entry. The reduce under way is given up, and its number not used again:
-    somebody may hold its result.
+def _after_branch(state: LedgerState, entry: Entry, branch: Branch) -> LedgerState:
+    """The reduce under way is given up, and its number not used again: somebody may hold its
+    result.
     """
     remaining = set(branch.members)
     gone = tuple(voter for voter in state.voters if voter not in remaining)
     stretch = Stretch(state.line, state.height, state.step, state.tokens, gone)
     left = [member for member in state.members if member not in remaining]
     return replace(
-        moved,
-        line=moved.head,
+        state,
+        height=entry.height,
+        head=entry.digest,
+        line=entry.digest,
         past=(*state.past, stretch),
         phase=Phase.ENDED if state.phase is Phase.ENDED else Phase.GATHER,
         tried_before=state.attempt,
@@ -284,7 +286,11 @@ def _after_branch(state: LedgerState, moved: LedgerState, branch: Branch) -> Led
     )
 
 
-def _after_roster(rules: Rules, state: LedgerState, roster: Roster) -> LedgerState:
+def _after_heal(state: LedgerState, entry: Entry) -> LedgerState:
+    return replace(state, height=entry.height, head=entry.digest, phase=Phase.HEALED, roster=None)
+
+
+def _after_roster(rules: Rules, state: LedgerState, entry: Entry, roster: Roster) -> LedgerState:
     remaining = set(roster.members)
     gone = [member for member in state.members if member not in remaining]
     book = leases.top_up(
@@ -295,6 +301,8 @@ def _after_roster(rules: Rules, state: LedgerState, roster: Roster) -> LedgerSta
     opens = bool(roster.participants)
     return replace(
         state,
+        height=entry.height,
+        head=entry.digest,
         phase=Phase.REDUCE if opens else state.phase,
         attempt=state.attempt + 1 if opens else state.attempt,
         roster=roster if opens else None,
@@ -306,7 +314,7 @@ def _after_roster(rules: Rules, state: LedgerState, roster: Roster) -> LedgerSta
     )
 
 
-def _after_commit(rules: Rules, state: LedgerState, commit: Commit) -> LedgerState:
+def _after_commit(rules: Rules, state: LedgerState, entry: Entry, commit: Commit) -> LedgerState:
     assert state.roster is not None
     participants = state.roster.participants
     tokens_by_peer = dict(state.tokens_by_peer)
@@ -314,28 +322,37 @@ def _after_commit(rules: Rules, state: LedgerState, commit: Commit) -> LedgerSta
         tokens_by_peer[each.peer] = tokens_by_peer.get(each.peer, 0) + each.tokens
     took_part = {each.peer for each in participants}
     done = leases.commit(state.lease_book, [(each.peer, each.blocks) for each in participants])
-    return replace(
-        _next_step(rules, state),
+    return _next_step(
+        rules,
+        state,
+        entry,
+        leases.top_up(done, state.members, rules.blocks_per_lease),
         proven=state.proven.union(peer for peer in state.learners if peer in took_part),
-        lease_book=leases.top_up(done, state.members, rules.blocks_per_lease),
         tokens_by_peer=tokens_by_peer,
         tokens=state.tokens + sum(each.tokens for each in participants),
         snapshot=commit.snapshot or state.snapshot,
     )
 
 
-def _after_skip(rules: Rules, state: LedgerState) -> LedgerState:
+def _after_skip(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
     book = leases.extend(state.lease_book, state.members, rules.blocks_per_lease)
-    return replace(_next_step(rules, state), lease_book=book)
+    return _next_step(rules, state, entry, book)
 
 
-def _next_step(rules: Rules, state: LedgerState) -> LedgerState:
+def _next_step(
+    rules: Rules, state: LedgerState, entry: Entry, book: Leases, **accounts: Any
+) -> LedgerState:
+    """`accounts` are the fields that a commit changes besides."""
     ended = state.step + 1 >= rules.outer_steps
     return replace(
         state,
+        height=entry.height,
+        head=entry.digest,
         step=state.step + 1,
         phase=Phase.ENDED if ended else Phase.GATHER,
         attempt=0,
         tried_before=0,
         roster=None,
+        lease_book=book,
+        **accounts,
     )

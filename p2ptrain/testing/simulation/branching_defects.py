@@ -11,7 +11,7 @@ from p2ptrain.ledger.electorate import Electorate
 from p2ptrain.ledger.rivals import Rival, Rivals, Winner
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Branch, Certificate, Certified
+from p2ptrain.ledger.values import Branch, Certificate, Certified, Entry
 from p2ptrain.testing.simulation.planting import Patch
 
 
@@ -52,8 +52,8 @@ def branch_signed_by_one(patch: Patch) -> None:
 
 
 def lease_kept_by_who_is_gone(patch: Patch) -> None:
-    def after_branch(before: LedgerState, moved: LedgerState, branch: Branch) -> LedgerState:
-        after = original(before, moved, branch)
+    def after_branch(before: LedgerState, entry: Entry, branch: Branch) -> LedgerState:
+        after = original(before, entry, branch)
         book = replace(after.lease_book, returned=before.lease_book.returned)
         return replace(after, lease_book=book)
 
