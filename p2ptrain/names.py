@@ -8,6 +8,7 @@ with a chance of 5 %.
 from __future__ import annotations
 
 import hashlib
+import re
 
 from p2ptrain.ids import PeerId
 
@@ -26,6 +27,8 @@ marten mole moose newt ocelot orca oriole osprey otter owl panda puffin raven ro
 wren
 """.split()
 
+_PEER_ID = re.compile(r"\b12D3KooW[1-9A-HJ-NP-Za-km-z]{44}\b")
+
 assert len(_ADJECTIVES) == len(_ANIMALS) == 64
 
 
@@ -38,3 +41,8 @@ def peer_name(peer: PeerId) -> str:
 def label(peer: PeerId) -> str:
     """Such as "brave-otter (…Xk3f9Q)": the name and what tells it apart from a namesake."""
     return f"{peer_name(peer)} (…{peer[-6:]})"
+
+
+def named(text: str) -> str:
+    """`text` with a label in place of each peer id: for what parts say that know no names."""
+    return _PEER_ID.sub(lambda found: label(PeerId(found[0])), text)

@@ -18,6 +18,9 @@ def run_facts(run: Run) -> dict[str, object]:
         "organiser": manifest.organiser,
         "created_unix": manifest.created_unix,
         "admission": manifest.admission,
+        "quorum": manifest.policy.quorum,
+        "quorum_loss": manifest.policy.quorum_loss,
+        "branch_after_s": manifest.policy.branch_after_s,
         "founders": list(manifest.founders),
         "outer_steps": manifest.outer.steps,
         "inner_steps": manifest.inner.steps,
@@ -27,6 +30,13 @@ def run_facts(run: Run) -> dict[str, object]:
         "genesis": manifest.genesis,
         "layout": manifest.layout,
     }
+
+
+def _without_quorum(run: Run) -> str:
+    policy = run.manifest.policy
+    if policy.quorum_loss == "wait":
+        return "all wait until it is back"
+    return f"who is left branches off after {policy.branch_after_s:g} s"
 
 
 def run_lines(run: Run) -> list[str]:
@@ -56,4 +66,5 @@ def run_lines(run: Run) -> list[str]:
         f"exchange  about {size(2 * parameters)} up and down for each peer and outer step "
         f"({manifest.codec.name}, blocks of {manifest.codec.block}), {secrecy}",
         f"quorum    {manifest.policy.quorum}; at least {manifest.policy.participants_min} trainers",
+        f"          without one, {_without_quorum(run)}",
     ]

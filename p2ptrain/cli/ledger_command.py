@@ -163,6 +163,9 @@ def run_at(manifest: Path) -> Run:
 
 
 def _tell(run: Run, chain: Checked) -> None:
+    from p2ptrain.ledger.account import branch_words
+    from p2ptrain.names import named
+
     if not chain.links:
         progress(f"run {run.manifest.name!r}: nothing is agreed yet")
         return
@@ -173,6 +176,8 @@ def _tell(run: Run, chain: Checked) -> None:
     )
     if chain.origin is not None:
         progress(chain.origin.words)
+    if words := branch_words(state):
+        progress(named(words))
     if chain.checkpoint is not None:
         progress(f"newest checkpoint: {chain.checkpoint}")
 
@@ -188,6 +193,7 @@ def _summary(run: Run, chain: Checked) -> dict[str, object]:
         "trusted": trusted,
         "newest_checkpoint": None if newest is None else str(newest),
         "head": state.head if state else run.id,
+        "line": state.line if state else run.id,
         "step": state.step if state else 0,
         "tokens": state.tokens if state else 0,
         "voters": list(state.voters if state else run.manifest.founders),
@@ -208,7 +214,7 @@ def _kind(link: Link) -> str:
 
 
 def _words(link: Link) -> str:
-    from p2ptrain.ledger.values import Commit, Roster
+    from p2ptrain.ledger.values import Branch, Commit, Heal, Roster
 
     value = link.certified.entry.value
     if isinstance(value, Commit):
@@ -220,6 +226,14 @@ def _words(link: Link) -> str:
         return text
     if isinstance(value, Roster):
         return _roster_words(link.before, value)
+    if isinstance(value, Branch):
+        gone = [voter for voter in link.before.voters if voter not in value.voters]
+        return f"{_names(value.voters)} go on without a quorum; without {_names(gone)}"
+    if isinstance(value, Heal):
+        return (
+            f"the branch is left for the chain with entry {value.entry[:8]} at height "
+            f"{value.height}, which outranks it"
+        )
     return "skipped, no attempt succeeded"
 
 

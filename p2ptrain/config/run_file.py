@@ -99,7 +99,8 @@ class CodecSection(Section):
 
 class PolicySection(Section):
     quorum: Literal["majority", "two-thirds"] = "majority"
-    quorum_loss: Literal["wait"] = "wait"
+    quorum_loss: Literal["wait", "branch"] = "wait"
+    branch_after_s: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 600.0
     grace_s: NotNegative = 10.0
     round_timeout_s: Positive = 2.0
     patience_s: NotNegative = 1.0
@@ -109,6 +110,12 @@ class PolicySection(Section):
     evaluate_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     chunk_bytes: Annotated[int, Field(ge=4096, le=4_194_304)] = 4_194_304
     encryption: Literal["tls", "none"] = "tls"
+
+    @model_validator(mode="after")
+    def _counts_only_where_it_branches(self) -> PolicySection:
+        if "branch_after_s" in self.model_fields_set and self.quorum_loss == "wait":
+            raise ValueError('branch_after_s counts only with quorum_loss = "branch"')
+        return self
 
 
 class RunFile(Section):

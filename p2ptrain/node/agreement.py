@@ -26,13 +26,14 @@ from p2ptrain.ledger.effects import (
     IdentityInUse,
     Note,
     Persist,
+    Rejoin,
     Send,
 )
 from p2ptrain.ledger.events import Allowed, Event, Received, Tick, UpdateHeld
 from p2ptrain.ledger.messages import EntriesRequest
-from p2ptrain.ledger.values import Certified, Roster
+from p2ptrain.ledger.values import Branch, Certified, Heal, Roster
 from p2ptrain.ledger.wire import decode, encode
-from p2ptrain.node import accusations, pruning, updates
+from p2ptrain.node import accusations, branches, pruning, updates
 from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.outboxes import Outboxes
 from p2ptrain.node.parts import Parts
@@ -45,8 +46,12 @@ VOTE_RECORDS_MAX = 1024
 """Then the log of votes is rewritten with the few that still bind us: some 500 kB at most."""
 
 
-async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> None:
-    """Own the ledger, for ever."""
+LAST_WORDS_S = 1.0
+"""For the entry that healed a branch to reach the others who were on it."""
+
+
+async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoin:
+    """Own the ledger, until it ends: returns the chain that is to take its place."""
     parts.network.handle(LEDGER_PROTOCOL, _listener(parts), bytes_max=LEDGER_BYTES_MAX)
     due: list[Event] = [Allowed(parts.admission.members_allowed())]
     due += await trio.to_thread.run_sync(accusations.kept, parts.home)
@@ -55,12 +60,18 @@ async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> None:
         height = 0
         while True:
             for event in due:
-                for effects in _in_runs(parts.ledger.handle(event, parts.now())):
-                    await _carry_out(parts, effects, outboxes, nursery)
+                effects = parts.ledger.handle(event, parts.now())
+                for alike in _in_runs(effects):
+                    await _carry_out(parts, alike, outboxes, nursery)
+                if effects and isinstance(effects[-1], Rejoin):
+                    await _speak_last(parts, effects[-1])
+                    nursery.cancel_scope.cancel()
+                    return effects[-1]
             parts.changes.ring()
             await _compact(parts)
             if parts.ledger.state.height > height:
                 height = parts.ledger.state.height
+                branches.warn(parts)
                 await pruning.prune(parts)
             due = await _due(events, parts.ledger.next_deadline())
 
@@ -127,6 +138,13 @@ async def _carry_out(
                 pass
 
 
+async def _speak_last(parts: Parts, rejoin: Rejoin) -> None:
+    last = rejoin.chain[-1].entry
+    parts.journal.write("rejoining", parted_at=rejoin.height, height=last.height, head=last.digest)
+    parts.changes.ring()
+    await trio.sleep(LAST_WORDS_S)
+
+
 async def _compact(parts: Parts) -> None:
     """Keep the log of votes short. What binds us is in the ledger's own records.
 
@@ -186,4 +204,8 @@ def _account(certified: Certified) -> dict[str, object]:
             "learners": value.learners,
             "participants": [[each.peer, each.tokens, each.blocks] for each in value.participants],
         }
+    elif isinstance(value, Branch):
+        said |= {"voters": value.voters, "learners": value.learners}
+    elif isinstance(value, Heal):
+        said |= {"towards": value.height, "towards_entry": value.entry}
     return said

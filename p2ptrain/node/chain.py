@@ -34,6 +34,8 @@ def rules_of(run: Run) -> Rules:
         round_timeout_s=policy.round_timeout_s,
         patience_s=policy.patience_s,
         quorum=policy.quorum,
+        quorum_loss=policy.quorum_loss,
+        branch_after_s=policy.branch_after_s,
     )
 
 

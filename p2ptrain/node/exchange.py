@@ -15,7 +15,7 @@ from typing import TypeVar
 import trio
 
 from p2ptrain.errors import ReduceAborted, StoreError
-from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.events import Ready, ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.reducing import confessed
 from p2ptrain.ledger.state import LedgerState
@@ -186,7 +186,8 @@ def _set_aside(parts: Parts, residual: Residual, roster: Roster, update: Digest)
 
 def _request(parts: Parts, roster: Roster) -> ReduceRequest:
     return ReduceRequest(
-        run=parts.run,
+        # A line of its own for each branch: nobody takes one attempt for another's namesake.
+        run=RunId(parts.ledger.state.line),
         step=roster.step,
         attempt=roster.attempt,
         peers=roster.peers,

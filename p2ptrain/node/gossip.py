@@ -84,6 +84,7 @@ def describe(
         joining=parts.wants_to_join(),
         leaving=standing.leaving,
         height=state.height,
+        line=state.line,
         head=state.head,
         step=state.step,
         inner_step=standing.inner_step,
@@ -188,7 +189,7 @@ def report(parts: Parts, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat |
     A node that was restarted has lost the work that it was ready with. It is then ready with
     nothing, until it says that it has something again: nobody waits for it, or averages with it.
     """
-    parts.hear(Heard(peer, heartbeat.height))
+    parts.hear(Heard(peer, heartbeat.height, heartbeat.line))
     if heartbeat.leaving:
         parts.hear(Leaving(peer))
     elif heartbeat.joining:

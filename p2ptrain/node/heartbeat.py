@@ -15,6 +15,7 @@ from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
+from p2ptrain.ledger.values import LineId
 
 HEARTBEAT_BYTES_MAX = 8192
 """Ours are near 1.1 kB: a certificate of 500 bytes, a few addresses, one or two reports."""
@@ -60,6 +61,8 @@ class Heartbeat:
     joining: bool
     leaving: bool
     height: int
+    line: LineId
+    """Which line of the run `height` counts on; see the ledger's SPEC.md."""
     head: Digest
     step: int
     inner_step: int
@@ -91,6 +94,7 @@ def encode(heartbeat: Heartbeat) -> bytes:
             "joining": heartbeat.joining,
             "leaving": heartbeat.leaving,
             "height": heartbeat.height,
+            "line": heartbeat.line,
             "head": heartbeat.head,
             "step": heartbeat.step,
             "inner_step": heartbeat.inner_step,
@@ -121,7 +125,7 @@ def decode(data: bytes) -> Heartbeat:
     maybe_list = (list, type(None))
     wire = fields(
         unpack(data, bytes_max=HEARTBEAT_BYTES_MAX),
-        **dict.fromkeys(("run", "state", "head"), str),
+        **dict.fromkeys(("run", "state", "line", "head"), str),
         **dict.fromkeys(("trains", "joining", "leaving"), bool),
         **dict.fromkeys(("incarnation", "serial", "height", "step"), int),
         **dict.fromkeys(("inner_step", "inner_steps", "tokens_per_s"), int),
@@ -129,10 +133,11 @@ def decode(data: bytes) -> Heartbeat:
         **dict.fromkeys(("addresses", "lacks"), list),
         **dict.fromkeys(("ready", "reduce"), maybe_list),
     )
-    run, head, state = wire["run"], wire["head"], wire["state"]
-    if not (is_digest(run) and is_digest(head)):
-        raise RemoteProtocolError("a heartbeat's run or head is not a digest")
+    run, line, head, state = wire["run"], wire["line"], wire["head"], wire["state"]
+    if not (is_digest(run) and is_digest(line) and is_digest(head)):
+        raise RemoteProtocolError("a heartbeat's run, line or head is not a digest")
     assert isinstance(run, str)
+    assert isinstance(line, str)
     assert isinstance(head, str)
     assert isinstance(state, str)
     return Heartbeat(
@@ -144,6 +149,7 @@ def decode(data: bytes) -> Heartbeat:
         joining=wire["joining"] is True,
         leaving=wire["leaving"] is True,
         height=_count(wire["height"]),
+        line=Digest(line),
         head=Digest(head),
         step=_count(wire["step"]),
         inner_step=_count(wire["inner_step"]),

@@ -7,7 +7,7 @@ newcomer replays; and as it is pruned, since what is indexed is kept in memory.
 from __future__ import annotations
 
 from p2ptrain.ledger.kept import Kept
-from p2ptrain.ledger.values import Certified, Commit, Participant, Roster
+from p2ptrain.ledger.values import Branch, Certified, Commit, Heal, Participant, Roster
 
 
 class History:
@@ -34,6 +34,8 @@ class History:
             value = certified.entry.value
             if isinstance(value, Roster):
                 self._open = value.participants
+            elif isinstance(value, Branch | Heal):
+                self._open = ()
             else:
                 took_part = self._open if isinstance(value, Commit) else ()
                 self._closing[value.step] = certified

@@ -10,6 +10,7 @@ from functools import partial
 
 import trio
 
+from p2ptrain.ledger.effects import Rejoin
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.state import Phase
 from p2ptrain.node import transfer
@@ -41,18 +42,24 @@ from p2ptrain.observe.states import FetchingSnapshot, Serving, StandingBy, State
 from p2ptrain.run import DataIndex
 
 
-async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> None:
-    """Run until cancelled. `trainers` makes what trains; a seed does not ask for it.
+async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> Rejoin:
+    """Run until cancelled, or until this node's branch is left: returns what to go over to.
+    `trainers` makes what trains; a seed does not ask for it.
 
     Raises:
         P2PTrainError: something that this node cannot go on without has failed.
     """
-    parts = made.parts
+    parts, left = made.parts, list[Rejoin]()
+
+    async def agree_to_the_end() -> None:
+        left.append(await agree(parts, made.events))
+        nursery.cancel_scope.cancel()
+
     answer_hellos(parts, made.run)
     answer_namesakes(parts)
     serve_bases(parts)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(agree, parts, made.events)
+        nursery.start_soon(agree_to_the_end)
         for task in (speak, listen, stay_connected, bootstrap_again, find_peers):
             nursery.start_soon(task, parts)
         for task in (notice_lost_connections, watch_peers, notice_revocation, notice_pruned):
@@ -69,6 +76,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> N
         else:
             nursery.start_soon(exchange, parts)
             nursery.start_soon(train, parts, trainers(parts))
+    return left[0]
 
 
 async def _learn_data(parts: Parts) -> None:

@@ -30,6 +30,7 @@ from p2ptrain.node.leaving import Exit
 from p2ptrain.node.life import live
 from p2ptrain.node.loneliness import be_alone
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.rejoining import take_over
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Connecting
@@ -82,11 +83,45 @@ async def _main(
     exit_ = Exit(say)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exit_.obey_signals, nursery.cancel_scope)
-        async with opened(config, home, journal, say) as made:
-            dress(made.parts)
-            exit_.parts = made.parts
-            await live(made, say, trainers)
+
+        def begin(parts: Parts | None) -> None:
+            exit_.parts = parts
+            if parts is not None:
+                dress(parts)
+
+        await lives(config, home, journal, say, begin, trainers)
         nursery.cancel_scope.cancel()
+
+
+async def lives(
+    config: NodeConfig,
+    home: Home,
+    journal: Journal,
+    say: learning.Say,
+    begin: Callable[[Parts | None], None],
+    trainers: MakeTrainers = subprocesses,
+    disk: Disk | None = None,
+) -> None:
+    """Live; and where this node's branch is left for another chain, once more from there.
+
+    `begin` is told the parts of each life before it begins, and None when it is over. Returns if
+    the node was about to leave anyway.
+
+    Raises:
+        P2PTrainError: it cannot start, or cannot go on; the error says why and what to do.
+    """
+    while True:
+        async with opened(config, home, journal, say, disk=disk) as made:
+            begin(made.parts)
+            rejoin = await live(made, say, trainers)
+            begin(None)
+        await trio.to_thread.run_sync(take_over, home, rejoin, disk)
+        if made.parts.standing.leaving:
+            return
+        say(
+            "rejoining: another chain outranks the branch that this node was on; what was "
+            f"committed here after entry {rejoin.height} is dropped, and training goes on there"
+        )
 
 
 @asynccontextmanager

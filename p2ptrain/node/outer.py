@@ -68,7 +68,13 @@ def _start(parts: Parts, useless: Collection[Digest], first_step: int = 0) -> St
     head = parts.store.head()
     own = None
     usable = head is not None and head.run == parts.run
-    if head and usable and head.snapshot is not None and head.snapshot_step is not None:
+    if (
+        head
+        and usable
+        and _is_ours(parts, head)
+        and head.snapshot is not None
+        and head.snapshot_step is not None
+    ):
         own = Start(head.snapshot_step, head.snapshot)
     certified = parts.ledger.state.snapshot
     others = [Start(certified.step, certified.digest)] if certified else []
@@ -83,6 +89,18 @@ def _start(parts: Parts, useless: Collection[Digest], first_step: int = 0) -> St
         update_bytes=updates.payload_bytes(parts),
         first_step=max(first_step, parts.ledger.kept.start.step),
     )
+
+
+def _is_ours(parts: Parts, head: Head) -> bool:
+    """Whether θ and m of a head are of the chain that is followed here now.
+
+    They need not be where the ledger was lost, or its user named a checkpoint of another line.
+    """
+    kept, origin = parts.ledger.kept, parts.origin
+    if head.height > kept.start.height:
+        entry = kept.at(head.height)
+        return entry is not None and entry.entry.digest == head.head
+    return origin is None or origin.trusted is None
 
 
 async def _load(parts: Parts, first_step: int = 0) -> None:

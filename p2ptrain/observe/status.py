@@ -59,6 +59,8 @@ class NodeStatus:
     """Where its ledger begins, in words; empty if at genesis."""
     waits_for: str = ""
     """What it takes for the ledger to go on, in words, and whom it waits for."""
+    branch: str = ""
+    """That this line of the run is a branch, or soon will be, in words; empty where all is well."""
     role: str = ""
     """voter, learner, or empty when not a member."""
     members: tuple[MemberStatus, ...] = ()
@@ -111,6 +113,8 @@ def status_lines(status: NodeStatus) -> list[str]:
         lines.append(f"ledger    height {status.ledger_height}, head {status.ledger_head[:12]}…")
     if status.ledger_origin:
         lines.append(f"          {status.ledger_origin}")
+    if status.branch:
+        lines.append(f"branch    {status.branch}")
     if status.waits_for:
         lines.append(f"next      {status.waits_for}")
     lines += [f"warning   {warning}" for warning in status.warnings]

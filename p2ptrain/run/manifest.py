@@ -53,7 +53,7 @@ BLOCK_MAX = 4096
 """The longest that the kernels take."""
 
 Quorum = Literal["majority", "two-thirds"]
-QuorumLoss = Literal["wait"]
+QuorumLoss = Literal["wait", "branch"]
 CodecName = Literal["fp32", "fp16", "int8", "int4"]
 Admission = Literal["open", "allowlist"]
 Encryption = Literal["tls", "none"]
@@ -115,7 +115,8 @@ class CodecSpec:
 class Policy:
     """How members decide. `snapshot_every` and `evaluate_every` count outer steps; `chunk_bytes` is
     how updates and snapshots are cut, so that all peers name them alike. `encryption` is of bulk
-    data; "none" is for a private network that all members trust.
+    data; "none" is for a private network that all members trust. `branch_after_s` counts where
+    `quorum_loss` is "branch".
     """
 
     quorum: Quorum
@@ -129,6 +130,7 @@ class Policy:
     evaluate_every: int
     chunk_bytes: int
     encryption: Encryption = "tls"
+    branch_after_s: float = 600.0
 
     def __post_init__(self) -> None:
         _require(self.quorum in get_args(Quorum), "policy.quorum", self.quorum)
@@ -140,6 +142,9 @@ class Policy:
             0.01 <= self.round_timeout_s <= SECONDS_MAX,
             "policy.round_timeout_s",
             self.round_timeout_s,
+        )
+        _require(
+            1 <= self.branch_after_s <= SECONDS_MAX, "policy.branch_after_s", self.branch_after_s
         )
         _require(
             CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX,

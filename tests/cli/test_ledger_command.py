@@ -30,6 +30,8 @@ from p2ptrain.run import Run, load_run
 from p2ptrain.store import Head, RecordLog, Store
 from p2ptrain.testing.ledgers import digest, sealing
 from tests.cli.conftest import Command
+from tests.node.branched import Branched
+from tests.node.rig import ANN, BOB
 
 JOINER = Identity.from_seed(b"\x05" * 32).peer
 PASSER_BY = Identity.from_seed(b"\x07" * 32).peer
@@ -89,6 +91,23 @@ def test_the_chain_in_words(p2ptrain: Command, home: Path) -> None:
         f"    6  roster  step 2: left by {joiner}",
     ]
     assert "6 entries, outer step 2, 96 tokens, 1 voters, 0 learners" in shown.err
+
+
+def test_a_branch_and_its_healing_in_words(p2ptrain: Command, tmp_path: Path) -> None:
+    place = Branched(tmp_path)
+    RecordLog(place.home.ledger).append(map(entry_bytes, [*place.own, place.heal]))
+    shown = p2ptrain("ledger", "show", "--home", place.home.root)
+    me, gone = label(place.me.peer), f"{label(ANN.peer)}, {label(BOB.peer)}"
+    towards = place.theirs[0].entry
+    lines = shown.out.splitlines()
+    assert shown.code == 0
+    assert lines[2] == f"    3  branch  step 1: {me} go on without a quorum; without {gone}"
+    assert lines[5] == (
+        f"    6  heal    step 2: the branch is left for the chain with entry {towards.digest[:8]} "
+        f"at height {towards.height}, which outranks it"
+    )
+    assert f"on a branch since outer step 1, without {gone}" in shown.err
+    assert "all 6 entries are good" in p2ptrain("ledger", "verify", "--home", place.home.root).out
 
 
 def test_the_last_entries_for_a_program(p2ptrain: Command, home: Path) -> None:

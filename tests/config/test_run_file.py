@@ -74,6 +74,11 @@ WRONG = [
     ({"inner.warmup_steps": 13}, "inner.warmup_steps 13 is more than the whole run"),
     ({"outer.momentum": 1.0}, "outer.momentum is 1.0; it should be less than 1"),
     ({"policy.quorum": "all"}, "policy.quorum is 'all'; it should be 'majority' or 'two-thirds'"),
+    (
+        {"policy.quorum_loss": "vote"},
+        "policy.quorum_loss is 'vote'; it should be 'wait' or 'branch'",
+    ),
+    ({"policy.branch_after_s": 60.0}, "policy: branch_after_s counts only with quorum_loss = "),
     ({"policy.participants_min": 0}, "policy.participants_min is 0; it should be greater"),
     (
         {"codec": {"name": "zip"}},

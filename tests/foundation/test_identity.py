@@ -10,7 +10,7 @@ import pytest
 from p2ptrain.errors import ConfigError, RemoteProtocolError
 from p2ptrain.identity import Identity, is_peer_id, load_or_create, public_key_of, verify
 from p2ptrain.ids import PeerId, is_digest
-from p2ptrain.names import label, peer_name
+from p2ptrain.names import label, named, peer_name
 
 ALICE = Identity.from_seed(b"\x01" * 32)
 BOB = Identity.from_seed(b"\x02" * 32)
@@ -89,3 +89,9 @@ def test_a_peer_has_one_name_and_it_is_shown_with_the_end_of_its_id():
 )
 def test_a_digest_is_64_lower_case_hexadecimal_characters(text, expected):
     assert is_digest(text) is expected
+
+
+def test_peer_ids_within_a_text_become_names() -> None:
+    ann, bob = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2))
+    text = f"{ann} waits for {bob}, not for {bob}x or 12D3Koo"
+    assert named(text) == f"{label(ann)} waits for {label(bob)}, not for {bob}x or 12D3Koo"

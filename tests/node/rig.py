@@ -189,6 +189,7 @@ def heartbeat(run: RunId, **changes: object) -> Heartbeat:
         joining=False,
         leaving=False,
         height=0,
+        line=run,
         head=Digest(run),
         step=0,
         inner_step=1,

@@ -28,8 +28,7 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.leaving import leave
-from p2ptrain.node.life import live
-from p2ptrain.node.main import opened
+from p2ptrain.node.main import lives
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.updates import codec_of
 from p2ptrain.observe.journal import Journal
@@ -126,14 +125,22 @@ class SwarmNode:
     async def _live(self) -> None:
         with sole_use(self.home), Diary(self.home.journal) as diary:
             self.records = diary.records
-            async with opened(
-                self.config, self.home, diary, self.said.append, disk=self.disk
-            ) as made:
-                self.parts_now = made.parts
-                # The next life listens where this one did, as a node with a fixed port does.
-                port = made.parts.network.addresses()[0].split("/")[4]
-                self.config = replace(self.config, listen=(f"/ip4/127.0.0.1/tcp/{port}",))
-                await live(made, self.said.append, lambda parts: FakeTrainers(parts, self.remote))
+            await lives(
+                self.config,
+                self.home,
+                diary,
+                self.said.append,
+                self._begin,
+                lambda parts: FakeTrainers(parts, self.remote),
+                self.disk,
+            )
+
+    def _begin(self, parts: Parts | None) -> None:
+        self.parts_now = parts
+        if parts is not None:
+            # The next life listens where this one did, as a node with a fixed port does.
+            port = parts.network.addresses()[0].split("/")[4]
+            self.config = replace(self.config, listen=(f"/ip4/127.0.0.1/tcp/{port}",))
 
     async def stop(self) -> None:
         """End it without a goodbye. Returns when all of it has ended."""

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from p2ptrain.errors import RemoteProtocolError, StoreFull
-from p2ptrain.ledger.effects import Note, Persist, Send
+from p2ptrain.ledger.effects import Note, Persist, Rejoin, Send
 from p2ptrain.ledger.events import Allowed, Joining, PeerUp, Ready, Received
 from p2ptrain.ledger.messages import EntriesRequest
 from p2ptrain.ledger.wire import decode, encode
@@ -18,7 +18,7 @@ from p2ptrain.node.chain import open_ledger
 from p2ptrain.node.topics import LEDGER_PROTOCOL
 from p2ptrain.store import RecordLog
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, BOB, rig, settled, somebody
+from tests.node.rig import ANN, BOB, opening, rig, settled, signed, somebody
 
 
 def test_neighbouring_effects_of_a_kind_share_a_write_and_keep_their_order() -> None:
@@ -128,3 +128,18 @@ async def test_a_vote_that_cannot_be_kept_is_never_sent(tmp_path: Path) -> None:
         assert caught.group_contains(StoreFull)
         assert r.network.requested == []
         assert r.network.published == []
+
+
+async def test_a_ledger_that_is_over_ends_the_task_with_the_chain_to_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "LAST_WORDS_S", 0.0)
+    async with rig(tmp_path) as r:
+        state = r.parts.ledger.state
+        rejoin = Rejoin(0, (signed(r.run.id, state, opening(state), ANN),))
+        monkeypatch.setattr(r.parts.ledger, "handle", lambda *_: [Note("outranked"), rejoin])
+        with trio.fail_after(5):
+            assert await agree(r.parts, r.events) == rejoin
+        (said,) = r.said("rejoining")
+        assert (said["parted_at"], said["height"]) == (0, 1)
+        assert r.said("note") != []

@@ -49,11 +49,17 @@ def events_of(r: Rig, before: object = None, **changes: object) -> list[object]:
 async def test_each_part_of_a_heartbeat_becomes_an_event(tmp_path: Path) -> None:
     ann = ANN.peer
     async with rig(tmp_path) as r:
-        assert events_of(r) == [Heard(ann, 0)]
-        assert events_of(r, joining=True) == [Heard(ann, 0), Joining(ann)]
-        assert events_of(r, leaving=True, joining=True) == [Heard(ann, 0), Leaving(ann)]
-        assert events_of(r, ready=ReadyReport(3, 32, 2)) == [Heard(ann, 0), Ready(ann, 3, 32, 2)]
-        assert events_of(r, trains=False, step=4, height=9) == [Heard(ann, 9), Ready(ann, 4, 0, 0)]
+        assert events_of(r) == [Heard(ann, 0, r.run.id)]
+        assert events_of(r, joining=True) == [Heard(ann, 0, r.run.id), Joining(ann)]
+        assert events_of(r, leaving=True, joining=True) == [Heard(ann, 0, r.run.id), Leaving(ann)]
+        assert events_of(r, ready=ReadyReport(3, 32, 2)) == [
+            Heard(ann, 0, r.run.id),
+            Ready(ann, 3, 32, 2),
+        ]
+        assert events_of(r, trains=False, step=4, height=9) == [
+            Heard(ann, 9, r.run.id),
+            Ready(ann, 4, 0, 0),
+        ]
         done = ReduceReport(3, 1, UPDATE, ())
         assert events_of(r, reduce=done)[1:] == [ReduceDone(ann, 3, 1, UPDATE)]
         failed = ReduceReport(3, 1, None, (BOB.peer,))
@@ -132,7 +138,7 @@ async def test_only_admitted_peers_are_heard_and_nonsense_costs_a_line_at_most(
         await settled(lambda: len(r.parts.peers) == 1)
         assert r.parts.peers.get(ANN.peer) is not None
         assert len(r.said("bad-gossip")) == 1
-        assert r.heard() == [Heard(ANN.peer, 0)]
+        assert r.heard() == [Heard(ANN.peer, 0, r.run.id)]
         nursery.cancel_scope.cancel()
 
 
@@ -152,7 +158,12 @@ async def test_small_heartbeats_are_heard_like_full_ones(tmp_path: Path) -> None
             await topics.say(ANN.peer, topic, payload)
         await settled(lambda: r.events.statistics().current_buffer_used == 4)
         ann = ANN.peer
-        assert r.heard() == [Heard(ann, 0), Heard(ann, 0), Heard(ann, 0), Ready(ann, 0, 32, 2)]
+        assert r.heard() == [
+            Heard(ann, 0, r.run.id),
+            Heard(ann, 0, r.run.id),
+            Heard(ann, 0, r.run.id),
+            Ready(ann, 0, 32, 2),
+        ]
         nursery.cancel_scope.cancel()
 
 

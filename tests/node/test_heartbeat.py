@@ -32,6 +32,7 @@ FULL = Heartbeat(
     joining=False,
     leaving=False,
     height=12,
+    line=Digest("d" * 64),
     head=Digest("b" * 64),
     step=5,
     inner_step=8,
@@ -61,6 +62,8 @@ def spoiled(**changes: object) -> bytes:
     [
         {"run": "a" * 63},
         {"head": "B" * 64},
+        {"line": "d" * 63},
+        {"line": 4},
         {"height": -1},
         {"height": True},
         {"serial": 1 << 60},

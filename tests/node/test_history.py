@@ -10,13 +10,22 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.kept import Kept
 from p2ptrain.ledger.pruning import base_at
 from p2ptrain.ledger.state import Phase, apply, genesis
-from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
+from p2ptrain.ledger.values import (
+    Branch,
+    Commit,
+    Heal,
+    Participant,
+    Roster,
+    Skip,
+    SnapshotRef,
+    Value,
+)
 from p2ptrain.node.history import History
 from p2ptrain.node.turns import evaluates
 from p2ptrain.testing.ledgers import sealing, small_rules
 from tests.node.rig import certified, entry_of
 
-RULES = small_rules("a b c", outer_steps=3)
+RULES = small_rules("a b c", outer_steps=3, branch_after_s=60.0)
 UPDATE = Digest("d" * 64)
 A, B = Participant(RULES.founders[0], 100, 1), Participant(RULES.founders[1], 200, 2)
 
@@ -48,6 +57,21 @@ def test_a_step_is_closed_by_its_commit_and_owed_to_the_last_roster_before_it() 
     assert g.history.closing(0).entry.value == Commit(0, 1, UPDATE)
     assert g.history.participants(0) == (B,)
     assert g.history.last_participants() == (B,)
+
+
+def test_a_branch_ends_a_reduce_but_no_step_and_a_heal_ends_none() -> None:
+    g = Growing()
+    g.grow(g.opening(A))
+    g.grow(Commit(0, 0, UPDATE))
+    g.grow(g.opening(A, B))
+    g.grow(Branch(1, RULES.founders[:1]))
+    assert g.history.last_participants() == (A,)
+    with pytest.raises(KeyError):
+        g.history.closing(1)
+    g.grow(g.opening(A))
+    g.grow(Commit(1, 1, UPDATE), Heal(2, 4, UPDATE))
+    assert g.history.closing(1).entry.value == Commit(1, 1, UPDATE)
+    assert g.history.participants(1) == (A,)
 
 
 def test_a_skipped_step_is_owed_to_nobody() -> None:

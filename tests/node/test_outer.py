@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,15 @@ import trio.testing
 from p2ptrain.errors import ChunkCorrupt, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.events import SnapshotTaken
+from p2ptrain.ledger.pruning import base_at
 from p2ptrain.ledger.values import Commit, Participant, Skip, SnapshotRef
 from p2ptrain.node import outer as module
 from p2ptrain.node import transfer, updates
+from p2ptrain.node.chain_file import Origin
 from p2ptrain.node.outer import _start, keep_outer_state
 from p2ptrain.node.start import Start
 from p2ptrain.state import write_state
-from p2ptrain.store import digest_of
+from p2ptrain.store import Head, digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, heartbeat, opening, rig, settled
 
@@ -266,3 +269,38 @@ async def test_a_node_that_catches_up_from_afar_leaves_old_snapshots_to_others(
         await settled(lambda: r.parts.outer.step == 9)
         await settled(lambda: bool(r.said("snapshot")))
         assert [each["step"] for each in r.said("snapshot")] == [8]
+
+
+async def test_a_snapshot_of_a_chain_that_is_followed_no_more_is_no_start(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=ALONE, steps=99) as r:
+        await commit(r)
+        state = r.parts.ledger.state
+        snapshot = r.parts.store.put_blob("snapshot", [b"of some chain"], {})
+        ours = Head(r.parts.run, state.height, state.head, 1, snapshot, 1)
+        for head, trusted in (
+            (ours, True),
+            (replace(ours, head=digest_of(b"an entry of the branch")), False),
+            (replace(ours, height=state.height + 1), False),
+        ):
+            r.parts.store.put_head(head)
+            start = _start(r.parts, ())
+            assert start == (Start(1, snapshot) if trusted else Start(0, r.parts.manifest.genesis))
+
+
+async def test_below_a_checkpoint_that_the_user_named_nothing_says_whose_a_snapshot_is(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, rules=ALONE, steps=99) as r:
+        for step in range(4):
+            await commit(r, snapshot=SnapshotRef(step, digest_of(b"certified")))
+        ledger = r.parts.ledger
+        base = base_at(ledger.rules, ledger.kept, ledger.state.height)
+        assert base is not None
+        assert base.state.step == 3
+        ledger.kept.prune(base)
+        snapshot = r.parts.store.put_blob("snapshot", [b"of some chain"], {})
+        r.parts.store.put_head(Head(r.parts.run, 1, digest_of(b"?"), 3, snapshot, 3))
+        r.parts.origin = Origin(base)
+        assert _start(r.parts, ()) == Start(3, snapshot)
+        r.parts.origin = Origin(base, base.checkpoint)
+        assert _start(r.parts, ()) != Start(3, snapshot)

@@ -248,7 +248,8 @@ def grown(r: Rig, me: Identity, steps: int) -> None:
     for certified in history(r.run, me, steps):
         ledger = r.parts.ledger
         r.parts.chain_log.append([entry_bytes(certified)])
-        ledger._append(certified, apply(ledger.rules, ledger.state, certified.entry))
+        state = apply(ledger.rules, ledger.state, certified.entry)
+        ledger._append(certified, state, r.parts.now())
 
 
 async def test_a_running_node_prunes_when_it_may_and_goes_on(tmp_path: Path) -> None:

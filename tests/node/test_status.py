@@ -7,12 +7,15 @@ from pathlib import Path
 
 import trio
 
-from p2ptrain.ledger.values import Commit, Participant
+from p2ptrain.ledger.values import Branch, Commit, Participant
+from p2ptrain.names import label
+from p2ptrain.node import branches
 from p2ptrain.node.status import status
 from p2ptrain.observe.states import Leaving, Training
+from p2ptrain.observe.status import status_lines
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, heartbeat, opening, rig
+from tests.node.rig import ANN, BOB, CAI, heartbeat, opening, rig
 
 
 async def test_a_node_without_theta_says_so(tmp_path: Path) -> None:
@@ -96,3 +99,20 @@ async def test_whoever_leaves_says_so_to_the_end(tmp_path: Path) -> None:
         r.parts.enter(Leaving())
         r.parts.enter(Training(1, 2))
         assert (await status(r.parts)).state_name == "leaving"
+
+
+async def test_a_branch_is_said_with_names_for_as_long_as_it_is_one(tmp_path: Path) -> None:
+    rules = policy(quorum_loss="branch", branch_after_s=60.0)
+    async with rig(tmp_path, rules=rules, founders=[ANN.peer, BOB.peer, CAI.peer]) as r:
+        branches.warn(r.parts)
+        assert "branch" not in r.parts.standing.warnings
+        r.decide(Branch(0, (ANN.peer,)))
+        branches.warn(r.parts)
+        branches.warn(r.parts)
+        gone = f"{label(BOB.peer)}, {label(CAI.peer)}"
+        words = f"on a branch since outer step 0, without {gone}; 2 of 3 voters are gone"
+        assert r.parts.standing.warnings["branch"] == words
+        assert [each["what"] for each in r.said("branch")] == [words]
+        shown = await status(r.parts)
+        assert shown.branch.startswith(f"on a branch since outer step 0, without {gone}")
+        assert f"branch    {shown.branch}" in status_lines(shown)

@@ -112,6 +112,8 @@ HOSTILE: list[tuple[str, Any]] = [
     ("codec.name", "zip"),
     ("codec.block", 1),
     ("policy.quorum", "all"),
+    ("policy.quorum_loss", "vote"),
+    ("policy.branch_after_s", 0.5),
     ("policy.grace_s", 1e18),
     ("policy.encryption", "rot13"),
     ("policy.round_timeout_s", 0.0),

@@ -1,0 +1,70 @@
+"""A branch is left for the chain that outranks it: on disk, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.node.rejoining import take_over
+from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, record_log
+from tests.node.branched import Branched
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Branched:
+    return Branched(tmp_path)
+
+
+def test_the_other_chain_takes_the_place_of_the_branch_and_promises_stay(place: Branched) -> None:
+    place.write(place.own[-1])
+    assert place.state() == place.own_end
+    take_over(place.home, place.rejoin)
+    assert place.state() == place.end
+    assert list(RecordLog(place.home.votes)) == place.votes
+    parted = place.shared[-1].entry
+    assert place.head() == Head(place.run.id, parted.height, parted.digest, parted.value.step + 1)
+
+
+def test_a_snapshot_from_before_the_branch_is_still_a_start(place: Branched) -> None:
+    place.write(place.shared[-1])
+    before = place.head()
+    take_over(place.home, place.rejoin)
+    assert place.head() == before
+    assert before.snapshot is not None
+
+
+def prepared(place: Branched) -> MemoryDisk:
+    disk = MemoryDisk()
+    place.write(place.own[-1], disk)
+    return disk.reboot(None)
+
+
+def test_killed_at_any_write_no_snapshot_of_the_branch_stands_beside_the_other_chain(
+    place: Branched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_log, "FRAME_BYTES", 900)
+    whole = prepared(place)
+    take_over(place.home, place.rejoin, whole)
+    assert len(whole.writes) >= 6
+    found = set()
+    for fail_at in range(1, len(whole.writes) + 2):
+        for seed in range(4):
+            disk = prepared(place)
+            disk.fail_at = fail_at
+            with suppress(PowerCut):
+                take_over(place.home, place.rejoin, disk)
+            after = disk.reboot(random.Random(seed) if seed else None)
+            state, head = place.state(after), place.head(after)
+            assert state in (place.own_end, place.end), f"write {fail_at}, seed {seed}"
+            assert state == place.own_end or head.snapshot is None, f"write {fail_at}, seed {seed}"
+            found.add((state.head, head.snapshot is None))
+            take_over(place.home, place.rejoin, after)
+            assert place.state(after.reboot(random.Random(seed))) == place.end
+    assert found == {
+        (place.own_end.head, False),
+        (place.own_end.head, True),
+        (place.end.head, True),
+    }

@@ -1,0 +1,74 @@
+"""Most of the voters are gone, in a run that branches: who is left goes on, and all meet again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from p2ptrain.ledger.values import Branch, Heal
+from p2ptrain.node.status import status
+from p2ptrain.testing.published import policy
+from tests.node.swarm import Swarm, SwarmNode, swarm
+
+ENDLESS = 10_000
+FOUNDERS = ("seed", "ann", "bob", "cai", "dan")
+GONE = ("seed", "cai", "dan")
+LEFT = ("ann", "bob")
+BRANCHING = policy(quorum_loss="branch", branch_after_s=3.0)
+
+
+def line(node: SwarmNode) -> str:
+    return node.parts.ledger.state.line
+
+
+def kinds(node: SwarmNode) -> list[type]:
+    return [type(certified.entry.value) for certified in node.parts.ledger.chain]
+
+
+async def branch_off(s: Swarm) -> int:
+    """Three of five voters vanish, the two who are left branch off and commit. Returns the outer
+    step in which they did.
+    """
+    await s.until(lambda: s.at_step(1))
+    await s.stop(*GONE)
+    await s.until(lambda: all(line(s[name]) != s["ann"].parts.run for name in LEFT), deadline_s=60)
+    assert line(s["ann"]) == line(s["bob"])
+    step = s["ann"].parts.ledger.state.past[-1].step
+    await s.until(lambda: s.at_step(step + 2, *LEFT))
+    return step
+
+
+async def test_two_of_five_voters_go_on_by_themselves_and_say_so(tmp_path: Path) -> None:
+    async with swarm(
+        tmp_path, nodes=FOUNDERS[1:], founders=FOUNDERS, steps=ENDLESS, rules=BRANCHING
+    ) as s:
+        step = await branch_off(s)
+        assert Branch in kinds(s["ann"])
+        assert s["ann"].parts.ledger.state.voters == tuple(
+            peer
+            for peer in s["ann"].parts.manifest.founders
+            if peer in (s["ann"].peer, s["bob"].peer)
+        )
+        said = (await status(s["ann"].parts)).branch
+        assert said.startswith(f"on a branch since outer step {step}, without ")
+        assert said.endswith("; 3 of 5 voters are gone")
+        s.check_chain("ann")
+        s.check_equal()
+
+
+async def test_a_branch_rejoins_the_majority_once_that_has_gone_on(tmp_path: Path) -> None:
+    async with swarm(
+        tmp_path, nodes=FOUNDERS[1:], founders=FOUNDERS, steps=ENDLESS, rules=BRANCHING
+    ) as s:
+        await branch_off(s)
+        left_line = line(s["ann"])
+        await s.start(*GONE)
+        await s.until(
+            lambda: all(s[name].up and line(s[name]) == s.run.id for name in LEFT), deadline_s=60
+        )
+        await s.until(lambda: len({*s.credits("ann")} & {*s.credits("bob")}) > 0)
+        await s.go_on(2, *FOUNDERS)
+        assert {line(s[name]) for name in FOUNDERS} == {s.run.id} != {left_line}
+        assert not {Branch, Heal} & {*kinds(s["ann"])}
+        assert s["ann"].events("rejoining") != []
+        s.check_chain()
+        s.check_equal()
