@@ -106,7 +106,7 @@ async def test_what_this_node_voted_for_is_kept_though_it_is_not_decided(tmp_pat
         state = r.decide(opening(ledger.state, Participant(me, tokens, blocks)))
         assert update(0) not in roots(r.run.manifest, ledger, index, r.parts.config).blobs
         ledger._instance = ledger._next_instance()
-        ledger._instance.acceptor.accept(0, entry_of(state, commit(state, 0, None)))
+        ledger._instance.acceptor.accept(0, entry_of(state, commit(state, 0, None)), b"signed")
         assert update(0) in roots(r.run.manifest, ledger, index, r.parts.config).blobs
 
 
