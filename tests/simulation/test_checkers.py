@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,7 @@ from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.messages import Accept, Accepted, Promise, PromiseProof
 from p2ptrain.ledger.state import LedgerState, apply, genesis
 from p2ptrain.ledger.values import (
+    Branch,
     Certified,
     Commit,
     Entry,
@@ -32,6 +34,7 @@ from p2ptrain.testing.ledgers import (
     peers,
     small_rules,
 )
+from p2ptrain.testing.simulation.branches import NobodyIsDrawnAway
 from p2ptrain.testing.simulation.checkers import (
     BlocksAreCommittedOnce,
     CertificatesVerify,
@@ -43,9 +46,11 @@ from p2ptrain.testing.simulation.checkers import (
     StepsGoOn,
     VotesAreKept,
 )
+from p2ptrain.testing.simulation.clock import Clock
 from p2ptrain.testing.simulation.disk import Disk, signature_of, signer
 from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.proposals import ProposalsAreEntitled, ProposalsAreSigned
+from p2ptrain.testing.simulation.troubles import Troubles
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules("a b c")
@@ -293,3 +298,39 @@ def test_a_vote_that_is_not_on_disk_yet() -> None:
     assert voter.checker.violations == [
         "VotesAreKept: a spoke at 1, round 3, before it had written it down"
     ]
+
+
+BRANCHING = small_rules("a b c d", branch_after_s=8.0)
+
+
+def drawn_away(*, got_opening_at: float, branched_at: float) -> list[str]:
+    """B has the first entry at once. A has it later, and then follows a branch without A."""
+    clock = Clock()
+    checker = NobodyIsDrawnAway(rules=BRANCHING, troubles=Troubles(clock))
+    before = genesis(BRANCHING)
+    first = certify(BRANCHING, before, replace(OPENING, voters=(A, B, C, D)))
+    second = replace(decision(first, before), after=apply(BRANCHING, before, first.entry))
+    on_it = second.after
+    branch = Branch(0, (B,))
+    parts = Certified(Entry(2, on_it.head, branch), first.certificate)
+    third = Decision(A, parts, on_it, on_it, {}, {})
+    for at, seen in (
+        (0.0, replace(second, node=B)),
+        (got_opening_at, second),
+        (branched_at, third),
+    ):
+        clock.at(at, partial(checker.on_decision, seen))
+    while clock.step():
+        pass
+    return checker.violations
+
+
+def test_who_follows_a_branch_soon_after_a_decision_is_drawn_away() -> None:
+    assert drawn_away(got_opening_at=0.1, branched_at=2.5) == [
+        "NobodyIsDrawnAway: a follows a branch without it after only 2.5 s"
+    ]
+
+
+def test_an_old_entry_that_was_asked_for_late_is_no_sign_of_a_quorum() -> None:
+    """Found by seed 234 of the profile `branch`: a minority still sends what it has."""
+    assert drawn_away(got_opening_at=7.0, branched_at=9.0) == []

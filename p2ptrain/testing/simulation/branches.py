@@ -20,11 +20,15 @@ from p2ptrain.testing.simulation.watching import Decision, Watch
 class NobodyIsDrawnAway(Watch):
     """B3: a voter follows a branch that does not name it only after a long time without an entry of
     its own line, which a quorum that it heard would have decided.
+
+    What counts is when an entry was decided. One that comes later, in answer to a question, says
+    nothing about who is here now.
     """
 
     rules: Rules | None = None
     troubles: Troubles | None = None
     quiet_since: dict[PeerId, float] = field(default_factory=dict)
+    decided_at: dict[Digest, float] = field(default_factory=dict)
 
     def on_boot(self, peer: PeerId) -> None:
         assert self.troubles is not None
@@ -33,11 +37,15 @@ class NobodyIsDrawnAway(Watch):
     def on_decision(self, decision: Decision) -> None:
         assert self.troubles is not None
         assert self.rules is not None
-        node, value, now = decision.node, decision.certified.entry.value, self.troubles.now
-        waited_s = now - self.quiet_since.get(node, 0.0)
-        unnamed = isinstance(value, Branch) and node not in value.voters
-        if unnamed and node in decision.before.voters and waited_s < self.rules.branch_after_s / 2:
-            self.object(f"{node} follows a branch without it after only {waited_s:.1f} s")
+        node, entry, now = decision.node, decision.certified.entry, self.troubles.now
+        quiet_since = self.quiet_since.get(node, 0.0)
+        decided_at = self.decided_at.setdefault(entry.digest, now)
+        if not isinstance(entry.value, Branch):
+            self.quiet_since[node] = max(quiet_since, decided_at)
+            return
+        unnamed = node in decision.before.voters and node not in entry.value.voters
+        if unnamed and now - quiet_since < self.rules.branch_after_s / 2:
+            self.object(f"{node} follows a branch without it after only {now - quiet_since:.1f} s")
         self.quiet_since[node] = now
 
 
