@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import assert_never
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger import quorum
@@ -157,6 +158,8 @@ class Branching:
                 return []
             case RefuseBranch(_, reason):
                 return [Note(f"{sender} does not branch off with us: {reason}")]
+            case _:
+                assert_never(message)
 
     def _answer(self, sender: PeerId, entry: Entry, state: LedgerState, now: float) -> list[Effect]:
         fault = self._fault(sender, entry, state, now)

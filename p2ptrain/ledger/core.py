@@ -40,20 +40,18 @@ from p2ptrain.ledger.instance import Counsel, Instance, Judge
 from p2ptrain.ledger.kept import Kept
 from p2ptrain.ledger.leading import LETTERS_MAX
 from p2ptrain.ledger.messages import (
-    Accept,
     Accusation,
     Entries,
     EntriesRequest,
     Message,
     Outcome,
     Prepare,
-    Promise,
     Propose,
     ProposeBranch,
     Pruned,
     RefuseBranch,
-    Refused,
     SignBranch,
+    VoteMessage,
 )
 from p2ptrain.ledger.pace import earliest
 from p2ptrain.ledger.parting import Parting
@@ -182,7 +180,7 @@ class Ledger(Account):
 
     def _receive_vote(self, sender: PeerId, message: Message, now: float) -> list[Effect]:
         """A message of consensus: of the height under way, of one that is over, or of one ahead."""
-        assert isinstance(message, Prepare | Promise | Propose | Accept | Refused)
+        assert isinstance(message, VoteMessage)
         if sender == self.me:
             kind = type(message).__name__
             return self._stop_voting(f"another process sent a {kind} as {self.me}")

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
+from typing import assert_never
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.accept import Answer, Verdict
@@ -26,12 +27,12 @@ from p2ptrain.ledger.messages import (
     Accept,
     Accepted,
     Accusation,
-    Message,
     Prepare,
     Promise,
     PromiseProof,
     Propose,
     Refused,
+    VoteMessage,
 )
 from p2ptrain.ledger.pace import Repeater, RoundTimer, earliest
 from p2ptrain.ledger.values import Certified, Entry, Value
@@ -87,7 +88,7 @@ class Instance:
 
     # ── what others say ──────────────────────────────────────────────────────────────────────────
 
-    def receive(self, sender: PeerId, message: Message, now: float) -> list[Effect]:
+    def receive(self, sender: PeerId, message: VoteMessage, now: float) -> list[Effect]:
         """Take a message of this height in. Follow with `step`."""
         if isinstance(message, Prepare | Propose) and not self.electorate.votes_here:
             return []  # An announcement comes to those without a vote as well.
@@ -107,7 +108,7 @@ class Instance:
             case Refused():
                 return self._on_refused(sender, message)
             case _:
-                return []
+                assert_never(message)
 
     def _on_prepare(self, sender: PeerId, message: Prepare) -> list[Effect]:
         fault = self._leader_fault(sender, message.round)
@@ -210,8 +211,6 @@ class Instance:
         return effects
 
     def next_deadline(self) -> float | None:
-        if self.outcome is not None:
-            return None
         return earliest(self._timer.deadline, self._resend.due_at, self._fetch.due_at)
 
     def _is_due(self, counsel: Counsel) -> bool:

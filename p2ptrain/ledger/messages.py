@@ -174,12 +174,11 @@ class RefuseBranch:
     reason: str
 
 
+VoteMessage = Prepare | Promise | Propose | Accept | Refused
+"""What voters say to each other about one height."""
+
 Message = (
-    Prepare
-    | Promise
-    | Propose
-    | Accept
-    | Refused
+    VoteMessage
     | Outcome
     | EntriesRequest
     | Entries

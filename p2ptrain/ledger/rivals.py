@@ -153,8 +153,9 @@ class Rivals:
 
     def _done(self) -> None:
         """The asked peer has shown its chain as it was: look again when it has grown."""
-        if self._asked is not None and self._asked_of is not None:
-            self._seen[self._asked] = self._asked_of
+        assert self._asked is not None
+        assert self._asked_of is not None
+        self._seen[self._asked] = self._asked_of
 
     def continuation(self, own: LedgerState) -> tuple[Certified, ...]:
         """What the chain just shown has beyond our head, if it goes on from there."""

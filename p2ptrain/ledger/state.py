@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, assert_never
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
@@ -152,6 +152,8 @@ def apply(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
             return _after_branch(state, entry, entry.value)
         case Heal():
             return _after_heal(state, entry)
+        case _:
+            assert_never(entry.value)
 
 
 def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
@@ -177,6 +179,8 @@ def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
             return _branch_fault(rules, state, value)
         case Heal():
             return "" if state.past else "this is no branch that could heal"
+        case _:
+            assert_never(value)
 
 
 def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:

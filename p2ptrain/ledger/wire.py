@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import assert_never
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ledger.canonical import (
@@ -95,6 +96,8 @@ def _plain(message: Message) -> dict[str, object]:
         case RefuseBranch(height, reason):
             text = reason[:REASON_CHARACTERS_MAX]
             return {"kind": "refuse-branch", "height": height, "reason": text}
+        case _:
+            assert_never(message)
 
 
 def _promise_plain(promise: Promise) -> dict[str, object]:

@@ -10,7 +10,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.accept import Answer, may_accept
 from p2ptrain.ledger.branching import Branching, Presence, may_branch
-from p2ptrain.ledger.effects import AskEntries, Decided, Rejoin, Send
+from p2ptrain.ledger.effects import AskEntries, Decided, Effect, Rejoin, Send
 from p2ptrain.ledger.events import (
     Heard,
     Joining,
@@ -30,13 +30,16 @@ from p2ptrain.ledger.messages import (
     Prepare,
     ProposeBranch,
     RefuseBranch,
+    Refused,
     SignBranch,
 )
+from p2ptrain.ledger.rivals import Rivals, Winner
 from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis, why_invalid
 from p2ptrain.ledger.values import (
     Branch,
     Certificate,
     Certified,
+    Commit,
     Entry,
     Heal,
     Participant,
@@ -45,8 +48,9 @@ from p2ptrain.ledger.values import (
     branch_message,
 )
 from p2ptrain.ledger.verify import check_certified, replay
-from p2ptrain.ledger.view import View
+from p2ptrain.ledger.view import PEERS_MAX, View
 from p2ptrain.testing.ledgers import Group, certify, digest, peers, small_rules
+from p2ptrain.testing.ledgers import asked as asked_in_round_0
 from p2ptrain.testing.simulation.disk import signature_of, signer, verify
 
 A, B, C, D, E = peers("a b c d e")
@@ -309,15 +313,6 @@ def test_b5_a_chain_that_does_not_verify_or_ends_in_a_heal_is_not_followed() -> 
     assert some["a"].state.height == 1
 
 
-def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:
-    ours, theirs = signed(START, Branch(0, (A,))), signed(START, Branch(0, (C, D)))
-    some, state = group("a", ours), after(START, theirs)
-    some.tell("a", Heard(C, 2, state.line))
-    outranks = theirs.entry.digest < ours.entry.digest
-    effects = some.tell("a", Received(C, Entries(9, (theirs,))))
-    assert effects[-1] == (Rejoin(0, (theirs,)) if outranks else AskEntries(C, 2))
-
-
 def test_a_peer_on_another_line_is_as_good_as_down_and_its_reports_are_not_ours() -> None:
     some = group("a")
     elsewhere = ON_A_BRANCH.line
@@ -382,3 +377,88 @@ def test_who_does_not_vote_signs_no_branch() -> None:
         isinstance(effect, Send) for effect in some.tell("b", Received(A, ProposeBranch(entry)))
     )
     assert some.notes[-1] == (B, "a speaks of a branch, and this process does not vote")
+
+
+def test_b1_who_comes_back_to_a_line_stands_by_what_it_promised_there() -> None:
+    """Even if its log of votes was rewritten in between."""
+    some = group("a")
+    some.tell("a", Received(C, Prepare(1, 1)))
+    promise = some["a"].records()
+    assert len(promise) == 1
+    some.tell("a", Received(B, Outcome(signed(START, PAIR))))
+    assert some["a"].state == ON_A_BRANCH
+    assert some["a"].records() == promise
+    disk = some.disks[A]
+    disk.records[:], disk.chain[:] = some["a"].records(), []
+    some.start("a")
+    some.mail.clear()
+    some.tell("a", Received(B, asked_in_round_0(RULES, 0, MAIN.entry)))
+    refused = Refused(1, 0, 1, "a later round is promised")
+    assert [(it.receiver, it.message) for it in some.mail] == [(B, refused)]
+
+
+def test_where_strangers_are_is_kept_of_a_bounded_number() -> None:
+    some = group("a")
+    parting = some["a"]._parting
+    assert parting is not None
+    for number in range(PEERS_MAX):
+        some.tell("a", Heard(PeerId(f"x{number}"), 0, RULES.run))
+    last = PeerId(f"x{PEERS_MAX - 1}")
+    some.tell("a", Heard(B, 1, ON_A_BRANCH.line), Heard(last, 1, ON_A_BRANCH.line))
+    here = [parting.is_elsewhere(peer, START) for peer in (B, last)]
+    assert (here, some["a"].view.down) == ([False, True], {last})
+
+
+def test_status_has_no_word_of_branches_while_a_quorum_is_here() -> None:
+    some = group("a")
+    some.tell("a", Heard(B, 0, RULES.run), Heard(C, 0, RULES.run))
+    assert some["a"].status(1.0).branch == ""
+    some.tell("a", PeerDown(B))
+    assert some["a"].status(1.0).branch.startswith("no quorum for 1 s")
+
+
+LOW, HIGH = sorted(
+    (signed(START, Branch(0, pair)) for pair in ((A, B), (C, D))), key=lambda it: it.entry.digest
+)
+"""Two branches of one entry. While their tokens are equal, LOW outranks HIGH."""
+
+
+def shown(ours: Certified, theirs: Certified, *, height: int = 1) -> tuple[Rivals, list[Effect]]:
+    """On the chain `ours`, C is asked for its own of that height and shows `theirs` of it."""
+    rivals, state = Rivals(RULES, verify), after(START, ours)
+    rivals.branched(START)
+    place = {C: (theirs.entry.digest, height)}
+    assert rivals.ask(place, state, set(), 0.0) == [AskEntries(C, 1)]
+    return rivals, rivals.take(height, [theirs], state, {1: ours}.get, 0.1)
+
+
+def test_b4_who_grows_beyond_the_chain_that_outranked_it_does_not_follow_it() -> None:
+    rivals, _ = shown(HIGH, LOW)
+    assert rivals.winner == Winner(0, (LOW,), after(START, LOW))
+    state = after(START, HIGH)
+    reducing = after(state, opened(state))
+    rivals.entered(state, reducing)
+    assert rivals.winner is not None
+    rivals.entered(reducing, after(reducing, certify(RULES, reducing, Commit(0, 0, digest("u")))))
+    assert rivals.winner is None
+
+
+def test_b4_a_chain_that_does_not_outrank_ours_is_asked_for_again_when_it_has_grown() -> None:
+    rivals, effects = shown(LOW, HIGH)
+    state, line = after(START, LOW), HIGH.entry.digest
+    assert (rivals.winner, effects) == (None, [])
+    assert rivals.ask({C: (line, 1)}, state, set(), 10.0) == []
+    assert rivals.ask({C: (line, 2)}, state, set(), 20.0) == [AskEntries(C, 1)]
+
+
+def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:
+    rivals, effects = shown(LOW, HIGH, height=3)
+    assert (rivals.winner, effects) == (None, [AskEntries(C, 2)])
+    state = after(START, HIGH)
+    roster = opened(state)
+    reducing = after(state, roster)
+    commit = certify(RULES, reducing, Commit(0, 0, digest("u")))
+    page = [roster, commit]
+    assert rivals.expects(C, page)
+    rivals.take(3, page, after(START, LOW), {1: LOW}.get, 0.2)
+    assert rivals.winner == Winner(0, (HIGH, *page), after(reducing, commit))

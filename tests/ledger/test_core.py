@@ -102,6 +102,22 @@ def test_records_of_heights_that_the_chain_has_lost_are_kept() -> None:
     assert refusals == [Refused(2, 2, 4, "a later round is promised")]
 
 
+def test_an_update_that_was_voted_for_is_named_until_its_height_is_decided() -> None:
+    """The store may not forget those bytes, though no entry names them yet."""
+    some = Group(small_rules())
+    some.ready("a b c")
+    some.deliver()
+    assert [some[name].voted_for() for name in "abc"] == [(), (), ()]
+    some.hold(U, "a b c")
+    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.deliver(lambda letter: letter.receiver == B)
+    assert [some[name].voted_for() for name in "abc"] == [(), (U,), (U,)]
+    assert some.start("b").voted_for() == (U,)
+    some.wait(5)
+    assert [some[name].updates[0].update for name in "abc"] == [U, U, U]
+    assert [some[name].voted_for() for name in "abc"] == [(), (), ()]
+
+
 def test_updates_say_where_each_step_was_committed() -> None:
     some = Group(small_rules())
     some.ready("a b c")

@@ -8,12 +8,13 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ledger.canonical import canonical
 from p2ptrain.ledger.catchup import Catchup
 from p2ptrain.ledger.events import Leaving, PeerDown, PeerUp, Received, ReduceDone, Tick
+from p2ptrain.ledger.instance import Stage
 from p2ptrain.ledger.messages import Prepare, Promise
 from p2ptrain.ledger.propose import what_to_propose
 from p2ptrain.ledger.wire import decode
 from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
 
-A, B, C = peers("a b c")
+A, B, C, D = peers("a b c d")
 U = digest("u")
 
 
@@ -51,17 +52,32 @@ def test_a_promise_that_comes_twice_counts_once() -> None:
     assert not some["c"]._instance._leading.is_promised
 
 
-def test_a_leader_that_has_nothing_to_propose_any_more_waits() -> None:
-    """It has promises of a quorum, and what it wished for is no longer due."""
-    some = Group(small_rules())
-    some.ready("a b c")
+def test_a_leader_without_bytes_and_without_a_wish_waits_for_either() -> None:
+    """It has accepted a Commit, lost its bytes in a crash, and a quorum has accepted nothing: the
+    Commit is passed over, and after the restart it has heard nothing that it could propose instead.
+    """
+    some = Group(small_rules("a b c d e"))
+    some.ready("a b c d e")
     some.deliver()
-    some.tell("a", PeerDown(C), ReduceDone(B, 0, 0, U))
-    assert [type(letter.message).__name__ for letter in some.mail] == ["Prepare", "Prepare"]
-    some.tell("a", PeerDown(B))
-    some.mail.clear()
-    some.tell("a", Received(B, some["b"]._instance.electorate.promise(1, None)))
-    assert some["a"]._instance.acceptor.accepted is None
+    some.hold(U, "c d")
+    some.tell("c", ReduceDone(C, 0, 0, U))
+    some.deliver(lambda letter: letter.receiver == D)
+    some.crash("c")
+    some.crash("d")
+    some.start("d")
+    some.tell("d", PeerDown(C))
+    some.deliver()
+    leading = some["d"]._instance
+    assert (leading.round, leading.stage, leading._leading.is_promised) == (
+        1,
+        Stage.PREPARING,
+        True,
+    )
+    assert set(some.heights().values()) == {1}
+    some.hold(U, "a b d e")
+    some.deliver()
+    assert some.heights() == {"a": 2, "b": 2, "d": 2, "e": 2}
+    assert some["a"].updates[0].update == U
 
 
 def test_nobody_waits_for_bytes_of_a_commit_that_is_no_longer_wanted() -> None:

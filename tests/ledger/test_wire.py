@@ -22,11 +22,23 @@ from p2ptrain.ledger.messages import (
     Promise,
     PromiseProof,
     Propose,
+    ProposeBranch,
     Pruned,
+    RefuseBranch,
     Refused,
+    SignBranch,
 )
 from p2ptrain.ledger.state import genesis
-from p2ptrain.ledger.values import MEMBERS_MAX, Entry, Participant, Roster, Skip, Vote
+from p2ptrain.ledger.values import (
+    MEMBERS_MAX,
+    Branch,
+    Entry,
+    Heal,
+    Participant,
+    Roster,
+    Skip,
+    Vote,
+)
 from p2ptrain.ledger.wire import decode, encode
 from p2ptrain.net.gossip import PAYLOAD_BYTES_MAX
 from p2ptrain.testing.ledgers import certify, peers, small_rules
@@ -50,6 +62,10 @@ MESSAGES: tuple[Message, ...] = (
     Entries(9, (CERTIFIED, CERTIFIED)),
     Entries(0, ()),
     Pruned(9, 4, CERTIFIED.entry.digest),
+    ProposeBranch(Entry(1, ENTRY.parent, Branch(0, (A,), (B,)))),
+    ProposeBranch(Entry(1, ENTRY.parent, Heal(0, 1, ENTRY.digest))),
+    SignBranch(1, ENTRY.digest, b"signature"),
+    RefuseBranch(1, "a quorum is here"),
 )
 
 
