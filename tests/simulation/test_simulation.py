@@ -34,7 +34,11 @@ def test_every_promise_is_kept_in_every_world(profile: str, first_seed: int) -> 
     reports = [simulate(s, peers=_peers(s), steps=STEPS, profile=profile) for s in seeds]
     assert bad(reports) == []
     assert {it.outer_steps for it in reports} == {STEPS}
-    assert all(it.commits + it.skips == STEPS for it in reports)
+    decided = [it.commits + it.skips for it in reports]
+    if PROFILES[profile].quorum_loss == "wait":
+        assert set(decided) == {STEPS}
+    else:
+        assert min(decided) >= STEPS, "steps of branches that lost count as well, but none is missing"
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -62,11 +66,11 @@ def test_without_faults_every_step_is_committed_with_two_entries() -> None:
 
 def test_hostile_worlds_are_hostile() -> None:
     """What the profiles promise does happen: otherwise the runs above would show nothing."""
-    crashes = [simulate(s, peers=4, steps=STEPS, profile="torn") for s in range(10)]
+    crashes = [simulate(s, peers=4, steps=STEPS, profile="torn") for s in range(30)]
     churn = [simulate(s, peers=4, steps=STEPS, profile="churn") for s in range(10)]
-    assert sum(it.restarts for it in crashes) > 50
+    assert sum(it.restarts for it in crashes) > 150
     assert sum(it.skips for it in crashes) > 0
-    assert sum(it.height - 2 * it.outer_steps for it in crashes) > 20
+    assert sum(it.height - 2 * it.outer_steps for it in crashes) > 60
     assert sum(it.members_seen for it in churn) > 60
 
 
