@@ -38,7 +38,7 @@ def test_every_promise_is_kept_in_every_world(profile: str, first_seed: int) -> 
     if PROFILES[profile].quorum_loss == "wait":
         assert set(decided) == {STEPS}
     else:
-        assert min(decided) >= STEPS, "steps of branches that lost count as well, but none is missing"
+        assert min(decided) >= STEPS, "those of branches that lost count as well"
 
 
 @pytest.mark.parametrize("seed", range(6))
