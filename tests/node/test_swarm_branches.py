@@ -72,3 +72,31 @@ async def test_a_branch_rejoins_the_majority_once_that_has_gone_on(tmp_path: Pat
         assert s["ann"].events("rejoining") != []
         s.check_chain()
         s.check_equal()
+
+
+async def test_of_two_branches_one_heals_and_all_end_on_the_other(tmp_path: Path) -> None:
+    others = ("cai", "dan")
+    four = (*LEFT, *others)
+    async with swarm(
+        tmp_path, nodes=FOUNDERS[1:], founders=FOUNDERS, steps=ENDLESS, rules=BRANCHING
+    ) as s:
+        await branch_off(s)
+        lines = {line(s["ann"])}
+        await s.stop(*LEFT)
+        await s.start(*others, bootstrap="seed")
+        await s.until(lambda: all(line(s[name]) != s.run.id for name in others), deadline_s=60)
+        lines.add(line(s["cai"]))
+        await s.go_on(1, *others)
+        await s.start(*LEFT, bootstrap="seed")
+        await s.until(
+            lambda: all(s[n].up for n in four) and len({line(s[n]) for n in four}) == 1,
+            deadline_s=60,
+        )
+        assert len(lines) == 2
+        assert line(s["ann"]) in lines
+        await s.until(lambda: all(s[n].parts.at_head() for n in four))
+        await s.go_on(2, *four)
+        rejoined = {name for name in four if s[name].events("rejoining")}
+        assert rejoined in ({*LEFT}, {*others})
+        assert len([kind for kind in kinds(s["ann"]) if kind is Branch]) == 1
+        s.check_equal()
