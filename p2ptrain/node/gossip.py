@@ -79,7 +79,7 @@ def describe(
         run=parts.run,
         incarnation=incarnation,
         serial=serial,
-        state=words(standing.state),
+        state=words(standing.shown),
         trains=parts.trains,
         joining=parts.wants_to_join(),
         leaving=standing.leaving,

@@ -28,6 +28,7 @@ from p2ptrain.node.control import serve_commands
 from p2ptrain.node.data import fetch_ahead
 from p2ptrain.node.exchange import exchange
 from p2ptrain.node.gossip import listen, speak
+from p2ptrain.node.isolation import notice_isolation
 from p2ptrain.node.learning import Say
 from p2ptrain.node.loneliness import answer_namesakes, notice_namesake
 from p2ptrain.node.outer import keep_outer_state
@@ -64,7 +65,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> R
             nursery.start_soon(task, parts)
         for task in (notice_lost_connections, watch_peers, notice_revocation, notice_pruned):
             nursery.start_soon(task, parts)
-        for task in (serve_commands, notice_the_end, notice_namesake):
+        for task in (serve_commands, notice_the_end, notice_namesake, notice_isolation):
             nursery.start_soon(task, parts)
         nursery.start_soon(narrate, parts, say)
         await _learn_data(parts)
@@ -119,7 +120,7 @@ async def narrate(parts: Parts, say: Say) -> None:
     """Tell a person what the node does: each change of state, each outer step."""
     told, step, trainer, warned = "", None, "", set[str]()
     while True:
-        state, standing = parts.standing.state, parts.standing
+        state, standing = parts.standing.shown, parts.standing
         if standing.trainer != trainer:
             trainer = standing.trainer
             say(f"training on {trainer}")

@@ -31,7 +31,16 @@ from p2ptrain.node.namesakes import Namesakes
 from p2ptrain.node.orders import Work
 from p2ptrain.node.peers import PeerTable
 from p2ptrain.observe.journal import Journal
-from p2ptrain.observe.states import Exchanging, Leaving, Serving, Starting, State, Training
+from p2ptrain.observe.states import (
+    Exchanging,
+    Isolated,
+    Leaving,
+    Serving,
+    StandingBy,
+    Starting,
+    State,
+    Training,
+)
 from p2ptrain.ring import Reduce, TokenBucket
 from p2ptrain.run import DataIndex, JoinRequest, RunManifest
 from p2ptrain.state import Arena, Layout, OuterState, Residual
@@ -68,6 +77,8 @@ class Standing:
     state: State = field(default_factory=Starting)
     leaving: bool = False
     """Written by `leaving`."""
+    isolated: str = ""
+    """Why nothing can be agreed at present; by `isolation`."""
     work: Work | None = None
     inner_step: int = 0
     inner_steps: int = 0
@@ -85,6 +96,12 @@ class Standing:
     refused: bool = False
     """Somebody would not take our votes; set by `outboxes`, cleared by `revocation`."""
     warnings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> State:
+        """The state for others to see. Who is isolated trains on, but waits in vain."""
+        waits = isinstance(self.state, StandingBy | Serving)
+        return Isolated(self.isolated) if waits and self.isolated else self.state
 
     @property
     def ready(self) -> ReadyReport | None:

@@ -26,8 +26,8 @@ async def status(parts: Parts) -> NodeStatus:
     return NodeStatus(
         peer=parts.me,
         peer_name=peer_name(parts.me),
-        state=words(standing.state),
-        state_name=standing.state.name,
+        state=words(standing.shown),
+        state_name=standing.shown.name,
         run=parts.run,
         run_name=parts.manifest.name,
         outer_step=parts.outer.step or 0,
@@ -80,7 +80,7 @@ def _member(parts: Parts, peer: PeerId) -> MemberStatus:
     view = parts.peers.get(peer)
     heard_s_ago = parts.now() - view.heard_s if view else None
     rate = parts.standing.tokens_per_s if mine else view.heartbeat.tokens_per_s if view else 0
-    said = words(parts.standing.state) if mine else view.heartbeat.state if view else ""
+    said = words(parts.standing.shown) if mine else view.heartbeat.state if view else ""
     return MemberStatus(
         peer=peer,
         peer_name=peer_name(peer),

@@ -1,0 +1,54 @@
+"""Say so when no quorum of the voters can be heard: then nothing can be agreed, whatever is done.
+
+It only tells. What follows is the ledger's: it waits, or branches off where the run says so.
+"""
+
+from __future__ import annotations
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger import quorum
+from p2ptrain.ledger.state import Phase
+from p2ptrain.names import label
+from p2ptrain.node.parts import Parts
+
+LOOK_S = 2.0
+PATIENCE_S = 10.0
+"""Five heartbeats, as after a start: whoever is there was heard by then."""
+
+NAMED_MAX = 8
+
+
+async def notice_isolation(parts: Parts) -> None:
+    """Keep `standing.isolated` true, for ever."""
+    alone_since: float | None = None
+    while True:
+        missing = unheard(parts)
+        alone_since = None if not missing else parts.now() if alone_since is None else alone_since
+        isolated = alone_since is not None and parts.now() >= alone_since + PATIENCE_S
+        reason = in_words(parts, missing) if isolated else ""
+        if reason != parts.standing.isolated:
+            parts.standing.isolated = reason
+            parts.journal.write("isolated", reason=reason)
+            parts.changes.ring()
+        await parts.changes.wait(at_most_s=LOOK_S)
+
+
+def unheard(parts: Parts) -> tuple[PeerId, ...]:
+    """The voters that are down, unheard or on another line, if the others are no quorum."""
+    state = parts.ledger.state
+    if state.phase is Phase.ENDED:
+        return ()
+    here = {
+        view.peer
+        for view in parts.peers
+        if view.heartbeat.line == state.line and not parts.is_down(view.peer)
+    }
+    return quorum.missing(parts.ledger.rules.quorum, state.voters, here | {parts.me})
+
+
+def in_words(parts: Parts, missing: tuple[PeerId, ...]) -> str:
+    """Such as "3 of 5 voters cannot be heard: brave-otter (…Xk3f9Q), …"."""
+    names = ", ".join(label(peer) for peer in missing[:NAMED_MAX])
+    more = f" and {len(missing) - NAMED_MAX} more" if missing[NAMED_MAX:] else ""
+    voters = len(parts.ledger.state.voters)
+    return f"{len(missing)} of {voters} voters cannot be heard: {names}{more}"

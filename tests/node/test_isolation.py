@@ -1,0 +1,62 @@
+"""Where no quorum can be heard nothing can be agreed, and the node says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.names import label
+from p2ptrain.node import isolation
+from p2ptrain.node.isolation import notice_isolation, unheard
+from p2ptrain.node.status import status
+from p2ptrain.observe.states import Serving, StandingBy, Training
+from p2ptrain.testing.published import policy
+from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, rig, settled
+
+THREE = {"founders": [ANN.peer, BOB.peer, CAI.peer], "rules": policy(participants_min=1)}
+
+
+def hear(r: Rig, *peers: PeerId, **said: object) -> None:
+    for peer in peers:
+        r.parts.peers.take(peer, heartbeat(r.run.id, **said), 0.0)
+        r.parts.detector.heard(peer, r.parts.now())
+
+
+async def test_a_quorum_must_be_heard_on_this_line(tmp_path: Path) -> None:
+    async with rig(tmp_path, **THREE) as r:
+        assert unheard(r.parts) == (ANN.peer, BOB.peer, CAI.peer)
+        hear(r, ANN.peer)
+        assert unheard(r.parts) == (BOB.peer, CAI.peer)
+        hear(r, BOB.peer, line=Digest("b" * 64))
+        assert unheard(r.parts) == (BOB.peer, CAI.peer)
+        hear(r, CAI.peer)
+        assert unheard(r.parts) == ()
+
+
+async def test_who_waits_says_that_it_waits_in_vain_until_a_quorum_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(isolation, "LOOK_S", 0.01)
+    async with rig(tmp_path, **THREE) as r, trio.open_nursery() as nursery:
+        hear(r, ANN.peer)
+        nursery.start_soon(notice_isolation, r.parts)
+        await settled(lambda: r.parts.standing.isolated != "")
+        words = f"2 of 3 voters cannot be heard: {label(BOB.peer)}, {label(CAI.peer)}"
+        shown = {}
+        for state in (StandingBy("for the others"), Serving(), Training(1, 2)):
+            r.parts.standing.state = state
+            said = await status(r.parts)
+            shown[state.name] = (said.state_name, said.state)
+        assert shown == {
+            "standing by": ("isolated", f"isolated: {words}"),
+            "serving": ("isolated", f"isolated: {words}"),
+            "training": ("training", "training (inner 1/2)"),
+        }
+        hear(r, BOB.peer)
+        await settled(lambda: r.parts.standing.isolated == "")
+        assert [each["reason"] for each in r.said("isolated")] == [words, ""]
+        nursery.cancel_scope.cancel()
