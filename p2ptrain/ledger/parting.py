@@ -89,7 +89,8 @@ class Parting:
                 self._red.add(peer)
             case PeerUp(peer):
                 self._red.discard(peer)
-                return (Tick() if self.is_elsewhere(peer, state) else event), False
+                elsewhere = self.is_elsewhere(peer, state)
+                return (Tick() if elsewhere else event), elsewhere
             case _ if isinstance(event, _REPORTS) and self.is_elsewhere(event.peer, state):
                 return Tick(), False
         return event, False

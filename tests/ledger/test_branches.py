@@ -462,3 +462,15 @@ def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:
     assert rivals.expects(C, page)
     rivals.take(3, page, after(START, LOW), {1: LOW}.get, 0.2)
     assert rivals.winner == Winner(0, (HIGH, *page), after(reducing, commit))
+
+
+def test_b7_who_was_cut_off_asks_for_other_chains_as_soon_as_somebody_is_back() -> None:
+    """Found by seed 1097 of the profile `islands`: the chain that outranks has ended, so nothing
+    but the peer's return says that there is something to ask for.
+    """
+    some = group("a", signed(START, Branch(0, (A,))))
+    assert some.tell("a", Heard(C, 1, RULES.run)) == [AskEntries(C, 1)]
+    some.now = 10.0
+    assert some.tell("a", PeerDown(C), Tick(), Heard(C, 1, RULES.run)) == []
+    some.now = 40.0
+    assert some.tell("a", PeerUp(C)) == [AskEntries(C, 1)]
