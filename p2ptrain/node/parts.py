@@ -188,8 +188,9 @@ class Parts:
         return self.outer.step == self.ledger.state.step
 
     def ledger_is_current(self) -> bool:
-        """Whether somebody was heard, and nobody is ahead of us in the ledger."""
-        heights = [view.heartbeat.height for view in self.peers]
+        """Whether somebody was heard, and nobody on our line is ahead of us in the ledger."""
+        beats, line = [view.heartbeat for view in self.peers], self.ledger.state.line
+        heights = [beat.height for beat in beats if beat.line == line]
         return bool(heights) and max(heights) <= self.ledger.state.height
 
     def is_down(self, peer: PeerId) -> bool:
