@@ -89,13 +89,7 @@ async def assembled(
                 encrypted=run.manifest.encrypted,
             )
         )
-        limit = config.limit_up_bytes_per_s
-        uplink = TokenBucket(limit) if limit else None
-        ring_inbox = RingInbox()
-        listener.handle("ring", ring_inbox.handle)
-        listener.handle(
-            PURPOSE, ChunkServer(store, limit=partial(_wait_for, uplink) if uplink else None)
-        )
+        uplink, ring_inbox = _serve_data(listener, store, config.limit_up_bytes_per_s)
         ledger, chain_log, votes = open_ledger(home, run, identity, trio.current_time(), disk)
         for log in (chain_log, votes):
             if log.recovered:
@@ -103,15 +97,7 @@ async def assembled(
         origin = pruning.origin_in(chain_log)
         if origin is not None:
             journal.write("chain", checkpoint=str(origin.base.checkpoint), what=origin.words)
-        vectors = OuterState(layout.numel)
-        stack.callback(vectors.close)
-        arena = None if config.seed else Arena(vectors)
-        if arena is not None:
-            stack.callback(arena.close)
-        residual = None
-        if arena is not None and run.manifest.codec.feedback:
-            residual = Residual(layout.numel)
-            stack.callback(residual.close)
+        outer, arena = _memory(stack, layout, run, trains=not config.seed)
         parts = Parts(
             config=config,
             home=home,
@@ -126,7 +112,7 @@ async def assembled(
             endpoint=_endpoint(identity, credentials, listener, network),
             store=store,
             layout=layout,
-            outer=Outer(vectors, residual),
+            outer=outer,
             arena=arena,
             ledger=ledger,
             chain_log=chain_log,
@@ -143,6 +129,35 @@ async def assembled(
             parts.standing.warnings["encryption"] = PLAINTEXT
             journal.write("plaintext", what=PLAINTEXT)
         yield Made(parts, run, receive)
+
+
+def _serve_data(
+    listener: Listener, store: Store, limit_bytes_per_s: int | None
+) -> tuple[TokenBucket | None, RingInbox]:
+    """Take the ring's connections in, and serve chunks; both share one uplink."""
+    uplink = TokenBucket(limit_bytes_per_s) if limit_bytes_per_s else None
+    ring_inbox = RingInbox()
+    listener.handle("ring", ring_inbox.handle)
+    wait = partial(_wait_for, uplink) if uplink else None
+    listener.handle(PURPOSE, ChunkServer(store, limit=wait))
+    return uplink, ring_inbox
+
+
+def _memory(
+    stack: ExitStack, layout: Layout, run: Run, *, trains: bool
+) -> tuple[Outer, Arena | None]:
+    """θ and m, and what a node that trains needs beside them; given back with `stack`."""
+    vectors = OuterState(layout.numel)
+    stack.callback(vectors.close)
+    if not trains:
+        return Outer(vectors), None
+    arena = Arena(vectors)
+    stack.callback(arena.close)
+    if not run.manifest.codec.feedback:
+        return Outer(vectors), arena
+    residual = Residual(layout.numel)
+    stack.callback(residual.close)
+    return Outer(vectors, residual), arena
 
 
 def _layout(run: Run) -> Layout:

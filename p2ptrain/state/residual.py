@@ -1,7 +1,7 @@
 """What this peer's own rounding has lost, to be added to its next contribution (error feedback).
 
 A reduce can fail and be repeated, so what it loses is set aside until its update is committed: only
-then is it owed. In weighted units, as the ring adds it: tokens times parameters.
+then is it owed. In the ring's units: those of the mean, times the number of participants.
 
 It is this process's alone. Whoever restarts owes nothing, which costs one rounding and no more.
 """

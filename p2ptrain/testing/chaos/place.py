@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from p2ptrain.errors import LocalProtocolError
+
 NETWORK = "10.213.0"
 
 
@@ -54,10 +56,10 @@ class Loopback:
         return words
 
     def cut(self, number: int) -> None:
-        raise NotImplementedError("loopback has no cable")
+        raise LocalProtocolError("loopback has no cable to cut")
 
     def heal(self, number: int) -> None:
-        raise NotImplementedError("loopback has no cable")
+        raise LocalProtocolError("loopback has no cable to cut")
 
 
 class Namespaces:
