@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.errors import LocalProtocolError
 from p2ptrain.testing.chaos import scenarios, strike, verdict
 from p2ptrain.testing.chaos.crew import Crew, Passed, crew
 from p2ptrain.testing.chaos.place import opened
@@ -55,5 +56,7 @@ def test_on_loopback_links_are_not_cut_and_that_is_said() -> None:
         assert not place.can_cut
         assert len({place.address(number)[1] for number in range(5)}) == 5
         assert place.inside(0, ["python"]) == ["python"]
-        with pytest.raises(NotImplementedError):
+        with pytest.raises(LocalProtocolError, match="no cable"):
             place.cut(0)
+        with pytest.raises(LocalProtocolError, match="no cable"):
+            place.heal(0)
