@@ -8,8 +8,9 @@ follows the last sound record is left where it is, and not looked at.
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from p2ptrain.errors import RemoteProtocolError, StoreError
@@ -95,34 +96,77 @@ def lines_in(file: Path) -> Iterator[bytes]:
             yield line.rstrip(b"\r\n")
 
 
-def checked(rules: Rules, records: Iterable[bytes], source: Path) -> Checked:
-    """The whole chain, each certificate verified, from the run's manifest on, or from its base.
+class EntryBroken(StoreError):
+    """An entry that does not verify: where it stands and, if it can be read, who signed it."""
 
-    Raises StoreError with code LEDGER-BROKEN, naming the first entry that is wrong.
+    default_code = "LEDGER-BROKEN"
+
+    def __init__(
+        self, source: Path, before: LedgerState, good: int, found: Certified | None, reason: str
+    ) -> None:
+        height = before.height + 1
+        super().__init__(
+            f"entry {height} of the ledger in {source} does not verify",
+            evidence=[reason, f"the {good} entries before it are good"],
+            likely="the file is damaged or was altered, or it belongs to another run",
+            do="export it anew; in a home, move ledger.log away: the node fetches it from its "
+            "peers",
+        )
+        self.height = height
+        self.step = before.step
+        self.entry = None if found is None else found.entry.digest
+        self.signed_by = () if found is None else tuple(sorted(found.certificate.voters))
+
+
+@dataclass(slots=True)
+class Walk:
+    """A chain, one entry after the other, of which nothing is kept: each certificate is verified,
+    from the run's manifest on, or from the chain's base.
+
+    Raises StoreError on making, if a base cannot be read; EntryBroken from `links`, for the first
+    entry that is wrong.
     """
-    links: list[Link] = []
-    origin: Origin | None = None
-    state = genesis(rules)
-    for number, record in enumerate(records):
+
+    rules: Rules
+    records: Iterable[bytes]
+    source: Path
+    origin: Origin | None = field(init=False, default=None)
+    begins: LedgerState = field(init=False)
+    state: LedgerState = field(init=False)
+    """After the `good` entries that were looked at so far."""
+    good: int = field(init=False, default=0)
+    _first: list[bytes] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.begins = genesis(self.rules)
+        self.records = iter(self.records)
+        self._first = list(itertools.islice(self.records, 1))
         try:
-            origin = origin_of(record) if number == 0 else origin
-            if number == 0 and origin is not None:
-                state, certified = origin.base.state, origin.base.commit
-            else:
-                certified = entry_of(record)
-            after = check_certified(rules, state, certified, verify)
+            self.origin = origin_of(self._first[0]) if self._first else None
         except RemoteProtocolError as exc:
-            raise _broken(source, state.height + 1, len(links), exc) from exc
-        links.append(Link(certified, state, after))
-        state = after
-    return Checked(origin, links)
+            raise EntryBroken(self.source, self.begins, 0, None, exc.what) from exc
+        if self.origin is not None:
+            self.begins = self.origin.base.state
+        self.state = self.begins
+
+    def links(self) -> Iterator[Link]:
+        for record in itertools.chain(self._first, self.records):
+            certified: Certified | None = None
+            try:
+                certified = self._read(record)
+                after = check_certified(self.rules, self.state, certified, verify)
+            except RemoteProtocolError as exc:
+                raise EntryBroken(self.source, self.state, self.good, certified, exc.what) from exc
+            before, self.state, self.good = self.state, after, self.good + 1
+            yield Link(certified, before, after)
+
+    def _read(self, record: bytes) -> Certified:
+        if self.good == 0 and self.origin is not None:
+            return self.origin.base.commit
+        return entry_of(record)
 
 
-def _broken(source: Path, height: int, good: int, exc: RemoteProtocolError) -> StoreError:
-    return StoreError(
-        f"entry {height} of the ledger in {source} does not verify",
-        code="LEDGER-BROKEN",
-        evidence=[exc.what, f"the {good} entries before it are good"],
-        likely="the file is damaged or was altered, or it belongs to another run",
-        do="export it anew; in a home, move ledger.log away: the node fetches it from its peers",
-    )
+def checked(rules: Rules, records: Iterable[bytes], source: Path) -> Checked:
+    """The whole chain at once. Raises StoreError with code LEDGER-BROKEN, as `Walk` does."""
+    walk = Walk(rules, records, source)
+    return Checked(walk.origin, list(walk.links()))

@@ -219,6 +219,15 @@ STORES = {
         "Nobody gave the beginning of the ledger that --trust-checkpoint names, or the ledger here "
         "contradicts it. It is misspelt, of another run, or forgotten by all: ask for a newer one."
     ),
+    "AUDIT-DIFFERS": (
+        "The updates of the run do not lead to a snapshot that a majority of its voters signed. "
+        "Verify on another machine; if it finds the same, the run's history is not what its rules "
+        "say, and its voters should be asked."
+    ),
+    "AUDIT-PARTIAL": (
+        "What was verified is good, but this home does not hold all that the rest takes. Fetch it, "
+        "or verify where everything is kept."
+    ),
     "LOG-CLOSED": "A log of this node was written to after it was closed.",
     "LOG-CORRUPT": (
         "A log on disk is damaged in the middle. That is not what a crash does: suspect the disk."

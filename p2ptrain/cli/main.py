@@ -27,6 +27,8 @@ from p2ptrain.cli.node_command import node
 from p2ptrain.cli.output import examples, result, result_json
 from p2ptrain.cli.rendering import error_json, show_error
 from p2ptrain.cli.simulate_command import SIMULATE_EXAMPLES, simulate
+from p2ptrain.cli.verify_command import EXAMPLES as VERIFY_EXAMPLES
+from p2ptrain.cli.verify_command import verify
 from p2ptrain.errors import P2PTrainError
 
 BUG = 1
@@ -55,6 +57,7 @@ app.add_typer(allow_command.app, name="allow")
 ledger_command.app.command("evidence", epilog=evidence_command.EXAMPLES)(evidence_command.evidence)
 app.add_typer(ledger_command.app, name="ledger")
 app.add_typer(store_command.app, name="store")
+app.command("verify", epilog=VERIFY_EXAMPLES)(verify)
 app.add_typer(bench_command.app, name="bench")
 app.command("simulate", epilog=SIMULATE_EXAMPLES)(simulate)
 app.command("explain", epilog=status_command.EXPLAIN_EXAMPLES)(status_command.explain)

@@ -30,7 +30,7 @@ from p2ptrain.run import (
     save_run,
 )
 from p2ptrain.run.draft import Made, draft_manifest, model_spec
-from p2ptrain.state import write_state
+from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
 from p2ptrain.trainer.genesis import genesis
 from p2ptrain.trainer.shapes import layout_of
@@ -132,7 +132,7 @@ def _store_genesis(
     spec = model_spec(run_file)
     layout = layout_of(spec)
     theta = genesis(spec, run_file.model.seed)
-    meta = {"step": 0, "layout": layout.digest}
+    meta = snapshot_meta(None, 0, layout.digest)
     digest = write_state(store, theta, np.zeros_like(theta), meta)
     say(f"first weights: {layout.numel} elements, {size(theta.nbytes)}")
     return digest, layout.digest

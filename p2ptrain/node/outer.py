@@ -22,7 +22,7 @@ from p2ptrain.node import transfer, updates
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.start import Start, choose_start
 from p2ptrain.observe.states import CatchingUp, StandingBy
-from p2ptrain.state import Frozen, write_frozen
+from p2ptrain.state import Frozen, snapshot_meta, write_frozen
 from p2ptrain.store import Head
 
 HEAR_FIRST_S = 10.0
@@ -236,7 +236,7 @@ async def _snapshot(parts: Parts, closing: Certified, nursery: trio.Nursery) -> 
 
 async def _write(parts: Parts, closing: Certified, frozen: Frozen, held: ExitStack) -> None:
     step = closing.entry.value.step + 1
-    meta = {"run": parts.run, "step": step, "layout": parts.layout.digest}
+    meta = snapshot_meta(parts.run, step, parts.layout.digest)
     write = partial(write_frozen, parts.store, frozen, parts.layout.numel, meta)
     try:
         with held:

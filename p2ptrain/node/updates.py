@@ -17,36 +17,27 @@ from p2ptrain.errors import ManifestInvalid, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.node import transfer
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.update_format import KIND, UpdateFormat
 
-KIND = "update"
+
+def format_of(parts: Parts) -> UpdateFormat:
+    """What an update of this run looks like."""
+    return UpdateFormat(parts.run, parts.layout.numel, parts.manifest.codec)
 
 
 def codec_of(parts: Parts) -> kernels.Codec:
     """What this run's updates are written in."""
-    spec = parts.manifest.codec
-    return kernels.codec(spec.name, spec.block)
+    return format_of(parts).codec
 
 
 def payload_bytes(parts: Parts) -> int:
     """The length of every update of this run."""
-    return codec_of(parts).encoded_bytes(parts.layout.numel)
-
-
-def meta(parts: Parts, step: int) -> dict[str, object]:
-    """What an update says of itself. Equal on all peers, since it is part of what is named."""
-    codec = parts.manifest.codec
-    return {
-        "run": parts.run,
-        "step": step,
-        "numel": parts.layout.numel,
-        "codec": codec.name,
-        "block": codec.block,
-    }
+    return format_of(parts).payload_bytes
 
 
 async def store(parts: Parts, step: int, payload: bytearray) -> Digest:
     """Keep what the ring made; returns its digest."""
-    put = partial(parts.store.put_blob, KIND, [payload], meta(parts, step))
+    put = partial(parts.store.put_blob, KIND, [payload], format_of(parts).meta(step))
     return await trio.to_thread.run_sync(put)
 
 
@@ -59,8 +50,9 @@ async def obtain(
         RemoteProtocolError: the digest names what is no update of this run and step.
         StoreError: this store cannot take it, or nobody has it and it is unwanted (CKPT-NO-SOURCE).
     """
+    read = partial(format_of(parts).read, parts.store, digest, step)
     with _blob_expected(digest):
-        return await transfer.use(parts, digest, partial(_read, parts, digest, step), unwanted)
+        return await transfer.use(parts, digest, read, unwanted)
 
 
 async def inspect(parts: Parts, digest: Digest, step: int) -> None:
@@ -75,7 +67,8 @@ async def inspect(parts: Parts, digest: Digest, step: int) -> None:
     with _blob_expected(digest):
         if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
             await transfer.fetch_loose(parts, [digest])
-            await trio.to_thread.run_sync(partial(_check_manifest, parts, digest, step))
+            check = partial(format_of(parts).check_manifest, parts.store, digest, step)
+            await trio.to_thread.run_sync(check)
     await obtain(parts, digest, step)
 
 
@@ -86,21 +79,3 @@ def _blob_expected(digest: Digest) -> Iterator[None]:
         yield
     except ManifestInvalid as exc:
         raise RemoteProtocolError(f"{digest[:12]} is not even a blob: {exc.what}") from exc
-
-
-def _check_manifest(parts: Parts, digest: Digest, step: int) -> None:
-    manifest = parts.store.manifest(digest)
-    if manifest.kind != KIND or dict(manifest.meta) != meta(parts, step):
-        raise RemoteProtocolError(f"{digest[:12]} is not an update of outer step {step}")
-    if manifest.size != payload_bytes(parts):
-        raise RemoteProtocolError(f"update {digest[:12]} has {manifest.size} bytes")
-
-
-def _read(parts: Parts, digest: Digest, step: int) -> bytes:
-    _check_manifest(parts, digest, step)
-    payload = parts.store.read_blob(digest)
-    try:
-        codec_of(parts).check(payload, parts.layout.numel)
-    except kernels.BadScale as exc:
-        raise RemoteProtocolError(f"update {digest[:12]} holds what no codec writes") from exc
-    return payload

@@ -3,7 +3,13 @@
 from p2ptrain.state.arena import Arena
 from p2ptrain.state.frozen import Frozen
 from p2ptrain.state.layout import Layout, LayoutEntry
-from p2ptrain.state.outer_state import SNAPSHOT, OuterState, write_frozen, write_state
+from p2ptrain.state.outer_state import (
+    SNAPSHOT,
+    OuterState,
+    snapshot_meta,
+    write_frozen,
+    write_state,
+)
 from p2ptrain.state.residual import Residual
 from p2ptrain.state.shared_vector import Float32Vector, SharedVector
 
@@ -17,6 +23,7 @@ __all__ = [
     "OuterState",
     "Residual",
     "SharedVector",
+    "snapshot_meta",
     "write_frozen",
     "write_state",
 ]

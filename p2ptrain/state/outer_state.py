@@ -17,16 +17,17 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from blake3 import blake3
 
 from p2ptrain.errors import LocalProtocolError, ManifestInvalid
-from p2ptrain.ids import Digest
+from p2ptrain.ids import Digest, RunId
 from p2ptrain.kernels import Codec
 from p2ptrain.state.frozen import Frozen
 from p2ptrain.state.shared_vector import BYTES_PER_ELEMENT, Float32Vector, SharedVector
-from p2ptrain.store import BlobManifest, Store
+from p2ptrain.store import BlobManifest, Store, describe
 
 SNAPSHOT = "snapshot"
 
@@ -36,6 +37,20 @@ that at most one chunk is copied or waited for at a time."""
 
 THREADS_MAX = 4
 """The kernel is bound by memory; more threads than this bring nothing and take from the trainer."""
+
+
+def snapshot_meta(run: RunId | None, step: int, layout: Digest) -> dict[str, object]:
+    """What a snapshot says of itself. Genesis names no run: the run's id follows from its name."""
+    named = {} if run is None else {"run": run}
+    return {**named, "step": step, "layout": layout}
+
+
+class Blobs(Protocol):
+    """Where a snapshot is read from: a store, or one that is only read."""
+
+    def manifest(self, digest: Digest) -> BlobManifest: ...
+
+    def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest: ...
 
 
 class OuterState:
@@ -155,7 +170,13 @@ class OuterState:
         with self.freeze(store.chunk_bytes) as frozen:
             return write_frozen(store, frozen, self.numel, meta)
 
-    def load_snapshot(self, store: Store, digest: Digest) -> BlobManifest:
+    def describe(self, chunk_bytes: int, meta: Mapping[str, object]) -> BlobManifest:
+        """What a snapshot of the state as it is now would consist of; nothing is stored."""
+        with self._changing:
+            regions = (self.theta_vector.bytes_view, self._momentum.bytes_view)
+            return describe(SNAPSHOT, regions, chunk_bytes, {"numel": self.numel, **meta})
+
+    def load_snapshot(self, store: Blobs, digest: Digest) -> BlobManifest:
         """Set θ and m to a snapshot that the store holds whole; returns its manifest.
 
         Raises ChunkMissing or ChunkCorrupt (fetch what is missing and load again: θ and m hold a

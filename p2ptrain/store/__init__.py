@@ -1,12 +1,13 @@
 """Chunks, blobs, the head and append-only logs on disk, safe against a crash at any write."""
 
-from p2ptrain.store.blob import CHUNK_BYTES, CHUNK_BYTES_MAX, BlobManifest, digest_of
+from p2ptrain.store.blob import CHUNK_BYTES, CHUNK_BYTES_MAX, BlobManifest, describe, digest_of
 from p2ptrain.store.disk import Disk, LocalDisk
 from p2ptrain.store.garbage import Collected
 from p2ptrain.store.head import Head
 from p2ptrain.store.memory_disk import MemoryDisk, PowerCut
 from p2ptrain.store.pins import Pins
-from p2ptrain.store.record_log import RecordLog
+from p2ptrain.store.reader import StoreReader
+from p2ptrain.store.record_log import LogCorrupt, RecordLog
 from p2ptrain.store.store import Store
 from p2ptrain.store.survey import Survey, Usage
 
@@ -18,12 +19,15 @@ __all__ = [
     "Disk",
     "Head",
     "LocalDisk",
+    "LogCorrupt",
     "MemoryDisk",
     "Pins",
     "PowerCut",
     "RecordLog",
     "Store",
+    "StoreReader",
     "Survey",
     "Usage",
+    "describe",
     "digest_of",
 ]

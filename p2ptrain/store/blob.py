@@ -10,15 +10,21 @@ Nothing here touches a disk.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blake3 import blake3
 
 from p2ptrain.encoding import fields, pack, unpack
-from p2ptrain.errors import ManifestInvalid, ProtocolError, RemoteProtocolError
+from p2ptrain.errors import (
+    LocalProtocolError,
+    ManifestInvalid,
+    ProtocolError,
+    RemoteProtocolError,
+)
 from p2ptrain.ids import Digest
 
 Buffer = bytes | bytearray | memoryview
@@ -101,6 +107,11 @@ class BlobManifest:
             raise ManifestInvalid(f"a blob of {self.size} bytes has more chunks than are allowed")
         return data
 
+    @property
+    def digest(self) -> Digest:
+        """The blob's name."""
+        return digest_of(self.to_wire())
+
     @classmethod
     def from_wire(cls, data: Buffer) -> BlobManifest:
         """Read a manifest, which may come from anybody. Raises ManifestInvalid, nothing else."""
@@ -152,3 +163,50 @@ def rechunked(parts: Iterable[Buffer], chunk_bytes: int) -> Iterator[memoryview]
         carried += view[whole:]
     if carried:
         yield memoryview(carried)
+
+
+def describe(
+    kind: str, parts: Iterable[Buffer], chunk_bytes: int, meta: Mapping[str, object]
+) -> BlobManifest:
+    """The manifest that a blob of these bytes would have, and with it its name; nothing is kept."""
+    chunks: list[Digest] = []
+    size = 0
+    for piece in rechunked(parts, chunk_bytes):
+        chunks.append(digest_of(piece))
+        size += len(piece)
+    return BlobManifest(kind, size, chunk_bytes, tuple(chunks), dict(meta))
+
+
+ReadInto = Callable[[Digest, memoryview], None]
+"""Fills a view, which has the chunk's exact length, with the chunk of that name."""
+
+
+def read_across(manifest: BlobManifest, views: Sequence[memoryview], read_into: ReadInto) -> None:
+    """Fill `views`, one after the other, with the blob; together they have its exact size."""
+    targets = [view.cast("B") for view in views]
+    if sum(len(view) for view in targets) != manifest.size:
+        raise LocalProtocolError(f"the blob has {manifest.size} bytes, the views do not")
+    offset = 0
+    for index, chunk in enumerate(manifest.chunks):
+        _read_chunk(read_into, chunk, targets, offset, manifest.chunk_size(index))
+        offset += manifest.chunk_size(index)
+
+
+def _read_chunk(
+    read_into: ReadInto, chunk: Digest, targets: list[memoryview], offset: int, size: int
+) -> None:
+    """Read a chunk to where the bytes [offset, offset + size) of all targets lie."""
+    starts = itertools.accumulate((len(view) for view in targets), initial=0)
+    pieces = [
+        view[max(0, offset - start) : max(0, offset + size - start)]
+        for view, start in zip(targets, starts, strict=False)
+    ]
+    pieces = [piece for piece in pieces if len(piece)]
+    if len(pieces) == 1:
+        read_into(chunk, pieces[0])
+        return
+    whole = memoryview(bytearray(size))
+    read_into(chunk, whole)
+    for piece in pieces:
+        piece[:] = whole[: len(piece)]
+        whole = whole[len(piece) :]

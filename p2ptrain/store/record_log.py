@@ -40,13 +40,28 @@ BODY_BYTES_MAX = 16 * 2**20
 """A page of certified entries is at most 256 KiB; anything near this is a mistake of ours."""
 
 
+class LogCorrupt(StoreError):
+    """Durable records are damaged; `records` are sound before the first that is not."""
+
+    default_code = "LOG-CORRUPT"
+
+    def __init__(self, path: Path, offset: int, records: int) -> None:
+        super().__init__(
+            f"the log {path.name} is damaged at byte {offset}, where it had been durable",
+            evidence=[f"file {path}", f"the {records} records before it are sound"],
+            likely="the disk has a fault, or something else wrote into the file",
+            do="move the node's home away and join again: the peers have the ledger",
+        )
+        self.records = records
+
+
 class RecordLog:
     """Records in the order of their appending, those before a crash included.
 
     For one thread at a time. After a failed append the log is cut back to what it was before;
     where the disk does not even allow that, it refuses every further append until opened anew.
 
-    Raises StoreError with code LOG-CORRUPT on opening, if durable records are damaged.
+    Raises LogCorrupt on opening, if durable records are damaged.
     """
 
     def __init__(self, path: Path, *, disk: Disk | None = None) -> None:
@@ -119,7 +134,7 @@ class RecordLog:
             with disk_errors(f"reading {self.path.name}", self.path):
                 found = self._frame_at(offset)
             if found is None:
-                raise _corrupt(self.path, offset)
+                raise self._corrupt(offset)
             body, _ = found
             yield from _records(body)
             offset += _HEADER.size + len(body)
@@ -142,10 +157,10 @@ class RecordLog:
     def _open(self, size: int) -> None:
         header = self._disk.read(self.path, 0, _FILE_HEADER_BYTES)
         if len(header) < _FILE_HEADER_BYTES:
-            raise _corrupt(self.path, 0)
+            raise LogCorrupt(self.path, 0, 0)
         magic, nonce, checksum = _FILE_HEADER.unpack(header)
         if magic != _FILE_MAGIC or checksum != zlib.crc32(magic + nonce):
-            raise _corrupt(self.path, 0)
+            raise LogCorrupt(self.path, 0, 0)
         self._seed = zlib.crc32(nonce)
         self._size = self._sound_end(size)
         if self._size < size:
@@ -174,8 +189,15 @@ class RecordLog:
         while start >= 0:
             found = self._frame_at(damaged + start)
             if found is not None and found[1] > damaged:
-                raise _corrupt(self.path, damaged)
+                raise self._corrupt(damaged)
             start = tail.find(_FRAME_MAGIC, start + 1)
+
+    def _corrupt(self, damaged: int) -> LogCorrupt:
+        offset, count = _FILE_HEADER_BYTES, 0
+        while offset < damaged and (found := self._frame_at(offset)) is not None:
+            count += sum(1 for _ in _records(found[0]))
+            offset += _HEADER.size + len(found[0])
+        return LogCorrupt(self.path, damaged, count)
 
     def _frame_at(self, offset: int) -> tuple[bytes, int] | None:
         """The body of the frame at `offset` and its `durable`; None if there is no sound frame."""
@@ -221,13 +243,3 @@ def _records(body: bytes) -> Iterator[bytes]:
         (length,) = _LENGTH.unpack_from(body, offset)
         offset += _LENGTH.size + length
         yield body[offset - length : offset]
-
-
-def _corrupt(path: Path, offset: int) -> StoreError:
-    return StoreError(
-        f"the log {path.name} is damaged at byte {offset}, where it had been durable",
-        code="LOG-CORRUPT",
-        evidence=[f"file {path}"],
-        likely="the disk has a fault, or something else wrote into the file",
-        do="move the node's home away and join again: the peers have the ledger",
-    )

@@ -18,7 +18,6 @@ The store does not know what the bytes mean, nor whether a snapshot is certified
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,6 +38,7 @@ from p2ptrain.store.blob import (
     BlobManifest,
     Buffer,
     digest_of,
+    read_across,
     rechunked,
 )
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
@@ -205,33 +205,8 @@ class Store:
         Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
         """
         manifest = self.manifest(digest)
-        targets = [view.cast("B") for view in views]
-        if sum(len(view) for view in targets) != manifest.size:
-            raise LocalProtocolError(f"the blob has {manifest.size} bytes, the views do not")
-        offset = 0
-        for index, chunk in enumerate(manifest.chunks):
-            self._read_across(chunk, targets, offset, manifest.chunk_size(index))
-            offset += manifest.chunk_size(index)
+        read_across(manifest, views, self._objects.read_into)
         return manifest
-
-    def _read_across(
-        self, chunk: Digest, targets: list[memoryview], offset: int, size: int
-    ) -> None:
-        """Read a chunk to where the bytes [offset, offset + size) of all targets lie."""
-        starts = itertools.accumulate((len(view) for view in targets), initial=0)
-        pieces = [
-            view[max(0, offset - start) : max(0, offset + size - start)]
-            for view, start in zip(targets, starts, strict=False)
-        ]
-        pieces = [piece for piece in pieces if len(piece)]
-        if len(pieces) == 1:
-            self._objects.read_into(chunk, pieces[0])
-            return
-        whole = memoryview(bytearray(size))
-        self._objects.read_into(chunk, whole)
-        for piece in pieces:
-            piece[:] = whole[: len(piece)]
-            whole = whole[len(piece) :]
 
     # the head
 

@@ -28,7 +28,7 @@ from p2ptrain.run import (
     save_run,
 )
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy
-from p2ptrain.state import write_state
+from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
 from p2ptrain.trainer.genesis import genesis as first_weights
 from p2ptrain.trainer.shapes import layout_of
@@ -78,7 +78,7 @@ def content() -> Content:
             for number in range(BLOCKS + 2)
         )
         index = DataIndex(blocks[:-2], blocks[-2:]).to_bytes()
-        meta = {"step": 0, "layout": layout_of(MODEL).digest}
+        meta = snapshot_meta(None, 0, layout_of(MODEL).digest)
         return Content(
             folder,
             store.put_blob("tokenizer", [b"{}"], {}),

@@ -1,0 +1,262 @@
+"""`p2ptrain verify`: the run in a home replayed, and the first thing named that does not fit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from p2ptrain.cli.homes import HomeOption, open_home, run_of
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.rendering import show_error
+from p2ptrain.errors import P2PTrainError, RunMismatch, StoreError, TryLater
+
+if TYPE_CHECKING:
+    from p2ptrain.cli.chains import EntryBroken, Walk
+    from p2ptrain.ledger.values import Certified
+    from p2ptrain.node.audit import Account, Difference, Missing
+    from p2ptrain.node.home import Home
+    from p2ptrain.run import Run
+    from p2ptrain.store import LogCorrupt
+
+EXAMPLES = examples(
+    "p2ptrain verify",
+    "p2ptrain verify tiny --home /srv/seed --from genesis",
+    "p2ptrain verify --from newest --json",
+)
+TOLD_S = 1.0
+"""Between two lines of progress."""
+
+
+def verify(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="The run's name, or the beginning of its id: no other is verified.",
+            show_default=False,
+        ),
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="genesis, oldest or newest snapshot held, or its outer step.",
+        ),
+    ] = "oldest",
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay the run: certificates, updates, and θ and m against every certified snapshot.
+
+    Works while the node runs, and without one; asks nobody and believes nobody. Names the first
+    difference: its height, its outer step, and who signed for it. Needs memory for θ and m.
+    """
+    where = open_home(home)
+    held = run_of(where)
+    if run is not None:
+        _check_asked_for(run, held)
+    findings = _audited(where, held, start)
+    error = _error_of(findings)
+    if as_json:
+        result_json(asdict(findings) | {"good": findings.difference is None})
+    if error is not None:
+        show_error(error)
+        raise typer.Exit(error.exit_code)
+    if not as_json:
+        result(_words(findings))
+
+
+@dataclass(slots=True)
+class Findings:
+    """What `--json` prints besides `good`. Null is what the audit did not come to."""
+
+    run: str
+    name: str
+    entries: int = 0
+    begins_at: str | None = None
+    """The checkpoint at which a pruned ledger begins, which is then believed."""
+    height: int | None = None
+    head: str | None = None
+    step: int | None = None
+    """The outer step that is under way."""
+    begun: int | None = None
+    reached: int | None = None
+    """The outer steps between these two were replayed."""
+    updates: int = 0
+    compared: tuple[int, ...] = ()
+    """The outer steps whose certified snapshots are what the updates lead to."""
+    state: str | None = None
+    """blake3 of θ and m where the replay ended."""
+    difference: Difference | None = None
+    missing: Missing | None = None
+
+
+def _check_asked_for(asked: str, run: Run) -> None:
+    if asked != run.manifest.name and not (len(asked) >= 8 and run.id.startswith(asked)):
+        raise RunMismatch(
+            f"the run in this home is {run.manifest.name!r}, not {asked[:80]!r}",
+            evidence=[f"it has the id {run.id}"],
+            do="name that one, or give --home with the folder of the other",
+        )
+
+
+def _audited(where: Home, run: Run, start: str) -> Findings:
+    """Raises ConfigError, and StoreError for what is the disk's fault."""
+    from p2ptrain.cli.chains import EntryBroken, ReadingDisk, Walk
+    from p2ptrain.node.audit import account_of
+    from p2ptrain.node.chain import rules_of
+    from p2ptrain.store import LogCorrupt, RecordLog
+
+    findings = Findings(run.id, run.manifest.name)
+    try:
+        log = RecordLog(where.ledger, disk=ReadingDisk()) if where.ledger.exists() else None
+        if log is not None and log.recovered:
+            progress(f"the ledger's end, which is being written or damaged: {log.recovered}")
+        walk = Walk(rules_of(run), log or (), where.ledger)
+        account = account_of(run, walk.begins, _told(walk))
+    except (EntryBroken, LogCorrupt) as exc:
+        findings.difference = _of_entry(exc)
+        return findings
+    state = walk.state
+    findings.entries, findings.height, findings.head = walk.good, state.height, state.head
+    findings.step = state.step
+    if walk.origin is not None:
+        findings.begins_at = str(walk.origin.base.checkpoint)
+        progress(walk.origin.words)
+    progress(f"all {walk.good} entries are good, up to outer step {state.step}")
+    _replay(where, run, account, start, findings)
+    return findings
+
+
+def _told(walk: Walk) -> Iterator[Certified]:
+    seldom = Seldom()
+    for link in walk.links():
+        seldom(f"{walk.good} entries are good")
+        yield link.certified
+
+
+def _of_entry(exc: EntryBroken | LogCorrupt) -> Difference:
+    """What is wrong with the ledger itself. A log that cannot be read hides who signed."""
+    from p2ptrain.cli.chains import EntryBroken
+    from p2ptrain.node.audit import Difference
+
+    if isinstance(exc, EntryBroken):
+        what = f"{exc.what}: {exc.evidence[0]}"
+        return Difference("entry", exc.height, exc.step, exc.entry, what, exc.signed_by)
+    return Difference("entry", exc.records + 1, None, None, exc.what, ())
+
+
+def _replay(where: Home, run: Run, account: Account, start: str, findings: Findings) -> None:
+    from p2ptrain.node.audit import Missing, Replay, choose
+    from p2ptrain.store import StoreReader
+
+    store = StoreReader(where.store)
+    begin = choose(account, store, start)
+    if begin is None:
+        newest = account.snapshots[max(account.snapshots)] if account.snapshots else None
+        if newest is not None:
+            findings.missing = Missing("snapshot", newest.step, newest.digest)
+        return
+    seldom = Seldom()
+    progress(f"replaying from the snapshot of outer step {begin.step}")
+    replay = Replay(
+        run,
+        account,
+        store,
+        begin,
+        lambda step: seldom(f"outer step {step} of {account.end} is replayed"),
+    )
+    verdict = replay.judge()
+    findings.begun, findings.reached = verdict.begun, verdict.reached
+    findings.updates, findings.state = verdict.updates, verdict.state
+    findings.compared = tuple(named.step for named in verdict.compared)
+    findings.difference, findings.missing = verdict.difference, verdict.missing
+
+
+class Seldom:
+    """Progress for a person, at most once in `TOLD_S`."""
+
+    def __init__(self) -> None:
+        self._told_s = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        if time.monotonic() >= self._told_s + TOLD_S:
+            self._told_s = time.monotonic()
+            progress(text)
+
+
+def _error_of(findings: Findings) -> P2PTrainError | None:
+    if findings.difference is not None:
+        return _differs(findings.difference)
+    if findings.missing is not None:
+        return _incomplete(findings, findings.missing)
+    return None
+
+
+def _differs(difference: Difference) -> StoreError:
+    from p2ptrain.names import label
+
+    code, likely, do = _ADVICE[difference.kind]
+    place = "" if difference.height is None else f"entry {difference.height}, "
+    step = "" if difference.step is None else f"outer step {difference.step}, "
+    signers = ", ".join(label(peer) for peer in difference.signed_by) or "nobody that can be read"
+    return StoreError(
+        f"{place}{step}{_KINDS[difference.kind]}: {difference.what}",
+        code=code,
+        evidence=[f"signed by {signers}", *([difference.digest] if difference.digest else [])],
+        likely=likely,
+        do=do,
+    )
+
+
+_KINDS = {
+    "entry": "the entry or its certificate does not verify",
+    "update": "its update is not what was certified",
+    "snapshot": "the snapshot held here is not what was certified",
+    "state": "the certified snapshot is not what the updates lead to",
+}
+_FETCHED_AGAIN = "p2ptrain store check --repair, or start the node: it is fetched from peers again"
+_ADVICE = {
+    "entry": (
+        "LEDGER-BROKEN",
+        "the file is damaged or was altered, or it belongs to another run",
+        "move ledger.log away: the node fetches the ledger again from its peers",
+    ),
+    "update": ("CKPT-HASH", "the disk under the store has a fault", _FETCHED_AGAIN),
+    "snapshot": ("CKPT-HASH", "the disk under the store has a fault", _FETCHED_AGAIN),
+    "state": (
+        "AUDIT-DIFFERS",
+        "a majority of the voters computed something else than the run's rules say, or this "
+        "machine's arithmetic is faulty",
+        "verify on another machine; if it finds the same, show it to the run's organiser",
+    ),
+}
+
+
+def _incomplete(findings: Findings, missing: Missing) -> TryLater:
+    done = (
+        "nothing could be replayed"
+        if findings.begun is None
+        else f"outer steps {findings.begun} to {findings.reached} are good"
+    )
+    return TryLater(
+        f"{done}; the {missing.kind} of outer step {missing.step} is not held here",
+        code="AUDIT-PARTIAL",
+        evidence=[missing.digest],
+        likely="this home keeps only what the run needs, or is still fetching it",
+        do="p2ptrain ckpt fetch, or verify in the home of a node with --keep-snapshots all",
+    )
+
+
+def _words(findings: Findings) -> str:
+    compared = len(findings.compared)
+    return (
+        f"the run {findings.name!r} verifies: {findings.entries} entries, {findings.updates} "
+        f"updates from outer step {findings.begun} to {findings.reached}, {compared} certified "
+        f"snapshots are what they lead to"
+    )

@@ -1,0 +1,123 @@
+"""A store read from outside: nothing is locked and nothing is changed, not even what is damaged.
+
+For whoever looks into a home whose node may be running, such as an audit. A chunk that its node
+removes meanwhile is missing, and no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
+from p2ptrain.ids import Digest, is_digest
+from p2ptrain.store.blob import (
+    CHUNK_BYTES_MAX,
+    BlobManifest,
+    digest_of,
+    looks_like_manifest,
+    read_across,
+)
+from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
+
+_START_BYTES = 32
+
+
+class StoreReader:
+    """The chunks and blobs under the directory `root`, as `Store` reads them."""
+
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+        self.root = root
+        self._disk = disk or LocalDisk()
+
+    def listed(self) -> Iterator[tuple[Digest, int]]:
+        """All chunks and their lengths, in order. Raises StoreError."""
+        objects = self.root / "objects"
+        with disk_errors("listing the store", self.root):
+            if self._disk.size(objects) is None:
+                return
+            for fan in self._disk.names(objects):
+                for name in self._disk.names(objects / fan):
+                    size = self._disk.size(objects / fan / name)
+                    if is_digest(fan + name) and size is not None:
+                        yield Digest(fan + name), size
+
+    def has_chunk(self, digest: Digest) -> bool:
+        with disk_errors("looking for a chunk", self.root):
+            return self._disk.size(self._path(digest)) is not None
+
+    def get_chunk(self, digest: Digest) -> bytes:
+        """The bytes, checked. Raises ChunkMissing, ChunkCorrupt."""
+        data = self.unchecked(digest, CHUNK_BYTES_MAX + 1)
+        if data is None:
+            raise ChunkMissing(f"chunk {digest} is not in the store")
+        if digest_of(data) != digest:
+            raise _corrupt(digest)
+        return data
+
+    def unchecked(self, digest: Digest, size: int) -> bytes | None:
+        """The first `size` bytes of a chunk, whatever they are; None if it is not held."""
+        with disk_errors(f"reading chunk {digest[:12]}…", self.root):
+            try:
+                return self._disk.read(self._path(digest), 0, size)
+            except FileNotFoundError:
+                return None
+
+    def manifest(self, digest: Digest) -> BlobManifest:
+        """Raises ChunkMissing, ChunkCorrupt, ManifestInvalid."""
+        return BlobManifest.from_wire(self.get_chunk(digest))
+
+    def manifest_if_any(self, digest: Digest) -> BlobManifest | None:
+        """What a chunk describes if it is sound and describes a blob; None if not."""
+        start = self.unchecked(digest, _START_BYTES)
+        if start is None or not looks_like_manifest(start):
+            return None
+        try:
+            return self.manifest(digest)
+        except (ChunkMissing, ChunkCorrupt, ManifestInvalid):
+            return None
+
+    def missing_chunks(self, digest: Digest) -> list[Digest]:
+        """The chunks that the blob lacks, each once, in order. Raises as `manifest` does."""
+        chunks = dict.fromkeys(self.manifest(digest).chunks)
+        return [chunk for chunk in chunks if not self.has_chunk(chunk)]
+
+    def holds_blob(self, digest: Digest) -> bool:
+        """Whether the blob is here whole. Its bytes are hashed only when they are read."""
+        try:
+            return not self.missing_chunks(digest)
+        except (ChunkMissing, ChunkCorrupt):
+            return False
+
+    def read_blob(self, digest: Digest) -> bytes:
+        """The whole blob in memory, every chunk checked."""
+        data = bytearray(self.manifest(digest).size)
+        self.read_blob_into(digest, memoryview(data))
+        return bytes(data)
+
+    def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
+        """Fill `views`, one after the other, with the blob; together they have its exact size.
+
+        Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
+        """
+        manifest = self.manifest(digest)
+        read_across(manifest, views, self._read_into)
+        return manifest
+
+    def _read_into(self, digest: Digest, view: memoryview) -> None:
+        data = self.get_chunk(digest)
+        if len(data) != len(view):
+            raise ManifestInvalid(f"chunk {digest[:12]}… has {len(data)} bytes, not {len(view)}")
+        view[:] = data
+
+    def _path(self, digest: Digest) -> Path:
+        assert is_digest(digest)
+        return self.root / "objects" / digest[0] / digest[1:]
+
+
+def _corrupt(digest: Digest) -> ChunkCorrupt:
+    return ChunkCorrupt(
+        f"chunk {digest} does not match its digest any more",
+        likely="the disk under the store has a fault, or somebody wrote into it",
+        do="p2ptrain store check --repair with the node stopped; a running node does it by itself",
+    )

@@ -1,0 +1,99 @@
+"""A run's history in a home, made without a network: real entries, updates and snapshots.
+
+Its only founder signs every entry with its key, each outer step's update is drawn at random and
+applied with the real kernel, and snapshots are certified by the commit after them. For whoever
+reads homes: audits, retention, benches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.state import LedgerState, apply, genesis
+from p2ptrain.ledger.values import (
+    Certificate,
+    Certified,
+    Commit,
+    Entry,
+    Participant,
+    Roster,
+    SnapshotRef,
+    Value,
+    vote_message,
+)
+from p2ptrain.node.chain import rules_of
+from p2ptrain.node.chain_file import entry_bytes
+from p2ptrain.node.home import Home
+from p2ptrain.node.update_format import KIND, UpdateFormat
+from p2ptrain.run import Run
+from p2ptrain.state import OuterState, snapshot_meta
+from p2ptrain.store import Head, RecordLog, Store
+from p2ptrain.testing.ledgers import sealing
+from p2ptrain.trainer.shapes import layout_of
+
+
+@dataclass(slots=True)
+class History:
+    """What a home was given. `updates` are by outer step, `snapshots` by the step they precede."""
+
+    run: Run
+    chain: list[Certified] = field(default_factory=list)
+    updates: dict[int, Digest] = field(default_factory=dict)
+    snapshots: dict[int, Digest] = field(default_factory=dict)
+    state: Digest | None = None
+
+
+def make_history(home: Home, run: Run, steps: int) -> History:
+    """`steps` outer steps of `run` in `home`, whose identity must be its only founder's."""
+    history, me = History(run), load_or_create(home.identity)
+    manifest, rules = run.manifest, rules_of(run)
+    state, outer = genesis(rules), OuterState(layout_of(manifest.model).numel)
+    pending: SnapshotRef | None = None
+    form = UpdateFormat(run.id, outer.numel, manifest.codec)
+    with Store(home.store, chunk_bytes=manifest.policy.chunk_bytes) as store:
+        outer.load_snapshot(store, manifest.genesis)
+        for step in range(steps):
+            payload = _update(form, step)
+            history.updates[step] = store.put_blob(KIND, [payload], form.meta(step))
+            commit = Commit(step, 0, history.updates[step], pending, None if not pending else _ANY)
+            for value in (_opening(state, me), commit):
+                history.chain.append(_certified(run, state, value, me))
+                state = apply(rules, state, history.chain[-1].entry)
+            outer.apply(payload, manifest.outer.lr, manifest.outer.momentum, form.codec)
+            pending = None
+            if (step + 1) % manifest.policy.snapshot_every == 0:
+                meta = snapshot_meta(run.id, step + 1, manifest.layout)
+                pending = SnapshotRef(step + 1, outer.write_snapshot(store, meta))
+                history.snapshots[step + 1] = pending.digest
+                head = Head(run.id, state.height, state.head, step + 1, pending.digest, step + 1)
+                store.put_head(head)
+    history.state = outer.digest()
+    outer.close()
+    RecordLog(home.ledger).rewrite(map(entry_bytes, history.chain))
+    return history
+
+
+_ANY = Digest("0" * 64)
+
+
+def _update(form: UpdateFormat, step: int) -> bytes:
+    vector = np.random.default_rng(step).standard_normal(form.numel, dtype=np.float32)
+    payload = bytearray(form.payload_bytes)
+    form.codec.quantise(vector * np.float32(0.01), payload)
+    return bytes(payload)
+
+
+def _opening(state: LedgerState, me: Identity) -> Roster:
+    blocks = len(state.leases[me.peer])
+    took_part = (Participant(me.peer, blocks, blocks),)
+    return Roster(state.step, state.attempt, state.voters, (), took_part)
+
+
+def _certified(run: Run, state: LedgerState, value: Value, me: Identity) -> Certified:
+    entry = Entry(state.height + 1, state.head, sealing(state, value))
+    vote = me.sign(vote_message(run.id, entry.height, 0, entry.digest))
+    return Certified(entry, Certificate(entry.height, 0, entry.digest, ((me.peer, vote),)))
