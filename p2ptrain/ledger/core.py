@@ -19,6 +19,7 @@ from p2ptrain.ledger import accept, propose
 from p2ptrain.ledger.acceptor import Acceptor, recall
 from p2ptrain.ledger.account import Account
 from p2ptrain.ledger.accuser import Accuser
+from p2ptrain.ledger.arranging import Arrange, arranged, as_they_come
 from p2ptrain.ledger.base import Base
 from p2ptrain.ledger.branching import BranchMessage
 from p2ptrain.ledger.catchup import Catchup
@@ -77,6 +78,7 @@ class Ledger(Account):
         records: Sequence[bytes] = (),
         now: float = 0.0,
         base: Base | None = None,
+        arrange: Arrange = as_they_come,
     ) -> None:
         """`chain` and `records` are what this node's own disk holds, exactly as it wrote them.
 
@@ -89,6 +91,7 @@ class Ledger(Account):
         self.view = View(me)
         self._sign = sign
         self._verify = verify
+        self._arrange = arrange
         self._silent = False
         self._accuser = Accuser(rules, me, verify, self.view, self.state)
         self._catchup = Catchup()
@@ -339,7 +342,11 @@ class Ledger(Account):
             wish, self._tally = propose.reconsider(self.rules, self.state, self.view, now)
             self._wanted = wish
             self._look_again_at = wish.look_again_at
-        return Counsel(wish.value, self._judge(now), self._holders, self.view.down)
+        judge = self._judge(now)
+        return Counsel(wish.value, self._complete, judge, self._holders, self.view.down)
+
+    def _complete(self, wish: Value) -> Value:
+        return arranged(wish, self._arrange)
 
     def _judge(self, now: float) -> Judge:
         def judge(value: Value, forced: bool, doubtful: bool) -> accept.Verdict:
@@ -384,15 +391,6 @@ class Ledger(Account):
 
     def _next_instance(self) -> Instance:
         line, height = self.state.line, self.state.height + 1
-        electorate = Electorate(
-            self.rules,
-            line,
-            height,
-            self.state.head,
-            self.state.voters,
-            self.me,
-            self._sign,
-            self._verify,
-            self._silent,
-        )
+        chain = (self.rules, line, height, self.state.head, self.state.voters)
+        electorate = Electorate(*chain, self.me, self._sign, self._verify, self._silent)
         return Instance(electorate, self._acceptors.pop((line, height), Acceptor(line, height)))

@@ -55,9 +55,13 @@ Judge = Callable[[Value, bool, bool], Verdict]
 
 @dataclass(frozen=True, slots=True)
 class Counsel:
-    """What the instance is told at each step: wishes, judgement, and who seems to be down."""
+    """What the instance is told at each step: wishes, judgement, and who seems to be down.
+
+    `complete` is asked about a wish only when it is proposed: it may take long.
+    """
 
     wish: Value | None
+    complete: Callable[[Value], Value]
     judge: Judge
     holders: Callable[[Digest, PeerId], tuple[PeerId, ...]]
     down: AbstractSet[PeerId]
@@ -328,7 +332,8 @@ class Instance:
     def _entry(self, counsel: Counsel) -> Entry | None:
         if counsel.wish is None:
             return None
-        return Entry(self.electorate.height, self.electorate.parent, counsel.wish)
+        value = counsel.complete(counsel.wish)
+        return Entry(self.electorate.height, self.electorate.parent, value)
 
     def _propose(self, proposal: Propose, counsel: Counsel, now: float) -> list[Effect]:
         """Accept it here, durably, and only then ask others to (SPEC.md R4)."""

@@ -21,6 +21,7 @@ from p2ptrain.ledger.canonical import (
 from p2ptrain.ledger.messages import Accepted
 from p2ptrain.ledger.values import (
     MEMBERS_MAX,
+    SCHEDULES,
     Branch,
     Certificate,
     Certified,
@@ -29,6 +30,7 @@ from p2ptrain.ledger.values import (
     Heal,
     Participant,
     Roster,
+    Schedule,
     Skip,
     SnapshotRef,
     Value,
@@ -86,7 +88,9 @@ def accepted_from_plain(plain: object) -> Accepted:
     return Accepted(read_int(number, "round"), entry_from_plain(entry), signed)
 
 
-_ROSTER_FIELDS = frozenset({"kind", "step", "attempt", "voters", "learners", "participants"})
+_ROSTER_FIELDS = frozenset(
+    {"kind", "step", "attempt", "voters", "learners", "participants", "schedule"}
+)
 _COMMIT_FIELDS = frozenset({"kind", "step", "attempt", "update", "snapshot", "state"})
 
 
@@ -99,7 +103,15 @@ def _roster_from_plain(plain: object) -> Roster:
         numbers = read_int(tokens, "tokens"), read_int(blocks, "blocks")
         participants.append(_participant(read_peer(peer, "participant"), *numbers))
     voters, learners = _peers(fields["voters"], "voters"), _peers(fields["learners"], "learners")
-    return _built(lambda: Roster(step, attempt, voters, learners, tuple(participants)))
+    schedule = _schedule(fields["schedule"])
+    return _built(lambda: Roster(step, attempt, voters, learners, tuple(participants), schedule))
+
+
+def _schedule(value: object) -> Schedule:
+    for known in SCHEDULES:
+        if value == known:
+            return known
+    raise RemoteProtocolError(f"a schedule is one of {', '.join(SCHEDULES)}")
 
 
 def _branch_from_plain(plain: object) -> Branch:

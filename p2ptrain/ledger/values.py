@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Literal, get_args
 
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.ledger.canonical import (
@@ -19,6 +20,10 @@ from p2ptrain.ledger.canonical import (
 
 LineId = RunId | Digest
 """What votes are about: the run, or the Branch entry that a branch of it began with."""
+
+Schedule = Literal["ring", "direct", "grid"]
+"""Which way sums and means travel in a reduce; what each does is no matter of the ledger."""
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 MEMBERS_MAX = 1024
 """A roster of so many peers, and its certificate, still fit one message (1 MiB)."""
@@ -42,8 +47,9 @@ class Participant:
 class Roster:
     """Who belongs, and who averages now.
 
-    `voters` are ranked. `participants` stand in ring order; without any, the roster only changes
-    membership, otherwise it opens reduce (step, attempt). `peers` are the participants' names.
+    `voters` are ranked. `participants` stand in the order in which they average, by `schedule`;
+    without any, the roster only changes membership, otherwise it opens reduce (step, attempt).
+    `peers` are the participants' names.
     """
 
     step: int
@@ -51,6 +57,7 @@ class Roster:
     voters: tuple[PeerId, ...]
     learners: tuple[PeerId, ...]
     participants: tuple[Participant, ...] = ()
+    schedule: Schedule = "ring"
     peers: tuple[PeerId, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +70,8 @@ class Roster:
         averaging = set(self.peers)
         _check(len(averaging) == len(self.participants), "a participant is named once")
         _check(averaging <= members, "participants are members")
+        _check(self.schedule in SCHEDULES, "a schedule is one of those that there are")
+        _check(bool(averaging) or self.schedule == "ring", "nobody averages by another schedule")
 
     @property
     def members(self) -> tuple[PeerId, ...]:
@@ -77,6 +86,7 @@ class Roster:
             "voters": list(self.voters),
             "learners": list(self.learners),
             "participants": participants,
+            "schedule": self.schedule,
         }
 
 

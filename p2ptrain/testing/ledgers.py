@@ -8,10 +8,11 @@ entries without any protocol. The signatures are cheap and the same as in the si
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.arranging import Arrange, as_they_come
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.effects import (
     Announce,
@@ -35,6 +36,7 @@ from p2ptrain.ledger.values import (
     Certified,
     Commit,
     Entry,
+    Schedule,
     Value,
     vote_message,
 )
@@ -151,6 +153,7 @@ class Group:
     mail: list[Letter] = field(default_factory=list)
     notes: list[tuple[PeerId, str]] = field(default_factory=list)
     fetches: list[tuple[PeerId, FetchUpdate]] = field(default_factory=list)
+    arrange: Arrange = as_they_come
 
     def __post_init__(self) -> None:
         self.names = self.names or self.rules.founders
@@ -162,10 +165,12 @@ class Group:
         """A process starts, or starts again, from its disk."""
         me = PeerId(name)
         disk = self.disks.setdefault(me, Disk())
-        self.ledgers[me] = Ledger(
-            self.rules, me, signer(me), verify, disk.chain, disk.records, self.now, disk.base
-        )
+        kept = (disk.chain, disk.records, self.now, disk.base)
+        self.ledgers[me] = Ledger(self.rules, me, signer(me), verify, *kept, self._arrange)
         return self.ledgers[me]
+
+    def _arrange(self, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
+        return self.arrange(peers)
 
     def prune(self, name: PeerId | str, height: int) -> None:
         """Its chain begins at the entry at `height` from now on, which certifies a snapshot."""

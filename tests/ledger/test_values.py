@@ -29,6 +29,7 @@ from p2ptrain.ledger.values import (
 from p2ptrain.testing.ledgers import certify, digest, peers, small_rules
 
 A, B, C = peers("a b c")
+PART = (Participant(A, 1, 1),)
 
 ILL_FORMED: dict[str, Callable[[], object]] = {
     "participant without tokens": lambda: Participant(A, 0, 1),
@@ -38,6 +39,8 @@ ILL_FORMED: dict[str, Callable[[], object]] = {
     "voter who is a learner": lambda: Roster(0, 0, (A,), (A,)),
     "participant who is no member": lambda: Roster(0, 0, (A,), (), (Participant(B, 1, 1),)),
     "participant named twice": lambda: Roster(0, 0, (A,), (), (Participant(A, 1, 1),) * 2),
+    "roster of an unknown schedule": lambda: Roster(0, 0, (A,), (), PART, "star"),  # type: ignore[arg-type]
+    "roster of a schedule for nobody": lambda: Roster(0, 0, (A,), (), (), "direct"),
     "roster of a negative step": lambda: Roster(-1, 0, (A,), ()),
     "commit without a digest": lambda: Commit(0, 0, Digest("update")),
     "commit of a negative attempt": lambda: Commit(0, -1, digest("u")),
@@ -67,6 +70,7 @@ def test_an_ill_formed_value_cannot_be_made(name: str) -> None:
 VALUES: tuple[Value, ...] = (
     Roster(1, 0, (A, B), (C,)),
     Roster(1, 2, (A,), (C,), (Participant(C, 5, 1), Participant(A, 7, 2))),
+    Roster(1, 2, (A,), (C,), (Participant(C, 5, 1), Participant(A, 7, 2)), "direct"),
     Commit(3, 1, digest("u")),
     Commit(3, 1, digest("u"), SnapshotRef(2, digest("s")), digest("a state")),
     Skip(4),

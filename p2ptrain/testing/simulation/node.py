@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from random import Random
 from typing import Protocol
 
 from p2ptrain.ids import Digest, PeerId
@@ -36,7 +38,7 @@ from p2ptrain.ledger.events import (
 from p2ptrain.ledger.messages import EntriesRequest, Message
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
-from p2ptrain.ledger.values import Certified, Roster
+from p2ptrain.ledger.values import SCHEDULES, Certified, Roster, Schedule
 from p2ptrain.testing.simulation.clock import Action, NodeClock
 from p2ptrain.testing.simulation.disk import Disk, signer, theta_after, verify
 from p2ptrain.testing.simulation.heartbeat import Heartbeat
@@ -88,6 +90,7 @@ class SimNode:
         self.waiting: list[Action] | None = None
         self._world = world
         self._rules = rules
+        self._dice = Random(f"{rules.run}/{me}")
 
     def boot(self) -> None:
         """A new process on the same disk; `begin` is the first thing that it does."""
@@ -96,9 +99,8 @@ class SimNode:
         self.waiting = None
         self.incarnation += 1
         disk, sign = self.disk, signer(self.me)
-        self.ledger = Ledger(
-            self._rules, self.me, sign, verify, disk.chain, disk.records, now, disk.base
-        )
+        kept = (disk.chain, disk.records, now, disk.base)
+        self.ledger = Ledger(self._rules, self.me, sign, verify, *kept, self._arrange)
         self.detector = Detector(HEARTBEAT_S)
         self.trainer = Trainer(self._rules, self.me, trains=self.trains)
         self.theta = Digest(self._rules.run)
@@ -113,6 +115,12 @@ class SimNode:
         self._look_at = now
         for peer in self._world.others(self.me):
             self.detector.watch(peer, now)
+
+    def _arrange(self, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
+        """Whatever is proposed, and proposed again: nothing may depend on it."""
+        order = list(peers)
+        self._dice.shuffle(order)
+        return self._dice.choice(SCHEDULES), order
 
     @property
     def is_running(self) -> bool:

@@ -76,7 +76,8 @@ def spelled_value(value: Value) -> str:
     match value:
         case Roster():
             part = " ".join(value.peers) or "nobody"
-            return f"roster {value.step}.{value.attempt} of {len(value.members)}, averaging: {part}"
+            which = f"roster {value.step}.{value.attempt} of {len(value.members)}"
+            return f"{which}, averaging by {value.schedule}: {part}"
         case Commit():
             return f"commit {value.step}.{value.attempt} {value.update[:6]}"
         case _:

@@ -27,6 +27,7 @@ from p2ptrain.ledger.events import (
     ReduceFailed,
     SnapshotTaken,
 )
+from p2ptrain.ledger.values import SCHEDULES
 from p2ptrain.testing.ledgers import Group, Letter, digest, peers, small_rules
 from p2ptrain.testing.transcripts.fault import StoryFault
 from p2ptrain.testing.transcripts.forging import forged, tampered
@@ -219,6 +220,17 @@ class Story:
         for name in line.at or tuple(self.group.ledgers):
             self.group.tell(name, Allowed(frozenset(peers(" ".join(line.words)))))
 
+    def arrange(self, line: Line) -> None:
+        """arrange direct c a b: whoever proposes would have those of them that are ready average by
+        this schedule, in this order
+        """
+        schedule, *names = line.words
+        by = next((each for each in SCHEDULES if each == schedule), None)
+        if by is None:
+            raise StoryFault(f"there is no schedule {schedule!r}")
+        order = peers(" ".join(names))
+        self.group.arrange = lambda those: (by, [peer for peer in order if peer in those])
+
     def heartbeat(self, line: Line) -> None:
         """heartbeat a: everybody hears how long its chain is, and on which line"""
         self._report_each(line, self._heard)
@@ -327,6 +339,6 @@ STORY_WORDS: dict[str, Callable[[Story, Line], None]] = {
     name: getattr(Story, name)
     for name in """
 members crash prune restart wipe namesake partition heal ready done holds fail snapshot down up join
-leave allow heartbeat deliver drop tick tamper forge expect
+leave allow arrange heartbeat deliver drop tick tamper forge expect
 """.split()
 }

@@ -189,5 +189,6 @@ def _names(names: Iterable[str]) -> str:
 def _roster(roster: Roster) -> str:
     learners = f" learners {_names(roster.learners)}" if roster.learners else ""
     averaging = _names(f"{each.peer}:{each.tokens}" for each in roster.participants)
-    opens = f" averaging {averaging}" if averaging else ""
+    by = "" if roster.schedule == "ring" else f" by {roster.schedule}"
+    opens = f" averaging{by} {averaging}" if averaging else ""
     return f"roster {roster.step}.{roster.attempt} voters {_names(roster.voters)}{learners}{opens}"

@@ -1,0 +1,71 @@
+"""The proposer arranges the participants; everybody else takes what the roster says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.arranging import arranged, as_they_come
+from p2ptrain.ledger.reading import value_from_plain
+from p2ptrain.ledger.values import SCHEDULES, Commit, Participant, Roster, Schedule
+from p2ptrain.ring.schedules import SCHEDULES as RUN_BY_THE_RING
+from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
+
+A, B, C = peers("a b c")
+OPENING = Roster(0, 0, (A, B), (C,), (Participant(A, 1, 1), Participant(C, 3, 2)))
+
+
+def backwards(those: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
+    return "grid", those[::-1]
+
+
+def test_the_participants_keep_their_weights_in_whatever_order_they_stand() -> None:
+    turned = (Participant(C, 3, 2), Participant(A, 1, 1))
+    assert arranged(OPENING, backwards) == Roster(0, 0, (A, B), (C,), turned, "grid")
+    assert arranged(OPENING, as_they_come) == OPENING
+
+
+@pytest.mark.parametrize("value", [Roster(0, 0, (A, B), (C,)), Commit(0, 0, digest("u"))])
+def test_there_is_nothing_to_arrange_where_nobody_averages(value: Roster | Commit) -> None:
+    assert arranged(value, backwards) == value
+
+
+@pytest.mark.parametrize("order", [(A,), (A, C, A), (A, A)])
+def test_arranging_adds_nobody_and_drops_nobody(order: tuple[PeerId, ...]) -> None:
+    with pytest.raises((AssertionError, ValueError)):
+        arranged(OPENING, lambda those: ("ring", order))
+
+
+def test_only_the_proposer_arranges_and_only_when_it_proposes() -> None:
+    asked: list[Sequence[PeerId]] = []
+
+    def remembered(those: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
+        asked.append(those)
+        return "direct", (B, C, A)
+
+    some = Group(small_rules(), arrange=remembered)
+    some.ready("a b c")
+    some.deliver()
+    rosters = {some[name].state.roster for name in "abc"}
+    parts = tuple(Participant(peer, 200, 2) for peer in (B, C, A))
+    assert rosters == {Roster(0, 0, (A, B, C), (), parts, "direct")}
+    assert asked == [(A, B, C)]
+
+
+@pytest.mark.parametrize("schedule", ["star", "", "Ring", 0, None, ["ring"]])
+def test_a_roster_of_an_unknown_schedule_is_not_read(schedule: object) -> None:
+    with pytest.raises(RemoteProtocolError, match="a schedule is one of ring, direct, grid"):
+        value_from_plain(OPENING.plain() | {"schedule": schedule})
+
+
+def test_a_roster_without_a_schedule_is_not_read() -> None:
+    plain = {key: part for key, part in OPENING.plain().items() if key != "schedule"}
+    with pytest.raises(RemoteProtocolError):
+        value_from_plain(plain)
+
+
+def test_whatever_a_roster_may_say_the_ring_can_run() -> None:
+    assert SCHEDULES == RUN_BY_THE_RING
