@@ -1,8 +1,8 @@
 """The ledger of one node: events in, effects out. The same class runs in nodes and in the
 simulator.
 
-It joins the parts: what is agreed (`state`), what was heard (`view`), what to want and what to
-accept (`propose`, `accept`), one height's consensus (`instance`), and catching up (`catchup`). No
+It joins the parts: what is agreed (`state`), what was heard (`view`), what to want and to accept
+(`counsel`), one height's consensus (`instance`), and catching up (`catchup`). No
 sockets, no disk, no clock: `now` comes with every call and never goes back.
 
     effects = ledger.handle(event, now)     # carry out in this order, see `effects`
@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger import accept, propose
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.acceptor import Acceptor, recall
 from p2ptrain.ledger.account import Account
 from p2ptrain.ledger.accuser import Accuser
-from p2ptrain.ledger.arranging import Arrange, arranged, as_they_come
+from p2ptrain.ledger.arranging import Arrange, as_they_come
 from p2ptrain.ledger.base import Base
 from p2ptrain.ledger.branching import BranchMessage
 from p2ptrain.ledger.catchup import Catchup
+from p2ptrain.ledger.counsel import Counsel
 from p2ptrain.ledger.effects import (
     Announce,
     AskEntries,
@@ -36,8 +36,7 @@ from p2ptrain.ledger.effects import (
 from p2ptrain.ledger.electorate import Electorate, Sign
 from p2ptrain.ledger.events import Accused, Event, Heard, NotAlone, Ready, Received
 from p2ptrain.ledger.evidence import Statement
-from p2ptrain.ledger.gathering import Wish
-from p2ptrain.ledger.instance import Counsel, Instance, Judge
+from p2ptrain.ledger.instance import Instance
 from p2ptrain.ledger.kept import Kept
 from p2ptrain.ledger.leading import LETTERS_MAX
 from p2ptrain.ledger.messages import (
@@ -58,8 +57,7 @@ from p2ptrain.ledger.pace import earliest
 from p2ptrain.ledger.parting import Parting
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, apply
-from p2ptrain.ledger.tally import Tally
-from p2ptrain.ledger.values import Branch, Certified, Value
+from p2ptrain.ledger.values import Branch, Certified
 from p2ptrain.ledger.verify import Verify, check_certified
 from p2ptrain.ledger.view import View
 from p2ptrain.ledger.witness import statements_of
@@ -104,9 +102,8 @@ class Ledger(Account):
             self._append(certified, apply(rules, self.state, certified.entry), now)
         self._acceptors = recall(records, decided=self.state.decided)
         self._ahead: dict[PeerId, Message] = {}
-        self._look_again_at: float | None = now
-        self._wanted: Wish | None = None
-        self._tally: Tally | None = None
+        self._wanted: Counsel | None = None
+        self._due: float | None = now
         self._instance = self._next_instance()
 
     # ── for the node ─────────────────────────────────────────────────────────────────────────────
@@ -120,12 +117,13 @@ class Ledger(Account):
         if self._parting is not None:
             event, moved = self._parting.sift(event, self.state)
             if moved:
-                self._wanted = self._tally = None
+                self._wanted = None
         match event:
             case Received(sender, message):
                 effects = self._receive(sender, message, now)
             case Heard(peer, height):
                 self._catchup.heard(peer, height, self.state.height, now)
+                self._due = earliest(self._due, self._catchup.ask_at)
                 news = False
             case Accused(evidence):
                 effects = self._weigh(self._accuser.accuse(evidence))
@@ -133,26 +131,31 @@ class Ledger(Account):
                 effects = self._stop_voting(what)
             case _:
                 news = self._note(event, now)
-        if news or moved or self._is_time(now):
+        if news or moved or (self._due is not None and now >= self._due):
             effects += self._advance(now)
+            self._due = self._next_due()
         return effects
 
     def next_deadline(self) -> float | None:
         """When to call `handle(Tick(), now)` if nothing else happens before."""
-        if self._over:
+        return self._due
+
+    def _next_due(self) -> float | None:
+        if self._over or self._wanted is None:
             return None
+        look_at = self._wanted.wish.look_again_at
         part_at = None if self._parting is None else self._parting.wake_at
-        look_at = self._look_again_at
         return earliest(self._instance.next_deadline(), look_at, self._catchup.ask_at, part_at)
 
     def _note(self, event: Event, now: float) -> bool:
-        """Take a report in; what is wanted is worked out anew unless the report cannot matter."""
+        """Take a report in. False if nothing can follow from it now."""
         if isinstance(event, Ready) and self.state.is_member(event.peer):
             self.view.note_lag(event, now)
         if not self.view.note(event):
             return False
-        if self._tally is None or not self._tally.absorbs(event):
-            self._wanted = self._tally = None
+        if self._wanted is not None and self._wanted.absorbs(event):
+            return self._instance.is_due(self._wanted)
+        self._wanted = None
         return True
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────
@@ -275,7 +278,7 @@ class Ledger(Account):
     def _weigh(self, accusations: list[Effect]) -> list[Effect]:
         """Who is accused is no longer wanted as a member."""
         if accusations:
-            self._wanted = self._tally = None
+            self._wanted = None
         return accusations
 
     def _hear_myself(self, height: int, statement: Statement, *, genuine: bool) -> list[Effect]:
@@ -326,7 +329,7 @@ class Ledger(Account):
             before = self.view.outranked_by
             follows = self._parting.step(self.state, now, silent=self._silent)
             if self.view.outranked_by != before:
-                self._wanted = self._tally = None
+                self._wanted = None
             self._over = any(isinstance(effect, Rejoin) for effect in follows.effects)
             branch = follows.certified
             if branch is None:
@@ -336,35 +339,13 @@ class Ledger(Account):
         return effects
 
     def _counsel(self, now: float) -> Counsel:
-        wish = self._wanted
-        again_at = self._look_again_at
-        if wish is None or (again_at is not None and now >= again_at):
-            wish, self._tally = propose.reconsider(self.rules, self.state, self.view, now)
-            self._wanted = wish
-            self._look_again_at = wish.look_again_at
-        judge = self._judge(now)
-        return Counsel(wish.value, self._complete, judge, self._holders, self.view.down)
-
-    def _complete(self, wish: Value) -> Value:
-        return arranged(wish, self._arrange)
-
-    def _judge(self, now: float) -> Judge:
-        def judge(value: Value, forced: bool, doubtful: bool) -> accept.Verdict:
-            known = (self.rules, self.state, self.view, value, now)
-            return accept.may_accept(*known, forced=forced, doubtful=doubtful)
-
-        return judge
-
-    def _holders(self, update: Digest, proposer: PeerId) -> tuple[PeerId, ...]:
-        return accept.holders_of(self.state, self.view, update, proposer)
+        if self._wanted is None or not self._wanted.holds(now):
+            self._wanted = Counsel.of(self.rules, self.state, self.view, self._arrange, now)
+        return self._wanted
 
     def _ask(self, now: float) -> list[Effect]:
         peer = self._catchup.whom_to_ask(self.state.height, self.view.down, now)
         return [] if peer is None else [AskEntries(peer, self.state.height + 1)]
-
-    def _is_time(self, now: float) -> bool:
-        deadline = self.next_deadline()
-        return deadline is not None and now >= deadline
 
     # ── the next height ──────────────────────────────────────────────────────────────────────────
 
@@ -374,7 +355,7 @@ class Ledger(Account):
             self._acceptors[acceptor.line, acceptor.height] = acceptor
         self._append(certified, state, now)
         self.view.entered(before, state)
-        self._wanted = self._tally = None
+        self._wanted = None
         self._instance = self._next_instance()
         effects: list[Effect] = [Decided(certified)]
         waiting, self._ahead = self._ahead, {}

@@ -69,6 +69,7 @@ class Detector:
         self.interval_s = interval_s
         self._yellow_after = yellow_after
         self._red_after = red_after
+        self._stop_s = yellow_after * interval_s
         self._records: dict[PeerId, _Record] = {}
         self._looked_at: float | None = None
 
@@ -83,7 +84,9 @@ class Detector:
     def heard(self, peer: PeerId, now: float) -> None:
         """A heartbeat (or any authenticated word) of `peer` arrived."""
         self._give_lost_time(now)
-        record = self._records.setdefault(peer, _Record(now, Colour.GREEN, self.interval_s))
+        record = self._records.get(peer)
+        if record is None:
+            record = self._records[peer] = _Record(now, Colour.GREEN, self.interval_s)
         if record.hinted_at is not None:
             if now < record.hinted_at + self.interval_s / 2:
                 return  # Gossip still echoes what the peer said before it was lost.
@@ -120,7 +123,7 @@ class Detector:
         """When to ask `changes` again: a colour may change then, or a stop of ours be noticed."""
         if self._looked_at is None or not self._records:
             return None
-        times = [self._looked_at + self._yellow_after * self.interval_s]
+        times = [self._looked_at + self._stop_s]
         for record in self._records.values():
             if record.shown is Colour.GREEN:
                 times.append(self._yellow_at(record))
@@ -147,9 +150,9 @@ class Detector:
         """If nobody called for longer than anything takes, this process stood still, not the
         others.
         """
-        if self._looked_at is not None:
-            lost = now - self._looked_at - self._yellow_after * self.interval_s
-            if lost > 0:
-                for record in self._records.values():
-                    record.last += lost
-        self._looked_at = now if self._looked_at is None else max(now, self._looked_at)
+        looked_at = self._looked_at
+        if looked_at is not None and now > looked_at + self._stop_s:
+            for record in self._records.values():
+                record.last += now - looked_at - self._stop_s
+        if looked_at is None or now > looked_at:
+            self._looked_at = now

@@ -11,15 +11,14 @@ collects). It does not know what entries mean: a Counsel says what to propose an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.accept import Answer, Verdict
 from p2ptrain.ledger.acceptor import Acceptor
+from p2ptrain.ledger.counsel import Counsel
 from p2ptrain.ledger.effects import Effect, FetchUpdate, Note, Persist, Send
 from p2ptrain.ledger.electorate import Electorate, forced_by
 from p2ptrain.ledger.leading import Leading
@@ -35,7 +34,7 @@ from p2ptrain.ledger.messages import (
     VoteMessage,
 )
 from p2ptrain.ledger.pace import Repeater, RoundTimer, earliest
-from p2ptrain.ledger.values import Certified, Entry, Value
+from p2ptrain.ledger.values import Certified, Entry
 
 ROUND_JUMP_MAX = 1 << 20
 """A peer that names an absurd round must not use the rounds up for everybody."""
@@ -46,25 +45,6 @@ DOUBTFUL_ROUNDS = 8
 voters who are up is doubted: by then enough proposers have had time to ask them all. Longer, and a
 voter that is up but promises nothing could hold the rest up for ever.
 """
-
-Judge = Callable[[Value, bool, bool], Verdict]
-"""judge(value, forced, doubtful): may this be accepted? `forced` if the promises leave no choice;
-`doubtful` if those that are not shown might.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Counsel:
-    """What the instance is told at each step: wishes, judgement, and who seems to be down.
-
-    `complete` is asked about a wish only when it is proposed: it may take long.
-    """
-
-    wish: Value | None
-    complete: Callable[[Value], Value]
-    judge: Judge
-    holders: Callable[[Digest, PeerId], tuple[PeerId, ...]]
-    down: AbstractSet[PeerId]
 
 
 class Stage(Enum):
@@ -202,7 +182,7 @@ class Instance:
         if not self.electorate.votes_here or self.outcome is not None:
             return []
         effects = self._consider_pending(counsel, now)
-        if self._is_due(counsel):
+        if self.is_due(counsel):
             self._follow_rounds(counsel.down, now)
             if self.electorate.proposer(self.round) == self.electorate.me:
                 effects += self._lead(counsel, now)
@@ -217,16 +197,17 @@ class Instance:
     def next_deadline(self) -> float | None:
         return earliest(self._timer.deadline, self._resend.due_at, self._fetch.due_at)
 
-    def _is_due(self, counsel: Counsel) -> bool:
+    def is_due(self, counsel: Counsel) -> bool:
+        """Whether there is anything to decide now: else `step` would do nothing."""
         begun = self.pending is not None or self.acceptor.accepted is not None
-        return begun or counsel.wish is not None
+        return begun or counsel.wish.value is not None
 
     def _consider_pending(self, counsel: Counsel, now: float) -> list[Effect]:
         proposal = self.pending
         if proposal is None:
             return []
         proposer = self.electorate.proposer(proposal.round)
-        verdict = self._judged(proposal.entry, proposal.promises, counsel)
+        verdict = self._judged(proposal.entry, proposal.promises, counsel, now)
         if verdict.answer is Answer.LATER:
             return self._wait(verdict, proposer, counsel, now)
         self.pending = None
@@ -318,7 +299,7 @@ class Instance:
 
     def _propose_something(self, counsel: Counsel, now: float) -> list[Effect]:
         def unusable(entry: Entry, promises: tuple[PromiseProof, ...]) -> bool:
-            return self._judged(entry, promises, counsel).answer is not Answer.YES
+            return self._judged(entry, promises, counsel, now).answer is not Answer.YES
 
         accepted = self.acceptor.accepted
         if self.round == 0 and accepted is not None:
@@ -330,17 +311,17 @@ class Instance:
         return self._propose(self.electorate.proposal(self.round, entry, promises), counsel, now)
 
     def _entry(self, counsel: Counsel) -> Entry | None:
-        if counsel.wish is None:
+        value = counsel.wish.value
+        if value is None:
             return None
-        value = counsel.complete(counsel.wish)
-        return Entry(self.electorate.height, self.electorate.parent, value)
+        return Entry(self.electorate.height, self.electorate.parent, counsel.complete(value))
 
     def _propose(self, proposal: Propose, counsel: Counsel, now: float) -> list[Effect]:
         """Accept it here, durably, and only then ask others to (SPEC.md R4)."""
         effects: list[Effect] = []
         mine = Accepted(proposal.round, proposal.entry, proposal.signature)
         if self.acceptor.accepted != mine:
-            verdict = self._judged(proposal.entry, proposal.promises, counsel)
+            verdict = self._judged(proposal.entry, proposal.promises, counsel, now)
             if verdict.answer is not Answer.YES:
                 return self._wait(verdict, self.electorate.me, counsel, now)
             effects.append(Persist(self.acceptor.accept(mine.round, mine.entry, mine.signature)))
@@ -352,7 +333,7 @@ class Instance:
         return [*effects, *self._leading.to_silent()]
 
     def _judged(
-        self, entry: Entry, promises: tuple[PromiseProof, ...], counsel: Counsel
+        self, entry: Entry, promises: tuple[PromiseProof, ...], counsel: Counsel, now: float
     ) -> Verdict:
         """May `entry` be accepted, proposed in this round with these promises?
 
@@ -364,4 +345,4 @@ class Instance:
         left_out = self.electorate.names - counsel.down - {proof.voter for proof in promises}
         early = self.round <= min(len(self.electorate.voters), DOUBTFUL_ROUNDS)
         doubtful = self.electorate.reached(free) or (early and bool(left_out))
-        return counsel.judge(entry.value, forced, doubtful)
+        return counsel.judge(entry.value, now, forced=forced, doubtful=doubtful)

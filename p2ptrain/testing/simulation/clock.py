@@ -17,7 +17,9 @@ class Clock:
         self._count = 0
 
     def after(self, delay_s: float, action: Action) -> None:
-        self.at(self.now + delay_s, action)
+        assert delay_s >= 0
+        self._count += 1
+        heapq.heappush(self._planned, (self.now + delay_s, self._count, action))
 
     def at(self, time: float, action: Action) -> None:
         self._count += 1
@@ -56,7 +58,7 @@ class NodeClock:
 
     def time_until(self, due: float) -> float:
         """How long the world has to wait until this clock shows `due`."""
-        left = due - self.now
+        left = due - self._world.now * self.rate - self._ahead_s
         if left <= 0:
             return 0.0
         return left if self.rate == 1.0 else left / self.rate + self.ROUNDING_S

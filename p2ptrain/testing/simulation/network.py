@@ -32,19 +32,18 @@ class Network:
 
     def send(self, sender: PeerId, receiver: PeerId, payload: Payload) -> None:
         self.messages += 1
-        if not self.connects(sender, receiver):
+        if self._cuts and not self.connects(sender, receiver):
             return
         profile, chance = self._profile, self._random.random
         if self.faulty and profile.loss and chance() < profile.loss:
             return
-        self._deliver_after(self._delay_s(), sender, receiver, payload)
+        arrive = partial(self._arrive, sender, receiver, payload)
+        self._clock.after(self._delay_s(), arrive)
         if self.faulty and profile.duplication and chance() < profile.duplication:
-            self._deliver_after(self._delay_s(), sender, receiver, payload)
+            self._clock.after(self._delay_s(), arrive)
 
     def connects(self, sender: PeerId, receiver: PeerId) -> bool:
         """Whether a message can go this way now."""
-        if not self._cuts:
-            return True
         return not any(sender in here and receiver in there for here, there in self._cuts)
 
     @property
@@ -70,11 +69,6 @@ class Network:
             delay_s += self._random.uniform(0, profile.delay_spike_s)
         return delay_s
 
-    def _deliver_after(
-        self, delay_s: float, sender: PeerId, receiver: PeerId, payload: Payload
-    ) -> None:
-        self._clock.after(delay_s, partial(self._arrive, sender, receiver, payload))
-
     def _arrive(self, sender: PeerId, receiver: PeerId, payload: Payload) -> None:
-        if self.connects(sender, receiver):
+        if not self._cuts or self.connects(sender, receiver):
             self._deliver(sender, receiver, payload)

@@ -9,6 +9,7 @@ from typing import Any
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger import core, electorate, instance, quorum, state, verify
 from p2ptrain.ledger.acceptor import Acceptor, Acceptors, recall
+from p2ptrain.ledger.counsel import Counsel
 from p2ptrain.ledger.effects import Effect, Persist
 from p2ptrain.ledger.electorate import Electorate
 from p2ptrain.ledger.events import Event
@@ -71,7 +72,7 @@ def round_0_proposed_anew(patch: Patch) -> None:
     """Round 0 is proposed anew after a restart, whatever was accepted before."""
     lead = Instance._lead
 
-    def forgetful(self: Instance, counsel: instance.Counsel, now: float) -> object:
+    def forgetful(self: Instance, counsel: Counsel, now: float) -> object:
         if self.stage is Stage.IDLE and self.round == 0:
             self.acceptor.accepted = None
         return lead(self, counsel, now)
