@@ -15,6 +15,7 @@ from p2ptrain import __version__
 from p2ptrain.cli import (
     allow_command,
     bench_command,
+    ckpt_command,
     evidence_command,
     ledger_command,
     run_command,
@@ -57,6 +58,7 @@ app.add_typer(allow_command.app, name="allow")
 ledger_command.app.command("evidence", epilog=evidence_command.EXAMPLES)(evidence_command.evidence)
 app.add_typer(ledger_command.app, name="ledger")
 app.add_typer(store_command.app, name="store")
+app.add_typer(ckpt_command.app, name="ckpt")
 app.command("verify", epilog=VERIFY_EXAMPLES)(verify)
 app.add_typer(bench_command.app, name="bench")
 app.command("simulate", epilog=SIMULATE_EXAMPLES)(simulate)

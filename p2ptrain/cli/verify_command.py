@@ -118,7 +118,7 @@ def _audited(where: Home, run: Run, start: str) -> Findings:
         if log is not None and log.recovered:
             progress(f"the ledger's end, which is being written or damaged: {log.recovered}")
         walk = Walk(rules_of(run), log or (), where.ledger)
-        account = account_of(run, walk.begins, _told(walk))
+        account = account_of(run.manifest, walk.begins, _told(walk))
     except (EntryBroken, LogCorrupt) as exc:
         findings.difference = _of_entry(exc)
         return findings
@@ -258,5 +258,5 @@ def _words(findings: Findings) -> str:
     return (
         f"the run {findings.name!r} verifies: {findings.entries} entries, {findings.updates} "
         f"updates from outer step {findings.begun} to {findings.reached}, {compared} certified "
-        f"snapshots are what they lead to"
+        f"snapshots on the way are what they lead to"
     )

@@ -27,10 +27,14 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Certified, Commit, Skip, SnapshotRef
 from p2ptrain.node.update_format import UpdateFormat
-from p2ptrain.run import Run
+from p2ptrain.run import Run, RunManifest
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import BlobManifest, StoreReader
 from p2ptrain.trainer.shapes import layout_of
+
+SHOWN_MAX = 12
+_PREFIX = 8
+"""So many characters of a digest tell two snapshots apart, or it is said that they do not."""
 
 Kind = Literal["entry", "update", "snapshot", "state"]
 
@@ -75,11 +79,11 @@ class Account:
         return self.first_step + len(self.steps)
 
 
-def account_of(run: Run, begins: LedgerState, entries: Iterable[Certified]) -> Account:
+def account_of(manifest: RunManifest, begins: LedgerState, entries: Iterable[Certified]) -> Account:
     """Read `entries`, which come after the state `begins`, once and one at a time."""
     snapshots: dict[int, Named] = {}
     if begins.step == 0:
-        snapshots[0] = Named(0, run.manifest.genesis, Source(0, (run.manifest.organiser,)))
+        snapshots[0] = Named(0, manifest.genesis, Source(0, (manifest.organiser,)))
     steps: dict[int, Ended] = {}
     for certified in entries:
         value = certified.entry.value
@@ -141,42 +145,61 @@ def _is_whole(store: StoreReader, named: Named) -> bool:
 
 
 def choose(account: Account, store: StoreReader, wanted: str) -> Named | None:
-    """Where to begin: "oldest" of those from which the replay comes furthest, "newest", "genesis",
-    or an outer step's number. None if nothing is held that could be begun at.
+    """Where to begin a replay: "oldest" of those snapshots from which it comes furthest, "newest",
+    or as `named_by` has it. None if nothing is held that could be begun at.
 
-    Raises ConfigError for another word, or a step whose snapshot is not held.
+    Raises ConfigError for another word, or a snapshot that is not held.
     """
     starts = held_starts(account, store)
     if wanted == "oldest":
-        return max(
-            starts, key=lambda each: (_reach(account, store, each), -each.step), default=None
-        )
+        reached = reaches(account, store)
+        return max(starts, key=lambda each: (reached[each.step], -each.step), default=None)
     if wanted == "newest":
         return starts[-1] if starts else None
-    step = 0 if wanted == "genesis" else _number(wanted)
-    found = next((each for each in starts if each.step == step), None)
-    if found is None:
+    named = named_by(account, wanted)
+    if named not in starts:
         held = ", ".join(str(each.step) for each in starts)
         raise ConfigError(
-            f"no certified snapshot of outer step {step} is held here whole",
-            do=f"--from one of {held}" if held else "p2ptrain ckpt ls shows what is certified",
+            f"the snapshot of outer step {named.step} is not held here whole",
+            do=f"p2ptrain ckpt fetch {named.step}" + (f", or choose among {held}" if held else ""),
         )
-    return found
+    return named
 
 
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ConfigError(f"--from is {text!r}", do="write genesis, oldest, newest, or a number")
-    return int(text)
+def named_by(account: Account, text: str) -> Named:
+    """The certified snapshot that a person means by "newest", "genesis", an outer step's number, or
+    the first characters of a digest.
+
+    Raises ConfigError.
+    """
+    by_step = account.snapshots
+    if text == "newest" and by_step:
+        return by_step[max(by_step)]
+    found = [each for each in by_step.values() if text in _spellings(each)]
+    if _PREFIX <= len(text) < 64:
+        found += [each for each in by_step.values() if each.digest.startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    steps = ", ".join(map(str, sorted(by_step)[-SHOWN_MAX:])) or "none"
+    raise ConfigError(
+        f"{text[:80]!r} is no certified snapshot of this run",
+        evidence=[f"snapshots are certified of the outer steps {steps}"],
+        do="write newest, genesis, an outer step, or a digest's first 8 characters or more",
+    )
 
 
-def _reach(account: Account, store: StoreReader, start: Named) -> int:
-    """The first outer step from `start` on whose update is not held."""
-    for step in range(start.step, account.end):
+def _spellings(named: Named) -> set[str]:
+    return {str(named.step), named.digest, *(["genesis"] if named.source.height == 0 else [])}
+
+
+def reaches(account: Account, store: StoreReader) -> dict[int, int]:
+    """From each outer step the first one whose update is not held. Looks at each step once."""
+    reached = {account.end: account.end}
+    for step in range(account.end - 1, account.first_step - 1, -1):
         update = account.steps[step].update
-        if update is not None and not store.has_chunk(update):
-            return step
-    return account.end
+        held = update is None or store.has_chunk(update)
+        reached[step] = reached[step + 1] if held else step
+    return reached
 
 
 class _Ended(Exception):

@@ -82,7 +82,9 @@ def test_a_good_run_verifies_from_genesis_on(verify: Command, history: History) 
     }
     told = verify()
     assert (told.code, told.out.count("\n")) == (0, 1)
-    assert "14 entries, 7 updates from outer step 0 to 7, 3 certified snapshots" in told.out
+    assert (
+        "14 entries, 7 updates from outer step 0 to 7, 3 certified snapshots on the way" in told.out
+    )
     assert "all 14 entries are good" in told.err
 
 
@@ -240,8 +242,8 @@ def test_a_pruned_ledger_verifies_from_its_checkpoint_on_and_says_so(
     ("words", "code", "said"),
     [
         (["another"], 3, "is 'swarm', not 'another'"),
-        (["--from", "there"], 2, "write genesis, oldest, newest, or a number"),
-        (["--from", "3"], 2, "no certified snapshot of outer step 3"),
+        (["--from", "there"], 2, "'there' is no certified snapshot of this run"),
+        (["--from", "3"], 2, "of the outer steps 0, 2, 4, 6"),
     ],
 )
 def test_wrong_words_are_told(

@@ -1,0 +1,196 @@
+"""Take part in a run's network without taking part in the run: to fetch what it has certified.
+
+An observer follows the ledger as every node does, and checks it as every node does, but it trains
+nothing, loads no θ, and ends when it has what it came for. It must be admitted like any other peer,
+since bulk data goes to those who are. A home whose node is running needs none of this: that node
+holds the newest snapshots already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import IdentityInUse, NetworkUnreachable, P2PTrainError, TryLater
+from p2ptrain.ids import Digest
+from p2ptrain.names import label
+from p2ptrain.node import transfer
+from p2ptrain.node.agreement import agree
+from p2ptrain.node.assembly import Made
+from p2ptrain.node.audit import Account, Named, account_of, named_by
+from p2ptrain.node.connections import (
+    bootstrap_again,
+    find_peers,
+    notice_lost_connections,
+    stay_connected,
+    watch_peers,
+)
+from p2ptrain.node.gossip import listen, speak
+from p2ptrain.node.home import Home, sole_use
+from p2ptrain.node.learning import Say
+from p2ptrain.node.loneliness import answer_namesakes, notice_namesake
+from p2ptrain.node.main import opened
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.pruning import notice_pruned
+from p2ptrain.node.revocation import notice_revocation
+from p2ptrain.node.serving import answer_hellos
+from p2ptrain.observe.journal import Journal
+from p2ptrain.observe.states import Serving
+
+HEAR_S = 60.0
+"""A heartbeat comes every two seconds; who hears none in a minute is connected to nobody."""
+
+CURRENT_S = 5.0
+"""Two heartbeats of whoever is heard: the first ones may be older than we are, passed on late."""
+
+NO_SOURCE_S = 30.0
+"""So long is asked around for what nobody has said to have."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A snapshot that is here whole now, and how many of the updates after it are."""
+
+    step: int
+    digest: Digest
+    height: int
+    updates: int
+    bytes_fetched: int
+    seconds: float
+
+
+def fetch(config: NodeConfig, wanted: str, *, updates: bool, pin: bool, say: Say) -> Fetched:
+    """Have a certified snapshot in the home: "newest", "genesis", a step, or a digest's beginning;
+    and with `updates` all that was committed since.
+
+    Raises:
+        P2PTrainError: it cannot be had; the error says why and what to do.
+    """
+    home, config = Home(config.home), replace(config, seed=True)
+    work = partial(fetch_here, wanted=wanted, updates=updates, pin=pin, say=say)
+    observed = partial(_observe, config, home, say=say, work=work)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(sole_use(home))
+        except IdentityInUse as exc:
+            raise _has_a_node(exc) from exc
+        journal = stack.enter_context(Journal(home.journal))
+        try:
+            return trio.run(observed, journal, strict_exception_groups=True)
+        except* P2PTrainError as group:
+            raise _first(group) from None
+
+
+async def _observe(
+    config: NodeConfig,
+    home: Home,
+    journal: Journal,
+    *,
+    say: Say,
+    work: Callable[[Parts], Awaitable[Result]],
+) -> Result:
+    async with opened(config, home, journal, say) as made:
+        return await observe(made, work)
+
+
+async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Result:
+    """Do `work` while the ledger is followed, once it is as far as anybody's who was heard.
+
+    Raises what `work` raises, and NetworkUnreachable where nobody is heard.
+    """
+    parts, done = made.parts, list[Result]()
+    parts.enter(Serving())
+
+    async def follow_the_ledger() -> None:
+        await agree(parts, made.events)
+        raise TryLater(
+            "the run has just left a branch for another chain",
+            do="the same command again: it goes on from there",
+        )
+
+    answer_hellos(parts, made.run)
+    answer_namesakes(parts)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follow_the_ledger)
+        for task in (speak, listen, stay_connected, bootstrap_again, find_peers):
+            nursery.start_soon(task, parts)
+        for task in (notice_lost_connections, watch_peers, notice_revocation, notice_pruned):
+            nursery.start_soon(task, parts)
+        nursery.start_soon(notice_namesake, parts)
+        await _be_current(parts)
+        done.append(await work(parts))
+        nursery.cancel_scope.cancel()
+    return done[0]
+
+
+async def _be_current(parts: Parts) -> None:
+    """Return when the ledger has been as far as anybody's for `CURRENT_S`."""
+    give_up_at, behind_at = parts.now() + HEAR_S, parts.now()
+    while parts.now() < behind_at + CURRENT_S:
+        await parts.changes.wait(at_most_s=min(1.0, CURRENT_S))
+        if not parts.ledger_is_current():
+            behind_at = parts.now()
+        if parts.now() > give_up_at and not list(parts.peers):
+            raise NetworkUnreachable(
+                f"nobody of the run was heard in {HEAR_S:.0f} s",
+                do="give --bootstrap with the address of a node that runs now",
+            )
+
+
+async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say: Say) -> Fetched:
+    """What `fetch` does, in a network that is up."""
+    account = account_of(parts.manifest, parts.ledger.kept.start, parts.ledger.kept.entries)
+    named = named_by(account, wanted)
+    say(f"fetching the snapshot of outer step {named.step}, {named.digest[:12]}…")
+    if pin:
+        await trio.to_thread.run_sync(partial(parts.store.lasting.change, add=named.digest))
+    began, count = parts.now(), 0
+    needed = [named.digest, *(_updates_since(account, named) if updates else ())]
+    for digest in needed:
+        report = await transfer.fetch(
+            parts, digest, shown=digest == named.digest, unwanted=_after(parts, NO_SOURCE_S)
+        )
+        count += report.bytes_fetched
+        for peer in report.blamed:
+            say(f"{label(peer)} sent a chunk that was wrong, and was asked for nothing more")
+    return Fetched(
+        step=named.step,
+        digest=named.digest,
+        height=named.source.height,
+        updates=len(needed) - 1,
+        bytes_fetched=count,
+        seconds=parts.now() - began,
+    )
+
+
+def _after(parts: Parts, seconds: float) -> Callable[[], bool]:
+    since = parts.now()
+    return lambda: parts.now() > since + seconds
+
+
+def _updates_since(account: Account, named: Named) -> list[Digest]:
+    later = (account.steps[step].update for step in range(named.step, account.end))
+    return [update for update in later if update is not None]
+
+
+def _has_a_node(exc: IdentityInUse) -> IdentityInUse:
+    return IdentityInUse(
+        exc.what,
+        evidence=exc.evidence,
+        likely="it holds the newest snapshots itself, and fetches what it lacks",
+        do="p2ptrain ckpt ls shows what it holds, p2ptrain ckpt pin keeps it; to fetch another "
+        "one, stop the node, or give --home with another folder",
+    )
+
+
+def _first(group: BaseExceptionGroup[P2PTrainError]) -> P2PTrainError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,133 @@
+"""`p2ptrain ckpt`, over a home with a history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.node.home import Home, sole_use
+from p2ptrain.store import LocalDisk, Pins, Store
+from p2ptrain.testing.histories import History, make_history
+from p2ptrain.testing.published import policy, publish
+from tests.cli.conftest import Command, Outcome
+
+STEPS = 5
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def history(home: Home) -> History:
+    rules = policy(participants_min=1, snapshot_every=2)
+    return make_history(home, publish(home, rules=rules, steps=99), STEPS)
+
+
+@pytest.fixture
+def ckpt(p2ptrain: Command, home: Home) -> Command:
+    def run(*words: object) -> Outcome:
+        return p2ptrain("ckpt", *words, "--home", home.root)
+
+    return run
+
+
+def chunk_of(home: Home, history: History, step: int) -> Path:
+    with Store(home.store) as store:
+        return store.chunk_path(store.manifest(history.snapshots[step]).chunks[1])
+
+
+def test_the_certified_snapshots_are_listed_with_what_of_them_is_here(
+    ckpt: Command, home: Home, history: History
+) -> None:
+    chunk_of(home, history, 2).unlink()
+    listed = ckpt("ls", "--json").json
+    assert (listed["run"], listed["step"]) == (history.run.id, STEPS)
+    assert [(row["step"], row["height"], row["whole"]) for row in listed["snapshots"]] == [
+        (0, 0, True),
+        (2, 6, False),
+        (4, 10, True),
+    ]
+    partly = listed["snapshots"][1]
+    assert partly["digest"] == history.snapshots[2]
+    assert partly["chunks_held"] == partly["chunks"] - 1
+    assert partly["updates_held_to"] == STEPS
+    shown = ckpt("ls").out.splitlines()
+    assert shown[0].split()[:2] == ["step", "0"]
+    assert "the run's manifest" in shown[0]
+    assert f"{partly['chunks_held']} of {partly['chunks']} chunks" in shown[1]
+    assert "entry    10, 1 votes" in shown[2]
+
+
+def test_what_was_forgotten_is_listed_as_not_here(
+    ckpt: Command, home: Home, history: History
+) -> None:
+    with Store(home.store) as store:
+        store.chunk_path(history.snapshots[2]).unlink()
+        store.chunk_path(history.updates[3]).unlink()
+    rows = ckpt("ls", "--json").json["snapshots"]
+    assert [row["chunks"] is None for row in rows] == [False, True, False]
+    assert [row["updates_held_to"] for row in rows] == [3, 3, 5]
+    assert "not here" in ckpt("ls").out
+
+
+def test_a_snapshot_is_verified_by_what_was_certified(
+    ckpt: Command, home: Home, history: History
+) -> None:
+    with sole_use(home):
+        done = ckpt("verify", "--json")
+    assert done.code == 0
+    assert (done.json["step"], done.json["height"], done.json["good"]) == (4, 10, True)
+    assert done.json["digest"] == history.snapshots[4]
+    said = ckpt("verify", history.snapshots[2][:10]).out
+    assert said.startswith("the snapshot of outer step 2 is what entry 6 certified: all ")
+
+
+def test_a_rotten_chunk_of_a_snapshot_is_named(ckpt: Command, home: Home, history: History) -> None:
+    path = chunk_of(home, history, 4)
+    path.write_bytes(b"\0" + path.read_bytes()[1:])
+    done = ckpt("verify")
+    assert (done.code, "CKPT-HASH" in done.err) == (4, True)
+    assert path.parent.name + path.name in done.err
+    assert ckpt("verify", "2").code == 0
+
+
+def test_a_lacking_chunk_of_a_snapshot_is_named_and_what_fetches_it(
+    ckpt: Command, home: Home, history: History
+) -> None:
+    chunk_of(home, history, 4).unlink()
+    done = ckpt("verify")
+    assert (done.code, "CKPT-MISSING" in done.err) == (4, True)
+    assert "p2ptrain ckpt fetch 4" in done.err
+
+
+def test_a_snapshot_is_pinned_by_the_step_that_people_know_it_by(
+    ckpt: Command, home: Home, history: History
+) -> None:
+    assert ckpt("pin", "2").out == (
+        f"the snapshot of outer step 2 is pinned: {history.snapshots[2]}\n"
+    )
+    assert "pinned already" in ckpt("pin", "2").out
+    assert Pins(home.store, LocalDisk()).read() == {history.snapshots[2]}
+    assert [row["pinned"] for row in ckpt("ls", "--json").json["snapshots"]] == [False, True, False]
+    assert ckpt("ls").out.splitlines()[1].endswith("pinned")
+
+
+@pytest.mark.parametrize("word", ["3", "9999", "latest", "ab", "f" * 64])
+def test_what_names_no_certified_snapshot_is_told(
+    ckpt: Command, history: History, word: str
+) -> None:
+    done = ckpt("pin", word)
+    assert done.code == 2
+    assert "snapshots are certified of the outer steps 0, 2, 4" in done.err
+
+
+def test_a_fetch_beside_a_running_node_says_what_to_do_instead(
+    ckpt: Command, home: Home, history: History
+) -> None:
+    with sole_use(home):
+        done = ckpt("fetch")
+    assert done.code == 8
+    assert "p2ptrain ckpt ls shows what it holds" in done.err

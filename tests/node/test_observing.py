@@ -1,0 +1,117 @@
+"""Somebody who trains nothing fetches what the run has certified, and can prove all of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.cli.main import main
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import ConfigError, IdentityInUse, NetworkUnreachable, StoreError
+from p2ptrain.ledger.values import Commit
+from p2ptrain.node import observing, transfer
+from p2ptrain.node.assembly import Made
+from p2ptrain.node.home import Home, sole_use
+from p2ptrain.node.main import opened
+from p2ptrain.node.observing import Fetched, fetch, fetch_here, observe
+from p2ptrain.node.parts import Parts
+from p2ptrain.store import StoreReader
+from p2ptrain.testing.published import policy
+from tests.node.swarm import Diary, Swarm, SwarmNode, swarm
+
+STEPS = 5
+ALONE = policy(participants_min=1, snapshot_every=2)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A little more than a heartbeat, on a network where nothing is passed on late."""
+    monkeypatch.setattr(observing, "CURRENT_S", 2.2)
+
+
+@asynccontextmanager
+async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Made]:
+    """The parts of a node that watches the run of `s`."""
+    addresses = tuple(s["ann"].parts.network.addresses())
+    config = replace(node.config, seed=True, bootstrap=addresses)
+    with sole_use(node.home), Diary(node.home.journal) as diary:
+        async with opened(config, node.home, diary, node.said.append) as made:
+            yield made
+
+
+async def test_an_observer_fetches_the_newest_snapshot_and_what_followed_and_verifies_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with swarm(
+        tmp_path, nodes=("ann",), later=("eve",), founders=("ann",), rules=ALONE, steps=STEPS
+    ) as s:
+        await s.until(lambda: s.at_step(STEPS))
+        eve, state = s["eve"], s["ann"].parts.ledger.state
+        assert state.snapshot is not None
+
+        async def work(parts: Parts) -> Fetched:
+            fetched = await fetch_here(
+                parts, wanted="newest", updates=True, pin=True, say=eve.said.append
+            )
+            await _expect_word_of_what_is_gone(s, parts, monkeypatch)
+            return fetched
+
+        async with watching(s, eve) as made:
+            fetched = await observe(made, work)
+        assert (fetched.step, fetched.digest) == (state.snapshot.step, state.snapshot.digest)
+        assert fetched.updates == STEPS - state.snapshot.step
+        assert fetched.bytes_fetched > 8 * s["ann"].parts.layout.numel
+        assert StoreReader(eve.home.store).holds_blob(fetched.digest)
+        assert eve.peer not in s["ann"].parts.ledger.state.members
+    for words in (["verify"], ["ckpt", "verify"]):
+        assert main([*words, "--home", str(eve.home.root)]) == 0
+
+
+async def _expect_word_of_what_is_gone(
+    s: Swarm, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observing, "NO_SOURCE_S", 0.0)
+    monkeypatch.setattr(transfer, "RETRY_S", 0.05)
+    first = s["ann"].parts.history.closing(0).entry.value
+    assert isinstance(first, Commit)
+    for name in ("ann", "seed"):
+        s[name].parts.store.chunk_path(first.update).unlink()
+    with pytest.raises(StoreError, match="no source has") as caught:
+        await fetch_here(parts, wanted="genesis", updates=True, pin=False, say=print)
+    assert caught.value.code == "CKPT-NO-SOURCE"
+    with pytest.raises(ConfigError, match="no certified snapshot"):
+        await fetch_here(parts, wanted="9999", updates=True, pin=False, say=print)
+
+
+async def test_who_hears_nobody_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "HEAR_S", 0.1)
+
+    async def nothing(parts: Parts) -> None:
+        raise AssertionError("it is not current")
+
+    async with swarm(tmp_path, nodes=(), rules=ALONE) as s:
+        await s.stop("seed")
+        config = replace(s.seed.config, seed=True)
+        with sole_use(s.seed.home), Diary(s.seed.home.journal) as diary:
+            async with opened(config, s.seed.home, diary, s.seed.said.append) as made:
+                with pytest.raises(BaseExceptionGroup) as caught:
+                    await observe(made, nothing)
+        assert caught.group_contains(NetworkUnreachable, match="nobody of the run was heard")
+
+
+def test_a_home_whose_node_runs_has_no_need_of_it_and_is_told_what_to_do(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    with sole_use(home), pytest.raises(IdentityInUse) as caught:
+        fetch(NodeConfig(home.root), "newest", updates=True, pin=False, say=print)
+    assert caught.value.do.startswith("p2ptrain ckpt ls")
+
+
+def test_what_goes_wrong_comes_out_as_it_is(tmp_path: Path) -> None:
+    config = NodeConfig(tmp_path / "home", listen=("/ip4/127.0.0.1/tcp/0",))
+    with pytest.raises(ConfigError) as caught:
+        fetch(config, "newest", updates=True, pin=False, say=print)
+    assert caught.value.code == "ADDR-NONE"
