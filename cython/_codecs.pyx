@@ -31,6 +31,7 @@ cdef extern from "codec_impl.h":
         p2p_outcome outer_step(
             p2p_f32 *, p2p_f32 *, const uint8_t *, float, float, int64_t, int64_t) nogil
         p2p_outcome check(const uint8_t *, int64_t, int64_t) nogil
+        p2p_outcome peak(const uint8_t *, float *, int64_t, int64_t) nogil
     const p2p_kernels *p2p_kernels_of(int codec, int variant) nogil
     const char *p2p_variant_name(int variant) nogil
     int64_t p2p_encoded_bytes(int codec, int64_t numel, int64_t block) nogil
@@ -196,3 +197,14 @@ def check(int codec, int64_t block, int variant, payload, int64_t numel):
     with nogil:
         outcome = kernels.check(<const uint8_t *>p.view.buf, numel, block)
     return told(outcome)
+
+
+def peak(int codec, int64_t block, int variant, payload, int64_t numel):
+    """The outcome, and the largest magnitude."""
+    cdef const p2p_kernels *kernels = kernels_of(codec, variant)
+    cdef Buffer p = payload_of(payload, codec, numel, block)
+    cdef p2p_outcome outcome
+    cdef float top
+    with nogil:
+        outcome = kernels.peak(<const uint8_t *>p.view.buf, &top, numel, block)
+    return told(outcome), top

@@ -43,8 +43,7 @@ INLINE int NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
     return 1;
 }
 
-/* Infinities and NaNs have all bits of the exponent set. */
-INLINE int NAME(fine)(const uint8_t *block, int n)
+INLINE uint16_t NAME(top)(const uint8_t *block, int n)
 {
     const p2p_u16 *halves = (const p2p_u16 *)block;
     uint16_t top = 0;
@@ -52,7 +51,18 @@ INLINE int NAME(fine)(const uint8_t *block, int n)
         uint16_t magnitude = halves[i] & 0x7fffu;
         top = magnitude > top ? magnitude : top;
     }
-    return top < 0x7c00u;
+    return top;
+}
+
+/* Infinities and NaNs have all bits of the exponent set. */
+INLINE int NAME(fine)(const uint8_t *block, int n)
+{
+    return NAME(top)(block, n) < 0x7c00u;
+}
+
+INLINE float NAME(block_peak)(const uint8_t *block, int n)
+{
+    return float_of_half(NAME(top)(block, n));
 }
 
 #define EACH_DELTA(block, n, DO)                                                                   \

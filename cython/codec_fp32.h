@@ -25,6 +25,11 @@ INLINE int NAME(fine)(const uint8_t *block, int n)
     return VARIANT_NAME(amax_bits)((const p2p_f32 *)block, n) <= bits_of(P2P_AMAX_MAX);
 }
 
+INLINE float NAME(block_peak)(const uint8_t *block, int n)
+{
+    return float_of(VARIANT_NAME(amax_bits)((const p2p_f32 *)block, n));
+}
+
 #define EACH_DELTA(block, n, DO)                                                                   \
     do {                                                                                           \
         const p2p_f32 *values_ = (const p2p_f32 *)(block);                                         \

@@ -73,6 +73,11 @@ typedef struct {
 
     /* Is every block one that quantise could have written, codes of int8 and int4 apart? */
     p2p_outcome (*check)(const uint8_t *payload, int64_t numel, int64_t block);
+
+    /* The same, and the largest magnitude that the payload can stand for, from its scales alone where
+     * there are some: codes that quantise writes. -128 and -8, which it does not, stand for a 127th
+     * and a seventh more. */
+    p2p_outcome (*peak)(const uint8_t *payload, float *out, int64_t numel, int64_t block);
 } p2p_kernels;
 
 /* The variants that this machine can run, best first; the last is the compiler's baseline.

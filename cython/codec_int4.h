@@ -58,6 +58,12 @@ INLINE int NAME(fine)(const uint8_t *block, int n)
     return within(int4_scale(block), INT4_SCALE_MIN, INT4_SCALE_MAX);
 }
 
+INLINE float NAME(block_peak)(const uint8_t *block, int n)
+{
+    (void)n;
+    return int4_scale(block) * 7.0f;
+}
+
 #define EACH_DELTA(block, n, DO)                                                                   \
     do {                                                                                           \
         float scale_ = int4_scale(block);                                                          \

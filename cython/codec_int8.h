@@ -46,6 +46,12 @@ INLINE int NAME(fine)(const uint8_t *block, int n)
     return within(int8_scale(block), INT8_SCALE_MIN, INT8_SCALE_MAX);
 }
 
+INLINE float NAME(block_peak)(const uint8_t *block, int n)
+{
+    (void)n;
+    return int8_scale(block) * 127.0f;
+}
+
 #define EACH_DELTA(block, n, DO)                                                                   \
     do {                                                                                           \
         float scale_ = int8_scale(block);                                                          \

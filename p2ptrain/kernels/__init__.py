@@ -5,6 +5,7 @@ from __future__ import annotations
 from p2ptrain.kernels.codecs import (
     BLOCK_MAX,
     CODECS,
+    UNBOUNDED,
     VARIANTS,
     Bytes,
     Codec,
@@ -17,6 +18,7 @@ from p2ptrain.kernels.faults import BadScale, NonFinite
 __all__ = [
     "BLOCK_MAX",
     "CODECS",
+    "UNBOUNDED",
     "VARIANTS",
     "BadScale",
     "Bytes",

@@ -33,6 +33,9 @@ class Format(Protocol):
     def fine(self, rows: Bytes) -> Flags:
         """Which blocks `encode` could have written, codes apart."""
 
+    def peak(self, rows: Bytes) -> Floats:
+        """The largest magnitude that `encode` can have made each block of, if it is fine."""
+
 
 class Fp32:
     def row_bytes(self, n: int) -> int:
@@ -48,7 +51,11 @@ class Fp32:
         return _floats_of(rows)
 
     def fine(self, rows: Bytes) -> Flags:
-        return self.can_encode(np.abs(_floats_of(rows)).max(axis=1))
+        return self.can_encode(self.peak(rows))
+
+    def peak(self, rows: Bytes) -> Floats:
+        top: Floats = np.abs(_floats_of(rows)).max(axis=1)
+        return top
 
 
 class Fp16:
@@ -66,8 +73,12 @@ class Fp16:
         return np.ascontiguousarray(rows).view(np.float16).astype(np.float32)
 
     def fine(self, rows: Bytes) -> Flags:
+        return self.can_encode(self.peak(rows))
+
+    def peak(self, rows: Bytes) -> Floats:
         halves = np.ascontiguousarray(rows).view(np.float16)
-        return self.can_encode(np.abs(halves).max(axis=1).astype(np.float32))
+        top: Floats = np.abs(halves).max(axis=1).astype(np.float32)
+        return top
 
 
 class Int8:
@@ -90,6 +101,9 @@ class Int8:
 
     def fine(self, rows: Bytes) -> Flags:
         return _within(_floats_of(rows[:, :4]), 2.0**-107, 2.0**94)
+
+    def peak(self, rows: Bytes) -> Floats:
+        return _floats_of(rows[:, :4])[:, 0] * self.LARGEST
 
 
 class Int4:
@@ -121,6 +135,9 @@ class Int4:
 
     def fine(self, rows: Bytes) -> Flags:
         return _within(self._scales_in(rows), 2.0**-103, 2.0**98)
+
+    def peak(self, rows: Bytes) -> Floats:
+        return self._scales_in(rows)[:, 0] * self.LARGEST
 
     def _scales_in(self, rows: Bytes) -> Floats:
         return self._scales(np.ascontiguousarray(rows[:, :2]).view(np.uint16))

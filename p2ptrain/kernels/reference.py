@@ -37,6 +37,11 @@ class ReferenceCodec:
                 raise BadScale(first + int(np.argmin(fine)))
             first += len(rows)
 
+    def peak(self, payload: Bytes, numel: int) -> float:
+        self.check(payload, numel)
+        tops = [FORMATS[self.name].peak(rows).max() for rows, _ in self._rows_of(payload, numel)]
+        return float(max(tops, default=0.0))
+
     def quantise(self, src: Floats, out: Bytes) -> None:
         first = at = 0
         for start, blocks, n in self._groups(src.size):

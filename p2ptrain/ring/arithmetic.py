@@ -17,6 +17,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.kernels import BadScale, NonFinite
 from p2ptrain.names import label
 from p2ptrain.ring.blame import Blame, Blamed
+from p2ptrain.ring.influence import Influence
 from p2ptrain.ring.plan import Segment
 from p2ptrain.ring.request import ReduceRequest
 
@@ -52,10 +53,12 @@ class Arithmetic:
         self._divisor = float(len(request.peers))
         self._weight = self._divisor * request.weights[request.me] / sum(request.weights)
         self._me = request.peers[request.me]
+        self.influence = Influence(request, feedback=residual_out is not None)
 
     def alone(self) -> None:
         """The whole reduce of a single peer: the mean is the own pseudo-gradient."""
         self._quantise_own(0, self._theta.size, self.payload)
+        self._hold_own(self.payload, self._theta.size, self.influence.mean_max)
 
     def place(self, segment: Segment) -> memoryview:
         """Where `segment` is received, added to, sent from, and in the end stays."""
@@ -64,10 +67,12 @@ class Arithmetic:
     def contribute(self, segment: Segment) -> None:
         """A segment sets out: quantise the own contribution."""
         self._quantise_own(segment.start, segment.stop, self.place(segment))
+        self.settled(segment, last=False)
 
     def add(self, segment: Segment, sender: PeerId, *, last: bool) -> None:
         """Add the own contribution to the sum that has arrived; if it is the `last`, divide."""
         run, place = slice(segment.start, segment.stop), self.place(segment)
+        self.hold(segment, place, sender)
         try:
             self.codec.add_difference_requantise(
                 place,
@@ -84,13 +89,33 @@ class Arithmetic:
         except NonFinite as exc:
             self.contribute(segment)  # raises if it is our own that is not finite
             raise Blamed(_their_fault(sender, "its sums are out of range")) from exc
+        self.settled(segment, last=last)
+
+    def hold(self, segment: Segment, place: memoryview, sender: PeerId) -> None:
+        """A sum has arrived: is it within what those whose contributions it holds may add?"""
+        if self.influence.bounded:
+            self._judge(segment, place, sender, self.influence.sum_max(segment.part, sender))
+
+    def settled(self, segment: Segment, *, last: bool) -> None:
+        """What was made here is within its bound before it leaves, or we are at fault: what came
+        was within its own.
+        """
+        influence = self.influence
+        limit = influence.mean_max if last else influence.sum_max(segment.part, self._me)
+        self._hold_own(self.place(segment), segment.stop - segment.start, limit)
 
     def accept(self, segment: Segment, sender: PeerId) -> None:
-        """A mean has arrived: is it one that a codec wrote?"""
+        """A mean has arrived: is it one that a codec wrote, of contributions as agreed?"""
+        self._judge(segment, self.place(segment), sender, self.influence.mean_max)
+
+    def _judge(self, segment: Segment, place: memoryview, sender: PeerId, limit: float) -> None:
         try:
-            self.codec.check(self.place(segment), segment.stop - segment.start)
+            peak = self.codec.peak(place, segment.stop - segment.start)
         except BadScale as exc:
             raise Blamed(_their_fault(sender, exc.what)) from exc
+        if peak > limit:
+            what = f"it is {peak:.3g} large, where {limit:.3g} is agreed"
+            raise Blamed(_their_fault(sender, what))
 
     def own(self, segment: Segment, out: Floats) -> None:
         """The own contribution, not quantised."""
@@ -114,6 +139,14 @@ class Arithmetic:
             np.multiply(scratch, divisor, out=scratch)
             run = slice(segment.start, segment.stop)
             np.subtract(total, scratch, out=self._residual_out[run])
+
+    def _hold_own(self, place: memoryview, count: int, limit: float) -> None:
+        if not self.influence.bounded:
+            return
+        peak = self.codec.peak(place, count)
+        if peak > limit:
+            what = f"the pseudo-gradient of {label(self._me)} is too large for this run"
+            raise Blamed(Blame((self._me,), f"{what}: {peak:.3g}, not {limit:.3g}", own=True))
 
     def _quantise_own(self, start: int, stop: int, out: memoryview) -> None:
         run = slice(start, stop)
@@ -155,6 +188,7 @@ class Accumulator:
         """Add the sum that has arrived; to the own contribution, if it is the first."""
         count = segment.stop - segment.start
         total, term = self._total[:count], self._term[:count]
+        self._arithmetic.hold(segment, self.place(segment), sender)
         if self.segment is None:
             self.segment = segment
             self._arithmetic.own(segment, total)
@@ -176,6 +210,7 @@ class Accumulator:
         except NonFinite as exc:
             self._arithmetic.contribute(segment)  # raises if it is our own that is not finite
             raise Blamed(Blame(senders, "their sums are out of range")) from exc
+        self._arithmetic.settled(segment, last=last)
 
 
 def _run_of(vector: Floats | None, run: slice) -> Floats | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from p2ptrain.encoding import pack
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.kernels import Codec
+from p2ptrain.kernels import UNBOUNDED, Codec
 from p2ptrain.ring.plan import Plan, plan
 from p2ptrain.ring.schedules import Schedule
 
@@ -23,7 +23,8 @@ COUNTER_MAX = 2**32 - 1
 class ReduceRequest:
     """One attempt: the peers in ring order, their weights, and how the vector is cut.
 
-    `deadline_s` bounds the whole attempt. `silence_s` is how long a neighbour may neither send nor
+    `influence_max` bounds the magnitude of each element of each peer's pseudo-gradient (`influence`
+    says what comes of it). `deadline_s` bounds the whole attempt. `silence_s` is how long a neighbour may neither send nor
     accept anything before it is suspected; a peer that only waits for another says so four times as
     often, so silence is never inherited.
     """
@@ -39,6 +40,7 @@ class ReduceRequest:
     schedule: Schedule = "ring"
     streams: int = 2
     segment_bytes: int = 1024 * 1024
+    influence_max: float = UNBOUNDED
     deadline_s: float = 600.0
     silence_s: float = 15.0
 
@@ -54,6 +56,7 @@ class ReduceRequest:
         demand(0 < sum(self.weights) < 2**63, "the weights have no usable sum")
         demand(0 <= self.step <= COUNTER_MAX, "the step is out of range")
         demand(0 <= self.attempt <= COUNTER_MAX, "the attempt is out of range")
+        demand(0 < self.influence_max <= UNBOUNDED, "nobody may move the mean")
         demand(self.deadline_s > 0 and self.silence_s > 0, "its time is over before it starts")
         self.plan()
 
@@ -78,6 +81,7 @@ class ReduceRequest:
         agreed = [
             *(self.run, self.step, self.attempt, self.peers, self.weights, self.schedule),
             *(self.numel, self.codec.name, self.codec.block, self.streams, self.segment_bytes),
+            float(self.influence_max),
         ]
         return hashlib.blake2b(pack(agreed), digest_size=8).digest()
 

@@ -54,7 +54,27 @@ def routes(schedule: Schedule, peers: int, me: int) -> tuple[Route, ...]:
     """
     if schedule not in _ROUTES:
         raise LocalProtocolError(f"there is no schedule {schedule!r}")
-    return tuple(_ROUTES[schedule](peers, me, part) for part in range(peers))
+    return tuple(route(schedule, peers, me, part) for part in range(peers))
+
+
+def route(schedule: Schedule, peers: int, me: int, part: int) -> Route:
+    """What peer number `me` does for `part`."""
+    return _ROUTES[schedule](peers, me, part)
+
+
+def owner_of(schedule: Schedule, peers: int, part: int) -> int:
+    """Who divides the sum of `part`."""
+    return (part - 1) % peers if schedule == "ring" else part
+
+
+def contributors(schedule: Schedule, peers: int, part: int, sender: int) -> tuple[int, ...]:
+    """Whose contributions are in the sum of `part` that `sender` makes, its own among them."""
+    found, due = [], [sender]
+    while due:
+        peer = due.pop()
+        found.append(peer)
+        due.extend(route(schedule, peers, peer, part).sums_from)
+    return tuple(found)
 
 
 def accumulates(schedule: Schedule) -> bool:

@@ -111,6 +111,9 @@ static void all_kernels(const p2p_kernels *kernels, int codec, int64_t numel, in
     tell(kernels->outer_step(values, local, payload, 0.7f, 0.9f, numel, block), values, bytes);
     mix(local, (size_t)bytes);
     tell(kernels->check(noise, numel, block), noise, 0);
+    float top;
+    tell(kernels->peak(payload, &top, numel, block), &top, sizeof top);
+    tell(kernels->peak(noise, &top, numel, block), &top, sizeof top);
     tell(kernels->outer_step(values, local, noise, 0.7f, 0.9f, numel, block), "", 0);
 
     p2p_f32 *vectors[] = {theta, local, old, kept, values};

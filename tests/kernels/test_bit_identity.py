@@ -39,6 +39,13 @@ def told(call: Callable[..., None], *arguments: Any, **options: Any) -> str:
     return "fine"
 
 
+def peak_of(codec: Any, payload: Array, numel: int) -> object:
+    try:
+        return codec.peak(payload, numel)
+    except BadScale as fault:
+        return f"BadScale {fault.block}"
+
+
 def sums(codec: Any, given: list[Array], weight: float, divisor: float) -> dict[str, object]:
     """Both functions that quantise a sum, with and without residuals: faults and outputs."""
     payload, theta, local, residual = given
@@ -68,6 +75,7 @@ def alone(codec: Any, given: list[Array]) -> dict[str, object]:
     moved, theta_moved = momentum.copy(), theta.copy()
     return {
         "check": told(codec.check, payload, theta.size),
+        "peak": peak_of(codec, payload, theta.size),
         "quantise": ((fault := told(codec.quantise, theta, out)), *outcome(fault, out)),
         "dequantise": ((fault := told(codec.dequantise, payload, values)), *outcome(fault, values)),
         "outer step": (

@@ -42,6 +42,24 @@ def test_the_error_is_at_most_half_a_step_of_its_block(
 
 @implementations
 @codecs
+@pytest.mark.parametrize("amax", [2.0**-25 * 1.01, 1e-3, 1.0, 60_000.0])
+def test_a_peak_is_no_less_than_any_magnitude_and_little_more_than_the_vector_had(
+    amax: float, name: CodecName, kind: str
+) -> None:
+    codec = implementation(kind, name, 64)
+    values = random(1000, 3)
+    values *= np.float32(amax) / np.abs(values).max()
+    payload, back = np.empty(codec.encoded_bytes(1000), np.uint8), np.empty_like(values)
+    codec.quantise(values, payload)
+    codec.dequantise(payload, back)
+    peak = codec.peak(payload, 1000)
+    assert np.abs(back).max() <= peak
+    assert peak <= np.abs(values).max() * kernels.codec(name, 64).growth + 2.0**-25
+    assert codec.peak(payload[:0], 0) == 0.0
+
+
+@implementations
+@codecs
 def test_what_was_quantised_once_quantises_to_itself(name: CodecName, kind: str) -> None:
     codec = implementation(kind, name, 64)
     payload = encoded(name, 64, random(1000, 0))

@@ -101,9 +101,10 @@ def test_the_tag_is_one_for_all_peers_and_another_for_any_other_reduce() -> None
             {"schedule": "direct"},
             {"streams": 3},
             {"segment_bytes": 1000},
+            {"influence_max": 1.0},
         )
     }
-    assert len(others | tags) == 11
+    assert len(others | tags) == 12
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,8 @@ def test_the_tag_is_one_for_all_peers_and_another_for_any_other_reduce() -> None
         {"segment_bytes": 0},
         {"deadline_s": 0.0},
         {"silence_s": 0.0},
+        {"influence_max": 0.0},
+        {"influence_max": float("nan")},
     ],
     ids=str,
 )
