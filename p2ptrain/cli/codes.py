@@ -249,6 +249,11 @@ TRAINING = {
         "A loss or a weight is not a finite number. Training has diverged, or the hardware errs; "
         "nothing of it was sent to the others."
     ),
+    "DIVERGED": (
+        "This node's weights have moved further from the shared ones than the run lets any "
+        "participant move them (policy.influence_max): training has diverged, or the hardware errs."
+        " Nothing of it was sent to the others; the trainer starts again from the shared weights."
+    ),
     "PAYLOAD-SCALE": (
         "A quantised block came with an impossible scale. It was refused, and its sender named."
     ),

@@ -21,6 +21,7 @@ def run_facts(run: Run) -> dict[str, object]:
         "quorum": manifest.policy.quorum,
         "quorum_loss": manifest.policy.quorum_loss,
         "branch_after_s": manifest.policy.branch_after_s,
+        "influence_max": manifest.influence_max,
         "founders": list(manifest.founders),
         "outer_steps": manifest.outer.steps,
         "inner_steps": manifest.inner.steps,
@@ -67,4 +68,6 @@ def run_lines(run: Run) -> list[str]:
         f"({manifest.codec.name}, blocks of {manifest.codec.block}), {secrecy}",
         f"quorum    {manifest.policy.quorum}; at least {manifest.policy.participants_min} trainers",
         f"          without one, {_without_quorum(run)}",
+        f"bound     a participant moves each weight by at most {manifest.influence_max:.3g} in an "
+        "outer step, before the mean is taken",
     ]

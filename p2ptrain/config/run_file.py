@@ -110,6 +110,7 @@ class PolicySection(Section):
     evaluate_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     chunk_bytes: Annotated[int, Field(ge=4096, le=4_194_304)] = 4_194_304
     encryption: Literal["tls", "none"] = "tls"
+    influence_max: Positive = 10.0
 
     @model_validator(mode="after")
     def _counts_only_where_it_branches(self) -> PolicySection:

@@ -196,6 +196,7 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
         numel=parts.layout.numel,
         codec=updates.codec_of(parts),
         streams=STREAMS,
+        influence_max=parts.manifest.influence_max,
         deadline_s=max(REDUCE_S_MIN, 2 * updates.payload_bytes(parts) / SLOWEST_BYTES_PER_S),
     )
 

@@ -7,13 +7,14 @@ since the last commit is trained anew, and the node stays a member all the while
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from functools import partial
 
 import trio
 
-from p2ptrain.errors import StoreError, TrainerError
+from p2ptrain.errors import StoreError, TrainerDiverged, TrainerError
 from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.events import Ready
@@ -33,6 +34,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.trainers import RunningTrainer, Trainers
 from p2ptrain.node.turns import evaluates
 from p2ptrain.observe.states import Loading, StandingBy, Training
+from p2ptrain.ring import own_peak
 
 READ_BYTES = 1 << 16
 CHECK_EVERY_S = 1.0
@@ -212,8 +214,8 @@ class Conversation:
                 self._answered_step = frame.step
                 self._note_progress(frame)
             case frames.FragmentReady():
-                self._answered_step = frame.step
                 await self._note_ready(frame)
+                self._answered_step = frame.step
             case frames.Evaluated(step, loss, tokens):
                 self._evaluating = False
                 standing.validation = (step, loss)
@@ -245,12 +247,11 @@ class Conversation:
         If it is less, the trainer has been told of more, or is about to be, and will write its
         weights again: they must not be averaged meanwhile.
         """
-        parts, desk = self._parts, self._desk
-        state = parts.ledger.state
-        lease = state.leases.get(parts.me, ())
-        if desk != Desk(ready.step, lease) or ready.blocks != len(lease) or not lease:
+        parts, lease = self._parts, self._whole_lease_of(ready)
+        if not lease:
             return
-        if ready.step != state.step:
+        await self._hold_to_the_bound()
+        if self._whole_lease_of(ready) != lease:
             return
         parts.standing.work = Work(ready.step, lease, ready.tokens)
         parts.journal.write(
@@ -259,6 +260,31 @@ class Conversation:
         parts.enter(StandingBy("for the others to finish their inner steps"))
         await parts.tell(Ready(parts.me, ready.step, ready.tokens, ready.blocks))
         parts.speak_now()
+
+    def _whole_lease_of(self, ready: frames.FragmentReady) -> tuple[int, ...]:
+        """Our lease as it is agreed now, if that is what is `ready`."""
+        state = self._parts.ledger.state
+        lease = state.leases.get(self._parts.me, ())
+        whole = self._desk == Desk(ready.step, lease) and ready.blocks == len(lease)
+        return lease if whole and ready.step == state.step else ()
+
+    async def _hold_to_the_bound(self) -> None:
+        """What would be refused by the others is not offered. θ is in use all the while.
+
+        Raises:
+            TrainerDiverged: the weights that were trained here are too far from θ.
+        """
+        arena, most = self._parts.arena, self._parts.manifest.influence_max
+        assert arena is not None
+        peak = await trio.to_thread.run_sync(own_peak, arena.theta, arena.local)
+        if not math.isfinite(peak):
+            raise TrainerDiverged("a weight that was trained here is not a finite number")
+        if peak > most:
+            raise TrainerDiverged(
+                f"a weight that was trained here is {peak:.3g} away from the shared one; "
+                f"this run takes at most {most:.3g}",
+                code="DIVERGED",
+            )
 
     def _note_progress(self, progress: frames.Progress) -> None:
         parts, standing = self._parts, self._parts.standing

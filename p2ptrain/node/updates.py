@@ -6,6 +6,7 @@ result of its own must not certify bytes that nobody could apply.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.node import transfer
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.update_format import KIND, UpdateFormat
+from p2ptrain.ring import mean_max
 
 
 def format_of(parts: Parts) -> UpdateFormat:
@@ -61,6 +63,8 @@ async def inspect(parts: Parts, digest: Digest, step: int) -> None:
     Its manifest comes first and alone: what it announces is not fetched before it has the size of
     an update, or anybody with a vote could fill our disk.
 
+    Nor is one voted for that no participants who keep to the bound on their influence have made.
+
     Raises:
         RemoteProtocolError, StoreError: as `obtain` does.
     """
@@ -69,7 +73,26 @@ async def inspect(parts: Parts, digest: Digest, step: int) -> None:
             await transfer.fetch_loose(parts, [digest])
             check = partial(format_of(parts).check_manifest, parts.store, digest, step)
             await trio.to_thread.run_sync(check)
-    await obtain(parts, digest, step)
+    payload = await obtain(parts, digest, step)
+    most = _mean_max(parts, step)
+    peak = await trio.to_thread.run_sync(codec_of(parts).peak, payload, parts.layout.numel)
+    if peak > most:
+        what = f"update {digest[:12]} is {peak:.3g} large, where {most:.3g} is agreed"
+        raise RemoteProtocolError(what)
+
+
+def _mean_max(parts: Parts, step: int) -> float:
+    """The largest magnitude that the mean of the open reduce may have."""
+    roster, manifest = parts.ledger.state.roster, parts.manifest
+    if roster is None or roster.step != step:
+        return math.inf  # nobody votes for it any more
+    return mean_max(
+        codec_of(parts),
+        roster.schedule,
+        len(roster.peers),
+        manifest.influence_max,
+        feedback=manifest.codec.feedback,
+    )
 
 
 @contextmanager

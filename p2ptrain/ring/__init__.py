@@ -3,14 +3,14 @@
 plan                            who sends which bytes to whom: pure
 ReduceRequest, Reduce           one attempt: `run` it in a thread, `abort` it from any
 ReduceReport                    how it went
-own_peak                        what a participant holds to the bound before it says it is ready
+own_peak, mean_max              what is held to the bound before a reduce, and after it
 TokenBucket                     a cap on the rate of sending, shared by whom you give it to
 """
 
 from __future__ import annotations
 
 from p2ptrain.ring.bucket import TokenBucket
-from p2ptrain.ring.influence import own_peak
+from p2ptrain.ring.influence import mean_max, own_peak
 from p2ptrain.ring.plan import Plan, Segment, plan
 from p2ptrain.ring.reduce import Links, Reduce
 from p2ptrain.ring.request import ReduceReport, ReduceRequest, Traffic
@@ -28,6 +28,7 @@ __all__ = [
     "Segment",
     "TokenBucket",
     "Traffic",
+    "mean_max",
     "own_peak",
     "plan",
     "routes",

@@ -1,4 +1,4 @@
-"""How far one participant may move the mean, and who is at fault when a sum says that more was tried.
+"""How far one participant may move the mean, and who is at fault where more was tried.
 
 All know how much the weights of a participant may differ from θ, element by element: the request's
 `influence_max`. The largest magnitude of a sum is at most the sum of those of its terms, so what
@@ -24,16 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2ptrain.ids import PeerId
-from p2ptrain.kernels import UNBOUNDED
+from p2ptrain.kernels import UNBOUNDED, Codec
 from p2ptrain.ring.request import ReduceRequest
-from p2ptrain.ring.schedules import contributors, owner_of, route
+from p2ptrain.ring.schedules import Schedule, contributors, owner_of, route
 
 Floats = NDArray[np.float32]
 
 _LEAST = 2.0**-24
-"""So much each may add whatever its weight: fp16 rounds up by half of it, and no gradient is less."""
+"""So much each may add whatever its weight: fp16 rounds up by half of it."""
 _FP32_ROUNDING = 1 + 2.0**-20
-"""Each hop's few operations in fp32 lose far less."""
+"""What each hop's few operations in fp32 lose is far less."""
 _RUN = 1 << 16
 """Elements looked at together: they stay in the cache from one numpy call to the next."""
 
@@ -47,16 +47,14 @@ class Influence:
 
     def __init__(self, request: ReduceRequest, *, feedback: bool) -> None:
         self._request = request
-        peers = len(request.peers)
+        codec, peers, most = request.codec, len(request.peers), request.influence_max
         self._numbers = {peer: number for number, peer in enumerate(request.peers)}
-        self._growth = request.codec.growth * _FP32_ROUNDING
-        self._per_weight = request.influence_max * peers / sum(request.weights)
-        owed = request.codec.loss * request.influence_max * peers if feedback else 0.0
-        self._per_peer = owed + _LEAST
+        self._growth = codec.growth * _FP32_ROUNDING
+        self._per_weight = most * peers / sum(request.weights)
+        self._per_peer = _owed(codec, peers, most, feedback) + _LEAST
         self._sums: dict[tuple[int, PeerId], float] = {}
-        self.bounded = request.influence_max < UNBOUNDED
-        self.mean_max = self._mean_max() if self.bounded else math.inf
-        """The largest magnitude that a mean may have."""
+        self.bounded = most < UNBOUNDED
+        self.mean_max = mean_max(codec, request.schedule, peers, most, feedback=feedback)
 
     def sum_max(self, part: int, sender: PeerId) -> float:
         """The largest magnitude that a sum of `part` may have when `sender` sends it."""
@@ -76,12 +74,20 @@ class Influence:
         at_first = self._per_weight * weight + self._per_peer * len(terms)
         return at_first * self._growth**roundings
 
-    def _mean_max(self) -> float:
-        """The same for every part: all have all terms, and as many hops. The last rounding is that
-        of the mean.
-        """
-        peers = len(self._request.peers)
-        return self._sum_max(0, owner_of(self._request.schedule, peers, 0)) / peers
+
+def mean_max(
+    codec: Codec, schedule: Schedule, peers: int, influence_max: float, *, feedback: bool
+) -> float:
+    """The largest magnitude that the mean of so many peers may have, in every part."""
+    if influence_max >= UNBOUNDED:
+        return math.inf
+    roundings = route(schedule, peers, owner_of(schedule, peers, 0), 0).sum_hop + 1
+    terms = influence_max + _owed(codec, peers, influence_max, feedback) + _LEAST
+    return terms * (codec.growth * _FP32_ROUNDING) ** roundings
+
+
+def _owed(codec: Codec, peers: int, influence_max: float, feedback: bool) -> float:
+    return codec.loss * influence_max * peers if feedback else 0.0
 
 
 def own_peak(theta: Floats, local: Floats) -> float:

@@ -24,9 +24,9 @@ class ReduceRequest:
     """One attempt: the peers in ring order, their weights, and how the vector is cut.
 
     `influence_max` bounds the magnitude of each element of each peer's pseudo-gradient (`influence`
-    says what comes of it). `deadline_s` bounds the whole attempt. `silence_s` is how long a neighbour may neither send nor
-    accept anything before it is suspected; a peer that only waits for another says so four times as
-    often, so silence is never inherited.
+    says what comes of it). `deadline_s` bounds the whole attempt. `silence_s` is how long a
+    neighbour may neither send nor accept anything before it is suspected; a peer that only waits
+    for another says so four times as often, so silence is never inherited.
     """
 
     run: RunId

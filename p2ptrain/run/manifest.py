@@ -43,6 +43,8 @@ COUNT_MAX = 2**48
 
 SECONDS_MAX = 86_400.0
 PARAMETERS_MAX = 2**40
+INFLUENCE_MAX = 2.0**100
+"""No codec takes a larger magnitude."""
 LAYERS_MAX = 4096
 SEQUENCE_MAX = 2**24
 """Tables of these lengths are made before anything is trained."""
@@ -117,6 +119,12 @@ class Policy:
     how updates and snapshots are cut, so that all peers name them alike. `encryption` is of bulk
     data; "none" is for a private network that all members trust. `branch_after_s` counts where
     `quorum_loss` is "branch".
+
+    `influence_max` bounds how far a participant's weights may be from θ, element by element, in the
+    way that all inner steps of an outer step at the peak learning rate would go if each moved every
+    weight by that rate. AdamW's steps are no longer than 1.2 rates with betas of 0.9 and 0.95 (the
+    largest that small models took in an outer step was 1.1); 10 leaves room for whoever contributes
+    the work of several outer steps at once.
     """
 
     quorum: Quorum
@@ -131,6 +139,7 @@ class Policy:
     chunk_bytes: int
     encryption: Encryption = "tls"
     branch_after_s: float = 600.0
+    influence_max: float = 10.0
 
     def __post_init__(self) -> None:
         _require(self.quorum in get_args(Quorum), "policy.quorum", self.quorum)
@@ -191,6 +200,9 @@ class RunManifest:
         _require(self.model.sequence <= SEQUENCE_MAX, "model.sequence", self.model.sequence)
         _require(_parameters_at_least(self.model) <= PARAMETERS_MAX, "model", self.model)
         _require(self.inner.steps <= self.data.train_blocks, "inner.steps", self.inner.steps)
+        _require(
+            0 < self.influence_max <= INFLUENCE_MAX, "policy.influence_max", self.influence_max
+        )
         block_tokens = self.inner.batch_sequences * self.model.sequence
         _require(block_tokens == self.data.block_tokens, "data.block_tokens", block_tokens)
 
@@ -198,6 +210,11 @@ class RunManifest:
     def encrypted(self) -> bool:
         """Whether bulk data between peers is."""
         return self.policy.encryption == "tls"
+
+    @property
+    def influence_max(self) -> float:
+        """How far a participant's weights may be from θ, element by element. See `Policy`."""
+        return self.policy.influence_max * self.inner.lr * self.inner.steps
 
     @property
     def blocks_per_lease(self) -> int:

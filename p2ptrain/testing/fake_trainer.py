@@ -50,8 +50,8 @@ class Remote:
     `held` stops them before their next inner step, `stuck` before they read another frame, as in a
     very long inner step; `trained` has the blocks in the order in which they were trained;
     `dies_in_mid_lease` kills the one that has trained a block and has another to train, `dies` the
-    one that there is; `fault` goes out as a Failed frame before an inner step. An inner step takes
-    `inner_step_s`.
+    one that there is; `fault` goes out as a Failed frame before an inner step; `poison` is written
+    over the first weight that is published. An inner step takes `inner_step_s`.
     """
 
     trained: list[Digest] = field(default_factory=list)
@@ -63,6 +63,7 @@ class Remote:
     dies: bool = False
     dies_in_mid_lease: bool = False
     fault: frames.Failed | None = None
+    poison: float | None = None
     inner_step_s: float = 0.0
 
     def takes_its_life(self, blocks_done: int, *, more: bool) -> bool:
@@ -221,6 +222,8 @@ class Loop:
         if self._queue:
             return
         self._local[:] = self._weights
+        if self._remote.poison is not None:
+            self._local[0], self._remote.poison = self._remote.poison, None
         self._ready = True
         tokens = self._blocks * self._block_tokens
         self._say(frames.FragmentReady(self._step, tokens, self._blocks, 2.0))

@@ -106,7 +106,7 @@ def manifest_of(
         tokenizer=made.tokenizer,
         data=DataSpec(made.index, BLOCKS, 2, BLOCK_TOKENS),
         inner=InnerSpec(
-            steps=inner_steps, batch_sequences=2, lr=1e-3, warmup_steps=0, total_steps=1000
+            steps=inner_steps, batch_sequences=2, lr=0.1, warmup_steps=0, total_steps=1000
         ),
         outer=OuterSpec(lr=0.7, momentum=0.5, steps=steps),
         codec=codec or CodecSpec("int8", 64),

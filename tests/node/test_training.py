@@ -184,6 +184,21 @@ async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spen
         assert not r.parts.standing.theta_in_use
 
 
+@pytest.mark.parametrize(
+    ("poison", "code"), [(float("nan"), "NAN"), (-float("inf"), "NAN"), (1e3, "DIVERGED")]
+)
+async def test_weights_that_went_too_far_are_not_offered_and_trained_anew(
+    tmp_path: Path, poison: float, code: str
+) -> None:
+    remote = Remote(poison=poison)
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        assert [ended["code"] for ended in r.said("trainer-ended")] == [code]
+        assert remote.starts == 2
+        await settled(lambda: r.events.statistics().current_buffer_used > 0)
+        assert r.heard() == [Ready(r.parts.me, 0, 32, 2)]
+
+
 async def test_a_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_path: Path) -> None:
     remote = Remote(held=True)
     async with training(tmp_path, remote) as r:

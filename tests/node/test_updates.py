@@ -66,6 +66,25 @@ async def test_what_is_no_update_of_this_step_is_refused(tmp_path: Path) -> None
         assert "no codec writes" in await refused(parts, nan)
 
 
+async def test_no_vote_is_given_for_an_update_that_participants_within_the_bound_cannot_make(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r:
+        parts, most = r.parts, r.parts.manifest.influence_max
+        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
+        for size, refusal in ((most, ""), (1.02 * most, f"large, where {most:.3g} is agreed")):
+            vector = np.full(parts.layout.numel, size, np.float32)
+            payload = bytearray(updates.payload_bytes(parts))
+            updates.codec_of(parts).quantise(vector, payload)
+            digest = await updates.store(parts, 0, payload)
+            await _hold_update(parts, digest)
+            assert [refusal in str(each["reason"]) for each in r.said("bad-update")] == (
+                [True] if refusal else []
+            )
+            # What is certified all the same is applied: the ledger decides, not this node.
+            assert await updates.obtain(parts, digest, 0) == payload
+
+
 async def test_a_digest_that_names_no_blob_at_all_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         bare = r.parts.store.put_chunk(b"a data block, or anything")

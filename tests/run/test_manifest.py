@@ -114,6 +114,8 @@ HOSTILE: list[tuple[str, Any]] = [
     ("policy.quorum", "all"),
     ("policy.quorum_loss", "vote"),
     ("policy.branch_after_s", 0.5),
+    ("policy.influence_max", 0.0),
+    ("policy.influence_max", 1e35),
     ("policy.grace_s", 1e18),
     ("policy.encryption", "rot13"),
     ("policy.round_timeout_s", 0.0),
