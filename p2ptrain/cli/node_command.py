@@ -75,6 +75,12 @@ def node(
     data_cache: Annotated[
         str, typer.Option("--data-cache", metavar="SIZE", help="Keep so much data; a seed, all.")
     ] = "8GB",
+    scrub: Annotated[
+        str,
+        typer.Option(
+            "--scrub", metavar="RATE", help="Read the store again so fast, to find rot; or off."
+        ),
+    ] = "8MB",
     keep_entries: Annotated[
         int | None,
         typer.Option(
@@ -130,6 +136,7 @@ def node(
         limit_up_bytes_per_s=None if limit_up is None else parse_rate(limit_up),
         keep_snapshots=parse_snapshots(keep_snapshots),
         data_cache_bytes=parse_size(data_cache),
+        scrub_bytes_per_s=None if scrub == "off" else parse_rate(scrub),
         wait_for_approval=not no_wait,
         keep_entries=keep_entries,
         trust_checkpoint=trust_checkpoint,

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from p2ptrain.cli.control import ask
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.config.node import NodeConfig, parse_size, parse_snapshots
-from p2ptrain.errors import ChunkCorrupt, ConfigError
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError
+from p2ptrain.ids import Digest, is_digest
 
 if TYPE_CHECKING:
-    from p2ptrain.ids import Digest
     from p2ptrain.node.home import Home
-    from p2ptrain.store import Collected
+    from p2ptrain.store import Collected, StoreReader
 
 SHOWN_MAX = 20
+
+REPAIR_S = 90.0
+LOOK_S = 0.25
+"""How long a node that runs here is given to read all its store and fetch what is damaged."""
 
 app = typer.Typer(
     help="See, check and clear what this node keeps on its disk.",
@@ -54,33 +61,100 @@ def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
     result(f"{'in all':<12} {'':>6}  {'':>15}  {total_bytes / 1e6:>12,.1f} MB{pinned}")
 
 
-@app.command(epilog=examples("p2ptrain store check"))
-def check(home: HomeOption = None, as_json: JsonOption = False) -> None:
+@app.command(
+    epilog=examples(
+        "p2ptrain store check",
+        "p2ptrain store check --repair",
+        "p2ptrain store check --repair --bootstrap ADDRESS",
+    )
+)
+def check(
+    home: HomeOption = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Fetch what is damaged from the run's peers.")
+    ] = False,
+    bootstrap: Annotated[
+        list[str] | None,
+        typer.Option("--bootstrap", metavar="ADDR", help="A peer to ask; may be repeated."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Read every chunk and compare it with its digest.
 
-    Works while the node runs, and without one. Changes nothing.
+    Works while the node runs, and without one. Changes nothing unless told to repair: then a node
+    that runs here does that, and without one the peers are asked as an observer asks them.
     """
+    where = open_home(home)
+    looked, bad = _looked_at(where)
+    left = _repaired(where, bad, tuple(bootstrap or ())) if repair and bad else bad
+    mended = [digest for digest in bad if digest not in set(left)]
+    if as_json and not left:
+        result_json({"chunks": looked, "damaged": bad, "repaired": mended})
+    if left:
+        raise ChunkCorrupt(
+            f"{len(left)} of {looked} chunks are damaged",
+            evidence=[f"chunk {digest}" for digest in left[:SHOWN_MAX]],
+            likely="the disk under the store has a fault",
+            do="move the home to a sound disk; nobody who was asked has these chunks, so most "
+            "likely nobody needs them"
+            if repair
+            else "p2ptrain store check --repair, or leave it to a node; move the home to a sound "
+            "disk",
+        )
+    if as_json:
+        return
+    if mended:
+        result(f"{len(mended)} of {looked} chunks were damaged, and are repaired from peers")
+    else:
+        result(f"all {looked} chunks are sound")
+
+
+def _looked_at(where: Home) -> tuple[int, list[Digest]]:
+    """How many chunks there are, and which are damaged."""
     from p2ptrain.store import LocalDisk, Survey
 
-    where = open_home(home)
-    looked, bad = 0, list[str]()
+    looked, bad = 0, list[Digest]()
     for digest, is_damaged in Survey(where.store, LocalDisk()).damaged():
         looked += 1
         bad += [digest] if is_damaged else []
         if looked % 1000 == 0:
             progress(f"{looked} chunks read")
-    if as_json and not bad:
-        result_json({"chunks": looked, "damaged": bad})
-    if bad:
-        raise ChunkCorrupt(
-            f"{len(bad)} of {looked} chunks are damaged",
-            evidence=[f"chunk {digest}" for digest in bad[:SHOWN_MAX]],
-            likely="the disk under the store has a fault",
-            do="a node sets them aside and fetches what it needs of them from its peers; move the "
-            "home to a sound disk",
-        )
-    if not as_json:
-        result(f"all {looked} chunks are sound")
+    return looked, bad
+
+
+def _repaired(where: Home, bad: list[Digest], bootstrap: tuple[str, ...]) -> list[Digest]:
+    """Have these fetched, by the node here if one runs; returns what is damaged still."""
+    from p2ptrain.node.observing import HomeInUse, repair_store
+
+    progress(f"{len(bad)} chunks are damaged; asking peers for them")
+    config = NodeConfig(home=where.root, bootstrap=bootstrap, wait_for_approval=False)
+    try:
+        mended = set(repair_store(config, bad, progress))
+    except HomeInUse:
+        progress("the node that runs here repairs them")
+        ask(where.root, "scrub")
+        return _wait_for(where, bad)
+    return [digest for digest in bad if digest not in mended]
+
+
+def _wait_for(where: Home, bad: list[Digest]) -> list[Digest]:
+    """What the node here has not repaired when time is up."""
+    from p2ptrain.store import StoreReader
+
+    reader, never, give_up_at = StoreReader(where.store), threading.Event(), time.monotonic()
+    give_up_at += REPAIR_S
+    while bad and time.monotonic() < give_up_at:
+        never.wait(LOOK_S)
+        bad = [digest for digest in bad if not _is_sound(reader, digest)]
+    return bad
+
+
+def _is_sound(reader: StoreReader, digest: Digest) -> bool:
+    try:
+        reader.get_chunk(digest)
+    except (ChunkMissing, ChunkCorrupt):
+        return False
+    return True
 
 
 @app.command(epilog=examples("p2ptrain store gc", "p2ptrain store gc --keep-snapshots 1"))
@@ -147,8 +221,6 @@ def unpin(digest: DigestArgument, home: HomeOption = None) -> None:
 
 
 def _digest(text: str) -> Digest:
-    from p2ptrain.ids import Digest, is_digest
-
     if not is_digest(text):
         raise ConfigError(
             f"{text[:80]!r} is no digest",

@@ -50,6 +50,8 @@ class NodeConfig:
     """How many certified snapshots, with the updates since; None keeps all that ever was."""
     data_cache_bytes: int = 8 * 10**9
     """A seed keeps all data, whatever this says."""
+    scrub_bytes_per_s: int | None = 8 * 10**6
+    """So fast the store is read again to find what has rotted; None for only when asked."""
     wait_for_approval: bool = True
     keep_entries: int | None = None
     """Of the ledger, keep at least so many entries on disk and forget older ones; None for all."""
@@ -75,6 +77,8 @@ class NodeConfig:
         kept = self.keep_snapshots
         _require(kept is None or kept >= 1, "--keep-snapshots", kept, "keep at least 1, or all")
         _require(self.data_cache_bytes >= 0, "--data-cache", self.data_cache_bytes, "0 or more")
+        scrub = self.scrub_bytes_per_s
+        _require(scrub is None or scrub >= 1000, "--scrub", scrub, "read at least 1kB a second")
         _require(
             self.run is None or is_digest(self.run),
             "--run",

@@ -99,8 +99,14 @@ async def _pending(parts: Parts) -> dict[str, object]:
     return {"pending": sorted(waiting)}
 
 
+async def _scrub(parts: Parts) -> dict[str, object]:
+    parts.scrub_asked.set()
+    return {"asked": True}
+
+
 COMMANDS: dict[str, Command] = {
     "status": _status,
     "reload-allowlist": _reload_allowlist,
     "pending": _pending,
+    "scrub": _scrub,
 }

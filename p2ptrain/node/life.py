@@ -36,6 +36,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.pruning import notice_pruned
 from p2ptrain.node.retention import keep_store_small
 from p2ptrain.node.revocation import notice_revocation
+from p2ptrain.node.scrub import scrub
 from p2ptrain.node.serving import answer_hellos
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.node.training import train
@@ -72,6 +73,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> R
         nursery.start_soon(keep_outer_state, parts)
         nursery.start_soon(fetch_ahead, parts)
         nursery.start_soon(keep_store_small, parts)
+        nursery.start_soon(scrub, parts)
         if parts.arena is None:
             nursery.start_soon(serve_only, parts)
         else:

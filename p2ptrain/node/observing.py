@@ -8,7 +8,7 @@ holds the newest snapshots already.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +39,7 @@ from p2ptrain.node.main import opened
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.pruning import notice_pruned
 from p2ptrain.node.revocation import notice_revocation
+from p2ptrain.node.scrub import after, repair
 from p2ptrain.node.serving import answer_hellos
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Serving
@@ -74,14 +75,41 @@ def fetch(config: NodeConfig, wanted: str, *, updates: bool, pin: bool, say: Say
     Raises:
         P2PTrainError: it cannot be had; the error says why and what to do.
     """
-    home, config = Home(config.home), replace(config, seed=True)
     work = partial(fetch_here, wanted=wanted, updates=updates, pin=pin, say=say)
+    try:
+        return _run(config, work, say)
+    except HomeInUse as exc:
+        raise _has_a_node(exc) from exc
+
+
+def repair_store(config: NodeConfig, damaged: Sequence[Digest], say: Say) -> list[Digest]:
+    """Set these chunks aside and fetch them from peers; returns those that are here again.
+
+    Raises:
+        HomeInUse: a node runs here, which does that by itself.
+        P2PTrainError: nobody can be reached, or this store cannot be written to.
+    """
+
+    async def work(parts: Parts) -> list[Digest]:
+        for digest in damaged:
+            await trio.to_thread.run_sync(parts.store.examine, digest)
+        return await repair(parts, damaged)
+
+    return _run(config, work, say)
+
+
+class HomeInUse(IdentityInUse):
+    """A node runs in this very home."""
+
+
+def _run(config: NodeConfig, work: Callable[[Parts], Awaitable[Result]], say: Say) -> Result:
+    home, config = Home(config.home), replace(config, seed=True)
     observed = partial(_observe, config, home, say=say, work=work)
     with ExitStack() as stack:
         try:
             stack.enter_context(sole_use(home))
         except IdentityInUse as exc:
-            raise _has_a_node(exc) from exc
+            raise HomeInUse(exc.what, evidence=exc.evidence, do=exc.do) from exc
         journal = stack.enter_context(Journal(home.journal))
         try:
             return trio.run(observed, journal, strict_exception_groups=True)
@@ -102,9 +130,9 @@ async def _observe(
 
 
 async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Result:
-    """Do `work` while the ledger is followed, once it is as far as anybody's who was heard.
+    """Do `work` while the ledger is followed.
 
-    Raises what `work` raises, and NetworkUnreachable where nobody is heard.
+    Raises what `work` raises.
     """
     parts, done = made.parts, list[Result]()
     parts.enter(Serving())
@@ -125,14 +153,16 @@ async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Res
         for task in (notice_lost_connections, watch_peers, notice_revocation, notice_pruned):
             nursery.start_soon(task, parts)
         nursery.start_soon(notice_namesake, parts)
-        await _be_current(parts)
         done.append(await work(parts))
         nursery.cancel_scope.cancel()
     return done[0]
 
 
 async def _be_current(parts: Parts) -> None:
-    """Return when the ledger has been as far as anybody's for `CURRENT_S`."""
+    """Return when the ledger has been as far as anybody's who was heard, for `CURRENT_S`.
+
+    Raises NetworkUnreachable where nobody is heard.
+    """
     give_up_at, behind_at = parts.now() + HEAR_S, parts.now()
     while parts.now() < behind_at + CURRENT_S:
         await parts.changes.wait(at_most_s=min(1.0, CURRENT_S))
@@ -147,6 +177,7 @@ async def _be_current(parts: Parts) -> None:
 
 async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say: Say) -> Fetched:
     """What `fetch` does, in a network that is up."""
+    await _be_current(parts)
     account = account_of(parts.manifest, parts.ledger.kept.start, parts.ledger.kept.entries)
     named = named_by(account, wanted)
     say(f"fetching the snapshot of outer step {named.step}, {named.digest[:12]}…")
@@ -156,7 +187,7 @@ async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say
     needed = [named.digest, *(_updates_since(account, named) if updates else ())]
     for digest in needed:
         report = await transfer.fetch(
-            parts, digest, shown=digest == named.digest, unwanted=_after(parts, NO_SOURCE_S)
+            parts, digest, shown=digest == named.digest, unwanted=after(parts, NO_SOURCE_S)
         )
         count += report.bytes_fetched
         for peer in report.blamed:
@@ -169,11 +200,6 @@ async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say
         bytes_fetched=count,
         seconds=parts.now() - began,
     )
-
-
-def _after(parts: Parts, seconds: float) -> Callable[[], bool]:
-    since = parts.now()
-    return lambda: parts.now() > since + seconds
 
 
 def _updates_since(account: Account, named: Named) -> list[Digest]:

@@ -151,6 +151,8 @@ class Parts:
     fetching: set[Digest] = field(default_factory=set)
     holding: set[Digest] = field(default_factory=set)
     changes: Changes = field(default_factory=Changes)
+    scrub_asked: trio.Event = field(default_factory=trio.Event)
+    """Somebody wants the whole store read at once; cleared by `scrub`."""
     heartbeat_due: trio.Event = field(default_factory=trio.Event)
     saying: Saying = field(default_factory=Saying)
     standing: Standing = field(default_factory=Standing)

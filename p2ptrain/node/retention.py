@@ -110,7 +110,9 @@ async def _collect(parts: Parts) -> None:
     try:
         collected = await trio.to_thread.run_sync(collect)
     except (ChunkCorrupt, TryLater) as exc:
-        # Nothing was removed. A damaged chunk is fetched again by whoever needs it.
+        # Nothing was removed. A damaged chunk is fetched again before the next collection.
+        if isinstance(exc, ChunkCorrupt):
+            parts.scrub_asked.set()
         parts.journal.write("not-collected", code=exc.code, reason=exc.what)
         return
     parts.journal.write("collected", chunks=collected.chunks, bytes=collected.bytes_freed)

@@ -112,7 +112,9 @@ async def use(
     raise last
 
 
-async def fetch_loose(parts: Parts, digests: Sequence[Digest]) -> FetchReport:
+async def fetch_loose(
+    parts: Parts, digests: Sequence[Digest], *, unwanted: Callable[[], bool] = never
+) -> FetchReport:
     """Have these chunks in the store. Raises StoreError as `fetch` does."""
     return await _until_here(
         parts,
@@ -125,6 +127,7 @@ async def fetch_loose(parts: Parts, digests: Sequence[Digest]) -> FetchReport:
             deadline_s=FETCH_S,
             cancellation=cancellation,
         ),
+        unwanted,
     )
 
 

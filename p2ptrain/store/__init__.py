@@ -5,6 +5,7 @@ from p2ptrain.store.disk import Disk, LocalDisk
 from p2ptrain.store.garbage import Collected
 from p2ptrain.store.head import Head
 from p2ptrain.store.memory_disk import MemoryDisk, PowerCut
+from p2ptrain.store.objects import Health
 from p2ptrain.store.pins import Pins
 from p2ptrain.store.reader import StoreReader
 from p2ptrain.store.record_log import LogCorrupt, RecordLog
@@ -18,6 +19,7 @@ __all__ = [
     "Collected",
     "Disk",
     "Head",
+    "Health",
     "LocalDisk",
     "LogCorrupt",
     "MemoryDisk",

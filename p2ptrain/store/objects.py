@@ -17,17 +17,36 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid, StoreError
 from p2ptrain.ids import Digest, is_digest
 from p2ptrain.store.blob import CHUNK_BYTES_MAX, Buffer, digest_of
 from p2ptrain.store.disk import Disk, disk_errors
 
-_CORRUPT = ".corrupt"
-_FANOUT = "0123456789abcdef"
+CORRUPT = ".corrupt"
+"""The end of the name of what was set aside."""
+
+FANOUT = "0123456789abcdef"
 """Sixteen directories and not 256: each that was touched must be synced before a blob counts, and a
 million chunks (4 TiB) are still only 65,000 names in each."""
+
+FANS = len(FANOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What came of looking at one chunk. `bytes` is what was read; `why` is empty if it is sound,
+    or gone for good reasons.
+    """
+
+    bytes: int = 0
+    why: str = ""
+
+    @property
+    def is_damaged(self) -> bool:
+        return bool(self.why)
 
 
 class Objects:
@@ -47,10 +66,10 @@ class Objects:
         with disk_errors("opening the store", root):
             self._open()
         # Likewise for chunks, but nothing relies on their names before the next settling.
-        self._unsettled = {self._directory / name for name in _FANOUT}
+        self._unsettled = {self._directory / name for name in FANOUT}
 
     def _open(self) -> None:
-        fans = [self._directory / name for name in _FANOUT]
+        fans = [self._directory / name for name in FANOUT]
         self._disk.make_directories(*fans, self._temporary)
         for name in self._disk.names(self._temporary):
             self._disk.remove(self._temporary / name)
@@ -81,7 +100,7 @@ class Objects:
                 return False
         self.write_whole(path, data, f"writing chunk {digest[:12]}…")
         with suppress(OSError):
-            self._disk.remove(path.with_name(path.name + _CORRUPT))
+            self._disk.remove(path.with_name(path.name + CORRUPT))
         return True
 
     def write_whole(self, path: Path, data: Buffer, doing: str) -> None:
@@ -138,6 +157,23 @@ class Objects:
         if count != len(view) or digest_of(view) != digest:
             raise self._set_aside(digest)
 
+    def examine(self, digest: Digest) -> Health:
+        """Read a chunk and set it aside if it is damaged, or if the disk cannot read it any more.
+
+        One that was set aside before is still damaged; one that was removed is no fault.
+        """
+        try:
+            return Health(len(self.read(digest)))
+        except ChunkMissing:
+            return Health(why="it was set aside before" if self.is_set_aside(digest) else "")
+        except ChunkCorrupt as exc:
+            return Health(CHUNK_BYTES_MAX, exc.what)
+        except StoreError as exc:
+            if exc.code != "STORE-IO":
+                raise
+            self._set_aside(digest)
+            return Health(why=exc.what)
+
     def start(self, digest: Digest, size_max: int) -> bytes:
         """The first bytes of a chunk, not checked; empty if it is not held."""
         if self.size(digest) is None:
@@ -155,10 +191,10 @@ class Objects:
         path = self.path(digest)
         # A disk that can no longer be written must not hide the worse news.
         with suppress(OSError), self._lock:
-            self._disk.replace(path, path.with_name(path.name + _CORRUPT))
+            self._disk.replace(path, path.with_name(path.name + CORRUPT))
         return ChunkCorrupt(
             f"chunk {digest} does not match its digest any more",
-            evidence=[f"set aside as {path}{_CORRUPT}"],
+            evidence=[f"set aside as {path}{CORRUPT}"],
             likely="the disk under the store has a fault",
             do="nothing: it is fetched again from a peer when it is needed",
         )
@@ -167,7 +203,7 @@ class Objects:
         """Whether a damaged copy of this chunk is all that is left of it."""
         path = self.path(digest)
         with disk_errors("looking for a chunk", self._root):
-            damaged = self._disk.size(path.with_name(path.name + _CORRUPT)) is not None
+            damaged = self._disk.size(path.with_name(path.name + CORRUPT)) is not None
         return damaged and self.size(digest) is None
 
     @property
@@ -194,7 +230,7 @@ class Objects:
         with self._lock, disk_errors("removing a chunk", self._root):
             if digest in self._young:
                 return None
-            for target in (path, path.with_name(path.name + _CORRUPT)):
+            for target in (path, path.with_name(path.name + CORRUPT)):
                 size = self._disk.size(target)
                 if size is not None:
                     self._disk.remove(target)
@@ -203,7 +239,12 @@ class Objects:
 
     def __iter__(self) -> Iterator[Digest]:
         """The digests of all chunks, those set aside included, in order."""
-        for fan in _FANOUT:
-            with disk_errors("listing the store", self._root):
-                names = self._disk.names(self._directory / fan)
-            yield from sorted({Digest(fan + name.removesuffix(_CORRUPT)) for name in names})
+        for fan in range(FANS):
+            yield from self.names_in(fan)
+
+    def names_in(self, fan: int) -> list[Digest]:
+        """Those of one of the `FANS` directories, in order."""
+        first = FANOUT[fan]
+        with disk_errors("listing the store", self._root):
+            names = self._disk.names(self._directory / first)
+        return sorted({Digest(first + name.removesuffix(CORRUPT)) for name in names})

@@ -19,6 +19,7 @@ from p2ptrain.store.blob import (
     read_across,
 )
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
+from p2ptrain.store.objects import CORRUPT, FANOUT
 
 _START_BYTES = 32
 
@@ -32,15 +33,30 @@ class StoreReader:
 
     def listed(self) -> Iterator[tuple[Digest, int]]:
         """All chunks and their lengths, in order. Raises StoreError."""
-        objects = self.root / "objects"
-        with disk_errors("listing the store", self.root):
-            if self._disk.size(objects) is None:
-                return
-            for fan in self._disk.names(objects):
-                for name in self._disk.names(objects / fan):
-                    size = self._disk.size(objects / fan / name)
-                    if is_digest(fan + name) and size is not None:
-                        yield Digest(fan + name), size
+        for fan, names in self._fans():
+            for name in names:
+                with disk_errors("listing the store", self.root):
+                    size = self._disk.size(self.root / "objects" / fan / name)
+                if is_digest(fan + name) and size is not None:
+                    yield Digest(fan + name), size
+
+    def set_aside(self) -> Iterator[Digest]:
+        """Chunks of which nothing is left but a damaged copy. Raises StoreError."""
+        for fan, names in self._fans():
+            held = set(names)
+            for name in (each.removesuffix(CORRUPT) for each in names if each.endswith(CORRUPT)):
+                if name not in held and is_digest(fan + name):
+                    yield Digest(fan + name)
+
+    def _fans(self) -> Iterator[tuple[str, list[str]]]:
+        """The directories of chunks, and what is in them; none where there is no store yet."""
+        for fan in FANOUT:
+            with disk_errors("listing the store", self.root):
+                try:
+                    names = self._disk.names(self.root / "objects" / fan)
+                except FileNotFoundError:
+                    return
+            yield fan, names
 
     def has_chunk(self, digest: Digest) -> bool:
         with disk_errors("looking for a chunk", self.root):

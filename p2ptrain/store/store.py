@@ -44,7 +44,7 @@ from p2ptrain.store.blob import (
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.garbage import Collected, reached_from, reached_from_young, sweep
 from p2ptrain.store.head import HEAD_BYTES_MAX, Head
-from p2ptrain.store.objects import Objects
+from p2ptrain.store.objects import FANS, Health, Objects
 from p2ptrain.store.pins import Pins
 
 
@@ -140,6 +140,18 @@ class Store:
         if not self.has_chunk(digest):
             raise ChunkMissing(f"chunk {digest} is not in the store")
         return self._objects.path(digest)
+
+    def chunks_in(self, fan: int) -> list[Digest]:
+        """All chunks, those set aside included, in `fans` portions, for whoever reads all."""
+        return self._objects.names_in(fan)
+
+    @property
+    def fans(self) -> int:
+        return FANS
+
+    def examine(self, digest: Digest) -> Health:
+        """Read a chunk; one that is damaged, or cannot be read, counts as missing from then on."""
+        return self._objects.examine(digest)
 
     # blobs
 

@@ -54,12 +54,17 @@ class Survey:
         return dict(sorted(usage.items()))
 
     def damaged(self) -> Iterator[tuple[Digest, bool]]:
-        """Hash every chunk: its digest, and whether it is damaged. Raises StoreError."""
+        """Hash every chunk: its digest, and whether it is damaged. Raises StoreError.
+
+        What was set aside as damaged, with no sound copy since, is damaged still.
+        """
         reader = StoreReader(self.root, self.disk)
         for digest, _ in reader.listed():
             data = reader.unchecked(digest, CHUNK_BYTES_MAX + 1)
             if data is not None:
                 yield digest, digest_of(data) != digest
+        for digest in reader.set_aside():
+            yield digest, True
 
     def _count(self, usage: Usage, chunk: Digest) -> None:
         size = self._sizes.pop(chunk, None)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.cli import store_command
 from p2ptrain.cli.main import main
 from p2ptrain.node.home import Home, sole_use
-from p2ptrain.store import Store, digest_of
+from p2ptrain.store import Store, StoreReader, digest_of
 from p2ptrain.testing.published import BLOCKS, publish
+from tests.cli.conftest import fake_node
 
 
 @pytest.fixture
@@ -60,6 +62,51 @@ def test_check_names_what_is_damaged(home: Home, capsys: pytest.CaptureFixture[s
     code, _, err = run(capsys, home, "check")
     assert code == 4
     assert "CKPT-HASH" in err
+    assert victim in err
+
+
+def damaged(home: Home) -> str:
+    with Store(home.store) as store:
+        victim = store.put_chunk(b"sound")
+        store.chunk_path(victim).write_bytes(b"rotten")
+    return victim
+
+
+def test_a_sound_store_needs_no_repair(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, home, "check", "--repair", "--json")
+    assert (code, json.loads(out)["damaged"], json.loads(out)["repaired"]) == (0, [], [])
+
+
+def test_a_node_that_runs_is_asked_to_repair(
+    home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = damaged(home)
+    with Store(home.store) as store:
+        path = store.chunk_path(victim)
+
+    def look(reader: StoreReader, digest: str) -> bool:
+        path.write_bytes(b"sound")  # as the node does meanwhile
+        return is_sound(reader, digest)
+
+    is_sound = store_command._is_sound
+    monkeypatch.setattr(store_command, "LOOK_S", 0.0)
+    monkeypatch.setattr(store_command, "_is_sound", look)
+    with sole_use(home), fake_node(home.root, b'{"asked": true}\n') as asked:
+        code, out, err = run(capsys, home, "check", "--repair")
+    assert (code, asked) == (0, [{"command": "scrub"}])
+    assert "repaired from peers" in out
+    assert "the node that runs here repairs them" in err
+
+
+def test_what_nobody_repairs_stays_an_error(
+    home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = damaged(home)
+    monkeypatch.setattr(store_command, "REPAIR_S", 0.0)
+    with sole_use(home), fake_node(home.root, b'{"asked": true}\n'):
+        code, _, err = run(capsys, home, "check", "--repair")
+    assert code == 4
+    assert "1 of" in err
     assert victim in err
 
 

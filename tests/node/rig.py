@@ -11,6 +11,8 @@ from pathlib import Path
 import trio
 
 from p2ptrain.config.node import NodeConfig
+from p2ptrain.dataplane import Endpoint
+from p2ptrain.encoding import pack
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
@@ -176,6 +178,19 @@ async def rig(
             disk,  # type: ignore[arg-type]
         ) as made:
             yield Rig(made.parts, run, network, diary, made.events)
+
+
+class Neighbour:
+    """A second node whose data plane serves what it holds, and whom the first has heard of."""
+
+    def __init__(self, r: Rig, other: Rig) -> None:
+        endpoint = other.parts.endpoint
+        r.parts.listener.trust(endpoint.certificate_der)
+        other.parts.listener.trust(r.parts.endpoint.certificate_der)
+        beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
+        r.parts.peers.take(endpoint.peer, beat, r.parts.now())
+        r.parts.detector.heard(endpoint.peer, r.parts.now())
+        self.endpoint: Endpoint = endpoint
 
 
 def heartbeat(run: RunId, **changes: object) -> Heartbeat:

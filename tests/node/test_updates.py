@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import trio
 
-from p2ptrain.dataplane import Endpoint
-from p2ptrain.encoding import pack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.values import Commit, Participant
@@ -19,7 +17,7 @@ from p2ptrain.node.agreement import _hold_update
 from p2ptrain.node.parts import Parts
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy
-from tests.node.rig import Rig, heartbeat, opening, rig, settled
+from tests.node.rig import Neighbour, opening, rig, settled
 
 
 def payload_of(parts: Parts) -> bytearray:
@@ -116,19 +114,6 @@ async def test_bytes_that_nobody_has_are_looked_for_only_while_the_step_lasts(
         r.parts.changes.ring()
         await settled(lambda: not r.parts.holding and not r.parts.fetching)
         assert r.heard() == []
-
-
-class Neighbour:
-    """A second node whose data plane serves what it holds, and whom the first has heard of."""
-
-    def __init__(self, r: Rig, other: Rig) -> None:
-        endpoint = other.parts.endpoint
-        r.parts.listener.trust(endpoint.certificate_der)
-        other.parts.listener.trust(r.parts.endpoint.certificate_der)
-        beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
-        r.parts.peers.take(endpoint.peer, beat, r.parts.now())
-        r.parts.detector.heard(endpoint.peer, r.parts.now())
-        self.endpoint: Endpoint = endpoint
 
 
 async def test_an_update_that_rotted_on_our_disk_is_fetched_again(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -21,7 +23,16 @@ from p2ptrain.errors import (
     StoreError,
 )
 from p2ptrain.ids import Digest, RunId
-from p2ptrain.store import CHUNK_BYTES_MAX, BlobManifest, Head, MemoryDisk, Store, digest_of
+from p2ptrain.store import (
+    CHUNK_BYTES_MAX,
+    BlobManifest,
+    Head,
+    Health,
+    MemoryDisk,
+    Store,
+    StoreReader,
+    digest_of,
+)
 
 ABSENT = Digest("ab" * 32)
 RUN = RunId("cd" * 32)
@@ -257,3 +268,46 @@ def test_threads_that_put_the_same_chunks_get_along(store):
     assert len(blobs) == 4
     assert len(set(blobs)) == 1
     assert len(store.read_blob(blobs[0])) == 20 * 1024
+
+
+class FailingDisk(MemoryDisk):
+    """Some of its files cannot be read any more."""
+
+    failing: ClassVar[dict[Path, int]] = {}
+
+    def read(self, path, offset, size):
+        if path in self.failing:
+            raise OSError(self.failing[path], "as the test demands")
+        return super().read(path, offset, size)
+
+
+def test_every_chunk_can_be_examined_and_what_is_damaged_counts_as_missing(monkeypatch):
+    disk = FailingDisk()
+    store = Store(Path("/store"), disk=disk)
+    sound, rotten, unreadable = (store.put_chunk(data) for data in (b"one", b"two", b"three"))
+    listed = [digest for fan in range(store.fans) for digest in store.chunks_in(fan)]
+    assert listed == sorted((sound, rotten, unreadable))
+    disk.damage(store.chunk_path(rotten), lambda data: b"rot")
+    bad_sector = store.chunk_path(unreadable)
+    monkeypatch.setattr(FailingDisk, "failing", {bad_sector: errno.EIO})
+    assert store.examine(sound) == Health(3)
+    assert store.examine(digest_of(b"never put")) == Health()
+    assert "does not match" in store.examine(rotten).why
+    assert "the disk failed" in store.examine(unreadable).why
+    for digest in (rotten, unreadable):
+        assert not store.has_chunk(digest)
+        assert store.examine(digest).why == "it was set aside before"
+    assert sorted(StoreReader(Path("/store"), disk).set_aside()) == sorted((rotten, unreadable))
+    store.put_chunk(b"two")
+    assert store.examine(rotten) == Health(3)
+    assert list(StoreReader(Path("/store"), disk).set_aside()) == [unreadable]
+
+
+def test_a_disk_that_may_not_be_read_at_all_is_no_rot(monkeypatch):
+    store = Store(Path("/store"), disk=FailingDisk())
+    digest = store.put_chunk(b"one")
+    monkeypatch.setattr(FailingDisk, "failing", {store.chunk_path(digest): errno.EACCES})
+    with pytest.raises(StoreError) as caught:
+        store.examine(digest)
+    assert caught.value.code == "STORE-READONLY"
+    assert store.has_chunk(digest)
