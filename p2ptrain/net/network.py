@@ -53,7 +53,7 @@ class Network:
         self._responder = Responder(host, admitted)
         self._connections = Connections(
             admitted,
-            drop=lambda peer: nursery.start_soon(self.disconnect, peer),
+            drop=self.drop,
             close=lambda connection: nursery.start_soon(close_connection, connection),
             gone=self._requester.forget,
         )
@@ -116,6 +116,10 @@ class Network:
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection with `peer`."""
         await sever(self._host, ID.from_base58(peer))
+
+    def drop(self, peer: PeerId) -> None:
+        """The same, without waiting for it."""
+        self._nursery.start_soon(self.disconnect, peer)
 
     async def request(
         self,

@@ -29,12 +29,18 @@ FORGET_S = 600.0
 
 
 async def stay_connected(parts: Parts) -> None:
-    """Dial whom we know and are not connected to, for ever."""
+    """Dial whom we know and are not connected to, for ever. Whoever comes back after we were cut
+    off from all is a reason to dial the others at once, however long they were silent."""
     due_at: dict[PeerId, float] = {}
     waits_s: dict[PeerId, float] = {}
+    alone = False
     async with trio.open_nursery() as nursery:
         while True:
             connected, now = parts.network.connected(), parts.now()
+            if alone and connected:
+                due_at.clear()
+                waits_s.clear()
+            alone = not connected
             for peer in known_peers(parts):
                 if peer in connected:
                     due_at.pop(peer, None)
@@ -101,7 +107,7 @@ async def notice_lost_connections(parts: Parts) -> None:
     async for event in parts.network.events:
         if isinstance(event, PeerDisconnected):
             parts.detector.hint_lost(event.peer, parts.now())
-            await _judge(parts)
+            await _judge(parts, ended=event.peer)
 
 
 async def watch_peers(parts: Parts) -> None:
@@ -130,10 +136,19 @@ async def _expect_members(parts: Parts) -> None:
             await parts.tell(PeerUp(view.peer))
 
 
-async def _judge(parts: Parts) -> None:
+async def _judge(parts: Parts, ended: PeerId | None = None) -> None:
+    """Tell the ledger who is lost and who is back.
+
+    A connection with who is lost is given up, if there still is one: whatever waits in it would be
+    stale when it arrived, and who comes back would first have to work through all of that; a new
+    one is made within a second, while TCP, after a cut, may wait a quarter of a minute to try. Not
+    so with the peer whose connection has `ended`: it may have made a new one already.
+    """
     for peer, colour in parts.detector.changes(parts.now()):
         parts.journal.write("peer", peer=peer, health=colour.value)
         if colour is Colour.RED:
+            if peer != ended:
+                parts.network.drop(peer)
             await parts.tell(PeerDown(peer))
         elif colour is Colour.GREEN:
             await parts.tell(PeerUp(peer))

@@ -8,16 +8,18 @@ attempt fails, a connection that ends too early looks to the neighbour like our 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product
+from itertools import chain, product, repeat
 
 import trio
 
-from p2ptrain.dataplane import Dialling, RingKey, SecureSocket, dial
+from p2ptrain.dataplane import Dialling, Endpoint, RingKey, SecureSocket, dial
 from p2ptrain.errors import PeerError, PeerUnreachable, ReduceAborted, RemoteProtocolError
 from p2ptrain.ids import PeerId
+from p2ptrain.node.introductions import introduced
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
 from p2ptrain.ring import Links, ReduceRequest
@@ -30,6 +32,8 @@ DIAL_S = 5.0
 
 AGAIN_S = 0.3
 
+LATE_S = 0.5
+"""Connecting took longer than twice around the world: people will want to know why."""
 
 Opener = Callable[["Parts", PeerId, RingKey, "Edges"], Awaitable[None]]
 
@@ -88,27 +92,50 @@ async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> Non
         edges.open[peer, key.stream] = parts.ring_inbox.take(key, deadline_s=EDGE_S)
 
     give_up = partial(parts.ring_inbox.give_up, run=key.run, step=key.step, attempt=key.attempt)
-    await in_thread(take, stop=give_up)
+    with _told_if_late(parts, peer, key) as met:
+        met.append("waiting for it to dial")
+        await in_thread(take, stop=give_up)
 
 
 async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
-    """Dial until somebody answers: the neighbour may have been restarted, and we have yet to hear
-    where its data plane is now; or it has yet to hear our new certificate."""
+    """Dial until somebody answers. The neighbour may have been restarted, and we have yet to hear
+    where its data plane is now; or it has yet to hear our new certificate: then we swap them."""
     ends = parts.now() + EDGE_S
-    while True:
-        dialling = Dialling()
-        work = partial(_dial, parts, peer, key, edges, dialling)
-        try:
-            return await in_thread(work, stop=dialling.give_up)
-        except (PeerError, RemoteProtocolError) as exc:
-            parts.complain("edge-delayed", peer, reason=exc.what)
-            if parts.now() + AGAIN_S >= ends:
-                raise
-        await trio.sleep(AGAIN_S)
-
-
-def _dial(parts: Parts, peer: PeerId, key: RingKey, edges: Edges, dialling: Dialling) -> None:
     endpoint = parts.peers.endpoint(peer)
+    with _told_if_late(parts, peer, key) as met:
+        for wait_s in chain([0.0], repeat(AGAIN_S)):
+            dialling = Dialling()
+            work = partial(_dial, parts, peer, endpoint, key, edges, dialling)
+            try:
+                return await in_thread(work, stop=dialling.give_up)
+            except (PeerError, RemoteProtocolError) as exc:
+                met.append(exc.what)
+                if parts.now() + AGAIN_S >= ends:
+                    raise
+            await trio.sleep(wait_s)
+            endpoint = await introduced(parts, peer) or parts.peers.endpoint(peer)
+
+
+@contextmanager
+def _told_if_late(parts: Parts, peer: PeerId, key: RingKey) -> Iterator[list[str]]:
+    """A line in the journal if the block took long: what was met, as the block has noted it."""
+    began, met = parts.now(), list[str]()
+    try:
+        yield met
+    finally:
+        if (seconds := parts.now() - began) > LATE_S:
+            where = {"step": key.step, "attempt": key.attempt, "stream": key.stream}
+            parts.journal.write("edge-late", peer=peer, **where, seconds=seconds, met=met)
+
+
+def _dial(
+    parts: Parts,
+    peer: PeerId,
+    endpoint: Endpoint | None,
+    key: RingKey,
+    edges: Edges,
+    dialling: Dialling,
+) -> None:
     if endpoint is None:
         raise PeerUnreachable("it has not said where its data plane listens", peer=peer)
     connection = dial(

@@ -28,6 +28,7 @@ from p2ptrain.node.control import serve_commands
 from p2ptrain.node.data import fetch_ahead
 from p2ptrain.node.exchange import exchange
 from p2ptrain.node.gossip import listen, speak
+from p2ptrain.node.introductions import answer_introductions
 from p2ptrain.node.isolation import notice_isolation
 from p2ptrain.node.learning import Say
 from p2ptrain.node.loneliness import answer_namesakes, notice_namesake
@@ -59,6 +60,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> R
 
     answer_hellos(parts, made.run)
     answer_namesakes(parts)
+    answer_introductions(parts)
     serve_bases(parts)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(agree_to_the_end)

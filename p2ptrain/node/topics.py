@@ -22,6 +22,11 @@ BASE_PROTOCOL = "/p2ptrain/base/1"
 """Where a chain may begin, by the checkpoint that a newcomer's user trusts."""
 
 
+ENDPOINT_PROTOCOL = "/p2ptrain/endpoint/1"
+ENDPOINT_BYTES_MAX = 4096
+"""A certificate of at most 2 kB, and where its holder listens."""
+
+
 def heartbeat_topic(run: RunId) -> str:
     return f"/p2ptrain/1/{run}/heartbeat"
 

@@ -59,6 +59,7 @@ class PaperNetwork:
     published: list[tuple[str, bytes]] = field(default_factory=list)
     requested: list[tuple[PeerId, bytes]] = field(default_factory=list)
     handlers: dict[str, Handler] = field(default_factory=dict)
+    dropped: list[PeerId] = field(default_factory=list)
     refreshed: int = 0
     answer: Callable[[PeerId, bytes], Awaitable[bytes]] | None = None
     refuses_to_publish: P2PTrainError | None = None
@@ -77,6 +78,9 @@ class PaperNetwork:
 
     def known_addresses(self) -> dict[PeerId, list[str]]:
         return self.addresses_by_peer
+
+    def drop(self, peer: PeerId) -> None:
+        self.dropped.append(peer)
 
     def refresh_admission(self) -> None:
         self.refreshed += 1

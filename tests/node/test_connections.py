@@ -58,6 +58,41 @@ async def test_a_lost_connection_is_told_to_the_ledger_even_under_a_flood(tmp_pa
         assert PeerDown(ANN.peer) in told
 
 
+async def test_what_waits_for_a_lost_peer_is_given_up_but_not_a_connection_that_it_has_made_anew(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        for peer in (ANN.peer, BOB.peer):
+            r.parts.detector.heard(peer, r.parts.now())
+            r.parts.detector.hint_lost(peer, r.parts.now())
+        await _judge(r.parts, ended=BOB.peer)
+        assert r.network.dropped == [ANN.peer]
+        assert r.heard() == [PeerDown(ANN.peer), PeerDown(BOB.peer)]
+
+
+async def test_who_was_cut_off_dials_everybody_as_soon_as_one_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(connections, "RETRY_FIRST_S", 1000.0)
+    monkeypatch.setattr(connections, "OTHERS_TURN_S", 0.0)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        dialled: list[PeerId] = []
+
+        async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
+            dialled.append(peer)
+
+        r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
+        for peer in (ANN.peer, BOB.peer):
+            r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
+        nursery.start_soon(stay_connected, r.parts)
+        await settled(lambda: len(dialled) == 2)
+        r.network.peers.add(ANN.peer)
+        await settled(lambda: len(dialled) == 3)
+        assert dialled[2] == BOB.peer
+        nursery.cancel_scope.cancel()
+
+
 async def test_who_was_not_heard_for_long_is_forgotten_unless_it_is_a_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

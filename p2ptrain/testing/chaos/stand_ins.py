@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.acceptor import recall
 from p2ptrain.ledger.canonical import parse
@@ -28,7 +27,8 @@ from p2ptrain.ledger.reading import certified_from_plain
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import Roster, Value
 from p2ptrain.ledger.wire import decode
-from p2ptrain.node import heartbeat
+from p2ptrain.node import beats
+from p2ptrain.node.heartbeat import Heartbeat
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.topics import LEDGER_PROTOCOL, heartbeat_topic, ledger_topic
 from p2ptrain.ring.arithmetic import Arithmetic
@@ -186,6 +186,7 @@ class Wires(StandIn):
         self._ledger = parts.ledger
         self._topics = {ledger_topic(parts.run): self._outcome}
         self._topics[heartbeat_topic(parts.run)] = self._report
+        self._base: beats.FullBeat | None = None
         self._told: dict[str, object] = {}
 
     async def request(self, peer: PeerId, protocol: str, payload: bytes, **limits: Any) -> Any:
@@ -234,12 +235,17 @@ class Wires(StandIn):
         return f"send-outcome-{kind_of(message.certified.entry.value)}", mine
 
     def _report(self, payload: bytes) -> tuple[str, Leads] | None:
-        try:
-            said = heartbeat.decode(payload)
-        except RemoteProtocolError:
-            return None
+        said = self._in_full(beats.read(payload))
         for name, report in (("send-done", said.reduce), ("send-ready", said.ready)):
             if report is not None and self._told.get(name) != report:
                 self._told[name] = report
                 return name, partial(leads_next, self._ledger)
         return None
+
+    def _in_full(self, beat: beats.Beat) -> Heartbeat:
+        """This node's own beats come in the order in which it says them, so the base is here."""
+        if isinstance(beat, beats.SmallBeat):
+            assert self._base is not None
+            return beats.whole(self._base, beat)
+        self._base = beat
+        return beat.heartbeat

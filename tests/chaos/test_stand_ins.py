@@ -1,0 +1,51 @@
+"""What a node says is recognised at its gate, however it is packed."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.node.beats import FULL_AT_FIRST, Saying
+from p2ptrain.node.heartbeat import ReadyReport, ReduceReport
+from p2ptrain.node.topics import heartbeat_topic
+from p2ptrain.testing.chaos.gate import Gate
+from p2ptrain.testing.chaos.stand_ins import Wires
+from tests.node.rig import heartbeat
+
+RUN = RunId("0" * 64)
+
+
+class Published:
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        self.sizes.append(len(payload))
+
+
+def test_reports_in_small_heartbeats_pass_the_gate_like_those_in_full_ones() -> None:
+    state = SimpleNamespace(height=0, voters=(PeerId("a"), PeerId("b")))
+    parts: Any = SimpleNamespace(run=RUN, ledger=SimpleNamespace(state=state, me=PeerId("b")))
+    ours, theirs = socket.socketpair()
+    network, saying = Published(), Saying()
+    beats = [heartbeat(RUN, serial=serial, endpoint=bytes(600)) for serial in range(FULL_AT_FIRST)]
+    beats += [
+        heartbeat(RUN, serial=5, endpoint=bytes(600), ready=ReadyReport(0, 16, 1)),
+        heartbeat(RUN, serial=6, endpoint=bytes(600), reduce=ReduceReport(0, 0, None, ())),
+    ]
+    with ours, theirs:
+        wires = Wires(network, Gate(theirs), parts)
+        for beat in beats:
+            trio.run(wires.publish, heartbeat_topic(RUN), saying.say(beat))
+        told = ours.recv(1 << 12).decode().split("\n")[:-1]
+        ours.shutdown(socket.SHUT_RDWR)
+    assert 2 * max(network.sizes[-2:]) <= min(network.sizes[:-2]), "the last two are small"
+    assert told == [
+        f"passed {side}:{deed} proposer"
+        for deed in ("send-ready", "send-done")
+        for side in ("before", "after")
+    ]

@@ -1,0 +1,125 @@
+"""Two data planes that do not know each other's certificates yet, and need not wait to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.dataplane import Credentials, Endpoint, Listener, RingInbox, RingKey, dial
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.errors import PeerError, PeerTooSlow, RemoteProtocolError
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId
+from p2ptrain.node import edges
+from p2ptrain.node.edges import Edges, _reach
+from p2ptrain.node.introductions import answer_introductions, introduced
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.topics import ENDPOINT_PROTOCOL
+from tests.node.rig import ANN, BOB, heartbeat, rig, settled
+
+
+class Neighbour:
+    """A data plane that trusts nobody yet."""
+
+    def __init__(self, identity: Identity, listener: Listener, credentials: Credentials) -> None:
+        self.peer = identity.peer
+        self.listener = listener
+        self.credentials = credentials
+        self.inbox = RingInbox()
+        listener.handle("ring", self.inbox.handle)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        host, port = self.listener.address
+        return Endpoint(self.peer, host, port, self.credentials.certificate_der)
+
+    async def introduce(self, peer: PeerId, payload: bytes) -> bytes:
+        """What its node answers."""
+        self.listener.trust(Endpoint.from_wire(unpack(payload, bytes_max=4096)).certificate_der)
+        return pack(self.endpoint.to_wire())
+
+
+@contextmanager
+def neighbour(identity: Identity) -> Iterator[Neighbour]:
+    credentials = Credentials.create(identity)
+    with Listener(credentials, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
+        yield Neighbour(identity, listener, credentials)
+
+
+def key(parts: Parts, dialler: PeerId) -> RingKey:
+    return RingKey(parts.run, 3, 0, 1, dialler)
+
+
+async def test_who_introduces_itself_is_let_in_from_then_on(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        answer_introductions(r.parts)
+        answer = r.network.handlers[ENDPOINT_PROTOCOL]
+        with neighbour(ANN) as ann:
+
+            def knock() -> None:
+                hello = key(r.parts, ANN.peer).to_hello()
+                dial(ann.credentials, r.parts.endpoint, hello, deadline_s=5.0).close()
+
+            with pytest.raises(PeerError, match="UNKNOWN_CA"):
+                await trio.to_thread.run_sync(knock)
+            reply = await answer(ANN.peer, pack(ann.endpoint.to_wire()))
+            assert reply == pack(r.parts.endpoint.to_wire())
+            await trio.to_thread.run_sync(knock)
+
+
+async def test_nobody_is_introduced_by_another(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        answer_introductions(r.parts)
+        with neighbour(ANN) as ann, pytest.raises(RemoteProtocolError, match="another peer's"):
+            wire = pack(ann.endpoint.to_wire())
+            await r.network.handlers[ENDPOINT_PROTOCOL](BOB.peer, wire)
+
+
+async def test_who_does_not_answer_costs_a_line(tmp_path: Path) -> None:
+    async def silent(peer: PeerId, payload: bytes) -> bytes:
+        raise PeerTooSlow("no reply within 2.0 s", peer=peer)
+
+    async with rig(tmp_path) as r:
+        r.network.answer = silent
+        assert await introduced(r.parts, ANN.peer) is None
+        assert [each["peer"] for each in r.said("not-introduced")] == [ANN.peer]
+
+
+async def test_a_ring_waits_for_no_heartbeat_of_a_neighbour_that_has_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """We know its old address and certificate, and it knows nothing of us."""
+    monkeypatch.setattr(edges, "LATE_S", 0.0)
+    async with rig(tmp_path) as r:
+        with neighbour(ANN) as before:
+            old = pack(before.endpoint.to_wire())
+        r.parts.peers.take(ANN.peer, heartbeat(r.run.id, endpoint=old), r.parts.now())
+        with neighbour(ANN) as ann:
+            r.network.answer = ann.introduce
+            edge, mine = Edges(), key(r.parts, r.parts.me)
+            await _reach(r.parts, ANN.peer, mine, edge)
+            await settled(lambda: len(ann.inbox) == 1)
+            edge.close()
+        (told,) = r.said("edge-late")
+        met = told["met"]
+        assert (told["peer"], told["step"], told["stream"]) == (ANN.peer, 3, 1)
+        assert isinstance(met, list)
+        assert len(met) == 1, "the second dial is the one that reaches it"
+        assert "refused" in met[0]
+
+
+async def test_a_neighbour_that_nothing_is_known_of_is_asked_before_it_is_dialled(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        with neighbour(ANN) as ann:
+            r.network.answer = ann.introduce
+            edge = Edges()
+            await _reach(r.parts, ANN.peer, key(r.parts, r.parts.me), edge)
+            assert list(edge.open) == [(ANN.peer, 1)]
+            edge.close()
+        assert [peer for peer, _ in r.network.requested] == [ANN.peer]
