@@ -85,7 +85,7 @@ class Service:
 
 @dataclass(slots=True)
 class _Exchange:
-    """One request on its way; `done` is set when `reply` or `error` is."""
+    """One request on its way, and how far it came; `done` is set when `reply` or `error` is."""
 
     peer: PeerId
     protocol: str
@@ -93,6 +93,7 @@ class _Exchange:
     ends: float
     bytes_max: int
     done: trio.Event
+    stage: str = "not begun"
     reply: bytes = b""
     error: P2PTrainError | None = None
 
@@ -128,7 +129,8 @@ class Requester:
         with trio.move_on_at(ends):
             await exchange.done.wait()
         if not exchange.done.is_set():
-            raise PeerTooSlow(f"no reply within {deadline_s:.1f} s", peer=peer)
+            words = f"no reply within {deadline_s:.1f} s: {exchange.stage}"
+            raise PeerTooSlow(words, peer=peer)
         if exchange.error is not None:
             raise exchange.error
         return exchange.reply
@@ -159,17 +161,22 @@ class Requester:
         kept = self._take_idle(exchange.peer, exchange.protocol)
         if kept is not None:
             with suppress(*_GONE):
-                return await self._ask(kept, exchange)
+                return await self._ask(kept, exchange, "on a kept stream")
+            exchange.stage = "leaving a kept stream that broke"
             await _reset(kept)
-        return await self._ask(await self._open(exchange.peer, exchange.protocol), exchange)
+        exchange.stage = "opening a stream"
+        stream = await self._open(exchange.peer, exchange.protocol)
+        return await self._ask(stream, exchange, "on a new stream")
 
-    async def _ask(self, stream: INetStream, exchange: _Exchange) -> bytes:
+    async def _ask(self, stream: INetStream, exchange: _Exchange, where: str) -> bytes:
         peer = exchange.peer
+        exchange.stage = f"sending {where}"
         with shielded_for(WRITE_S) as writing:
             await stream.write(_LENGTH.pack(len(exchange.payload)) + exchange.payload)
         if writing.cancelled_caught:
             await sever(self._host, ID.from_base58(peer))
             raise PeerTooSlow("it takes no data; the connection was given up", peer=peer)
+        exchange.stage = f"sent {where}"
         with trio.move_on_at(exchange.ends) as reading:
             frame = await _read_frame(stream, exchange.bytes_max + 1, peer)
         if reading.cancelled_caught:

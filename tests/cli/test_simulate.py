@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+
+import psutil
+import pytest
 
 from p2ptrain.testing.simulation.mutants import MUTANTS
 from tests.cli.conftest import Command
@@ -80,6 +88,38 @@ def test_an_interrupted_campaign_goes_on_where_it_was(p2ptrain: Command, tmp_pat
     assert counts(again) == {**counts(whole), "outer_steps": 1025}
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [it["batch"]["first_seed"] for it in lines[1:4]] == [7, 27, 47]
+
+
+def test_ctrl_c_leaves_no_process_and_says_how_far_it_came(tmp_path: Path) -> None:
+    file = tmp_path / "calm.jsonl"
+    words = [sys.executable, "-m", "p2ptrain.cli", *CALM, "--seeds", "1000000"]
+    words += ["--processes", "2", "--results", str(file)]
+    campaign = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        ends_s = time.monotonic() + 60
+        while not file.exists() or len(file.read_text().splitlines()) < 2:
+            assert time.monotonic() < ends_s, "no batch came to its end"
+            with pytest.raises(subprocess.TimeoutExpired):
+                campaign.wait(0.05)
+        children = psutil.Process(campaign.pid).children(recursive=True)
+        os.killpg(campaign.pid, signal.SIGINT)  # As a terminal does: all of them hear it.
+        out, err = campaign.communicate(timeout=30)
+    finally:
+        campaign.kill()
+    assert len(children) >= 2
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+    assert (campaign.returncode, out) == (130, "")
+    assert err.splitlines()[-1].startswith("interrupted: ")
+    assert err.splitlines()[-1].endswith(" of 1000000 seeds, 0 failed")
+    kept = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(kept) >= 2
+    assert {len(it) for it in kept[1:]} == {1}, "every batch that was kept is whole"
 
 
 def test_results_of_another_campaign_are_not_gone_on_with(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from p2ptrain.testing.simulation import PROFILES, simulate
@@ -46,3 +50,27 @@ def test_one_lie_alone_stops_nothing(lie: Lie, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("random.Random.sample", lambda self, lies, k: [lie])
     reports = [simulate(seed, peers=7, steps=4, profile="strangers") for seed in range(4)]
     assert [it for it in reports if not it.good or it.commits != 4] == []
+
+
+TELL = """
+from p2ptrain.testing.simulation import simulate
+for profile in ("liars", "strangers"):
+    for seed in range(6):
+        print(simulate(seed, peers=7, steps=3, profile=profile))
+"""
+
+
+def test_a_liar_s_seed_is_the_same_world_whatever_the_order_of_sets() -> None:
+    """A peer is a string, and the order of a set of strings differs from process to process."""
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", TELL],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert told[0] == told[1]
+    assert told[0].count("SimReport") == 12

@@ -115,12 +115,35 @@ def run_campaign(
 ) -> Sums:
     """Run all batches that are not `known`. `say` hears of progress, and of each failing seed and
     how to replay it. Whatever `processes` is, the sums are the same, CPU time apart.
+
+    Raises:
+        KeyboardInterrupt: after `say` has heard how far it came; no process is left behind.
     """
     assert processes >= 1
-    done = known or {}
-    missing = [seeds for seeds in plan.batches() if seeds not in done]
     total = Sums()
     spoken = time.monotonic()
+    try:
+        for sums in _outcomes(plan, processes, known or {}, keep):
+            total += sums
+            for failure in sums.failures:
+                replay = plan.replay(failure.seed)
+                say(f"seed {failure.seed} failed: {failure.why}\n  replay: {replay}")
+            if time.monotonic() - spoken > PROGRESS_S:
+                spoken = time.monotonic()
+                say(_so_far(plan, total))
+    except KeyboardInterrupt:
+        say(f"interrupted: {_so_far(plan, total)}")
+        raise
+    return total
+
+
+def _so_far(plan: Plan, total: Sums) -> str:
+    return f"{total.seeds} of {plan.seeds} seeds, {total.violations + total.stuck} failed"
+
+
+def _outcomes(plan: Plan, processes: int, done: Known, keep: Keep) -> Iterator[Sums]:
+    """What came of each batch, in their order, as soon as it is known."""
+    missing = [seeds for seeds in plan.batches() if seeds not in done]
     with _mapping(processes) as map_in_order:
         fresh = iter(map_in_order(partial(run_batch, plan), missing))
         for seeds in plan.batches():
@@ -128,14 +151,7 @@ def run_campaign(
             if sums is None:
                 sums = next(fresh)
                 keep(seeds, sums)
-            total += sums
-            for failure in sums.failures:
-                replay = plan.replay(failure.seed)
-                say(f"seed {failure.seed} failed: {failure.why}\n  replay: {replay}")
-            if time.monotonic() - spoken > PROGRESS_S:
-                spoken = time.monotonic()
-                say(f"{total.seeds} of {plan.seeds} seeds, {total.violations + total.stuck} failed")
-    return total
+            yield sums
 
 
 Mapper = Callable[[Callable[[range], Sums], list[range]], Iterable[Sums]]
