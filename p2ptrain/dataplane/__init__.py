@@ -5,6 +5,7 @@ Endpoint                           where a peer listens, and what it will show
 dial, Listener                     the two ends of a connection
 SecureSocket                       what the ring and the swarm know of one
 RingInbox                          where the ring's incoming sockets wait
+Uplink, Share                      a cap on what is sent, and who gets how much of it
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from p2ptrain.dataplane.dialling import Dialling
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.inbox import RingInbox, RingKey
 from p2ptrain.dataplane.listener import Bounds, Listener, ListenerStatistics
+from p2ptrain.dataplane.pacing import Rank, Ticket
 from p2ptrain.dataplane.sockets import (
     FRAME_BYTES_MAX,
     PeerSocket,
@@ -22,6 +24,7 @@ from p2ptrain.dataplane.sockets import (
     plain_pair,
 )
 from p2ptrain.dataplane.tls import dial
+from p2ptrain.dataplane.uplink import Share, Uplink
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -32,10 +35,14 @@ __all__ = [
     "Listener",
     "ListenerStatistics",
     "PeerSocket",
+    "Rank",
     "RingInbox",
     "RingKey",
     "SecureSocket",
+    "Share",
     "ShutDownHere",
+    "Ticket",
+    "Uplink",
     "dial",
     "peer_of_certificate",
     "plain_pair",

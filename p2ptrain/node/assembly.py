@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from ipaddress import ip_address
 
 import psutil
 import trio
 
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.dataplane import Credentials, Endpoint, Listener, RingInbox
+from p2ptrain.dataplane import Credentials, Endpoint, Listener, Rank, RingInbox, Uplink
 from p2ptrain.errors import VersionMismatch
 from p2ptrain.identity import Identity
 from p2ptrain.ledger.detector import Detector
@@ -26,7 +24,6 @@ from p2ptrain.node.gossip import HEARTBEAT_S
 from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Outer, Parts
 from p2ptrain.observe.journal import Journal
-from p2ptrain.ring import TokenBucket
 from p2ptrain.run import Run
 from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.store import Disk, Store
@@ -89,7 +86,7 @@ async def assembled(
                 encrypted=run.manifest.encrypted,
             )
         )
-        uplink, ring_inbox = _serve_data(listener, store, config.limit_up_bytes_per_s)
+        uplink, ring_inbox = _serve_data(stack, listener, store, config.limit_up_bytes_per_s)
         ledger, chain_log, votes = open_ledger(home, run, identity, trio.current_time(), disk)
         for log in (chain_log, votes):
             if log.recovered:
@@ -132,14 +129,17 @@ async def assembled(
 
 
 def _serve_data(
-    listener: Listener, store: Store, limit_bytes_per_s: int | None
-) -> tuple[TokenBucket | None, RingInbox]:
-    """Take the ring's connections in, and serve chunks; both share one uplink."""
-    uplink = TokenBucket(limit_bytes_per_s) if limit_bytes_per_s else None
+    stack: ExitStack, listener: Listener, store: Store, limit_bytes_per_s: int | None
+) -> tuple[Uplink | None, RingInbox]:
+    """Take the ring's connections in, and serve chunks; the ring goes first on a capped uplink."""
+    uplink = Uplink(limit_bytes_per_s) if limit_bytes_per_s else None
     ring_inbox = RingInbox()
     listener.handle("ring", ring_inbox.handle)
-    wait = partial(_wait_for, uplink) if uplink else None
-    listener.handle(PURPOSE, ChunkServer(store, limit=wait))
+    limit = None
+    if uplink is not None:
+        stack.callback(uplink.close)  # before the listener is left, which waits for its threads
+        limit = uplink.share(Rank.SWARM).take
+    listener.handle(PURPOSE, ChunkServer(store, limit=limit))
     return uplink, ring_inbox
 
 
@@ -170,11 +170,6 @@ def _layout(run: Run) -> Layout:
             do="install the version that the organiser names",
         )
     return layout
-
-
-def _wait_for(uplink: TokenBucket, count: int) -> None:
-    """For the chunk server's threads: return when `count` bytes may be sent."""
-    threading.Event().wait(min(uplink.reserve(count), threading.TIMEOUT_MAX))
 
 
 def _endpoint(

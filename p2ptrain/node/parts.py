@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import trio
 
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.dataplane import Credentials, Endpoint, Listener, RingInbox
+from p2ptrain.dataplane import Credentials, Endpoint, Listener, RingInbox, Uplink
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.core import Ledger
@@ -41,7 +41,7 @@ from p2ptrain.observe.states import (
     State,
     Training,
 )
-from p2ptrain.ring import Reduce, TokenBucket
+from p2ptrain.ring import Reduce
 from p2ptrain.run import DataIndex, JoinRequest, RunManifest
 from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.store import RecordLog, Store
@@ -137,7 +137,7 @@ class Parts:
     """How many lie in `votes`; by `agreement`."""
     detector: Detector
     journal: Journal
-    uplink: TokenBucket | None
+    uplink: Uplink | None
     events: trio.MemorySendChannel[Event]
     history: History = field(init=False)
     data: DataIndex | None = None

@@ -4,12 +4,10 @@ plan                            who sends which bytes to whom: pure
 ReduceRequest, Reduce           one attempt: `run` it in a thread, `abort` it from any
 ReduceReport                    how it went
 own_peak, mean_max              what is held to the bound before a reduce, and after it
-TokenBucket                     a cap on the rate of sending, shared by whom you give it to
 """
 
 from __future__ import annotations
 
-from p2ptrain.ring.bucket import TokenBucket
 from p2ptrain.ring.influence import mean_max, own_peak
 from p2ptrain.ring.plan import Plan, Segment, plan
 from p2ptrain.ring.reduce import Links, Reduce
@@ -26,7 +24,6 @@ __all__ = [
     "Route",
     "Schedule",
     "Segment",
-    "TokenBucket",
     "Traffic",
     "mean_max",
     "own_peak",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from p2ptrain.dataplane import Share
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.blame import Blame, Verdict
-from p2ptrain.ring.bucket import TokenBucket
 from p2ptrain.ring.plan import Plan
 from p2ptrain.ring.request import ReduceRequest
 
@@ -20,7 +20,8 @@ class Attempt:
     tag: bytes
     arithmetic: Arithmetic
     verdict: Verdict
-    rate_limit: TokenBucket | None
+    share: Share | None
+    """Of a capped uplink."""
 
     def peer(self, number: int) -> PeerId:
         return self.request.peers[number]

@@ -6,6 +6,7 @@ import heapq
 import time
 from dataclasses import dataclass, field
 
+from p2ptrain.dataplane import Ticket
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.link import Link
 from p2ptrain.ring.work import Arrival, Send
@@ -24,8 +25,10 @@ class Neighbour:
     arrival: Arrival | None = None
     place: memoryview | None = None
     """Where the arrival goes, once it may come."""
+    ticket: Ticket | None = None
+    """Asked for what is to go next, where the uplink is capped."""
     not_before: float = 0.0
-    """The rate limit's word."""
+    """When to look at the ticket again."""
     readable: bool = True
     writable: bool = True
     """False once nothing more could be moved, until the link is found to be ready again."""

@@ -16,13 +16,12 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from p2ptrain.dataplane import SecureSocket
+from p2ptrain.dataplane import Rank, SecureSocket, Uplink
 from p2ptrain.errors import LocalProtocolError, ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blame, Blamed, Verdict
-from p2ptrain.ring.bucket import TokenBucket
 from p2ptrain.ring.leaving import GRACE_S
 from p2ptrain.ring.request import ReduceReport, ReduceRequest, Traffic
 from p2ptrain.ring.stream import Stream
@@ -36,7 +35,8 @@ class Reduce:
 
     `links` are those to `request.neighbours`; which end dialled does not matter. θ and `local` are
     read while it runs and never written. `out` receives the payload of Σ weight · (θ − local) ÷
-    Σ weight, the same bytes on every peer; it holds nothing of use unless `run` returns.
+    Σ weight, the same bytes on every peer; it holds nothing of use unless `run` returns. Of a
+    capped `uplink`, reduces that run at once have equal shares.
 
     With error feedback, `residual` is what this peer's rounding has lost in committed reduces, and
     is added to its contribution; `residual_out` gets what it loses in this one, and takes the other
@@ -50,7 +50,7 @@ class Reduce:
         theta: NDArray[np.float32],
         local: NDArray[np.float32],
         out: bytearray | memoryview | NDArray[np.uint8],
-        rate_limit: TokenBucket | None = None,
+        uplink: Uplink | None = None,
         *,
         residual: NDArray[np.float32] | None = None,
         residual_out: NDArray[np.float32] | None = None,
@@ -63,8 +63,9 @@ class Reduce:
         plan = request.plan()
         self._bytes_total = plan.bytes_moved
         self._arithmetic = Arithmetic(request, theta, local, out, residual, residual_out)
+        self._share = None if uplink is None else uplink.share(Rank.RING)
         self._attempt = Attempt(
-            request, plan, request.tag(), self._arithmetic, self._verdict, rate_limit
+            request, plan, request.tag(), self._arithmetic, self._verdict, self._share
         )
         self._check_links()
         self._streams: list[Stream] = []
@@ -74,6 +75,10 @@ class Reduce:
     def progress(self) -> tuple[int, int]:
         """Bytes sent and received so far, and in all; from any thread."""
         return sum(stream.payload_bytes for stream in self._streams), self._bytes_total
+
+    def traffic(self) -> tuple[Traffic, ...]:
+        """What has gone between us and each neighbour so far; from any thread."""
+        return _by_peer([each for stream in self._streams for each in stream.traffic()])
 
     def abort(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """Make `run` raise soon, here and on the other peers. From any thread; does not block."""
@@ -127,6 +132,8 @@ class Reduce:
                 if self._verdict.settled:
                     wait(threads, 2 * GRACE_S)
             finally:
+                if self._share is not None:
+                    self._share.close()
                 if self._verdict.settled or not self._ended.is_set():
                     self._shut_down()
             return sum(thread.result() for thread in threads)
@@ -161,7 +168,7 @@ class Reduce:
             moving_s=max(0.0, ended - begun - arithmetic_s - waiting_s) if streams else 0.0,
             waiting_s=waiting_s,
             cpu_s=cpu_s,
-            traffic=_by_peer([each for stream in streams for each in stream.traffic()]),
+            traffic=self.traffic(),
         )
 
     def _check_links(self) -> None:

@@ -199,21 +199,24 @@ class Stream:
         begun = time.monotonic()
         body = self._work.body(send)
         neighbour.going = send
-        neighbour.not_before = 0.0
+        neighbour.ticket = None
         neighbour.took_at = neighbour.busy_since = time.monotonic()
         self.arithmetic_s += neighbour.busy_since - begun
         neighbour.link.start(self._header(send.kind, send.part, send.index, len(body)), body)
 
     def _rate_allows(self, neighbour: Neighbour) -> bool:
-        """Pay for the next segment once, then wait until it is our turn."""
-        limit = self._attempt.rate_limit
-        if limit is None:
+        """Ask once for the next segment to go, then wait until it may."""
+        share = self._attempt.share
+        if share is None:
             return True
         now = time.monotonic()
-        if neighbour.not_before == 0.0:
-            count = HEADER_BYTES + neighbour.ready[0].segment.bytes
-            neighbour.not_before = now + limit.reserve(count)
-        return now >= neighbour.not_before
+        if neighbour.ticket is None:
+            neighbour.ticket = share.ask(HEADER_BYTES + neighbour.ready[0].segment.bytes)
+        elif now < neighbour.not_before:
+            return False
+        wait_s = share.wait_s(neighbour.ticket)
+        neighbour.not_before = now + wait_s
+        return wait_s == 0
 
     def _header(self, kind: Kind, part: int = 0, index: int = 0, length: int = 0) -> Header:
         request = self._attempt.request

@@ -36,7 +36,7 @@ LANES_MAX = 64
 """More connections than this bring nothing, and each has a thread and a buffer of one chunk."""
 
 STALL_S = 60.0
-"""How long a source may take for one chunk: 560 kbit/s. The picker asks another one much sooner."""
+"""How long a source may take for a slice of 64 KiB. The picker asks another one much sooner."""
 
 RECONSIDER_S = 0.01
 """The shortest wait before the picker is asked again: rounding must not make a thread spin."""
@@ -210,7 +210,7 @@ class Fetch(Generic[SourceT]):
                 asked.append(digest)
             if not asked:
                 return
-            chunk = receive_response(sock, buffer)
+            chunk = receive_response(sock, buffer, self._plan.stall_s)
             self._received(lane, asked.popleft(), chunk)
 
     def _assigned(self, lane: Lane, *, idle: bool) -> list[Digest]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.errors import PeerError, StoreError
@@ -19,15 +20,16 @@ IDLE_S = 120.0
 """How long a client may think between requests: longer than it waits for any other source."""
 
 SEND_S = 120.0
-"""How long one chunk may take to send: 4 MiB at 280 kbit/s, below which a client is no use."""
+"""How long one chunk may take to send: 4 MiB at 280 kbit/s, below which a client is no use. Where
+we are limited ourselves, which is not the client's fault, it counts for each slice."""
 
 
 class ChunkServer:
     """A listener's handler for `swarm.PURPOSE`.
 
     `extra` is asked first, for chunks that are in memory and not (yet) in the store. `limit` is
-    called with a number of bytes before they are sent and returns when they may be, for instance a
-    token bucket's `take`: so that the ring wins.
+    called with a number of bytes before they are sent and returns when they may be, for instance
+    `take` of a share of the uplink: so that the ring wins.
     """
 
     def __init__(
@@ -66,9 +68,13 @@ class ChunkServer:
         digest = receive_request(sock)
         chunk = self._chunk(digest)
         sock.set_deadline(SEND_S)
-        send_response(sock, chunk, self._limit)
+        send_response(sock, chunk, self._limit and partial(self._may_send, sock, self._limit))
         with self._counting:
             self._bytes_sent += len(chunk or b"")
+
+    def _may_send(self, sock: SecureSocket, limit: Limit, count: int) -> None:
+        limit(count)
+        sock.set_deadline(SEND_S)
 
     def _chunk(self, digest: Digest) -> bytes | None:
         chunk = self._extra(digest) if self._extra is not None else None

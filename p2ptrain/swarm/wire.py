@@ -25,7 +25,8 @@ REQUEST_BYTES_MAX = 64 * 2**10
 """A request takes 41 bytes; the rest is room for requests of a later version."""
 
 SLICE_BYTES = 64 * 2**10
-"""A rate limit is asked before each slice: short enough for the ring to slip in between."""
+"""A rate limit is asked before each slice: short enough for the ring to slip in between. A client
+looks for progress in slices too."""
 
 HELD, MISSING = 0, 1
 _RESPONSE = struct.Struct(">BI")
@@ -61,13 +62,15 @@ def send_response(sock: SecureSocket, chunk: bytes | None, limit: Limit | None =
         sock.send_all(piece)
 
 
-def receive_response(sock: SecureSocket, buffer: bytearray) -> memoryview | None:
+def receive_response(sock: SecureSocket, buffer: bytearray, stall_s: float) -> memoryview | None:
     """The bytes that came, as a view of `buffer`; None if the peer lacks the chunk.
 
-    `buffer` has the length of the longest chunk, and is used again for the next one.
+    `buffer` has the length of the longest chunk, and is used again for the next one. Each slice may
+    take `stall_s`: a peer whose ring has the better part of its uplink is slow, and not stuck.
     """
     assert len(buffer) == CHUNK_BYTES_MAX
     header = bytearray(_RESPONSE.size)
+    sock.set_deadline(stall_s)
     sock.receive_into(header)
     status, length = _RESPONSE.unpack(header)
     if status == MISSING and length == 0:
@@ -75,7 +78,9 @@ def receive_response(sock: SecureSocket, buffer: bytearray) -> memoryview | None
     if status != HELD or length > CHUNK_BYTES_MAX:
         raise RemoteProtocolError(f"response {status} with {length} bytes", peer=sock.peer)
     view = memoryview(buffer)[:length]
-    sock.receive_into(view)
+    for piece in _slices(view):
+        sock.set_deadline(stall_s)
+        sock.receive_into(piece)
     return view
 
 

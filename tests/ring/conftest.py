@@ -20,6 +20,7 @@ from p2ptrain.dataplane import (
     PeerSocket,
     RingInbox,
     RingKey,
+    Uplink,
     dial,
     plain_pair,
 )
@@ -27,7 +28,7 @@ from p2ptrain.errors import ReduceAborted
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import Reduce, ReduceReport, ReduceRequest, Schedule, TokenBucket
+from p2ptrain.ring import Reduce, ReduceReport, ReduceRequest, Schedule
 
 RUN = RunId("ab" * 32)
 DEADLINE_S = 20.0
@@ -59,7 +60,7 @@ class Ring:
     payloads: list[np.ndarray]
     residuals: dict[int, np.ndarray] = field(default_factory=dict)
     residuals_out: dict[int, np.ndarray] = field(default_factory=dict)
-    limits: dict[int, TokenBucket] = field(default_factory=dict)
+    limits: dict[int, Uplink] = field(default_factory=dict)
     reduces: dict[int, Reduce] = field(default_factory=dict)
 
     @property

@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from p2ptrain.dataplane import plain_pair
+from p2ptrain.dataplane import Uplink, plain_pair
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.kernels import CODECS, reference
-from p2ptrain.ring import SCHEDULES, ReduceReport, TokenBucket, routes
+from p2ptrain.ring import SCHEDULES, ReduceReport, routes
 
 WEIGHTS = [(3,), (1, 1), (5, 3), (1, 2, 4), (7, 7, 7, 7), (100, 1, 50, 1, 20_000_000)]
 
@@ -247,7 +247,7 @@ def test_a_rate_limit_is_kept_by_all_streams_together(
     ring = build((1, 1, 1), 300_000)
     sent = ring.requests[0].plan().bytes_to(1)
     rate, burst = 600_000, 20_000
-    ring.limits = {me: TokenBucket(rate, burst_bytes=burst) for me in range(3)}
+    ring.limits = {me: Uplink(rate, burst_bytes=burst) for me in range(3)}
     outcomes = ring.run()
     due_s = (sent - burst) / rate
     assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
@@ -258,7 +258,7 @@ def test_a_rate_limit_is_kept_by_all_streams_together(
 def test_a_slow_sender_is_no_silent_one(build: Callable) -> None:
     """Each segment takes several times as long as silence is suffered, for all peers behind too."""
     ring = build((1, 1, 1), 6 * 256, streams=1, segment_bytes=600, silence_s=0.1)
-    ring.limits = {0: TokenBucket(2000, burst_bytes=0)}
+    ring.limits = {0: Uplink(2000, burst_bytes=0)}
     outcomes = ring.run()
     assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
@@ -266,7 +266,7 @@ def test_a_slow_sender_is_no_silent_one(build: Callable) -> None:
 
 def test_a_reduce_that_runs_over_its_deadline_blames_nobody(build: Callable) -> None:
     ring = build((1, 1, 1), 100_000, deadline_s=0.3)
-    ring.limits = {me: TokenBucket(20_000, burst_bytes=0) for me in range(3)}
+    ring.limits = {me: Uplink(20_000, burst_bytes=0) for me in range(3)}
     outcomes = ring.run()
     for outcome in outcomes.values():
         assert isinstance(outcome, ReduceAborted)

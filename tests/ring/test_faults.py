@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from p2ptrain.dataplane import Uplink
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import Segment, TokenBucket
+from p2ptrain.ring import Segment
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
 
@@ -193,7 +194,7 @@ def test_a_peer_that_dies_in_the_middle_is_named_by_all_at_once(
 ) -> None:
     connect = {} if transport == "pair" else {"connect": request.getfixturevalue(transport)}
     ring = build((1,) * peers, 200_000, **connect)
-    ring.limits = {me: TokenBucket(100_000, burst_bytes=0) for me in range(peers)}
+    ring.limits = {me: Uplink(100_000, burst_bytes=0) for me in range(peers)}
 
     def kill() -> None:
         never = threading.Event()
@@ -237,7 +238,7 @@ def test_an_abort_from_outside_goes_round(
     build: Callable, stopwatch: Callable[[], float], suspects: tuple[int, ...]
 ) -> None:
     ring = build((1, 1, 1, 1), 200_000)
-    ring.limits = {me: TokenBucket(20_000, burst_bytes=0) for me in range(4)}
+    ring.limits = {me: Uplink(20_000, burst_bytes=0) for me in range(4)}
     whom = named(ring, *suspects)
     outcomes = ring.run(meanwhile=lambda: ring.reduce(0).abort("the ledger has moved on", whom))
     for me, outcome in outcomes.items():

@@ -1,4 +1,4 @@
-"""Frames, requests and the rate limit, each alone."""
+"""Frames, requests and verdicts, each alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import ReduceRequest, TokenBucket
+from p2ptrain.ring import ReduceRequest
 from p2ptrain.ring.blame import Blame, Verdict
 from p2ptrain.ring.wire import (
     ABORT_BYTES_MAX,
@@ -133,45 +133,6 @@ def test_the_tag_is_one_for_all_peers_and_another_for_any_other_reduce() -> None
 def test_a_request_that_is_none_cannot_be_made(change: dict[str, object]) -> None:
     with pytest.raises(LocalProtocolError):
         replace(REQUEST, **change)  # type: ignore[arg-type]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_bucket_gives_its_burst_at_once_and_then_its_rate() -> None:
-    clock = Clock()
-    bucket = TokenBucket(100, burst_bytes=50, clock=clock)
-    waits = [bucket.reserve(50), bucket.reserve(10), bucket.reserve(30)]
-    assert waits == pytest.approx([0.0, 0.1, 0.4])
-    clock.now += 0.4
-    assert bucket.reserve(100) == pytest.approx(1.0)
-
-
-def test_a_bucket_saves_up_no_more_than_its_burst() -> None:
-    clock = Clock()
-    bucket = TokenBucket(100, burst_bytes=50, clock=clock)
-    clock.now += 3600
-    assert bucket.reserve(150) == pytest.approx(1.0)
-
-
-@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=50))
-def test_a_bucket_keeps_its_rate_over_any_sizes(sizes: list[int]) -> None:
-    clock = Clock()
-    bucket = TokenBucket(1000, burst_bytes=0, clock=clock)
-    for size in sizes:
-        clock.now += bucket.reserve(size)
-    assert clock.now - 1000.0 == pytest.approx(sum(sizes) / 1000)
-
-
-@pytest.mark.parametrize("rate", [0, -1.0, float("nan")])
-def test_a_bucket_without_a_rate_cannot_be_made(rate: float) -> None:
-    with pytest.raises(LocalProtocolError):
-        TokenBucket(rate)
 
 
 def test_the_first_verdict_stands() -> None:

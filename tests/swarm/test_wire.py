@@ -65,9 +65,9 @@ def test_a_request_and_its_answers_cross_the_wire(pair, buffer):
     send_response(server, b"chunk")
     send_response(server, None)
     send_response(server, b"")
-    assert bytes(receive_response(client, buffer)) == b"chunk"
-    assert receive_response(client, buffer) is None
-    assert bytes(receive_response(client, buffer)) == b""
+    assert bytes(receive_response(client, buffer, 5.0)) == b"chunk"
+    assert receive_response(client, buffer, 5.0) is None
+    assert bytes(receive_response(client, buffer, 5.0)) == b""
 
 
 def test_a_limit_is_asked_before_every_slice(pair, buffer):
@@ -76,7 +76,7 @@ def test_a_limit_is_asked_before_every_slice(pair, buffer):
     asked = []
     sender = threading.Thread(target=send_response, args=(server, chunk, asked.append))
     sender.start()
-    assert len(receive_response(client, buffer)) == len(chunk)
+    assert len(receive_response(client, buffer, 5.0)) == len(chunk)
     sender.join()
     assert asked == [SLICE_BYTES, SLICE_BYTES, 7]
 
@@ -117,7 +117,7 @@ def test_a_malformed_response_is_the_servers_fault(pair, buffer, header):
     status, length = header
     server.send_all(bytes([status]) + length.to_bytes(4, "big"))
     with pytest.raises(RemoteProtocolError):
-        receive_response(client, buffer)
+        receive_response(client, buffer, 5.0)
 
 
 def test_the_server_sends_what_it_has_and_says_what_it_lacks(pair, buffer, store, served):
@@ -126,9 +126,9 @@ def test_the_server_sends_what_it_has_and_says_what_it_lacks(pair, buffer, store
     server = served()
     for digest in (held, digest_of(b"absent"), held):
         send_request(client, digest)
-    assert bytes(receive_response(client, buffer)) == b"held"
-    assert receive_response(client, buffer) is None
-    assert bytes(receive_response(client, buffer)) == b"held"
+    assert bytes(receive_response(client, buffer, 5.0)) == b"held"
+    assert receive_response(client, buffer, 5.0) is None
+    assert bytes(receive_response(client, buffer, 5.0)) == b"held"
     assert receive_after_close(client) == "lost"
     assert server.bytes_sent >= 4
 
@@ -144,7 +144,7 @@ def test_the_server_asks_memory_first(pair, buffer, served):
     fresh = b"not yet on disk"
     served(extra=lambda digest: fresh if digest == digest_of(fresh) else None)
     send_request(pair[0], digest_of(fresh))
-    assert bytes(receive_response(pair[0], buffer)) == fresh
+    assert bytes(receive_response(pair[0], buffer, 5.0)) == fresh
 
 
 def test_a_rotten_chunk_is_answered_as_missing_not_passed_on(pair, buffer, store, served):
@@ -152,7 +152,7 @@ def test_a_rotten_chunk_is_answered_as_missing_not_passed_on(pair, buffer, store
     store._disk.damage(store.chunk_path(digest), lambda data: b"y" * 100)
     served()
     send_request(pair[0], digest)
-    assert receive_response(pair[0], buffer) is None
+    assert receive_response(pair[0], buffer, 5.0) is None
 
 
 def test_the_server_leaves_a_client_that_talks_nonsense(pair, store):

@@ -25,12 +25,13 @@ from p2ptrain.dataplane import (
     RingInbox,
     RingKey,
     SecureSocket,
+    Uplink,
     dial,
 )
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import CodecName
-from p2ptrain.ring import Reduce, ReduceReport, ReduceRequest, Schedule, TokenBucket
+from p2ptrain.ring import Reduce, ReduceReport, ReduceRequest, Schedule
 
 RUN = RunId("be" * 32)
 CONNECT_S = 120.0
@@ -73,14 +74,14 @@ def average(setting: Setting, me: int, host: str, meeting: Path) -> Measured:
     theta = np.random.default_rng(99).standard_normal(setting.elements, dtype=np.float32)
     local = theta + np.float32(0.01) * rng.standard_normal(setting.elements, dtype=np.float32)
     out = np.zeros(request.codec.encoded_bytes(setting.elements), np.uint8)
-    limit = TokenBucket(setting.limit_bytes_per_s) if setting.limit_bytes_per_s else None
+    uplink = Uplink(setting.limit_bytes_per_s) if setting.limit_bytes_per_s else None
     seconds, cpu_s = [], []
     with _connected(setting, me, host, meeting) as links:
         for repeat in range(setting.repeats):
             attempt = replace(request, attempt=repeat)
             _all_have(setting, me, meeting, f"begun-{repeat}")
             begun, cpu_begun = time.monotonic(), time.process_time()
-            report = Reduce(attempt, links, theta, local, out, limit).run()
+            report = Reduce(attempt, links, theta, local, out, uplink).run()
             seconds.append(time.monotonic() - begun)
             cpu_s.append(time.process_time() - cpu_begun)
         _all_have(setting, me, meeting, "ended")

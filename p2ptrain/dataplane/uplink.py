@@ -1,0 +1,86 @@
+"""What of a node's cap on sending each may use: the ring's streams, and whoever fetches from us.
+
+The decisions are `pacing`'s; this module knows the clock and threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from p2ptrain.dataplane.pacing import Flow, Pacer, Rank, Ticket
+
+BURST_BYTES = 64 * 1024
+"""Small messages are not delayed."""
+BURST_S = 0.01
+"""A thread is woken a few milliseconds late: what the line could have sent meanwhile is made up."""
+
+
+class Uplink:
+    """One cap for all bulk data that a node sends. Thread-safe."""
+
+    def __init__(
+        self,
+        bytes_per_s: float,
+        *,
+        burst_bytes: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if burst_bytes is None:
+            burst_bytes = max(BURST_BYTES, round(BURST_S * max(0.0, bytes_per_s)))
+        self._pacer = Pacer(bytes_per_s, burst_bytes=burst_bytes)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+
+    def share(self, rank: Rank) -> Share:
+        """A share of its own, equal to those of the same rank. `close` it when nothing follows."""
+        return Share(self, Flow(rank))
+
+    def close(self) -> None:
+        """Let everybody go who waits: the sockets that they send to are closed anyway."""
+        self._closed.set()
+
+    def _ask(self, flow: Flow, count: int) -> Ticket:
+        with self._lock:
+            return self._pacer.ask(flow, count, self._clock())
+
+    def _wait_s(self, ticket: Ticket) -> float:
+        if self._closed.is_set():
+            return 0.0
+        with self._lock:
+            return self._pacer.wait_s(ticket, self._clock())
+
+    def _wait(self, seconds: float) -> None:
+        self._closed.wait(min(seconds, threading.TIMEOUT_MAX))
+
+    def _close(self, flow: Flow) -> None:
+        with self._lock:
+            self._pacer.close(flow)
+
+
+class Share:
+    """Ask before you send, and send when nothing is left to wait for. Thread-safe."""
+
+    def __init__(self, uplink: Uplink, flow: Flow) -> None:
+        self._uplink = uplink
+        self._flow = flow
+
+    def ask(self, count: int) -> Ticket:
+        """For `count` bytes; `wait_s` says when they may go."""
+        return self._uplink._ask(self._flow, count)
+
+    def wait_s(self, ticket: Ticket) -> float:
+        """0: the bytes may go. Else look again so many seconds later."""
+        return self._uplink._wait_s(ticket)
+
+    def take(self, count: int) -> None:
+        """Block until `count` bytes may go."""
+        ticket = self.ask(count)
+        while (seconds := self.wait_s(ticket)) > 0:
+            self._uplink._wait(seconds)
+
+    def close(self) -> None:
+        """Whoever still waits for this share sends nothing any more."""
+        self._uplink._close(self._flow)

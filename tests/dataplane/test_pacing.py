@@ -1,0 +1,198 @@
+"""Who sends next under a cap, in a time that the test makes up."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2ptrain.dataplane.pacing import FLOOR, Flow, Pacer, Rank, Ticket
+from p2ptrain.errors import LocalProtocolError
+
+RATE = 1000
+
+
+@dataclass
+class Sender:
+    """Sends tickets of these sizes over and over, `open_max` of them asked for at once."""
+
+    rank: Rank
+    sizes: list[int]
+    open_max: int = 1
+    flow: Flow = field(init=False)
+    tickets: list[Ticket] = field(default_factory=list)
+    asked: int = 0
+    sent: int = 0
+
+    def __post_init__(self) -> None:
+        self.flow = Flow(self.rank)
+
+
+@dataclass
+class Line:
+    """A capped line, its senders, and the time. `granted` holds (time, sender, bytes)."""
+
+    senders: list[Sender]
+    pacer: Pacer = field(default_factory=lambda: Pacer(RATE, burst_bytes=0))
+    now: float = 1000.0
+    granted: list[tuple[float, Sender, int]] = field(default_factory=list)
+
+    def run(self, until: float) -> None:
+        """Everybody looks whenever it was told to, until the line has come to `until`."""
+        while self.now < until:
+            waits = [self._look(sender) for sender in self.senders]
+            self.now += max(min(waits), 1e-9)
+
+    def _look(self, sender: Sender) -> float:
+        while len(sender.tickets) < sender.open_max:
+            size = sender.sizes[sender.asked % len(sender.sizes)]
+            sender.tickets.append(self.pacer.ask(sender.flow, size, self.now))
+            sender.asked += 1
+        waits = [self.pacer.wait_s(ticket, self.now) for ticket in sender.tickets]
+        for ticket in [ticket for ticket in sender.tickets if ticket.granted]:
+            sender.tickets.remove(ticket)
+            sender.sent += ticket.count
+            self.granted.append((self.now, sender, ticket.count))
+        return min(waits)
+
+
+sizes = st.lists(st.integers(20, 300), min_size=1, max_size=4)
+senders = st.lists(
+    st.builds(Sender, st.sampled_from(Rank), sizes, st.integers(1, 3)), min_size=1, max_size=4
+)
+
+
+def test_a_line_gives_its_burst_at_once_and_then_its_rate() -> None:
+    pacer, flow = Pacer(100, burst_bytes=50), Flow(Rank.RING)
+    tickets = [pacer.ask(flow, count, 10.0) for count in (50, 10, 30)]
+    assert [pacer.wait_s(each, 10.0) for each in tickets] == pytest.approx([0.0, 0.1, 0.4])
+    assert [pacer.wait_s(each, 10.4) for each in tickets] == pytest.approx([0.0, 0.0, 0.0])
+    assert pacer.wait_s(pacer.ask(flow, 100, 10.4), 10.4) == pytest.approx(1.0)
+
+
+def test_a_line_saves_up_no_more_than_its_burst() -> None:
+    pacer, flow = Pacer(100, burst_bytes=50), Flow(Rank.SWARM)
+    pacer.ask(flow, 50, 10.0)
+    assert pacer.wait_s(pacer.ask(flow, 150, 3610.0), 3610.0) == pytest.approx(1.0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(senders, st.integers(0, 500))
+def test_no_stretch_has_more_than_the_cap(senders: list[Sender], burst: int) -> None:
+    line = Line(senders, Pacer(RATE, burst_bytes=burst))
+    line.run(1002.0)
+    # By how much it is ahead of the rate since the time at which it was behind it most: nobody may
+    # be ahead by more than the burst, and the ticket that was half paid for at that time.
+    largest = max(size for sender in senders for size in sender.sizes)
+    ahead = ahead_least = 0.0
+    before = 1000.0
+    for when, _, count in line.granted:
+        ahead -= RATE * (when - before)
+        ahead_least = min(ahead_least, ahead)
+        ahead += count
+        before = when
+        assert ahead - ahead_least <= burst + largest + 0.001
+    assert sum(count for _, _, count in line.granted) <= RATE * 2 + burst + 0.001
+
+
+@settings(deadline=None, max_examples=40)
+@given(senders)
+def test_a_line_that_somebody_waits_for_is_never_idle(senders: list[Sender]) -> None:
+    line = Line(senders)
+    line.run(1002.0)
+    assert RATE * 2 - 300 <= sum(count for _, _, count in line.granted) <= RATE * 2 + 0.001
+
+
+@settings(deadline=None, max_examples=40)
+@given(sizes, sizes, st.integers(2, 4), st.integers(2, 4), st.sampled_from(Rank))
+def test_two_flows_that_both_wait_get_equal_bytes(
+    left: list[int], right: list[int], left_open: int, right_open: int, rank: Rank
+) -> None:
+    """Whatever their pieces are, and however many each asks for at once."""
+    one, other = Sender(rank, left, left_open), Sender(rank, right, right_open)
+    line = Line([one, other])
+    sent: Counter[int] = Counter()
+    line.run(1003.0)
+    for _, sender, count in line.granted:
+        sent[id(sender)] += count
+        assert abs(sent[id(one)] - sent[id(other)]) <= max(left) + max(right)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(10, 64), st.integers(10, 64), st.integers(1, 3), st.integers(1, 8))
+def test_the_swarm_gets_its_floor_of_a_line_that_the_ring_could_fill(
+    piece: int, slice_: int, ring_open: int, swarm_open: int
+) -> None:
+    ring = Sender(Rank.RING, [piece], 1 + ring_open)
+    swarm = Sender(Rank.SWARM, [slice_], swarm_open)
+    line = Line([ring, swarm])
+    line.run(1010.0)
+    due = FLOOR * (ring.sent + swarm.sent)
+    assert abs(swarm.sent - due) <= slice_ + piece
+
+
+def test_the_swarm_gets_all_that_the_ring_leaves() -> None:
+    """The ring sends for a second, and then not; it comes back, and waits for one slice only."""
+    ring, swarm = Sender(Rank.RING, [50], 2), Sender(Rank.SWARM, [16], 4)
+    line = Line([ring, swarm])
+    line.run(1001.0)
+    line.senders = [swarm]
+    line.pacer.close(ring.flow)
+    before = swarm.sent
+    line.run(1002.0)
+    assert swarm.sent - before == pytest.approx(RATE, abs=50 + 16)
+    back = line.pacer.ask(Flow(Rank.RING), 50, line.now)
+    assert line.pacer.wait_s(back, line.now) <= (16 + 50) / RATE
+
+
+def test_a_ring_without_a_swarm_has_the_whole_line() -> None:
+    ring = Sender(Rank.RING, [50])
+    Line([ring]).run(1002.0)
+    assert ring.sent == pytest.approx(2 * RATE, abs=50)
+
+
+def test_who_had_nothing_to_send_saves_nothing_up() -> None:
+    early, late = Sender(Rank.RING, [50]), Sender(Rank.RING, [50])
+    line = Line([early])
+    line.run(1010.0)
+    line.senders.append(late)
+    before = early.sent
+    line.run(1012.0)
+    assert abs(late.sent - (early.sent - before)) <= 2 * 50
+
+
+def test_a_flow_that_is_closed_delays_nobody() -> None:
+    pacer, gone, here = Pacer(RATE, burst_bytes=0), Flow(Rank.RING), Flow(Rank.RING)
+    theirs = [pacer.ask(gone, 500, 1000.0) for _ in range(4)]
+    ours = pacer.ask(here, 500, 1000.0)
+    pacer.close(gone)
+    assert pacer.wait_s(ours, 1000.0) == pytest.approx(1.0)  # one of theirs was begun
+    assert [pacer.wait_s(each, 1000.0) > 0 for each in theirs] == [True, False, False, False]
+
+
+def test_who_never_comes_back_for_its_ticket_delays_nobody_for_ever() -> None:
+    pacer, dead, here = Pacer(RATE, burst_bytes=0), Flow(Rank.RING), Flow(Rank.SWARM)
+    pacer.ask(dead, 500, 1000.0)
+    ours = pacer.ask(here, 100, 1000.0)
+    assert pacer.wait_s(ours, 1000.0) == pytest.approx(0.6)
+    assert pacer.wait_s(ours, 1000.6 + 1e-6) == 0.0
+
+
+def test_one_who_looks_late_finds_its_ticket_granted_and_the_next_one_paid_for() -> None:
+    """Threads are woken late on a busy machine: the line goes on meanwhile for those who wait."""
+    pacer, flow = Pacer(RATE, burst_bytes=0), Flow(Rank.RING)
+    tickets = [pacer.ask(flow, 100, 1000.0) for _ in range(3)]
+    assert [pacer.wait_s(each, 1000.25) for each in tickets] == pytest.approx([0, 0, 0.05])
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst", "floor"),
+    [(0, 0, 0), (-1.0, 0, 0), (math.nan, 0, 0), (1, -1, 0), (1, 0, 1.0), (1, 0, -0.1)],
+)
+def test_a_cap_that_is_none_cannot_be_made(rate: float, burst: int, floor: float) -> None:
+    with pytest.raises(LocalProtocolError):
+        Pacer(rate, burst_bytes=burst, floor=floor)

@@ -1,0 +1,102 @@
+"""One cap on a node's uplink, and all that it sends at once: counted in bytes, on real sockets."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.dataplane import PeerSocket, Rank, Uplink
+from p2ptrain.dataplane.pacing import FLOOR
+from p2ptrain.errors import PeerError
+from p2ptrain.ids import PeerId
+from p2ptrain.ring import ReduceReport
+from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store
+from p2ptrain.swarm import ChunkServer
+from p2ptrain.swarm.wire import receive_response, send_request
+
+RATE = 1_500_000
+FETCHERS = 3
+LOOK_S = 0.002
+
+
+@contextmanager
+def greedy_fetchers(server: ChunkServer, chunk: str, connect: Callable) -> Iterator[list[int]]:
+    """Peers that fetch one chunk over and over; the bytes that each has got so far."""
+    got = [0] * FETCHERS
+
+    def fetch(me: int, sock: PeerSocket) -> None:
+        buffer = bytearray(CHUNK_BYTES_MAX)
+        try:
+            while True:
+                send_request(sock, chunk)
+                got[me] += len(receive_response(sock, buffer, 20.0))
+        except PeerError:
+            return
+
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(2 * FETCHERS))
+        for me in range(FETCHERS):
+            client, served = connect(PeerId("fetcher"), PeerId("node"))
+            stack.callback(client.close)
+            stack.callback(served.close)
+            pool.submit(server, served, {})
+            pool.submit(fetch, me, client)
+        yield got
+
+
+def sent_by(reduce: object) -> int:
+    return sum(each.sent_bytes for each in reduce.traffic())
+
+
+def test_ring_and_swarm_together_keep_to_the_cap_and_the_ring_goes_first(
+    build: Callable, tcp: Callable
+) -> None:
+    """Three greedy fetchers of small chunks, and a reduce of 2 MB through the same uplink."""
+    store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1 << 16)
+    chunk = store.put_chunk(bytes(30_000))
+    with ExitStack() as stack:
+        uplink = Uplink(RATE, burst_bytes=0)
+        stack.callback(uplink.close)
+        server = ChunkServer(store, limit=uplink.share(Rank.SWARM).take)
+        got = stack.enter_context(greedy_fetchers(server, chunk, tcp))
+        ring = build((1, 1), 2_000_000, streams=4, segment_bytes=1 << 16, connect=tcp)
+        ring.limits = {0: uplink}
+        begun, before = time.monotonic(), sum(got)
+        outcomes = ring.run()
+        taken_s, swarm_bytes = time.monotonic() - begun, sum(got) - before
+        uplink.close()
+    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+    ring_bytes = outcomes[0].sent_bytes
+    total, cap = ring_bytes + swarm_bytes, RATE * taken_s
+    assert 0.9 * cap <= total <= 1.05 * cap, (ring_bytes, swarm_bytes, taken_s)
+    # Three fetchers and four streams that took turns would have 25 % of it with these sizes.
+    assert FLOOR / 2 * total <= swarm_bytes <= 0.15 * total, (ring_bytes, swarm_bytes)
+
+
+def test_two_reduces_at_once_get_equal_bytes(build: Callable, tcp: Callable) -> None:
+    """On the same neighbours: when the shorter is nearly done, the longer has sent as much."""
+    uplink = Uplink(RATE, burst_bytes=0)
+    short, long = (
+        build((1, 1), numel, segment_bytes=1 << 16, connect=tcp) for numel in (700_000, 1_300_000)
+    )
+    short.limits = long.limits = {0: uplink}
+    due = short.requests[0].plan().bytes_to(1) * 9 // 10
+    sent: list[tuple[int, int]] = []
+
+    def watch() -> None:
+        never = threading.Event()
+        while sent_by(short.reduce(0)) < due:
+            never.wait(LOOK_S)
+        sent.append((sent_by(short.reduce(0)), sent_by(long.reduce(0))))
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(long.run)
+        outcomes = [*short.run(meanwhile=watch).values(), *other.result(20.0).values()]
+    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes), outcomes
+    assert sent[0][1] == pytest.approx(sent[0][0], rel=0.15)
