@@ -5,12 +5,15 @@ Endpoint                           where a peer listens, and what it will show
 dial, Listener                     the two ends of a connection
 SecureSocket                       what the ring and the swarm know of one
 RingInbox                          where the ring's incoming sockets wait
+Congestion, probe_congestion       whether our sockets run under BBR
 Uplink, Share                      a cap on what is sent, and who gets how much of it
 """
 
 from __future__ import annotations
 
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
+from p2ptrain.dataplane.congestion import Congestion
+from p2ptrain.dataplane.congestion import probe as probe_congestion
 from p2ptrain.dataplane.dialling import Dialling
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.inbox import RingInbox, RingKey
@@ -29,6 +32,7 @@ from p2ptrain.dataplane.uplink import Share, Uplink
 __all__ = [
     "FRAME_BYTES_MAX",
     "Bounds",
+    "Congestion",
     "Credentials",
     "Dialling",
     "Endpoint",
@@ -46,4 +50,5 @@ __all__ = [
     "dial",
     "peer_of_certificate",
     "plain_pair",
+    "probe_congestion",
 ]

@@ -14,9 +14,10 @@ import ssl
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
+from p2ptrain.dataplane.congestion import Congestion, prefer_bbr
 from p2ptrain.dataplane.dialling import Dialling
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.sockets import PeerSocket
@@ -71,12 +72,10 @@ def _load_key(context: ssl.SSLContext, pem: bytes) -> None:
         context.load_cert_chain(file.name)
 
 
-def tune(sock: socket.socket) -> None:
-    """Send at once, and by BBR where the kernel has it: loss on a long path is no congestion."""
+def tune(sock: socket.socket) -> Congestion:
+    """Send at once, and by BBR where the kernel has it."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_CONGESTION"):
-        with suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
+    return prefer_bbr(sock)
 
 
 def dial(

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 
 import psutil
 import trio
 
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.dataplane import Credentials, Endpoint, Listener, Rank, RingInbox, Uplink
+from p2ptrain.dataplane import (
+    Credentials,
+    Endpoint,
+    Listener,
+    Rank,
+    RingInbox,
+    Uplink,
+    probe_congestion,
+)
 from p2ptrain.errors import VersionMismatch
 from p2ptrain.identity import Identity
 from p2ptrain.ledger.detector import Detector
@@ -119,9 +127,12 @@ async def assembled(
             detector=Detector(HEARTBEAT_S),
             journal=journal,
             uplink=uplink,
+            congestion=probe_congestion(),
             events=send,
             incarnation=incarnation,
         )
+        sending = asdict(parts.congestion) | {"limit_bytes_per_s": config.limit_up_bytes_per_s}
+        journal.write("sending", **sending)
         if not run.manifest.encrypted:
             parts.standing.warnings["encryption"] = PLAINTEXT
             journal.write("plaintext", what=PLAINTEXT)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import trio
 
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.dataplane import Credentials, Endpoint, Listener, RingInbox, Uplink
+from p2ptrain.dataplane import Congestion, Credentials, Endpoint, Listener, RingInbox, Uplink
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.core import Ledger
@@ -138,6 +138,8 @@ class Parts:
     detector: Detector
     journal: Journal
     uplink: Uplink | None
+    congestion: Congestion
+    """What this machine's sockets run under."""
     events: trio.MemorySendChannel[Event]
     history: History = field(init=False)
     data: DataIndex | None = None

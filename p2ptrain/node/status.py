@@ -49,6 +49,10 @@ async def status(parts: Parts) -> NodeStatus:
         role=_role(parts, parts.me),
         members=tuple(_member(parts, peer) for peer in state.members),
         addresses=tuple(parts.network.addresses()),
+        congestion_control=parts.congestion.control,
+        congestion_refusal=parts.congestion.refusal,
+        limit_up_bytes_per_s=parts.config.limit_up_bytes_per_s,
+        sending=_sending(parts),
         uptime_s=time.monotonic() - parts.started_s,
         warnings=tuple(parts.standing.warnings.values()),
     )
@@ -66,6 +70,11 @@ async def _state_digest(parts: Parts) -> str:
             return ""
         outer.digest = (step, digest)
     return outer.digest[1]
+
+
+def _sending(parts: Parts) -> str:
+    limit = parts.config.limit_up_bytes_per_s
+    return parts.congestion.words + (f"; at most {8e-6 * limit:g} Mbit/s" if limit else "")
 
 
 def _role(parts: Parts, peer: PeerId) -> str:

@@ -65,6 +65,13 @@ class NodeStatus:
     """voter, learner, or empty when not a member."""
     members: tuple[MemberStatus, ...] = ()
     addresses: tuple[str, ...] = ()
+    congestion_control: str = ""
+    """What its data plane's sockets run under; empty where the system does not tell."""
+    congestion_refusal: str = ""
+    """Why that is not BBR; empty if it is."""
+    limit_up_bytes_per_s: int | None = None
+    sending: str = ""
+    """These three in words."""
     uptime_s: float = 0.0
     warnings: tuple[str, ...] = field(default=())
 
@@ -117,6 +124,8 @@ def status_lines(status: NodeStatus) -> list[str]:
         lines.append(f"branch    {status.branch}")
     if status.waits_for:
         lines.append(f"next      {status.waits_for}")
+    if status.sending:
+        lines.append(f"sending   {status.sending}")
     lines += [f"warning   {warning}" for warning in status.warnings]
     lines += [_member_line(member) for member in status.members]
     lines.append(f"up        {duration(status.uptime_s)}")

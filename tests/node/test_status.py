@@ -7,6 +7,7 @@ from pathlib import Path
 
 import trio
 
+from p2ptrain.dataplane import Congestion, probe_congestion
 from p2ptrain.ledger.values import Branch, Commit, Participant
 from p2ptrain.names import label
 from p2ptrain.node import branches
@@ -116,3 +117,28 @@ async def test_a_branch_is_said_with_names_for_as_long_as_it_is_one(tmp_path: Pa
         shown = await status(r.parts)
         assert shown.branch.startswith(f"on a branch since outer step 0, without {gone}")
         assert f"branch    {shown.branch}" in status_lines(shown)
+
+
+async def test_how_a_node_sends_is_told_at_its_start_and_when_asked(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        found = probe_congestion()
+        (told,) = r.said("sending")
+        assert (told["control"], told["refusal"]) == (found.control, found.refusal)
+        shown = await status(r.parts)
+        assert (shown.congestion_control, shown.sending) == (found.control, found.words)
+        assert f"sending   {found.words}" in status_lines(shown)
+
+
+async def test_a_node_that_cannot_have_bbr_and_is_capped_says_both(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        r.parts.congestion = Congestion("cubic", "Operation not permitted")
+        r.parts.config = replace(r.parts.config, limit_up_bytes_per_s=1_000_000)
+        shown = (await status(r.parts)).to_json()
+        assert (shown["congestion_control"], shown["congestion_refusal"]) == (
+            "cubic",
+            "Operation not permitted",
+        )
+        assert shown["limit_up_bytes_per_s"] == 1_000_000
+        assert shown["sending"] == (
+            "congestion control cubic; bbr cannot be had: Operation not permitted; at most 8 Mbit/s"
+        )

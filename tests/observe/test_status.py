@@ -31,6 +31,10 @@ STATUS = NodeStatus(
             "12D3KooWOtherGhIjKl", "calm-fox", "voter", "yellow", "training", heard_s_ago=7
         ),
     ),
+    congestion_control="cubic",
+    congestion_refusal="No such file or directory",
+    limit_up_bytes_per_s=1_000_000,
+    sending="congestion control cubic; bbr cannot be had: No such file or directory",
     uptime_s=75,
     warnings=("the journal lost 3 lines",),
 )
@@ -77,6 +81,7 @@ def test_a_person_reads_the_whole_status() -> None:
         "tokens    1.2 M of 11.4 M accepted",
         "ledger    height 9, head cdcdcdcdcdcd…",
         "next      members still train: calm-fox",
+        "sending   congestion control cubic; bbr cannot be had: No such file or directory",
         "warning   the journal lost 3 lines",
         "  yellow  calm-fox (…GhIjKl)           voter    training, heard 7 s ago",
         "up        75 s",
