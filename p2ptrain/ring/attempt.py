@@ -29,6 +29,10 @@ class Attempt:
     def blame(self, peer: PeerId, what: str) -> Blame:
         return Blame((peer,), f"{label(peer)}, our neighbour in the reduce: {what}")
 
+    def blame_all(self, numbers: tuple[int, ...], what: str) -> Blame:
+        peers = tuple(self.peer(number) for number in numbers)
+        return Blame(peers, f"{' and '.join(map(label, peers))}: {what}")
+
     def blame_me(self) -> Blame:
         """Our owner closed a connection under us without a word: without us, it may go on."""
         me = self.peer(self.request.me)

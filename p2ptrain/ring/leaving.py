@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from p2ptrain.errors import PeerError
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.attempt import Attempt
+from p2ptrain.ring.blame import Blame
+from p2ptrain.ring.link import Link
 from p2ptrain.ring.neighbour import Neighbour
-from p2ptrain.ring.wire import Header, Kind, encode_blame
+from p2ptrain.ring.wire import ABORT_BYTES_MAX, Header, Kind, decode_blame, encode_blame
 
 GRACE_S = 1.0
 """How long an abort may take to go round before the links are given up."""
@@ -44,6 +46,28 @@ def take_leave(attempt: Attempt, stream: int, neighbours: Iterable[Neighbour]) -
                 poll.register(leave.fileno(), leave.interest())
         poll.poll(max(0.0, min(ends - time.monotonic(), LOOK_S)) * 1000)
         here = [leave for leave in here if leave.step()]
+
+
+def last_words(link: Link, unread: int, members: Collection[PeerId]) -> Blame | None:
+    """Why a neighbour left that has ended its side of `link`, if it said so. `unread` bytes of a
+    segment come first, which nobody needs any more.
+
+    Raises PeerLost, RemoteProtocolError.
+    """
+    scratch = memoryview(bytearray(_DISCARD_BYTES))
+    while True:
+        while unread:
+            count = link.socket.receive_some(scratch[:unread])
+            if count == 0:
+                return None
+            unread -= count
+        header = link.pull_header()
+        if header is None:
+            return None
+        if header.kind is Kind.ABORT:
+            body = scratch[: min(header.length, ABORT_BYTES_MAX)]
+            return decode_blame(bytes(body), members) if link.pull_body(body) else None
+        unread = header.length
 
 
 class _Leave:

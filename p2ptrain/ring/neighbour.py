@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from p2ptrain.dataplane import Ticket
 from p2ptrain.ids import PeerId
+from p2ptrain.ring.excuses import Excuse
 from p2ptrain.ring.link import Link
 from p2ptrain.ring.work import Arrival, Send
 
@@ -38,8 +39,12 @@ class Neighbour:
     """When it last accepted a byte, or had nothing to accept."""
     busy_since: float = 0.0
     sending_s: float = 0.0
+    gone: bool = False
+    """Whether it has ended its side of the link, while we hold it back."""
     broken_at: float | None = None
     broken: str = ""
+    told: Excuse | None = None
+    """For whom it has heard from us that we wait."""
 
     @property
     def held_back(self) -> bool:

@@ -16,7 +16,8 @@ from p2ptrain.dataplane import SecureSocket, ShutDownHere
 from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blamed
-from p2ptrain.ring.leaving import take_leave
+from p2ptrain.ring.excuses import Excuse, Excuses
+from p2ptrain.ring.leaving import last_words, take_leave
 from p2ptrain.ring.link import Link
 from p2ptrain.ring.neighbour import Neighbour
 from p2ptrain.ring.request import Traffic
@@ -33,8 +34,13 @@ SECOND_OPINION_S = 0.2
 """A link breaks when its peer dies, but also when that leaves an attempt that another has ended.
 The latter's reason reaches us within this time, on most paths."""
 
+NEWS_S = 0.25
+"""So much lies between what we say of whom we wait for, so that a flood of it does not spread."""
+
 _READ = select.POLLIN
 _WRITE = select.POLLOUT
+_GONE = getattr(select, "POLLRDHUP", 0)
+"""That nothing more will come, though what has come was not read."""
 
 
 class Stream:
@@ -55,6 +61,7 @@ class Stream:
             peer: Neighbour(peer, attempt.peer(peer), Link(socket))
             for peer, socket in sockets.items()
         }
+        self._excuses = Excuses(attempt.request, self._neighbours, time.monotonic())
         self._look_at = 0.0
         self.payload_bytes = 0
         self.arithmetic_s = 0.0
@@ -88,6 +95,7 @@ class Stream:
         now = time.monotonic()
         for neighbour in self._neighbours.values():
             neighbour.heard_at = neighbour.spoke_at = neighbour.took_at = now
+            self._excuses.moved(neighbour.number, now)
         for send in self._work.at_start():
             self._neighbours[send.to].ready.append(send)
         for neighbour in self._neighbours.values():
@@ -115,6 +123,8 @@ class Stream:
     def _receive(self, neighbour: Neighbour) -> None:
         if neighbour.held_back:
             self._make_place(neighbour)
+        if neighbour.held_back and neighbour.gone:
+            self._hear_last_words(neighbour)
         if neighbour.held_back or not neighbour.readable:
             return
         link, before = neighbour.link, neighbour.link.received_bytes
@@ -123,11 +133,29 @@ class Stream:
             if header is not None:
                 self._heed(neighbour, header)
                 self._make_place(neighbour)
-        if neighbour.place is not None and link.pull_body(neighbour.place):
-            self._arrived(neighbour)
+        if neighbour.place is not None:
+            self._receive_body(neighbour, neighbour.place)
         neighbour.readable = link.received_bytes != before
         if neighbour.readable:
             neighbour.heard_at = time.monotonic()
+
+    def _receive_body(self, neighbour: Neighbour, place: memoryview) -> None:
+        before = neighbour.link.received_bytes
+        complete = neighbour.link.pull_body(place)
+        count, now = neighbour.link.received_bytes - before, time.monotonic()
+        self._excuses.came(neighbour.number, count, now)
+        if complete:
+            self._excuses.moved(neighbour.number, now)
+            self._arrived(neighbour)
+
+    def _hear_last_words(self, neighbour: Neighbour) -> None:
+        """It leaves before all that it owes us has come: who is done owes nobody anything."""
+        assert neighbour.arrival is not None
+        unread = neighbour.arrival.segment.bytes
+        blame = last_words(neighbour.link, unread, self._attempt.request.peers)
+        neighbour.break_off("it left")
+        if blame is not None:
+            self._verdict.settle(blame)
 
     def _make_place(self, neighbour: Neighbour) -> None:
         if neighbour.arrival is not None:
@@ -148,6 +176,9 @@ class Stream:
         if header.kind is Kind.WAITING:
             if header.length:
                 raise RemoteProtocolError("a frame that says it waits has a body")
+            excuse = Excuse(header.part, header.index)
+            if self._excuses.heard(neighbour.number, excuse, time.monotonic()):
+                self._look_at = min(self._look_at, time.monotonic() + NEWS_S)
         elif header.kind is Kind.ABORT:
             self._receive_blame(neighbour, header)
         else:
@@ -242,7 +273,7 @@ class Stream:
                 if self._work.needs(each.number):
                     until = min(until, each.broken_at + SECOND_OPINION_S)
                 continue
-            interest = 0 if each.held_back else _READ
+            interest = _GONE if each.held_back else _READ
             if each.link.busy:
                 interest |= _WRITE
             elif each.ready:
@@ -256,6 +287,7 @@ class Stream:
         for fd, events in poll.poll(max(0.0, until - begun) * 1000):
             if fd in waiting:
                 waiting[fd].readable |= bool(events & ~_WRITE)
+                waiting[fd].gone |= bool(events & (_GONE | select.POLLHUP | select.POLLERR))
                 waiting[fd].writable |= bool(events & ~_READ)
         self.waiting_s += time.monotonic() - begun
 
@@ -268,6 +300,25 @@ class Stream:
         self._look_at = now + self._silence_s / 8
         for neighbour in self._neighbours.values():
             self._look_at_clock(neighbour, now)
+        stuck_since = now - self._excuses.stall_s
+        held_for = [
+            each.number
+            for each in self._neighbours.values()
+            if (each.busy_since > stuck_since if each.going is not None else each.ready)
+        ]
+        numbers, why = self._excuses.at_fault(self._work.left_to_come, held_for, now)
+        if numbers:
+            self._verdict.settle(self._attempt.blame_all(numbers, why))
+
+    def _speak_up(self, neighbour: Neighbour, now: float) -> None:
+        """Say that we wait, and for whom, before we are taken for dead or when that has changed."""
+        owing = [number for number, left in self._work.left_to_come.items() if left]
+        excuse = self._excuses.to_say(owing, holds_back=bool(neighbour.ready))
+        quiet_s, news = now - neighbour.spoke_at, excuse != neighbour.told
+        if quiet_s >= self._silence_s / 4 or (news and quiet_s >= NEWS_S):
+            neighbour.busy_since, neighbour.told = now, excuse
+            waiting = self._header(Kind.WAITING, excuse.waiting, excuse.awaited)
+            neighbour.link.start(waiting)
 
     def _look_at_clock(self, neighbour: Neighbour, now: float) -> None:
         number, silent_since = neighbour.number, now - self._silence_s
@@ -277,11 +328,11 @@ class Stream:
             return
         if neighbour.held_back:
             neighbour.heard_at = now
+            self._excuses.moved(number, now)
         if not neighbour.link.busy:
             neighbour.took_at = now
-            if self._work.left_to_go[number] and now - neighbour.spoke_at >= self._silence_s / 4:
-                neighbour.busy_since = now
-                neighbour.link.start(self._header(Kind.WAITING))
+            if self._work.left_to_go[number]:
+                self._speak_up(neighbour, now)
         if self._work.left_to_come[number] and neighbour.heard_at < silent_since:
             what = f"it sent nothing for {self._silence_s:g} s"
             self._verdict.settle(self._attempt.blame(neighbour.peer, what))

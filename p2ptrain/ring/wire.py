@@ -2,7 +2,8 @@
 
     SUM       payload bytes of one segment, on their way to the owner of its part
     MEAN      payload bytes of one segment, as its owner made them
-    WAITING   something is still to come but cannot go yet; no body
+    WAITING   something is still to come but cannot go yet; part and index say who waits for whom
+              (see excuses); no body
     ABORT     the reduce is over; the body says whom the first to notice suspects, and why
 
 A receiver checks each field against its own plan. No length that a peer announces is ever trusted.

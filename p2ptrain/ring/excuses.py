@@ -1,0 +1,145 @@
+"""Who is at fault when nothing moves though everybody says that it waits.
+
+A neighbour that owes us something and sends nothing is soon silent, and named. One that says it
+waits is not: most who say so are honest, since all wait for the one that stands still. So who waits
+says for whom: WAITING names two peers, one that waits and the one that it waits for, who are the
+last known link of the chain of waiting. A peer that waits for a neighbour passes on that
+neighbour's link, if it has said one, else its own; one that could send but holds back (its uplink
+is capped) names itself twice. So all soon hear the end of the chain, and where no payload comes for
+STALL_SILENCES × silence_s:
+
+    the neighbour names itself, or sends crumbs and says nothing     it is at fault
+    somebody is said to wait for us, and we have nothing for it      that one is
+    the chain ends with two others                                   for as long again theirs to
+                                                                     settle, and then both are
+
+What this cannot do: a liar may forge a link between two others, and have the second accuse the
+first. It can as well tell everybody so in an ABORT. It knows the plan, and nothing of sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ring.request import ReduceRequest
+from p2ptrain.ring.schedules import route
+
+STALL_SILENCES = 4
+"""A minute by default: a segment of 1 MiB takes 8 s at the slowest rate that is worth waiting for,
+and a capped uplink may hold back several."""
+
+
+CRUMB_BYTES = 1 << 16
+"""Less than this, or than the rest of a segment, is no progress. That rate takes half a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excuse:
+    """Peer number `waiting` waits for peer number `awaited`; equal if it holds back by itself."""
+
+    waiting: int
+    awaited: int
+
+
+@dataclass(slots=True)
+class _Neighbour:
+    moved_at: float
+    """When payload came from it last, or it was our turn."""
+    crumbs: int = 0
+    """Bytes that have come since."""
+    excuse: Excuse | None = None
+    since: float = 0.0
+
+
+class Excuses:
+    """What one thread's neighbours say they wait for. For one thread."""
+
+    def __init__(self, request: ReduceRequest, neighbours: Collection[int], now: float) -> None:
+        self._request = request
+        self.stall_s = STALL_SILENCES * request.silence_s
+        self._neighbours = {number: _Neighbour(now) for number in neighbours}
+
+    def came(self, number: int, count: int, now: float) -> None:
+        """So much of a segment has come."""
+        known = self._neighbours[number]
+        known.crumbs += count
+        if known.crumbs >= CRUMB_BYTES:
+            self.moved(number, now)
+
+    def moved(self, number: int, now: float) -> None:
+        """A segment is complete, or it is we who do not read on."""
+        known = self._neighbours[number]
+        known.moved_at, known.crumbs = now, 0
+
+    def heard(self, number: int, excuse: Excuse, now: float) -> bool:
+        """A neighbour has said it. Whether that is news.
+
+        Raises:
+            RemoteProtocolError: the plan has no such link.
+        """
+        if not self._planned(excuse):
+            raise RemoteProtocolError(
+                f"it says that peer {excuse.waiting} waits for peer {excuse.awaited}, "
+                "which the plan does not have"
+            )
+        known = self._neighbours[number]
+        if known.excuse == excuse:
+            return False
+        known.excuse, known.since = excuse, now
+        return True
+
+    def to_say(self, owing: Collection[int], *, holds_back: bool) -> Excuse:
+        """What we say: `owing` are the neighbours from which something is to come, and `holds_back`
+        is whether we have something that could go.
+        """
+        me = self._request.me
+        if holds_back or not owing:
+            return Excuse(me, me)
+        slowest = min(owing, key=lambda number: (self._neighbours[number].moved_at, number))
+        passed_on = self._neighbours[slowest].excuse
+        if passed_on is None or me in (passed_on.waiting, passed_on.awaited):
+            return Excuse(me, slowest)
+        return passed_on
+
+    def at_fault(
+        self, owing: Mapping[int, int], held_for: Collection[int], now: float
+    ) -> tuple[tuple[int, ...], str]:
+        """The numbers of those at fault and why, in words; nobody while there is hope.
+
+        By neighbour, `owing` counts what is to come; `held_for` are those that we have something
+        for, and that take it.
+        """
+        for number, known in self._neighbours.items():
+            still_s = now - max(known.moved_at, known.since)
+            if owing[number] and still_s >= self.stall_s:
+                found = self._judged(
+                    number, known.excuse or Excuse(number, number), held_for, still_s
+                )
+                if found[0]:
+                    return found
+        return (), ""
+
+    def _judged(
+        self, number: int, excuse: Excuse, held_for: Collection[int], still_s: float
+    ) -> tuple[tuple[int, ...], str]:
+        me = self._request.me
+        if excuse.waiting == excuse.awaited == number:
+            return (number,), f"it holds back what it owes for {still_s:.3g} s"
+        if excuse.awaited == me and excuse.waiting != me:
+            lies = excuse.waiting not in held_for
+            return ((excuse.waiting,) if lies else ()), "it waits for what it has been sent"
+        if still_s < 2 * self.stall_s or me in (excuse.waiting, excuse.awaited):
+            return (), ""
+        both = tuple(dict.fromkeys((excuse.waiting, excuse.awaited)))
+        return both, f"one is said to wait for the other for {still_s:.3g} s"
+
+    def _planned(self, excuse: Excuse) -> bool:
+        schedule, peers = self._request.schedule, len(self._request.peers)
+        if max(excuse.waiting, excuse.awaited) >= peers:
+            return False
+        if excuse.waiting == excuse.awaited:
+            return True
+        routes = (route(schedule, peers, excuse.waiting, part) for part in range(peers))
+        return any(excuse.awaited in (*each.sums_from, each.mean_from) for each in routes)

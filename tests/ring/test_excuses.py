@@ -1,0 +1,162 @@
+"""When all say that they wait, the one that makes them wait is found."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from p2ptrain.errors import PeerError, ReduceAborted, RemoteProtocolError
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.kernels import codec as codec_of
+from p2ptrain.ring import SCHEDULES, ReduceRequest
+from p2ptrain.ring.excuses import CRUMB_BYTES, STALL_SILENCES, Excuse, Excuses
+from p2ptrain.ring.wire import Header, Kind
+from tests.ring.test_faults import first_frame, named
+
+STALL_S = STALL_SILENCES * 1.0
+
+
+def excuses_of(me: int, schedule: str = "ring", peers: int = 4) -> Excuses:
+    names = tuple(PeerId(f"peer-{number}") for number in range(peers))
+    request = ReduceRequest(
+        RunId("ab" * 32), 0, 0, names, me, (1,) * peers, 10_000, codec_of("int8", 256),
+        schedule=schedule, silence_s=1.0,
+    )  # fmt: skip
+    return Excuses(request, request.plan().neighbours, 0.0)
+
+
+def fault(excuses: Excuses, now: float, *, held_for: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Who is at fault where peer 1 owes us something and peer 3 does not."""
+    return excuses.at_fault({1: 5, 3: 0}, held_for, now)[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "in_time", "late"),
+    [
+        (None, (1,), (1,)),  # it sends crumbs
+        (Excuse(1, 1), (1,), (1,)),  # it says so itself
+        (Excuse(1, 0), (), (1, 0)),
+        (Excuse(0, 3), (), (0, 3)),  # what a chain of honest peers passes on
+        (Excuse(0, 0), (), (0,)),
+        (Excuse(3, 2), (3,), (3,)),  # it waits for us, who have sent all that we can
+        (Excuse(2, 1), (), ()),  # we wait for peer 1, as we say ourselves
+    ],
+)
+def test_whoever_makes_others_wait_is_at_fault_in_the_end(
+    said: Excuse | None, in_time: tuple[int, ...], late: tuple[int, ...]
+) -> None:
+    excuses = excuses_of(me=2)
+    if said is not None:
+        assert excuses.heard(1, said, 0.0)
+        assert not excuses.heard(1, said, 2.0)
+    assert fault(excuses, STALL_S - 0.1) == ()
+    assert fault(excuses, STALL_S) == in_time
+    assert fault(excuses, 2 * STALL_S) == late
+
+
+def test_who_waits_for_what_we_hold_back_is_not_at_fault() -> None:
+    excuses = excuses_of(me=2)
+    excuses.heard(1, Excuse(3, 2), 0.0)
+    assert fault(excuses, 3 * STALL_S, held_for=(3,)) == ()
+
+
+def test_progress_and_news_begin_the_wait_anew_and_crumbs_do_not() -> None:
+    excuses = excuses_of(me=2)
+    excuses.came(1, CRUMB_BYTES - 1, 3.0)
+    assert fault(excuses, STALL_S) == (1,)
+    excuses.came(1, 1, 3.0)
+    assert fault(excuses, STALL_S) == ()
+    excuses.heard(1, Excuse(1, 1), 5.0)
+    assert fault(excuses, 5.0 + STALL_S - 0.1) == ()
+    excuses.moved(1, 6.0)
+    assert fault(excuses, 6.0 + STALL_S - 0.1) == ()
+    assert fault(excuses, 6.0 + STALL_S) == (1,)
+
+
+def test_the_end_of_the_chain_is_passed_on() -> None:
+    excuses = excuses_of(me=2)
+    assert excuses.to_say([1], holds_back=False) == Excuse(2, 1)
+    assert excuses.to_say([1], holds_back=True) == Excuse(2, 2)
+    assert excuses.to_say([], holds_back=False) == Excuse(2, 2)
+    excuses.heard(1, Excuse(0, 3), 1.0)
+    assert excuses.to_say([1], holds_back=False) == Excuse(0, 3)
+    excuses.heard(1, Excuse(3, 2), 1.0)
+    assert excuses.to_say([1], holds_back=False) == Excuse(2, 1)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "waiting", "awaited"),
+    [("ring", 0, 1), ("ring", 3, 1), ("ring", 4, 4), ("ring", 0, 99), ("grid", 0, 3)],
+)
+def test_a_wait_that_the_plan_does_not_have_is_refused(
+    schedule: str, waiting: int, awaited: int
+) -> None:
+    excuses = excuses_of(me=2, schedule=schedule)
+    with pytest.raises(RemoteProtocolError):
+        excuses.heard(3, Excuse(waiting, awaited), 0.0)
+
+
+LIAR = 1
+SILENCE_S = 0.2
+
+
+def waits_for_ever(awaited: int) -> Callable[[object, int], None]:
+    """Reads all, sends nothing, and says again and again that it waits for `awaited`."""
+
+    def script(ring: object, me: int) -> None:
+        header = Header(Kind.WAITING, 0, me, awaited, 0, 7, 1, ring.requests[me].tag())
+        place, never = memoryview(bytearray(1 << 16)), threading.Event()
+        left = ring.sockets(me)
+        while left:
+            left = [sock for sock in left if said_and_read(sock, header.encode(), place)]
+            never.wait(SILENCE_S / 8)
+
+    return script
+
+
+def sends_crumbs(ring: object, me: int) -> None:
+    """A segment's header, then a byte now and then: never silent, never done."""
+    header, body = first_frame(ring)
+    place, never = memoryview(bytearray(1 << 16)), threading.Event()
+    sock = ring.next(me)[0]
+    sock.send_all(header.encode())
+    at = 0
+    while at < len(body) and said_and_read(sock, body[at : at + 1], place):
+        never.wait(SILENCE_S / 8)
+        at += 1
+
+
+def said_and_read(sock: object, words: bytes, place: memoryview) -> bool:
+    """Whether the other end is still there."""
+    try:
+        sock.send_some(memoryview(words))
+        while sock.receive_some(place):
+            pass
+    except PeerError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("awaited", ["itself", "another"])
+def test_who_waits_for_ever_is_named_by_all(
+    build: Callable, stopwatch: Callable[[], float], schedule: str, awaited: str
+) -> None:
+    ring = build((1,) * 4, 4 * 4096, schedule=schedule, streams=1, silence_s=SILENCE_S)
+    other = ring.requests[LIAR].neighbours[0] if awaited == "another" else ring.peers[LIAR]
+    outcomes = ring.run({LIAR: waits_for_ever(ring.peers.index(other))})
+    for outcome in outcomes.values():
+        assert isinstance(outcome, ReduceAborted)
+        assert outcome.suspects == named(ring, LIAR), outcome.reason
+    assert STALL_SILENCES * SILENCE_S <= stopwatch() < STALL_SILENCES * SILENCE_S + 2.0
+
+
+def test_who_sends_crumbs_is_named_by_all(build: Callable, stopwatch: Callable[[], float]) -> None:
+    ring = build((1,) * 3, 3 * 4096, streams=1, silence_s=SILENCE_S)
+    outcomes = ring.run({LIAR: sends_crumbs})
+    for outcome in outcomes.values():
+        assert isinstance(outcome, ReduceAborted)
+        assert outcome.suspects == named(ring, LIAR), outcome.reason
+    assert stopwatch() < STALL_SILENCES * SILENCE_S + 2.0
