@@ -31,7 +31,7 @@ class Attempt:
 
     def blame_all(self, numbers: tuple[int, ...], what: str) -> Blame:
         peers = tuple(self.peer(number) for number in numbers)
-        return Blame(peers, f"{' and '.join(map(label, peers))}: {what}")
+        return Blame(peers, f"{' and '.join(map(label, peers))}, in the reduce: {what}")
 
     def blame_me(self) -> Blame:
         """Our owner closed a connection under us without a word: without us, it may go on."""

@@ -62,6 +62,8 @@ class Ring:
     residuals_out: dict[int, np.ndarray] = field(default_factory=dict)
     limits: dict[int, Uplink] = field(default_factory=dict)
     reduces: dict[int, Reduce] = field(default_factory=dict)
+    took_s: float = 0.0
+    """From the start of the honest peers to the end of the last."""
 
     @property
     def peers(self) -> tuple[PeerId, ...]:
@@ -107,9 +109,11 @@ class Ring:
         honest = [me for me in range(len(self.peers)) if me not in hostile]
         with ThreadPoolExecutor(len(self.peers), thread_name_prefix="test") as pool:
             scripts = [pool.submit(script, self, me) for me, script in hostile.items()]
+            begun = time.monotonic()
             running = {me: pool.submit(self.reduce(me).run) for me in honest}
             meanwhile()
             outcomes = {me: _outcome_of(running[me]) for me in honest}
+            self.took_s = time.monotonic() - begun
             self.close()
             for script in scripts:
                 script.result(DEADLINE_S)
@@ -191,12 +195,20 @@ def tcp() -> Connect:
 def tls() -> Iterator[Connect]:
     """Connects peers as nodes do: mutual TLS, a listener, and the inbox that parks streams."""
     with ExitStack() as stack:
-        yield _Secured(stack)
+        yield _Secured(stack, encrypted=True)
+
+
+@pytest.fixture
+def plaintext() -> Iterator[Connect]:
+    """The same in a run whose bulk data is not encrypted."""
+    with ExitStack() as stack:
+        yield _Secured(stack, encrypted=False)
 
 
 class _Secured:
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, *, encrypted: bool) -> None:
         self._stack = stack
+        self._encrypted = encrypted
         self._credentials: dict[PeerId, Credentials] = {}
         self._count = 0
 
@@ -204,13 +216,17 @@ class _Secured:
         dialler, answerer = self._of(left), self._of(right)
         self._count += 1
         inbox = RingInbox()
-        listener = Listener(answerer, "127.0.0.1", 0, allowed=lambda peer: True)
+        listener = Listener(
+            answerer, "127.0.0.1", 0, allowed=lambda peer: True, encrypted=self._encrypted
+        )
         self._stack.enter_context(listener)
         listener.trust(dialler.certificate_der)
         listener.handle("ring", inbox.handle)
         endpoint = Endpoint(answerer.peer, *listener.address, answerer.certificate_der)
         key = RingKey(RUN, 7, 1, self._count, dialler.peer)
-        dialled = dial(dialler, endpoint, key.to_hello(), deadline_s=DEADLINE_S)
+        dialled = dial(
+            dialler, endpoint, key.to_hello(), deadline_s=DEADLINE_S, encrypted=self._encrypted
+        )
         accepted = inbox.take(key, deadline_s=DEADLINE_S)
         return _Renamed(dialled, right), _Renamed(accepted, left)
 

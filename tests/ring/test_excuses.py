@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 import pytest
 
-from p2ptrain.errors import PeerError, ReduceAborted, RemoteProtocolError
+from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import SCHEDULES, ReduceRequest
+from p2ptrain.ring import ReduceRequest
 from p2ptrain.ring.excuses import CRUMB_BYTES, STALL_SILENCES, Excuse, Excuses
-from p2ptrain.ring.wire import Header, Kind
-from tests.ring.test_faults import first_frame, named
 
 STALL_S = STALL_SILENCES * 1.0
 
@@ -96,67 +91,3 @@ def test_a_wait_that_the_plan_does_not_have_is_refused(
     excuses = excuses_of(me=2, schedule=schedule)
     with pytest.raises(RemoteProtocolError):
         excuses.heard(3, Excuse(waiting, awaited), 0.0)
-
-
-LIAR = 1
-SILENCE_S = 0.2
-
-
-def waits_for_ever(awaited: int) -> Callable[[object, int], None]:
-    """Reads all, sends nothing, and says again and again that it waits for `awaited`."""
-
-    def script(ring: object, me: int) -> None:
-        header = Header(Kind.WAITING, 0, me, awaited, 0, 7, 1, ring.requests[me].tag())
-        place, never = memoryview(bytearray(1 << 16)), threading.Event()
-        left = ring.sockets(me)
-        while left:
-            left = [sock for sock in left if said_and_read(sock, header.encode(), place)]
-            never.wait(SILENCE_S / 8)
-
-    return script
-
-
-def sends_crumbs(ring: object, me: int) -> None:
-    """A segment's header, then a byte now and then: never silent, never done."""
-    header, body = first_frame(ring)
-    place, never = memoryview(bytearray(1 << 16)), threading.Event()
-    sock = ring.next(me)[0]
-    sock.send_all(header.encode())
-    at = 0
-    while at < len(body) and said_and_read(sock, body[at : at + 1], place):
-        never.wait(SILENCE_S / 8)
-        at += 1
-
-
-def said_and_read(sock: object, words: bytes, place: memoryview) -> bool:
-    """Whether the other end is still there."""
-    try:
-        sock.send_some(memoryview(words))
-        while sock.receive_some(place):
-            pass
-    except PeerError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("awaited", ["itself", "another"])
-def test_who_waits_for_ever_is_named_by_all(
-    build: Callable, stopwatch: Callable[[], float], schedule: str, awaited: str
-) -> None:
-    ring = build((1,) * 4, 4 * 4096, schedule=schedule, streams=1, silence_s=SILENCE_S)
-    other = ring.requests[LIAR].neighbours[0] if awaited == "another" else ring.peers[LIAR]
-    outcomes = ring.run({LIAR: waits_for_ever(ring.peers.index(other))})
-    for outcome in outcomes.values():
-        assert isinstance(outcome, ReduceAborted)
-        assert outcome.suspects == named(ring, LIAR), outcome.reason
-    assert STALL_SILENCES * SILENCE_S <= stopwatch() < STALL_SILENCES * SILENCE_S + 2.0
-
-
-def test_who_sends_crumbs_is_named_by_all(build: Callable, stopwatch: Callable[[], float]) -> None:
-    ring = build((1,) * 3, 3 * 4096, streams=1, silence_s=SILENCE_S)
-    outcomes = ring.run({LIAR: sends_crumbs})
-    for outcome in outcomes.values():
-        assert isinstance(outcome, ReduceAborted)
-        assert outcome.suspects == named(ring, LIAR), outcome.reason
-    assert stopwatch() < STALL_SILENCES * SILENCE_S + 2.0

@@ -1,0 +1,198 @@
+"""Whatever a neighbour does, by whichever schedule: all name it, soon, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from p2ptrain.errors import PeerError, ReduceAborted
+from p2ptrain.ring import SCHEDULES
+from p2ptrain.ring.excuses import STALL_SILENCES
+from p2ptrain.ring.wire import Header, Kind
+
+HOSTILE = 1
+PEERS = 4
+SILENCE_S = 0.4
+STALL_S = STALL_SILENCES * SILENCE_S
+ABORT_S = 2.0
+
+Script = Callable[["Hostile"], None]
+
+
+@dataclass
+class Hostile:
+    """The hostile peer of a ring, and what it owes first: to whom, and the bytes that it should be.
+
+    The segment is one to which nobody adds before it leaves.
+    """
+
+    ring: object
+    header: Header
+    body: bytes
+    victim: object
+
+    @classmethod
+    def of(cls, ring: object) -> Hostile:
+        request = ring.requests[HOSTILE]
+        plan = request.plan()
+        part = next(
+            part for part, each in enumerate(plan.routes) if not (each.sums_from or each.owned)
+        )
+        segment = plan.streams[0][part][0]
+        header = Header(Kind.SUM, 0, part, 0, segment.bytes, 7, 1, request.tag())
+        to = ring.peers[plan.routes[part].sum_to]
+        return cls(ring, header, bytes(segment.bytes), ring.links(HOSTILE)[to][0])
+
+    def said(self, words: bytes, *sockets: object) -> list[object]:
+        """Say `words` and read what has come; the connections that are left."""
+        return [each for each in sockets if self._moves(each, words)]
+
+    def _moves(self, sock: object, words: bytes) -> bool:
+        place = memoryview(bytearray(1 << 16))
+        try:
+            sock.send_some(memoryview(words))
+            while sock.receive_some(place):
+                pass
+        except PeerError:
+            return False
+        return True
+
+
+def nothing(hostile: Hostile) -> None:
+    """Connected, but neither reads nor sends: a stopped process."""
+
+
+def frame(**fields: object) -> Script:
+    def script(hostile: Hostile) -> None:
+        hostile.victim.send_all(replace(hostile.header, **fields).encode() + hostile.body)
+
+    return script
+
+
+def scale(value: float) -> Script:
+    def script(hostile: Hostile) -> None:
+        body = struct.pack("<f", value) + hostile.body[4:]
+        hostile.victim.send_all(hostile.header.encode() + body)
+
+    return script
+
+
+def garbage(hostile: Hostile) -> None:
+    hostile.victim.send_all(np.random.default_rng(0).bytes(5000))
+
+
+def half_a_frame(hostile: Hostile) -> None:
+    hostile.victim.send_all(hostile.header.encode() + hostile.body[:100])
+    for sock in hostile.ring.sockets(HOSTILE):
+        sock.finish_sending()
+
+
+def waits(for_whom: Callable[[Hostile], int]) -> Script:
+    """Reads all, sends nothing of what it owes, and says again and again that it waits."""
+
+    def script(hostile: Hostile) -> None:
+        header = replace(
+            hostile.header, kind=Kind.WAITING, part=HOSTILE, index=for_whom(hostile), length=0
+        )
+        left, never = hostile.ring.sockets(HOSTILE), threading.Event()
+        while left:
+            left = hostile.said(header.encode(), *left)
+            never.wait(SILENCE_S / 8)
+
+    return script
+
+
+def a_neighbour(hostile: Hostile) -> int:
+    request = hostile.ring.requests[HOSTILE]
+    return request.peers.index(request.neighbours[0])
+
+
+def crumbs(hostile: Hostile) -> None:
+    """A byte now and then: never silent, never done."""
+    others = [sock for sock in hostile.ring.sockets(HOSTILE) if sock is not hostile.victim]
+    never, at = threading.Event(), 0
+    whole = hostile.header.encode() + hostile.body
+    while hostile.said(whole[at : at + 1], hostile.victim) and at < len(whole):
+        others = hostile.said(b"", *others)
+        never.wait(SILENCE_S / 8)
+        at += 1
+
+
+@dataclass(frozen=True)
+class Deed:
+    script: Script
+    words: str
+    """In the reason that everybody gives."""
+    within_s: float = 0.0
+    """How long it may take until somebody notices."""
+
+
+DEEDS = {
+    "stalls": Deed(nothing, "it sent nothing for 0.4 s", SILENCE_S),
+    "sends crumbs": Deed(crumbs, "in the reduce: ", STALL_S),  # to one, and is silent to others
+    "waits for itself": Deed(waits(lambda hostile: HOSTILE), "holds back", STALL_S),
+    "says it waits": Deed(waits(a_neighbour), "it waits for what it has been sent", STALL_S),
+    "sends garbage": Deed(garbage, "unknown kind"),
+    "leaves in mid-frame": Deed(half_a_frame, "the peer closed the connection", SILENCE_S),
+    "sends a NaN scale": Deed(scale(float("nan")), "scale or value that no codec writes"),
+    "sends an infinite scale": Deed(scale(float("inf")), "scale or value that no codec writes"),
+    "exceeds the bound": Deed(scale(1.0), "it is 127 large, where"),
+    "sends a wrong length": Deed(frame(length=77), "a frame of 77 bytes"),
+    "replays an old attempt": Deed(frame(attempt=0), "a frame is for step 7, attempt 0"),
+}
+
+
+CASES = [
+    (schedule, transport, deed)
+    for schedule in SCHEDULES
+    for transport in ("tls", "plaintext")
+    for deed in DEEDS
+    if transport == "tls" or not DEEDS[deed].within_s  # waiting is the same on any
+]
+
+
+def open_sockets() -> int:
+    """Descriptors of this process."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize(("schedule", "transport", "deed"), CASES)
+def test_a_hostile_neighbour_is_named_by_all_and_nothing_of_the_attempt_is_left(
+    build: Callable, request: pytest.FixtureRequest, schedule: str, transport: str, deed: str
+) -> None:
+    connect = request.getfixturevalue(transport)
+    ring = build(
+        (1,) * PEERS, 24_000, schedule=schedule, connect=connect, streams=1,
+        silence_s=SILENCE_S, influence_max=0.5,
+    )  # fmt: skip
+    ring.locals = [ring.theta - np.float32(0.1) for _ in ring.peers]
+    ends, before = 2 * sum(map(len, ring.edges.values())), open_sockets()
+    expected = DEEDS[deed]
+    outcomes = ring.run({HOSTILE: lambda ring, me: expected.script(Hostile.of(ring))})
+    assert set(outcomes) == {0, 2, 3}
+    for outcome in outcomes.values():
+        assert isinstance(outcome, ReduceAborted)
+        assert (outcome.step, outcome.attempt) == (7, 1)
+        assert outcome.suspects == (ring.peers[HOSTILE],), outcome.reason
+        assert expected.words in outcome.reason
+    assert ring.took_s < expected.within_s + ABORT_S
+    assert open_sockets() == before - ends
+    assert threads_left() == []
+
+
+def threads_left(patience_s: float = 1.0) -> list[str]:
+    """Those of reduces and of the connections that served them, once they had time to end."""
+    ends = time.monotonic() + patience_s
+    while True:
+        names = [thread.name for thread in threading.enumerate()]
+        left = [name for name in names if name.startswith("ring") or name == "dataplane"]
+        if not left or time.monotonic() > ends:
+            return left
+        threading.Event().wait(0.01)
