@@ -219,6 +219,11 @@ STORES = {
         "Nobody gave the beginning of the ledger that --trust-checkpoint names, or the ledger here "
         "contradicts it. It is misspelt, of another run, or forgotten by all: ask for a newer one."
     ),
+    "STATE-DIFFERS": (
+        "The weights in this node's memory were not what the members certified. They are put right "
+        "from the others. If that happens again and again the node ends: test this machine's "
+        "memory and processor."
+    ),
     "AUDIT-DIFFERS": (
         "The updates of the run do not lead to a snapshot that a majority of its voters signed. "
         "Verify on another machine; if it finds the same, the run's history is not what its rules "

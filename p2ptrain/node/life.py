@@ -135,7 +135,7 @@ async def narrate(parts: Parts, say: Say) -> None:
             if warning not in warned:
                 say(f"warning: {warning}")
         warned = set(standing.warnings.values())
-        if parts.outer.step != step:
+        if parts.outer.step not in (step, None):
             step = parts.outer.step
             say(f"outer step {step} of {parts.manifest.outer.steps}, {_tokens(parts)}")
         await parts.changes.wait()

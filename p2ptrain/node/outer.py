@@ -18,8 +18,9 @@ from p2ptrain.errors import ManifestInvalid, StoreError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.events import SnapshotTaken
 from p2ptrain.ledger.values import Certified, Commit
-from p2ptrain.node import transfer, updates
+from p2ptrain.node import quarantine, transfer, updates
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.quarantine import Contradiction
 from p2ptrain.node.start import Start, choose_start
 from p2ptrain.observe.states import CatchingUp, StandingBy
 from p2ptrain.state import Frozen, snapshot_meta, write_frozen
@@ -55,10 +56,24 @@ async def keep_outer_state(parts: Parts) -> None:
         )
         parts.speak_now()
         while True:
-            if parts.at_head():
+            if found := quarantine.contradiction(parts):
+                await _put_right(parts, found, nursery)
+            elif parts.at_head():
                 await parts.changes.wait()
             else:
                 await _go_on(parts, nursery)
+
+
+async def _put_right(parts: Parts, found: Contradiction, nursery: trio.Nursery) -> None:
+    """Go on from the certified snapshot. Of its chunks those that ours has, too, are here."""
+    quarantine.begin(parts, found)
+    while parts.outer.writing:
+        await parts.changes.wait()
+    await trio.to_thread.run_sync(quarantine.disown, parts.store)
+    await _load(parts, first_step=found.step)
+    while not parts.at_head():
+        await _go_on(parts, nursery)
+    quarantine.end(parts, found)
 
 
 def _start(parts: Parts, useless: Collection[Digest], first_step: int = 0) -> Start | None:
@@ -94,8 +109,13 @@ def _start(parts: Parts, useless: Collection[Digest], first_step: int = 0) -> St
 def _is_ours(parts: Parts, head: Head) -> bool:
     """Whether θ and m of a head are of the chain that is followed here now.
 
-    They need not be where the ledger was lost, or its user named a checkpoint of another line.
+    They need not be where the ledger was lost, or its user named a checkpoint of another line; nor
+    where others were certified, and the node ended before it could put them right.
     """
+    if head.snapshot is not None and head.snapshot_step is not None:
+        entries = parts.ledger.kept.entries
+        if quarantine.is_certified_otherwise(entries, head.snapshot_step, head.snapshot):
+            return False
     kept, origin = parts.ledger.kept, parts.origin
     if head.height > kept.start.height:
         entry = kept.at(head.height)

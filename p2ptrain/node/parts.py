@@ -19,6 +19,7 @@ from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.detector import Colour, Detector
 from p2ptrain.ledger.events import Event
 from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.values import SnapshotRef
 from p2ptrain.net import Network
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.beats import Saying
@@ -66,6 +67,10 @@ class Outer:
     """θ and m are between `step` and the next: what is read of them now has no name."""
     writing: bool = False
     """A snapshot is being written."""
+    disowned: SnapshotRef | None = None
+    """The certified snapshot that ours was found not to be."""
+    replaced: int = 0
+    """How often that was so: whoever has read θ before has read what was wrong. By `quarantine`."""
     digest: tuple[int, Digest] | None = None
     """Of θ and m at an outer step, when somebody has asked for it; by `status`."""
 

@@ -85,6 +85,11 @@ class Conversation:
         self._evaluated_step: int | None = None
         self._evaluating = False
         self._inner_started_s = time.monotonic()
+        self._began_at = parts.outer.replaced
+
+    @property
+    def _rests_on_wrong_theta(self) -> bool:
+        return self._began_at != self._parts.outer.replaced
 
     async def hold(self) -> None:
         """Until the trainer ends.
@@ -116,6 +121,8 @@ class Conversation:
     async def _watch(self) -> None:
         while True:
             self._running.check()
+            if self._rests_on_wrong_theta:
+                raise TrainerError("what it has made rests on a wrong θ", code="STATE-DIFFERS")
             await trio.sleep(CHECK_EVERY_S)
 
     # -- what it is told ------------------------------------------------------------------------
@@ -138,6 +145,7 @@ class Conversation:
         parts = self._parts
         return (
             self._up
+            and not self._rests_on_wrong_theta
             and parts.outer.step == parts.ledger.state.step
             and not parts.outer.lock.locked()
         )

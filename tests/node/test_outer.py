@@ -299,8 +299,8 @@ async def test_below_a_checkpoint_that_the_user_named_nothing_says_whose_a_snaps
         assert base.state.step == 3
         ledger.kept.prune(base)
         snapshot = r.parts.store.put_blob("snapshot", [b"of some chain"], {})
-        r.parts.store.put_head(Head(r.parts.run, 1, digest_of(b"?"), 3, snapshot, 3))
+        r.parts.store.put_head(Head(r.parts.run, 1, digest_of(b"?"), 4, snapshot, 4))
         r.parts.origin = Origin(base)
-        assert _start(r.parts, ()) == Start(3, snapshot)
+        assert _start(r.parts, ()) == Start(4, snapshot)
         r.parts.origin = Origin(base, base.checkpoint)
-        assert _start(r.parts, ()) != Start(3, snapshot)
+        assert _start(r.parts, ()) != Start(4, snapshot)

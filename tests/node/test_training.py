@@ -15,7 +15,10 @@ from p2ptrain.errors import TrainerError
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.values import Commit, Participant, Skip
+from p2ptrain.node import quarantine
+from p2ptrain.node import training as module
 from p2ptrain.node.orders import Work
+from p2ptrain.node.quarantine import Contradiction
 from p2ptrain.node.training import train
 from p2ptrain.run import DataIndex
 from p2ptrain.store import digest_of
@@ -97,6 +100,28 @@ async def test_work_that_was_not_taken_is_rebased_and_stands_again(tmp_path: Pat
         await settled(lambda: r.parts.standing.work == Work(1, (0, 1), 32))
         assert orders(remote)[2:] == ["rebase 1"]
         assert len(remote.trained) == 2
+
+
+async def test_what_was_trained_on_a_wrong_theta_is_trained_anew_by_a_new_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
+    remote = Remote()
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        found = Contradiction(0, digest_of(b"own"), digest_of(b"certified"))
+        quarantine.begin(r.parts, found)
+        assert r.parts.standing.work is None
+        await settled(lambda: len(r.said("trainer-started")) == 2)
+        assert [each["code"] for each in r.said("trainer-ended")] == ["STATE-DIFFERS"]
+        monkeypatch.undo()
+        await settled(lambda: r.parts.standing.trainer_up)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert len(orders(remote)) == 2
+        r.parts.outer.step = 0
+        r.parts.changes.ring()
+        await settled(lambda: r.parts.standing.work == Work(0, (0, 1), 32))
+        assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
 
 async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path) -> None:

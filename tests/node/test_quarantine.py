@@ -1,0 +1,177 @@
+"""A node whose θ and m are not what was certified says so, uses them no more, and mends them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from p2ptrain.errors import MachineUnfit
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.values import Commit, Participant, SnapshotRef
+from p2ptrain.node import outer as outer_module
+from p2ptrain.node import transfer, updates
+from p2ptrain.node.orders import Work
+from p2ptrain.node.outer import _start, keep_outer_state
+from p2ptrain.node.quarantine import TIMES_MAX, WARNING
+from p2ptrain.node.start import Start
+from p2ptrain.state import OuterState, snapshot_meta
+from p2ptrain.store import digest_of
+from p2ptrain.testing.published import policy
+from tests.node.rig import Neighbour, Rig, opening, rig, settled
+
+ALONE = policy(participants_min=1, snapshot_every=2)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outer_module, "HEAR_FIRST_S", 0.01)
+    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+
+
+class Truth:
+    """The state as everybody else has it, which `other` holds snapshots of."""
+
+    def __init__(self, other: Rig) -> None:
+        self.parts = other.parts
+        self.state = OuterState(other.parts.layout.numel)
+        self.state.load_snapshot(other.parts.store, other.parts.manifest.genesis)
+
+    def apply(self, payload: bytes) -> None:
+        outer = self.parts.manifest.outer
+        self.state.apply(payload, outer.lr, outer.momentum, updates.codec_of(self.parts))
+
+    def snapshot(self, run: str, step: int) -> SnapshotRef:
+        meta = snapshot_meta(run, step, self.parts.layout.digest)  # type: ignore[arg-type]
+        return SnapshotRef(step, self.state.write_snapshot(self.parts.store, meta))
+
+
+@asynccontextmanager
+async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
+    """A node that follows its ledger, and a neighbour that can be trusted."""
+    async with (
+        rig(folder / "a", admission="open", rules=ALONE, steps=99) as r,
+        rig(folder / "b", rules=ALONE, steps=99) as other,
+        trio.open_nursery() as nursery,
+    ):
+        other.parts.listener._gate._allowed = lambda peer: True
+        Neighbour(r, other)
+        nursery.start_soon(keep_outer_state, r.parts)
+        await settled(lambda: r.parts.outer.step == 0)
+        yield r, Truth(other)
+        nursery.cancel_scope.cancel()
+
+
+async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> None:
+    step = r.parts.ledger.state.step
+    vector = np.random.default_rng(step).standard_normal(r.parts.layout.numel, dtype=np.float32)
+    payload = bytearray(updates.payload_bytes(r.parts))
+    updates.codec_of(r.parts).quantise(vector, payload)
+    update = await updates.store(r.parts, step, payload)
+    sealed = None if snapshot is None else digest_of(b"sealed by the rig")
+    roster = opening(r.parts.ledger.state, Participant(r.parts.me, 32, 2))
+    r.decide(roster, Commit(step, 0, update, snapshot, sealed))
+    truth.apply(bytes(payload))
+    r.parts.changes.ring()
+
+
+async def snapshot_taken(r: Rig, step: int) -> Digest:
+    """Wait until the node's own is there, and tell its ledger, which is no task of the rig."""
+    await settled(lambda: bool([each for each in r.said("snapshot") if each["step"] == step]))
+    for event in r.heard():
+        r.parts.ledger.handle(event, r.parts.now())
+    return r.parts.ledger.view.snapshots[step]
+
+
+def flip_a_bit(r: Rig) -> None:
+    """What a cosmic ray does, or a bad module of memory."""
+    r.parts.outer.vectors.theta[7] += 1
+
+
+async def test_a_wrong_state_is_noticed_said_and_mended_by_the_chunks_that_differ(
+    tmp_path: Path,
+) -> None:
+    async with doubtful(tmp_path) as (r, truth):
+        await commit(r, truth)
+        await settled(lambda: r.parts.outer.step == 1)
+        flip_a_bit(r)
+        await commit(r, truth)
+        own = await snapshot_taken(r, 2)
+        right = truth.snapshot(r.run.id, 2)
+        assert own != right.digest
+        r.parts.standing.work = Work(2, (0,), 16)
+        await commit(r, truth, right)
+        await settled(lambda: bool(r.said("state-put-right")))
+        assert r.parts.outer.step == 3
+        assert r.parts.outer.vectors.digest() == truth.state.digest()
+        assert [(e["own"], e["certified"]) for e in r.said("state-differs")] == [
+            (own, right.digest)
+        ]
+        (mended,) = r.said("state-put-right")
+        assert mended["chunks"] == 1
+        assert int(str(mended["of"])) > 3
+        (fetched,) = r.said("snapshot-fetched")
+        manifest = r.parts.store.manifest(right.digest)
+        assert fetched["bytes_by_peer"] == {
+            truth.parts.me: manifest.chunk_bytes + len(manifest.to_wire())
+        }
+        assert "right again" in r.parts.standing.warnings[WARNING]
+        assert r.parts.standing.work is None
+        assert r.parts.outer.replaced == 1
+
+
+async def test_nothing_is_done_with_a_wrong_state_while_it_is_mended(tmp_path: Path) -> None:
+    async with doubtful(tmp_path) as (r, truth):
+        flip_a_bit(r)
+        for _ in range(2):
+            await commit(r, truth)
+        own = await snapshot_taken(r, 2)
+        right = truth.snapshot(r.run.id, 2)
+        manifest = truth.parts.store.chunk_path(right.digest)
+        away = manifest.rename(manifest.with_name("away"))
+        await commit(r, truth, right)
+        await settled(lambda: bool(r.said("state-differs")))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (r.parts.outer.step, r.parts.at_head()) == (None, False)
+        assert "ARE WRONG" in r.parts.standing.warnings[WARNING]
+        head = r.parts.store.head()
+        assert head is not None
+        assert head.snapshot is None
+        assert r.parts.store.holds_blob(own)
+        away.rename(manifest)
+        await settled(lambda: r.parts.outer.step == 3)
+        assert r.parts.outer.vectors.digest() == truth.state.digest()
+
+
+async def test_a_restart_does_not_begin_at_a_snapshot_that_was_certified_otherwise(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
+        truth = Truth(r)
+        nursery.start_soon(keep_outer_state, r.parts)
+        await settled(lambda: r.parts.outer.step == 0)
+        for _ in range(2):
+            await commit(r, truth)
+        own = await snapshot_taken(r, 2)
+        nursery.cancel_scope.cancel()
+        assert _start(r.parts, ()) == Start(2, own)
+        await commit(r, truth, SnapshotRef(2, digest_of(b"certified")))
+        assert _start(r.parts, (digest_of(b"certified"),)) == Start(0, r.parts.manifest.genesis)
+
+
+async def test_a_machine_that_errs_again_and_again_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with doubtful(tmp_path) as (r, truth):
+            await commit(r, truth)
+            r.parts.outer.replaced = TIMES_MAX
+            flip_a_bit(r)
+            await commit(r, truth)
+            await snapshot_taken(r, 2)
+            await commit(r, truth, truth.snapshot(r.run.id, 2))
+            await trio.sleep_forever()
+    assert caught.group_contains(MachineUnfit, match="4 times", depth=None)
