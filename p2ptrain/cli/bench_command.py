@@ -53,45 +53,69 @@ def kernels(
 @app.command(
     epilog=examples(
         "p2ptrain bench allreduce",
+        "p2ptrain bench allreduce --against gloo,hivemind --encryption tls",
         "p2ptrain bench allreduce --peers 16 --elements 100000 --schedules ring,direct,grid --json",
     )
 )
 def allreduce(
     peers: Annotated[str, typer.Option("--peers", help="How many; several with commas.")] = "4",
-    elements: Annotated[int, typer.Option("--elements", min=1, help="fp32.")] = 25_000_000,
+    elements: Annotated[
+        str, typer.Option("--elements", help="fp32; several sizes with commas.")
+    ] = "25000000",
     schedules: Annotated[str, typer.Option("--schedules", help="ring, direct, grid.")] = "ring",
     codecs: Annotated[str, typer.Option("--codecs", help="fp32, fp16, int8, int4.")] = "int8",
     encryption: Annotated[str, typer.Option("--encryption", help="none, tls.")] = "none,tls",
     streams: Annotated[int, typer.Option("--streams", min=1, max=64, help="To a neighbour.")] = 1,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="In one process.")] = 5,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Of processes.")] = 3,
-    gloo: Annotated[bool, typer.Option("--gloo/--no-gloo", help="Measure gloo beside it.")] = True,
+    against: Annotated[
+        str,
+        typer.Option(
+            "--against",
+            help="gloo, hivemind (is downloaded into an environment that is thrown away), or none.",
+        ),
+    ] = "gloo",
+    addresses: Annotated[
+        str,
+        typer.Option(
+            "--addresses",
+            metavar="ADDR,…",
+            help="Of each peer; NAMESPACE/ADDR runs it in that network namespace.",
+            show_default="127.0.0.1",
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Average a vector among processes of this machine; gloo does the same beside it.
+    """Average a vector among processes of this machine; others do the same beside it.
 
     Every combination of the options is measured in turn. A time is the slowest peer's.
     """
     from p2ptrain.testing.bench.allreduce import measure, settings_of
+    from p2ptrain.testing.bench.processes import Host
 
     try:
         settings = settings_of(
             [int(count) for count in peers.split(",")],
-            elements,
+            [int(size) for size in elements.split(",")],
             schedules.split(","),
             codecs.split(","),
             encryption.split(","),
             streams,
             repeats,
         )
+        hosts = [Host.parse(each) for each in addresses.split(",")] if addresses else []
+        others = [] if against == "none" else against.split(",")
+        report = measure(settings, rounds, against=others, hosts=hosts)
     except ValueError as exc:
         raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
-    lines = measure(settings, rounds, gloo_too=gloo)
+    for name, why in report.missing.items():
+        progress(f"{name} was not measured: {why}")
     if as_json:
-        result_json({"lines": [asdict(line) for line in lines]})
+        result_json(asdict(report))
         return
-    for line in lines:
+    for line in report.lines:
         result(f"{line.measure}: {line.value:.4g} {line.unit} {line.against}".rstrip())
+    result(f"{report.cores} cores, load {report.load[0]:.1f} before and {report.load[1]:.1f} after")
 
 
 def lines_of(report: KernelReport) -> Iterator[str]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import pytest
 
 from p2ptrain.cli.main import main
-from p2ptrain.testing.bench.allreduce import Outcome, measure, settings_of, together_of
+from p2ptrain.testing.bench import allreduce, beside, throwaway
+from p2ptrain.testing.bench.allreduce import Outcome, Point, measure, settings_of, together_of
 from p2ptrain.testing.bench.averaging import Measured, Setting
+from p2ptrain.testing.bench.processes import Failed, Host, together
 
 
 def measured(seconds: tuple[float, ...], digest: str = "a", sent_bytes: int = 100) -> Measured:
@@ -19,9 +24,17 @@ def test_the_command_reports_times_bytes_and_how_it_compares(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["--peers", "2", "--elements", "20000", "--schedules", "direct", "--encryption", "none"]
-    once = ["--repeats", "1", "--rounds", "1", "--no-gloo", "--json"]
+    once = ["--repeats", "1", "--rounds", "1", "--against", "none", "--json"]
     assert main(["bench", "allreduce", *words, *once]) == 0
-    lines = json.loads(capsys.readouterr().out)["lines"]
+    report = json.loads(capsys.readouterr().out)
+    (point,) = report["points"]
+    assert (point["what"], point["peers"], point["elements"]) == (
+        "direct int8 plaintext",
+        2,
+        20_000,
+    )
+    assert (report["missing"], len(report["load"])) == ({}, 2)
+    lines = report["lines"]
     name = "direct, int8, plaintext, 2 peers, 20,000 elements, 1 streams"
     assert [(line["measure"], line["unit"]) for line in lines] == [
         (name, "s"),
@@ -45,7 +58,11 @@ def test_peers_that_hold_different_means_are_no_result() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--schedules", "star"), ("--codecs", "int3"), ("--encryption", "rot13"), ("--peers", "two")],
+    [
+        *(("--against", "mpi"), ("--addresses", "10.0.0.1"), ("--addresses", "n;o/10.0.0.1")),
+        *(("--addresses", "localhost"), ("--elements", "many"), ("--schedules", "star")),
+        *(("--codecs", "int3"), ("--encryption", "rot13"), ("--peers", "two")),
+    ],
 )
 def test_what_cannot_be_measured_is_told(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
@@ -55,6 +72,71 @@ def test_what_cannot_be_measured_is_told(
 
 
 def test_every_combination_is_a_setting() -> None:
-    made = settings_of([2, 4], 10, ["ring", "grid"], ["int8"], ["none", "tls"], 1, 1)
-    assert len(set(made)) == len(made) == 8
-    assert measure([], 1) == []
+    made = settings_of([2, 4], [10, 20], ["ring", "grid"], ["int8"], ["none", "tls"], 1, 1)
+    assert len(set(made)) == len(made) == 16
+    nothing = measure([], 1)
+    assert (nothing.lines, nothing.points) == ((), ())
+
+
+def test_a_peer_may_run_in_a_namespace() -> None:
+    assert Host.parse("10.77.0.1").command(["x"]) == ["x"]
+    assert Host.parse("wan0/10.77.0.1") == Host("10.77.0.1", "wan0")
+    assert Host.parse("wan0/10.77.0.1").command(["x"]) == ["ip", "netns", "exec", "wan0", "x"]
+
+
+def test_each_peer_runs_at_its_address() -> None:
+    setting = Setting(peers=2, elements=5000, encrypted=False, repeats=1)
+    report = measure([setting], 1, against=(), hosts=[Host("127.0.0.2"), Host("127.0.0.3")])
+    assert [point.what for point in report.points] == ["ring int8 plaintext"]
+
+
+def test_others_are_measured_once_a_turn_and_compared_with_all_of_ours_of_their_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = iter([4.0, 8.0, 6.0])
+    asked: list[tuple[int, int, int]] = []
+
+    def other(hosts: Sequence[Host], elements: int, repeats: int) -> float:
+        asked.append((len(hosts), elements, repeats))
+        return next(seconds)
+
+    monkeypatch.setattr(beside, "gloo", other)
+    monkeypatch.setattr(allreduce, "run_at", lambda setting, hosts: Outcome(2.0, 1.0, 1.0))
+    both = [Setting(peers=2, elements=10, schedule=each) for each in ("ring", "direct")]
+    report = measure(both, 3)
+    assert asked == [(2, 10, 5)] * 3
+    ratios = [
+        (line.measure[:6], line.value) for line in report.lines if line.against == "gloo fp32"
+    ]
+    assert ratios == [("ring, ", 3.0), ("direct", 3.0)]
+    assert report.points[-1] == Point("gloo fp32", 2, 10, 6.0, (4.0, 8.0, 6.0))
+
+
+def test_who_cannot_be_measured_is_told_with_the_reason_and_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def fails(hosts: Sequence[Host], elements: int, repeats: int) -> float:
+        asked.append(elements)
+        raise Failed("its daemon does not start")
+
+    def no_environment(packages: Sequence[str]) -> AbstractContextManager[str]:
+        raise Failed("pip: no internet")
+
+    monkeypatch.setattr(beside, "gloo", fails)
+    monkeypatch.setattr(throwaway, "environment_with", no_environment)
+    monkeypatch.setattr(allreduce, "run_at", lambda setting, hosts: Outcome(2.0, 1.0, 1.0))
+    report = measure([Setting(peers=2, elements=10)], 3, against=("gloo", "hivemind"))
+    assert asked == [10]
+    assert report.missing == {
+        "gloo fp32": "its daemon does not start",
+        "hivemind": "it cannot be installed: pip: no internet",
+    }
+    assert [point.what for point in report.points] == ["ring int8 TLS"]
+
+
+def test_a_process_that_fails_is_told_by_its_last_words() -> None:
+    words = [sys.executable, "-c", "raise SystemExit('no such thing')"]
+    with pytest.raises(Failed, match="no such thing"):
+        together([words], quiet=True)

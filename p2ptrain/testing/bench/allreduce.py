@@ -1,6 +1,6 @@
-"""`p2ptrain bench allreduce`: the all-reduce of one vector among processes, against gloo's.
+"""`p2ptrain bench allreduce`: the all-reduce of one vector among processes, against others'.
 
-Ours and gloo's take turns within one run, so that a busy machine wrongs neither. A time is that of
+Ours and theirs take turns within one run, so that a busy machine wrongs neither. A time is that of
 the slowest process of a repeat; the median repeat counts.
 """
 
@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from p2ptrain import kernels
 from p2ptrain.ring import SCHEDULES
 from p2ptrain.testing.bench.averaging import Measured, Setting
-
-PEER_S_MAX = 900.0
-GLOO = "gloo fp32"
+from p2ptrain.testing.bench.beside import Beside
+from p2ptrain.testing.bench.processes import Host, together
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +42,89 @@ class Outcome:
     """Bytes sent ÷ 2 (N − 1) ÷ N of a byte an element: what an 8-bit codec could do at best."""
 
 
-def measure(settings: Sequence[Setting], rounds: int, *, gloo_too: bool = True) -> list[Line]:
-    """Every setting `rounds` times in turns, gloo between them, and how they compare."""
-    gloo: list[float] = []
+@dataclass(frozen=True, slots=True)
+class Point:
+    """How long one way to average takes for one vector: for plots."""
+
+    what: str
+    """A schedule of ours with its codec and encryption, or another library with its codec."""
+    peers: int
+    elements: int
+    seconds: float
+    all_seconds: tuple[float, ...]
+    """Of each round."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllreduceReport:
+    """`missing`: what was asked for and could not be measured, and why. `load`: how many processes
+    wanted a core, the average of a minute, before and after."""
+
+    lines: tuple[Line, ...] = ()
+    points: tuple[Point, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    cores: int = 0
+    load: tuple[float, float] = (0.0, 0.0)
+
+
+def measure(
+    settings: Sequence[Setting],
+    rounds: int,
+    *,
+    against: Sequence[str] = ("gloo",),
+    hosts: Sequence[Host] = (),
+) -> AllreduceReport:
+    """Every setting `rounds` times in turns, the others between them, and how they compare.
+
+    Raises ValueError: there are too few hosts, or there is nothing of such a name to compare with.
+    """
+    peers_max = max((setting.peers for setting in settings), default=0)
+    if hosts and len(hosts) < peers_max:
+        raise ValueError(f"{peers_max} peers on {len(hosts)} addresses")
+    places = list(hosts) or [Host()] * peers_max
+    before = os.getloadavg()[0]
     ours: dict[Setting, list[Outcome]] = {setting: [] for setting in settings}
-    for _ in range(rounds):
-        for setting in settings:
-            ours[setting].append(run_here(setting))
-            if gloo_too and find_spec("torch") is not None:
-                gloo.append(_gloo(setting))
-    return list(_lines(ours, gloo))
+    theirs: dict[tuple[str, int, int], list[float]] = {}
+    with Beside(against) as beside:
+        for turn in range(rounds):
+            for setting in settings:
+                ours[setting].append(run_at(setting, places))
+                for name in tuple(beside.contenders):
+                    # Once a turn: of several settings of ours with this vector, after the first.
+                    times = theirs.setdefault((name, setting.peers, setting.elements), [])
+                    if len(times) > turn:
+                        continue
+                    at = places[: setting.peers]
+                    seconds = beside.seconds(name, at, setting.elements, setting.repeats)
+                    times += [] if seconds is None else [seconds]
+    return AllreduceReport(
+        tuple(_lines(ours, theirs)),
+        tuple(_points(ours, theirs)),
+        beside.missing,
+        os.cpu_count() or 0,
+        (before, os.getloadavg()[0]),
+    )
 
 
 def run_here(setting: Setting) -> Outcome:
     """All peers of `setting`, each in a process of its own on this machine."""
+    return together_of(setting, measured_here(setting))
+
+
+def run_at(setting: Setting, hosts: Sequence[Host]) -> Outcome:
+    """The same, each peer on its host."""
+    return together_of(setting, measured_here(setting, hosts))
+
+
+def measured_here(setting: Setting, hosts: Sequence[Host] = ()) -> list[Measured]:
+    """What each peer measured."""
+    places = hosts or [Host()] * setting.peers
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
         commands = [
-            peer_command(setting, me, "127.0.0.1", Path(folder)) for me in range(setting.peers)
+            places[me].command(peer_command(setting, me, places[me].address, Path(folder)))
+            for me in range(setting.peers)
         ]
-        answers = [json.loads(answer) for answer in _together(commands)]
-    return together_of(setting, [Measured(**answer) for answer in answers])
+        return [Measured(**json.loads(answer)) for answer in together(commands)]
 
 
 def together_of(setting: Setting, measured: Sequence[Measured]) -> Outcome:
@@ -88,61 +147,49 @@ def peer_command(setting: Setting, me: int, host: str, meeting: Path) -> list[st
     return [sys.executable, "-m", module, arguments, str(me), host, str(meeting)]
 
 
-def _gloo(setting: Setting) -> float:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    commands = [
-        [sys.executable, "-m", "p2ptrain.testing.bench.gloo", str(me), str(setting.peers),
-         str(setting.elements), str(setting.repeats), str(port)]
-        for me in range(setting.peers)
-    ]  # fmt: skip
-    times: list[list[float]] = [json.loads(answer) for answer in _together(commands)]
-    slowest: list[float] = [max(each) for each in zip(*times, strict=True)]
-    return statistics.median(slowest)
+Theirs = Mapping[tuple[str, int, int], Sequence[float]]
+"""Each round's seconds, by name, peers and elements."""
 
 
-def _together(commands: Iterable[list[str]]) -> list[str]:
-    """What each of the processes prints, which run at the same time."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    running = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        for command in commands
-    ]
-    try:
-        answers = [process.communicate(timeout=PEER_S_MAX)[0] for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    if any(process.returncode for process in running):
-        raise RuntimeError("a process of the bench failed; its words are above")
-    return answers
-
-
-def _lines(ours: dict[Setting, list[Outcome]], gloo: Sequence[float]) -> Iterable[Line]:
-    beside = statistics.median(gloo) if gloo else None
-    if beside is not None:
-        yield Line(GLOO, beside, "s")
+def _lines(ours: Mapping[Setting, Sequence[Outcome]], theirs: Theirs) -> Iterator[Line]:
+    beside = {key: statistics.median(seconds) for key, seconds in theirs.items() if seconds}
+    for (name, peers, elements), seconds in beside.items():
+        yield Line(f"{name}, {peers} peers, {elements:,} elements", seconds, "s")
     for setting, outcomes in ours.items():
         name = name_of(setting)
         seconds = statistics.median(each.seconds for each in outcomes)
         yield Line(name, seconds, "s")
         yield Line(name, statistics.median(each.cpu_s for each in outcomes), "CPU s")
         yield Line(name, outcomes[0].wire_ratio, "×", "bytes of an ideal 8-bit all-reduce")
-        if beside is not None:
-            yield Line(name, beside / seconds, "× as fast as", GLOO)
+        for (other, peers, elements), theirs_s in beside.items():
+            if (peers, elements) == (setting.peers, setting.elements):
+                yield Line(name, theirs_s / seconds, "× as fast as", other)
+
+
+def _points(ours: Mapping[Setting, Sequence[Outcome]], theirs: Theirs) -> Iterator[Point]:
+    for setting, outcomes in ours.items():
+        times = tuple(each.seconds for each in outcomes)
+        what = f"{setting.schedule} {setting.codec} {_secrecy(setting)}"
+        yield Point(what, setting.peers, setting.elements, statistics.median(times), times)
+    for (name, peers, elements), seconds in theirs.items():
+        if seconds:
+            yield Point(name, peers, elements, statistics.median(seconds), tuple(seconds))
+
+
+def _secrecy(setting: Setting) -> str:
+    return "TLS" if setting.encrypted else "plaintext"
 
 
 def name_of(setting: Setting) -> str:
-    secrecy = "TLS" if setting.encrypted else "plaintext"
     return (
-        f"{setting.schedule}, {setting.codec}, {secrecy}, {setting.peers} peers, "
+        f"{setting.schedule}, {setting.codec}, {_secrecy(setting)}, {setting.peers} peers, "
         f"{setting.elements:,} elements, {setting.streams} streams"
     )
 
 
 def settings_of(
     peers: Sequence[int],
-    elements: int,
+    elements: Sequence[int],
     schedules: Sequence[str],
     codecs: Sequence[str],
     encryption: Sequence[str],
@@ -153,7 +200,7 @@ def settings_of(
     made = [
         Setting(
             peers=count,
-            elements=elements,
+            elements=size,
             codec=codec,  # type: ignore[arg-type]  # checked below
             schedule=schedule,  # type: ignore[arg-type]
             encrypted=secrecy == "tls",
@@ -161,6 +208,7 @@ def settings_of(
             repeats=repeats,
         )
         for count in peers
+        for size in elements
         for schedule in schedules
         for codec in codecs
         for secrecy in encryption

@@ -1,4 +1,6 @@
-"""The process of one rank of gloo's all-reduce: RANK RANKS ELEMENTS REPEATS PORT.
+"""The process of one rank of gloo's all-reduce: RANK RANKS ELEMENTS REPEATS FIRST PORT HOST.
+
+FIRST and PORT are where the ranks meet, HOST is this one's address.
 
 torch is looked up by name: it is what we compare with, and nothing of ours needs it here.
 """
@@ -11,9 +13,14 @@ import os
 import sys
 import time
 
+import psutil
 
-def main(rank: str, ranks: str, elements: str, repeats: str, port: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+
+def main(
+    rank: str, ranks: str, elements: str, repeats: str, first: str, port: str, host: str
+) -> None:
+    interface = _interface_of(host)
+    os.environ |= {"MASTER_ADDR": first, "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": interface}
     torch = importlib.import_module("torch")
     distributed = importlib.import_module("torch.distributed")
     torch.set_num_threads(1)
@@ -27,6 +34,13 @@ def main(rank: str, ranks: str, elements: str, repeats: str, port: str) -> None:
         seconds.append(time.monotonic() - begun)
     distributed.destroy_process_group()
     sys.stdout.write(json.dumps(seconds))
+
+
+def _interface_of(host: str) -> str:
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == host for each in addresses):
+            return name
+    raise ValueError(f"no interface here has the address {host}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,64 @@
+"""Processes that measure something together: each on a host of its own, or all on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+PROCESS_S_MAX = 900.0
+WORDS_MAX = 300
+_NAMESPACE = re.compile(r"[\w.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where a peer runs: an address of this machine, or of one of its network namespaces."""
+
+    address: str = "127.0.0.1"
+    namespace: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Host:
+        """Of "10.77.0.1", or "wan0/10.77.0.1". Raises ValueError."""
+        namespace, slash, address = text.rpartition("/")
+        if slash and not _NAMESPACE.fullmatch(namespace):
+            raise ValueError(f"{namespace!r} names no namespace")
+        return cls(str(ip_address(address)), namespace)
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """What runs `words` there."""
+        way_in = ["ip", "netns", "exec", self.namespace] if self.namespace else []
+        return [*way_in, *words]
+
+
+class Failed(Exception):
+    """A process ended without a result; the last of its words."""
+
+
+def together(commands: Iterable[list[str]], *, quiet: bool = False) -> list[str]:
+    """What each of the processes prints, which run at the same time. Not `quiet`, what they say on
+    stderr is shown.
+
+    Raises Failed.
+    """
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    errors = subprocess.PIPE if quiet else None
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        for command in commands
+    ]
+    try:
+        said = [process.communicate(timeout=PROCESS_S_MAX) for process in running]
+    except subprocess.TimeoutExpired as exc:
+        raise Failed(f"a process was not done after {PROCESS_S_MAX:.0f} s") from exc
+    finally:
+        for process in running:
+            process.kill()
+    for process, (_, words) in zip(running, said, strict=True):
+        if process.returncode:
+            raise Failed((words or "its words are above").strip()[-WORDS_MAX:])
+    return [answer for answer, _ in said]

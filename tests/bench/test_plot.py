@@ -1,0 +1,68 @@
+"""The plot of all-reduce times: where points stand, and that a browser could read it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from p2ptrain.testing.bench.plot import Axis, Point, main, picture, table
+
+POINTS = [
+    *(Point("ring int8 TLS", peers, 1000, peers / 10) for peers in (2, 4, 8)),
+    *(Point("ring int8 TLS", 4, elements, 0.4) for elements in (100, 10_000)),
+    *(Point("<gloo>", 4, elements, 0.2) for elements in (100, 1000, 10_000)),
+]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_a_factor_is_as_long_anywhere_on_an_axis() -> None:
+    axis = Axis(1, 100, 0, 50)
+    assert [axis.at(each) for each in (1, 10, 100)] == pytest.approx([0, 25, 50])
+
+
+def test_each_point_is_drawn_in_the_plot_that_it_belongs_to() -> None:
+    """Of one line three against the peers; of both three against the size; one point is in both."""
+    root = ElementTree.fromstring(picture(POINTS, "2 cores"))
+    lines = [each.get("points", "").split() for each in root.iter(f"{SVG}polyline")]
+    assert sorted(len(line) for line in lines) == [1, 3, 3, 3]
+    assert len(list(root.iter(f"{SVG}circle"))) == 10
+    words = [each.text for each in root.iter(f"{SVG}text")]
+    assert {"<gloo>", "ring int8 TLS", "seconds for 1,000 fp32", "seconds for 4 peers"} <= {*words}
+
+
+def test_longer_times_stand_higher() -> None:
+    root = ElementTree.fromstring(picture(POINTS, ""))
+    rising = next(
+        each for each in root.iter(f"{SVG}polyline") if each.get("points", "").count(",") == 3
+    )
+    ups = [float(point.split(",")[1]) for point in rising.get("points", "").split()]
+    assert ups == sorted(ups, reverse=True)
+
+
+def test_the_table_has_a_row_for_each_vector() -> None:
+    assert table(POINTS, "2 cores").splitlines()[2:] == [
+        "| peers | fp32 | <gloo> | ring int8 TLS |",
+        "|---|---|---|---|",
+        "| 2 | 1 k |  | 0.200 |",
+        "| 4 | 100 | 0.200 | 0.400 |",
+        "| 4 | 1 k | 0.200 | 0.400 |",
+        "| 4 | 10 k | 0.200 | 0.400 |",
+        "| 8 | 1 k |  | 0.800 |",
+    ]
+
+
+def test_reports_of_several_runs_become_one_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, peers in enumerate((2, 4)):
+        point = {"what": "ring", "peers": peers, "elements": 10, "seconds": 1.5}
+        report = {"points": [point], "cores": 2, "load": [0.5 + number, 3.0]}
+        (tmp_path / f"{number}.json").write_text(json.dumps(report))
+    files = [str(each) for each in sorted(tmp_path.iterdir())]
+    main(*files)
+    assert "2 cores, load 0.5 to 3.0" in capsys.readouterr().out
+    main("--table", *files)
+    assert "| 4 | 10 | 1.500 |" in capsys.readouterr().out
