@@ -21,6 +21,11 @@ from p2ptrain.ring.wire import ABORT_BYTES_MAX, Header, Kind, decode_blame, enco
 
 GRACE_S = 1.0
 """How long an abort may take to go round before the links are given up."""
+
+QUIET_S = 0.3
+"""Who sends nothing for a round trip round the world has nothing under way that a close could cut
+off, and has had our word: it may still be connecting, and would keep us until the grace is over."""
+
 LOOK_S = 0.05
 _DISCARD_BYTES = 1 << 16
 
@@ -38,7 +43,8 @@ def take_leave(attempt: Attempt, stream: int, neighbours: Iterable[Neighbour]) -
     leaves = [_Leave(each, header, words) for each in neighbours]
     here = [leave for leave in leaves if leave.step()]
     while here and time.monotonic() < ends:
-        if not any(leave.awaited(blame.suspects) for leave in here):
+        now = time.monotonic()
+        if not any(leave.awaited(blame.suspects, now) for leave in here):
             return
         poll = select.poll()
         for leave in here:
@@ -79,6 +85,7 @@ class _Leave:
         self._words = words
         self._told = False
         self._ended = False
+        self._heard_at = time.monotonic()
         self._scratch = memoryview(bytearray(_DISCARD_BYTES))
 
     def fileno(self) -> int:
@@ -87,9 +94,10 @@ class _Leave:
     def interest(self) -> int:
         return select.POLLIN | (select.POLLOUT if self._neighbour.link.busy else 0)
 
-    def awaited(self, suspects: tuple[PeerId, ...]) -> bool:
+    def awaited(self, suspects: tuple[PeerId, ...], now: float) -> bool:
         """Whether it is worth waiting for: who is suspected may never take another byte."""
-        return self._neighbour.peer not in suspects
+        quiet = self._ended and now >= self._heard_at + QUIET_S
+        return self._neighbour.peer not in suspects and not quiet
 
     def step(self) -> bool:
         """Move what can be moved; whether the link is still open."""
@@ -104,9 +112,10 @@ class _Leave:
                 link.push()
             if not link.busy and not self._ended:
                 self._ended = True
+                self._heard_at = time.monotonic()
                 link.socket.finish_sending()
             while link.socket.receive_some(self._scratch):
-                pass
+                self._heard_at = time.monotonic()
         except PeerError:
             return False
         return True

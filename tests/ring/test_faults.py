@@ -14,7 +14,7 @@ from p2ptrain.dataplane import Uplink
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import Segment
+from p2ptrain.ring import Segment, leaving
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
 
@@ -240,6 +240,18 @@ def test_an_abort_from_outside_goes_round(build: Callable, suspects: tuple[int, 
         assert outcome.suspects == tuple(peer for peer in whom if peer != ring.peers[me])
         assert outcome.reason == "the ledger has moved on"
     assert ring.took_s < 2.0
+
+
+def test_who_leaves_does_not_wait_for_neighbours_that_have_not_begun(
+    build: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may still be connecting, and say nothing for as long as others of theirs are awaited."""
+    monkeypatch.setattr(leaving, "GRACE_S", 30.0)
+    ring = build((1, 1, 1), 5000)
+    ring.reduce(0).abort("a participant is down", (ring.peers[1],))
+    outcomes = ring.run(hostile={1: lambda ring, me: None, 2: lambda ring, me: None})
+    assert outcomes[0].reason == "a participant is down"
+    assert ring.took_s < 10.0
 
 
 def test_an_abort_before_the_start_is_heeded(build: Callable) -> None:
