@@ -1,6 +1,6 @@
 """Strike real nodes at every point of the protocol, and say what came of it.
 
-    python -m p2ptrain.testing.chaos                                 everything: about an hour
+    python -m p2ptrain.testing.chaos                                 everything: some 70 minutes
     python -m p2ptrain.testing.chaos --points '*:send-*' --faults SIGKILL --scenarios none
     python -m p2ptrain.testing.chaos --part 1/3 --json part1.jsonl   every third case
     python -m p2ptrain.testing.chaos --sum part1.jsonl part2.jsonl   figures of several runs
