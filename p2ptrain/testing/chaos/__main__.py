@@ -69,7 +69,7 @@ def cases(given: argparse.Namespace, *, can_cut: bool) -> list[Case]:
 
 def main() -> int:
     given = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _end)
     if given.sum:
         return _sum(given.sum)
     folder = given.dir or Path(tempfile.mkdtemp(prefix="p2ptrain-chaos-"))
@@ -82,6 +82,12 @@ def main() -> int:
     elif wrong:
         _say(f"journals and outputs are in {folder}")
     return 1 if wrong else 0
+
+
+def _end(*_: object) -> None:
+    """A second signal must not cut off the taking apart: nodes would be left behind."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
 
 
 def _play(given: argparse.Namespace, folder: Path, place: Place) -> Iterator[dict[str, Any]]:
