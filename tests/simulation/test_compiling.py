@@ -1,0 +1,35 @@
+"""The compiled copy is made of the sources that there are, and must behave as they do."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.errors import P2PTrainError
+from p2ptrain.testing import compiling
+
+
+def test_every_module_that_is_to_be_compiled_exists() -> None:
+    root = compiling.PACKAGE.parent
+    missing = [name for name in compiling._modules(root) if not (root / name).is_file()]
+    assert missing == []
+
+
+def test_a_copy_that_behaves_otherwise_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "COMPARED", {"calm": 1})
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(compiling.PACKAGE, tmp_path / "p2ptrain", ignore=ignored)
+    compiling._compare(tmp_path)
+    world = tmp_path / "p2ptrain/testing/simulation/world.py"
+    world.write_text(world.read_text().replace("TRAIN_S = (0.8, 1.6)", "TRAIN_S = (0.8, 1.7)"))
+    with pytest.raises(P2PTrainError, match="does not behave"):
+        compiling._compare(tmp_path)
+
+
+def test_what_cannot_be_compiled_is_said(tmp_path: Path) -> None:
+    with pytest.raises(P2PTrainError, match=r"it cannot be compiled:\n.*no_such_module"):
+        compiling._run(tmp_path, compiling._BUILD, ["no_such_module.py"], "it cannot be compiled")
