@@ -8,7 +8,6 @@ down, is given up at once: nobody waits for a deadline that the agreement has al
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
@@ -172,7 +171,8 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         raise ReduceAborted(roster.step, roster.attempt, (), f"not stored: {exc.what}") from exc
     if residual is not None:
         _set_aside(parts, residual, roster, update)
-    parts.journal.write("exchange-done", **where, update=update, **asdict(report))
+    parts.journal.write("exchange-done", **where, update=update, **report.facts())
+    parts.standing.last_reduce = report
     return update
 
 

@@ -43,6 +43,7 @@ from p2ptrain.observe.states import (
     Training,
 )
 from p2ptrain.ring import Reduce
+from p2ptrain.ring import ReduceReport as RingReport
 from p2ptrain.run import DataIndex, JoinRequest, RunManifest
 from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.store import RecordLog, Store
@@ -97,7 +98,8 @@ class Standing:
     validation: tuple[int, float] | None = None
     reduce: ReduceReport | None = None
     ring: Reduce | None = None
-    """These two by `exchange`."""
+    last_reduce: RingReport | None = None
+    """How the newest that ended well went. These three by `exchange`."""
     refused: bool = False
     """Somebody would not take our votes; set by `outboxes`, cleared by `revocation`."""
     warnings: dict[str, str] = field(default_factory=dict)

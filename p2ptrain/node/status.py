@@ -10,8 +10,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
 from p2ptrain.node import branches
 from p2ptrain.node.parts import Parts
-from p2ptrain.observe.states import words
+from p2ptrain.observe.states import rate, size, words
 from p2ptrain.observe.status import MemberStatus, NodeStatus
+from p2ptrain.ring import ReduceReport
 
 DIGEST_NUMEL_MAX = 1 << 28
 """Hashing θ and m of more parameters than this takes over a second; snapshots name those states."""
@@ -53,6 +54,8 @@ async def status(parts: Parts) -> NodeStatus:
         congestion_refusal=parts.congestion.refusal,
         limit_up_bytes_per_s=parts.config.limit_up_bytes_per_s,
         sending=_sending(parts),
+        exchange=standing.last_reduce.facts() if standing.last_reduce else {},
+        exchanged=exchanged(standing.last_reduce) if standing.last_reduce else "",
         uptime_s=time.monotonic() - parts.started_s,
         warnings=tuple(parts.standing.warnings.values()),
     )
@@ -75,6 +78,19 @@ async def _state_digest(parts: Parts) -> str:
 def _sending(parts: Parts) -> str:
     limit = parts.config.limit_up_bytes_per_s
     return parts.congestion.words + (f"; at most {8e-6 * limit:g} Mbit/s" if limit else "")
+
+
+def exchanged(report: ReduceReport) -> str:
+    """How a reduce went, for a person."""
+    said = (
+        f"the last took {report.seconds:.2f} s, {report.scatter_s:.2f} s of it to add up; "
+        f"{size(report.sent_bytes)} up, {size(report.received_bytes)} down, "
+        f"{report.cpu_s:.2f} s of CPU"
+    )
+    if not report.traffic:
+        return said
+    slowest = min(report.traffic, key=lambda each: each.sent_bytes_per_s)
+    return f"{said}; slowest to {peer_name(slowest.peer)}, {rate(slowest.sent_bytes_per_s)}"
 
 
 def _role(parts: Parts, peer: PeerId) -> str:

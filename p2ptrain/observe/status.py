@@ -72,6 +72,10 @@ class NodeStatus:
     limit_up_bytes_per_s: int | None = None
     sending: str = ""
     """These three in words."""
+    exchange: Mapping[str, object] = field(default_factory=dict)
+    """How the newest exchange that ended well went: bytes, seconds by phase, rates, CPU."""
+    exchanged: str = ""
+    """The same in words."""
     uptime_s: float = 0.0
     warnings: tuple[str, ...] = field(default=())
 
@@ -126,6 +130,8 @@ def status_lines(status: NodeStatus) -> list[str]:
         lines.append(f"next      {status.waits_for}")
     if status.sending:
         lines.append(f"sending   {status.sending}")
+    if status.exchanged:
+        lines.append(f"exchange  {status.exchanged}")
     lines += [f"warning   {warning}" for warning in status.warnings]
     lines += [_member_line(member) for member in status.members]
     lines.append(f"up        {duration(status.uptime_s)}")

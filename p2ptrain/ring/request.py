@@ -6,7 +6,7 @@ The request is the same on all peers but for `me`: it follows from the roster an
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from p2ptrain.encoding import pack
 from p2ptrain.errors import LocalProtocolError
@@ -98,6 +98,11 @@ class Traffic:
     received_bytes: int
     sending_s: float
 
+    @property
+    def sent_bytes_per_s(self) -> float:
+        """What the path to it took; 0 where nothing was sent."""
+        return self.sent_bytes / self.sending_s if self.sending_s > 0 else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class ReduceReport:
@@ -116,6 +121,22 @@ class ReduceReport:
     cpu_s: float
     """Of all the reduce's threads together."""
     traffic: tuple[Traffic, ...]
+
+    @property
+    def gather_s(self) -> float:
+        """From the last sum to the last mean."""
+        return self.seconds - self.scatter_s
+
+    def facts(self) -> dict[str, object]:
+        """All of it as plain values, for whoever writes it down."""
+        rates = {each.peer: each.sent_bytes_per_s for each in self.traffic}
+        return {
+            **asdict(self),
+            "gather_s": self.gather_s,
+            "sent_bytes": self.sent_bytes,
+            "received_bytes": self.received_bytes,
+            "sent_bytes_per_s_by_peer": rates,
+        }
 
     @property
     def sent_bytes(self) -> int:

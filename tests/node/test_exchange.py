@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 import trio
 import trio.testing
 
+from p2ptrain.dataplane import Endpoint
+from p2ptrain.encoding import pack
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.events import Ready, ReduceFailed
 from p2ptrain.ledger.state import apply, genesis
@@ -17,10 +20,11 @@ from p2ptrain.node import edges
 from p2ptrain.node import exchange as module
 from p2ptrain.node.exchange import _request, _why_moot, exchange, reduce_due
 from p2ptrain.node.orders import Work
+from p2ptrain.node.status import status
 from p2ptrain.store import digest_of
 from p2ptrain.testing.ledgers import small_rules
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, entry_of, opening, rig, settled
+from tests.node.rig import ANN, entry_of, heartbeat, opening, rig, settled
 
 RULES = small_rules("a b")
 A, B = RULES.founders
@@ -98,6 +102,12 @@ async def test_a_ring_of_one_stores_its_update_and_says_so_once(tmp_path: Path) 
         assert report is not None
         assert report.update is not None
         assert parts.store.holds_blob(report.update)
+        done = r.said("exchange-done")[0]
+        assert {"seconds", "scatter_s", "gather_s", "arithmetic_s", "cpu_s"} <= done.keys()
+        assert (done["sent_bytes"], done["received_bytes"]) == (0, 0)
+        shown = await status(parts)
+        assert shown.exchange["cpu_s"] == done["cpu_s"]
+        assert shown.exchanged.startswith("the last took ")
         parts.changes.ring()
         await trio.testing.wait_all_tasks_blocked()
         assert len(r.said("exchange-started")) == 1
@@ -123,6 +133,33 @@ async def test_who_cannot_be_reached_is_suspected_and_theta_is_free_again(
         await settled(lambda: r.events.statistics().current_buffer_used > 0)
         assert r.heard() == [ReduceFailed(parts.me, 0, 0, (ANN.peer,))]
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("they_dial", [True, False])
+async def test_a_neighbour_that_never_opens_its_streams_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, they_dial: bool
+) -> None:
+    """It is due to dial and does not, or it is dialled and says nothing to our hello."""
+    monkeypatch.setattr(edges, "EDGE_S", 0.4)
+    monkeypatch.setattr(edges, "DIAL_S", 0.4)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            place = Endpoint(ANN.peer, *silent.getsockname(), parts.endpoint.certificate_der)
+            beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
+            parts.peers.take(ANN.peer, beat, parts.now())
+            parts.detector.heard(ANN.peer, parts.now())
+            parts.outer.step = 0
+            ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
+            order = (theirs, ours) if they_dial else (ours, theirs)
+            roster = opening(parts.ledger.state, *order, learners=[ANN.peer])
+            parts.ledger.state = replace(parts.ledger.state, roster=roster)
+            parts.standing.work = Work(0, (0,), 16)
+            nursery.start_soon(exchange, parts)
+            await settled(lambda: bool(r.said("exchange-failed")))
+            assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
+            assert len(parts.ring_inbox) == 0
+            nursery.cancel_scope.cancel()
 
 
 async def test_an_attempt_that_lost_its_point_while_it_waited_for_theta_is_not_begun(

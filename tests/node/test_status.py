@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import trio
 
 from p2ptrain.dataplane import Congestion, probe_congestion
 from p2ptrain.ledger.values import Branch, Commit, Participant
-from p2ptrain.names import label
+from p2ptrain.names import label, peer_name
 from p2ptrain.node import branches
-from p2ptrain.node.status import status
+from p2ptrain.node.status import exchanged, status
 from p2ptrain.observe.states import Leaving, Training
 from p2ptrain.observe.status import status_lines
+from p2ptrain.ring import ReduceReport, Traffic
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, heartbeat, opening, rig
@@ -142,3 +144,19 @@ async def test_a_node_that_cannot_have_bbr_and_is_capped_says_both(tmp_path: Pat
         assert shown["sending"] == (
             "congestion control cubic; bbr cannot be had: Operation not permitted; at most 8 Mbit/s"
         )
+
+
+def test_an_exchange_is_told_in_words_with_its_slowest_path() -> None:
+    traffic = (
+        Traffic(ANN.peer, 3_000_000, 1_000_000, 0.5),
+        Traffic(BOB.peer, 1_000_000, 3_000_000, 1.0),
+    )
+    report = ReduceReport(1.5, 0.9, 0.2, 0.4, 0.9, 0.31, traffic)
+    assert exchanged(report) == (
+        "the last took 1.50 s, 0.90 s of it to add up; 4.0 MB up, 4.0 MB down, 0.31 s of CPU; "
+        f"slowest to {peer_name(BOB.peer)}, 8 Mbit/s"
+    )
+    facts = report.facts()
+    assert facts["sent_bytes_per_s_by_peer"] == {ANN.peer: 6_000_000, BOB.peer: 1_000_000}
+    assert (facts["gather_s"], facts["received_bytes"]) == (pytest.approx(0.6), 4_000_000)
+    assert exchanged(ReduceReport(1.5, 1.5, 0.2, 0, 0, 0.31, ())).endswith("0.31 s of CPU")

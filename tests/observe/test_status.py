@@ -35,6 +35,7 @@ STATUS = NodeStatus(
     congestion_refusal="No such file or directory",
     limit_up_bytes_per_s=1_000_000,
     sending="congestion control cubic; bbr cannot be had: No such file or directory",
+    exchanged="the last took 1.50 s",
     uptime_s=75,
     warnings=("the journal lost 3 lines",),
 )
@@ -82,6 +83,7 @@ def test_a_person_reads_the_whole_status() -> None:
         "ledger    height 9, head cdcdcdcdcdcd…",
         "next      members still train: calm-fox",
         "sending   congestion control cubic; bbr cannot be had: No such file or directory",
+        "exchange  the last took 1.50 s",
         "warning   the journal lost 3 lines",
         "  yellow  calm-fox (…GhIjKl)           voter    training, heard 7 s ago",
         "up        75 s",
