@@ -94,8 +94,9 @@ class Stream:
     def _begin(self) -> None:
         now = time.monotonic()
         for neighbour in self._neighbours.values():
-            neighbour.heard_at = neighbour.spoke_at = neighbour.took_at = now
-            self._excuses.moved(neighbour.number, now)
+            neighbour.spoke_at = now
+        self._give_time(now)
+        self._look_at = now + self._silence_s / 8
         for send in self._work.at_start():
             self._neighbours[send.to].ready.append(send)
         for neighbour in self._neighbours.values():
@@ -297,6 +298,8 @@ class Stream:
         broken = any(each.broken_at is not None for each in self._neighbours.values())
         if now < self._look_at and not broken:
             return
+        if now > self._look_at + self._silence_s / 4:
+            self._give_time(now)  # it was we who stood still
         self._look_at = now + self._silence_s / 8
         for neighbour in self._neighbours.values():
             self._look_at_clock(neighbour, now)
@@ -309,6 +312,12 @@ class Stream:
         numbers, why = self._excuses.at_fault(self._work.left_to_come, held_for, now)
         if numbers:
             self._verdict.settle(self._attempt.blame_all(numbers, why))
+
+    def _give_time(self, now: float) -> None:
+        """This process, or its machine, was stopped: what has come since then is yet to be read."""
+        for neighbour in self._neighbours.values():
+            neighbour.heard_at = neighbour.took_at = now
+            self._excuses.moved(neighbour.number, now)
 
     def _speak_up(self, neighbour: Neighbour, now: float) -> None:
         """Say that we wait, and for whom, before we are taken for dead or when that has changed."""

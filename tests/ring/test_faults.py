@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from p2ptrain.dataplane import Uplink
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import Segment, leaving
+from p2ptrain.ring import ReduceReport, Segment, leaving, stream
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
 
@@ -277,3 +279,25 @@ def test_words_of_an_abort_are_cut_and_made_printable(build: Callable) -> None:
     reason = outcomes[2].reason
     assert reason.startswith("?[31mred?xxx")
     assert len(reason) == 200
+
+
+def test_a_process_that_was_stopped_for_long_blames_nobody_for_it(
+    build: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every clock leaps at once, as after a suspend, in the middle of the reduce."""
+    leap_s = 0.0
+    monkeypatch.setattr(
+        stream, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + leap_s)
+    )
+    ring = build((1, 1, 1), 200_000)
+    ring.limits = {me: Uplink(400_000, burst_bytes=0) for me in range(3)}
+
+    def stop() -> None:
+        nonlocal leap_s
+        never = threading.Event()
+        while ring.reduce(0).progress()[0] == 0:
+            never.wait(0.005)
+        leap_s = 10 * ring.requests[0].silence_s
+
+    outcomes = ring.run(meanwhile=stop)
+    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
