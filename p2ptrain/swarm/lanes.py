@@ -255,7 +255,7 @@ class Fetch(Generic[SourceT]):
             self._lacked[lane.peer] += 1
             for other in self._lanes_of(lane.peer):
                 self._picker.lacks_too(other, digest)
-            self._picker.lacks(lane, digest)
+            self._picker.lacks(lane, digest, time.monotonic())
             self._changed.notify_all()
 
     def _drop(self, lane: Lane, exc: P2PTrainError, *, connected: bool) -> None:

@@ -3,8 +3,13 @@
 Rules, in this order:
 1. A chunk that some sources lack goes first to a source that may have it, the rarest first.
 2. Else any chunk that nobody has been asked for, in the order in which they are wanted.
-3. Else, near the end or when a source is stuck, a chunk that another source has been asked for much
-   longer ago than chunks usually take: whichever copy comes first counts.
+3. Else, at the end, a chunk that another source has been asked for and will bring much later than
+   this one would, by what each has brought so far; or one that is overdue: whichever copy comes
+   first counts.
+
+How many requests a source may have open follows from its rate: what it brings in `AHEAD_S`, and one
+more. So a fast source never runs dry, and a slow one holds little that the others wait for at the
+end. One that has just said that it lacks a chunk has one open until it brings something.
 
 A source is taken to hold everything until it says that it lacks a chunk. Sources are *lanes*: one
 connection to one peer each, named by whatever the caller likes. The picker knows neither sockets
@@ -13,18 +18,31 @@ nor stores, and holds no lock: its caller does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Iterable, Set
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from p2ptrain.ids import Digest
 
 LaneT = TypeVar("LaneT", bound=Hashable)
 
-IN_FLIGHT_MAX = 4
-"""Requests that one lane may have open: 16 MiB, or 100 Mbit/s over a second of latency."""
+IN_FLIGHT_FIRST = 1
+"""Requests open before the lane's rate is known. It costs a round trip once; with more, a short
+blob would be asked of the first two sources, however slow, and of nobody else."""
+
+IN_FLIGHT_MAX = 16
+"""64 MiB: 10 Gbit/s over 50 ms. A request costs its source nothing before its turn comes."""
+
+AHEAD_S = 1.0
+"""Longer than any round trip, so that the path's latency is never waited for."""
 
 COPIES_MAX = 4
 """How many lanes may be asked for the same chunk before the first copy has come."""
+
+SOONER_FACTOR = 1.5
+"""A copy is asked for if the first is expected to take so much longer: half as much is no accident
+of measuring."""
 
 PATIENCE_FACTOR = 3.0
 PATIENCE_MIN_S = 0.5
@@ -33,6 +51,64 @@ PATIENCE_UNKNOWN_S = 5.0
 counted from the request; until one has come, a time in which 7 Mbit/s bring one."""
 
 _LEARNING_RATE = 0.25
+
+
+@dataclass(slots=True)
+class Pace:
+    """What is known of one lane. `interval_s` is between two chunks of a lane that is kept busy."""
+
+    open: dict[Digest, float] = field(default_factory=dict)
+    """What it was asked for and has not answered, and when."""
+    interval_s: float | None = None
+    heard_at: float = -math.inf
+    free_at: float = -math.inf
+    """When all that it was asked for should have come."""
+    doubtful: bool = False
+    """It lacked what it was asked for last."""
+
+    def in_flight_max(self, limit: int) -> int:
+        if self.doubtful:
+            return 1
+        if self.interval_s is None:
+            return min(limit, IN_FLIGHT_FIRST)
+        if self.interval_s * limit <= AHEAD_S:
+            return limit
+        return min(limit, 1 + math.ceil(AHEAD_S / self.interval_s))
+
+    def asked(self, digest: Digest, now: float, usual_s: float | None) -> float | None:
+        """One more request. Returns when its answer is expected, if anything is known."""
+        self.open[digest] = now
+        interval_s = usual_s if self.interval_s is None else self.interval_s
+        if interval_s is None:
+            return None
+        self.free_at = max(now, self.free_at) + interval_s
+        return self.free_at
+
+    def brought(self, digest: Digest, now: float) -> None:
+        """A chunk has come: learn how long one takes, without the wait for those before it."""
+        taken_s = now - max(self.open[digest], self.heard_at)
+        known_s = taken_s if self.interval_s is None else self.interval_s
+        self.interval_s = known_s + _LEARNING_RATE * (taken_s - known_s)
+        self.doubtful = False
+        self._answered(digest, now)
+
+    def lacked(self, digest: Digest, now: float) -> None:
+        self.doubtful = True
+        self._answered(digest, now)
+
+    def _answered(self, digest: Digest, now: float) -> None:
+        del self.open[digest]
+        self.heard_at = now
+        if not self.open:
+            self.free_at = now
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A chunk asked of a lane: when, and when it is expected, if anything is known."""
+
+    at: float
+    expected_at: float | None
 
 
 class Picker(Generic[LaneT]):
@@ -46,12 +122,12 @@ class Picker(Generic[LaneT]):
     def __init__(self, lanes: Iterable[LaneT], *, in_flight_max: int = IN_FLIGHT_MAX) -> None:
         assert in_flight_max >= 1
         self._in_flight_max = in_flight_max
-        self._load: dict[LaneT, int] = dict.fromkeys(lanes, 0)
+        self._paces: dict[LaneT, Pace] = {lane: Pace() for lane in lanes}
         # A wanted chunk is in exactly one of these: not asked for, not asked for and lacked by
         # some, or asked for (of whom, and when).
         self._plenty: dict[Digest, None] = {}
         self._scarce: dict[Digest, None] = {}
-        self._asked: dict[Digest, dict[LaneT, float]] = {}
+        self._asked: dict[Digest, dict[LaneT, Asked]] = {}
         self._lacking: dict[Digest, set[LaneT]] = {}
         self._urgent: set[Digest] = set()
         self._usual_s: float | None = None
@@ -72,7 +148,7 @@ class Picker(Generic[LaneT]):
     @property
     def lanes(self) -> Set[LaneT]:
         """Those that were not dropped."""
-        return self._load.keys()
+        return self._paces.keys()
 
     @property
     def done(self) -> bool:
@@ -90,37 +166,43 @@ class Picker(Generic[LaneT]):
     @property
     def hopeless(self) -> Collection[Digest]:
         """The chunks that no lane that is left may have, and that are not on their way."""
-        if not self._load:
+        if not self._paces:
             return [*self._plenty, *self._scarce]
         return [digest for digest in self._scarce if self._holders(digest) == 0]
 
     def next(self, lane: LaneT, now: float) -> Digest | None:
         """The chunk to ask this lane for now, which then counts as asked for; None if none is."""
-        if self._load.get(lane, self._in_flight_max) >= self._in_flight_max:
+        pace = self._paces.get(lane)
+        if pace is None or len(pace.open) >= pace.in_flight_max(self._in_flight_max):
             return None
-        digest = self._rarest_for(lane) or next(iter(self._plenty), None) or self._late(lane, now)
+        digest = self._rarest_for(lane) or next(iter(self._plenty), None) or self._copy(lane, now)
         if digest is not None:
             self._plenty.pop(digest, None)
             self._scarce.pop(digest, None)
-            self._asked.setdefault(digest, {})[lane] = now
-            self._load[lane] += 1
+            expected_at = pace.asked(digest, now, self._usual_s)
+            self._asked.setdefault(digest, {})[lane] = Asked(now, expected_at)
         return digest
 
     def arrived(self, lane: LaneT, digest: Digest, now: float) -> bool:
         """The lane has brought the chunk, and it was right. False if another lane was first."""
         # Other lanes' copies are released when they come: until then they fill their connections.
-        self._release(lane)
         copies = self._asked.pop(digest, None)
+        asked = None if copies is None else copies.get(lane)
+        pace = self._paces.get(lane)
+        if pace is not None:
+            pace.brought(digest, now)
         if copies is None:
             return False
         self._lacking.pop(digest, None)
-        if lane in copies:
-            self._learn(now - copies[lane])
+        if asked is not None:
+            self._learn(now - asked.at)
         return True
 
-    def lacks(self, lane: LaneT, digest: Digest) -> None:
+    def lacks(self, lane: LaneT, digest: Digest, now: float) -> None:
         """The lane has said that it does not have the chunk."""
-        self._release(lane)
+        pace = self._paces.get(lane)
+        if pace is not None:
+            pace.lacked(digest, now)
         if digest in self._asked:
             self._lacking.setdefault(digest, set()).add(lane)
             self._withdraw(lane, digest)
@@ -135,7 +217,7 @@ class Picker(Generic[LaneT]):
 
     def drop(self, lane: LaneT) -> None:
         """Nothing more comes from this lane; what it was asked for is asked of others."""
-        self._load.pop(lane, None)
+        self._paces.pop(lane, None)
         for digest in [digest for digest, copies in self._asked.items() if lane in copies]:
             self._withdraw(lane, digest)
 
@@ -151,32 +233,47 @@ class Picker(Generic[LaneT]):
             where = self._scarce if digest in self._lacking else self._plenty
             where[digest] = None
 
-    def _release(self, lane: LaneT) -> None:
-        if lane in self._load:
-            self._load[lane] -= 1
-            assert self._load[lane] >= 0
-
     def _holders(self, digest: Digest) -> int:
         lacking = self._lacking.get(digest, set())
-        return sum(lane not in lacking for lane in self._load)
+        return sum(lane not in lacking for lane in self._paces)
 
     def _rarest_for(self, lane: LaneT) -> Digest | None:
         candidates = [digest for digest in self._scarce if lane not in self._lacking[digest]]
         return min(candidates, key=self._holders, default=None)
 
-    def _late(self, lane: LaneT, now: float) -> Digest | None:
-        late = [
+    def _copy(self, lane: LaneT, now: float) -> Digest | None:
+        """The chunk that is expected last of those that this lane should be asked for as well."""
+        wanted = [
             digest
             for digest, copies in self._asked.items()
             if lane not in copies
             and lane not in self._lacking.get(digest, ())
             and len(copies) < COPIES_MAX
-            and self._late_at(digest) <= now
+            and (self._late_at(digest) <= now or self._is_sooner(lane, copies.values(), now))
         ]
-        return min(late, key=self._late_at, default=None)
+        return max(wanted, key=lambda each: self._urgency(each, now), default=None)
+
+    def _is_sooner(self, lane: LaneT, copies: Collection[Asked], now: float) -> bool:
+        """Whether this lane would bring the chunk much sooner than any of those asked for it."""
+        pace = self._paces[lane]
+        own_s = self._usual_s if pace.interval_s is None else pace.interval_s
+        first_at = min(each.expected_at or -math.inf for each in copies)
+        if own_s is None:
+            return False
+        own_s += max(0.0, pace.free_at - now)
+        return first_at - now > SOONER_FACTOR * own_s
+
+    def _urgency(self, digest: Digest, now: float) -> tuple[bool, float]:
+        """What is overdue goes first, the longest asked for before the others; then what is
+        expected last.
+        """
+        copies = self._asked[digest].values()
+        if self._late_at(digest) <= now:
+            return True, -min(each.at for each in copies)
+        return False, min(each.expected_at or -math.inf for each in copies)
 
     def _late_at(self, digest: Digest) -> float:
-        """When a chunk that was asked for becomes late."""
+        """When a chunk that was asked for becomes overdue."""
         patience_s = PATIENCE_MIN_S
         if digest not in self._urgent:
             usual_s = self._usual_s
@@ -185,7 +282,7 @@ class Picker(Generic[LaneT]):
                 if usual_s is None
                 else max(PATIENCE_MIN_S, PATIENCE_FACTOR * usual_s)
             )
-        return max(self._asked[digest].values()) + patience_s
+        return max(each.at for each in self._asked[digest].values()) + patience_s
 
     def _learn(self, taken_s: float) -> None:
         known = taken_s if self._usual_s is None else self._usual_s

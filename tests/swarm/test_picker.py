@@ -18,16 +18,67 @@ def picker_of(lanes, digests, in_flight_max=IN_FLIGHT_MAX):
     return picker
 
 
+def proven(lanes, digests, took_s=1.0):
+    """The same, and each lane has brought a chunk in so many seconds before now, which is 0."""
+    warm = [Digest(f"{number:064x}") for number, _ in enumerate(lanes)]
+    picker = picker_of(lanes, warm)
+    for lane in lanes:
+        digest = picker.next(lane, -took_s)
+        assert digest is not None
+        assert picker.arrived(lane, digest, 0)
+    picker.want(digests)
+    return picker
+
+
 def test_each_chunk_is_asked_of_one_source_in_the_order_wanted():
-    picker = picker_of(["x", "y"], [A, B, C])
+    picker = proven(["x", "y"], [A, B, C])
     assert [picker.next(lane, 0) for lane in "xyxy"] == [A, B, C, None]
 
 
-def test_a_source_has_a_bounded_number_of_open_requests():
-    picker = picker_of(["x"], [A, B, C], in_flight_max=2)
-    assert [picker.next("x", 0) for _ in range(3)] == [A, B, None]
+def test_a_source_of_which_nothing_is_known_has_one_request_open():
+    picker = picker_of(["x", "y"], [A, B, C])
+    assert [picker.next(lane, 0) for lane in "xxyy"] == [A, None, B, None]
     assert picker.arrived("x", A, 1)
     assert picker.next("x", 1) == C
+
+
+def test_a_source_has_as_many_requests_open_as_its_rate_is_worth():
+    many = [Digest(f"{number:064x}") for number in range(100, 200)]
+    for took_s, open_max in ((10.0, 2), (1.0, 2), (0.5, 3), (0.1, 11), (0.01, IN_FLIGHT_MAX)):
+        picker = proven(["x"], many, took_s)
+        assert sum(picker.next("x", 0) is not None for _ in many) == open_max
+
+
+def test_a_source_that_lacks_what_it_is_asked_for_has_one_request_open_until_it_brings_some():
+    picker = proven(["x", "y"], [A, B, C, D], took_s=0.25)
+    assert [picker.next("x", 0) for _ in range(2)] == [A, B]
+    picker.lacks("x", A, 1)
+    assert picker.next("x", 1) is None
+    picker.lacks("x", B, 1)
+    assert [picker.next("x", 1) for _ in range(2)] == [C, None]
+    assert picker.arrived("x", C, 2)
+    assert picker.next("x", 2) == D
+
+
+def test_what_one_would_bring_much_later_is_asked_of_a_faster_one_that_has_nothing_else_to_do():
+    picker = Picker(["fast", "slow"])
+    picker.want([A, B])
+    assert [picker.next("slow", 0), picker.next("fast", 0)] == [A, B]
+    assert picker.arrived("fast", B, 1)
+    assert picker.arrived("slow", A, 10)
+    picker.want([C, D])
+    assert [picker.next("slow", 10), picker.next("slow", 10)] == [C, D]
+    # The last one in the slow source's queue is the one to relieve it of.
+    assert picker.next("fast", 10) == D
+    assert picker.arrived("fast", D, 11)
+    assert picker.next("fast", 11) == C
+    assert picker.next("fast", 11) is None
+
+
+def test_what_another_will_bring_about_as_soon_is_left_to_it():
+    picker = proven(["x", "y"], [A])
+    assert picker.next("x", 0) == A
+    assert picker.next("y", 0) is None
 
 
 def test_it_is_done_when_all_has_arrived():
@@ -40,7 +91,7 @@ def test_it_is_done_when_all_has_arrived():
 
 
 def test_more_can_be_wanted_later_and_nothing_twice():
-    picker = picker_of(["x"], [A])
+    picker = proven(["x"], [A])
     picker.next("x", 0)
     picker.want([A, B, B])
     assert picker.left == 2
@@ -49,9 +100,9 @@ def test_more_can_be_wanted_later_and_nothing_twice():
 
 
 def test_a_chunk_that_one_source_lacks_is_asked_of_another_and_first():
-    picker = picker_of(["x", "y"], [A, B, C, D])
+    picker = proven(["x", "y"], [A, B, C, D])
     assert picker.next("x", 0) == A
-    picker.lacks("x", A)
+    picker.lacks("x", A, 0)
     assert picker.next("x", 0) == B
     assert picker.next("y", 0) == A
 
@@ -65,7 +116,7 @@ def test_the_rarest_chunk_goes_first():
 
 
 def test_what_a_dropped_source_owed_is_asked_of_the_others():
-    picker = picker_of(["x", "y"], [A, B])
+    picker = proven(["x", "y"], [A, B])
     assert [picker.next("x", 0), picker.next("x", 0)] == [A, B]
     picker.drop("x")
     assert picker.next("x", 0) is None
@@ -119,7 +170,7 @@ def test_it_is_stuck_when_nobody_that_is_left_may_have_what_is_wanted():
     picker = picker_of(["x", "y"], [A, B])
     for lane in "xy":
         assert picker.next(lane, 0) == A
-        picker.lacks(lane, A)
+        picker.lacks(lane, A, 0)
         assert not picker.stuck
     assert list(picker.hopeless) == [A]
     assert picker.next("x", 0) == B
@@ -170,7 +221,7 @@ def test_all_that_a_lasting_source_has_arrives_and_every_rule_holds(
         elif asked[lane]:
             digest = asked[lane].pop(0)
             if int(digest, 16) not in held:
-                picker.lacks(lane, digest)
+                picker.lacks(lane, digest, now)
             elif picker.arrived(lane, digest, now):
                 assert digest not in arrived
                 arrived.add(digest)

@@ -1,0 +1,122 @@
+"""The picker against whole swarms of simulated sources: it is fast, frugal, and never beaten."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from p2ptrain.swarm.picker import IN_FLIGHT_MAX, PATIENCE_UNKNOWN_S
+from tests.swarm.simulated import Source, run
+
+MBIT_100 = 100e6 / 8 / (4 * 2**20)
+"""Chunks a second of a line of 100 Mbit/s."""
+
+GIGABYTE = 239
+"""Chunks."""
+
+
+def test_four_equal_sources_are_used_to_the_full():
+    outcome = run({name: Source(MBIT_100) for name in "abcd"}, GIGABYTE)
+    assert outcome.done
+    assert outcome.seconds * 4 * MBIT_100 < GIGABYTE / 0.95
+    assert sum(outcome.asked.values()) <= GIGABYTE + 4
+
+
+def test_one_that_sends_garbage_and_one_that_dies_cost_little_more_than_themselves():
+    sources = {name: Source(MBIT_100) for name in "abcd"}
+    sources["c"].garbage = True
+    sources["d"].gone_at = 10.0
+    outcome = run(sources, GIGABYTE)
+    assert outcome.done
+    assert outcome.asked["c"] <= 2
+    assert outcome.seconds * 2 * MBIT_100 < GIGABYTE / 0.85
+
+
+def test_a_slow_source_helps_and_is_not_waited_for_at_the_end():
+    fast = {name: Source(MBIT_100) for name in "abc"}
+    outcome = run(fast | {"slow": Source(MBIT_100 / 50)}, GIGABYTE)
+    assert outcome.done
+    assert outcome.seconds * 3 * MBIT_100 < GIGABYTE / 0.95
+    assert "slow" in outcome.asked
+
+
+def test_a_source_that_gets_stuck_is_not_waited_for():
+    sources = {name: Source(MBIT_100) for name in "abcd"}
+    sources["b"].stuck_at = 3.0
+    outcome = run(sources, GIGABYTE)
+    assert outcome.done
+    assert outcome.seconds * 3 * MBIT_100 < GIGABYTE / 0.95
+
+
+def test_a_source_that_grows_slow_is_relieved():
+    sources = {name: Source(MBIT_100) for name in "ab"}
+    sources["b"].slow_from, sources["b"].slowed = 5.0, 0.02
+    outcome = run(sources, 60)
+    assert outcome.done
+    assert outcome.seconds < 60 / MBIT_100
+
+
+def test_the_faster_a_source_is_the_more_it_is_asked_for_ahead():
+    sources = {"fast": Source(40.0, rtt_s=0.2), "slow": Source(0.25, rtt_s=0.2)}
+    outcome = run(sources, 1000)
+    assert outcome.done
+    assert outcome.open_max["fast"] == IN_FLIGHT_MAX
+    assert outcome.open_max["slow"] <= 5
+    assert outcome.seconds < 1000 / 40 * 1.05
+
+
+def test_the_latency_of_a_path_is_paid_once_and_not_for_each_chunk():
+    outcome = run({"far": Source(10.0, rtt_s=0.5)}, 200)
+    assert outcome.seconds < 200 / 10 + 4 * 0.5
+
+
+def test_who_holds_little_is_asked_for_one_chunk_at_a_time():
+    """A peer that has just begun itself must not hold up hundreds of chunks by saying no."""
+    sources = {"full": Source(MBIT_100), "new": Source(100.0, holds=frozenset())}
+    outcome = run(sources, 100)
+    assert outcome.done
+    assert outcome.open_max["new"] <= 2
+    assert outcome.seconds < 100 / MBIT_100 * 1.05
+
+
+def draw(rng: random.Random) -> Source:
+    """Anybody at all."""
+    return Source(
+        chunks_per_s=math.exp(rng.uniform(-3, 4)),
+        rtt_s=rng.choice((0.0, 0.02, 0.5)),
+        holds=rng.choice((None, frozenset(rng.sample(range(60), rng.randint(0, 60))))),
+        garbage=rng.random() < 0.2,
+        gone_at=rng.choice((None, None, rng.uniform(0.01, 30))),
+        stuck_at=rng.choice((None, None, rng.uniform(0.01, 30))),
+        slow_from=rng.choice((None, None, rng.uniform(0, 30))),
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_with_one_good_source_everything_arrives_once_whoever_else_there_is(seed: int) -> None:
+    for number in range(20):
+        rng = random.Random(f"{seed}/{number}")
+        chunks = rng.randint(1, 60)
+        swarm = {name: draw(rng) for name in "abcdef"[: rng.randint(0, 6)]}
+        outcome = run(swarm | {"good": Source(math.exp(rng.uniform(-2, 4)))}, chunks)
+        assert outcome.done, number
+        assert sorted(outcome.arrived) == list(range(chunks)), number
+        assert all(most <= IN_FLIGHT_MAX for most in outcome.open_max.values())
+        assert all(count <= chunks for count in outcome.asked.values()), number
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_honest_sources_of_any_rates_are_nearly_as_fast_as_all_their_lines_together(
+    seed: int,
+) -> None:
+    for number in range(10):
+        rng = random.Random(f"{seed}/{number}")
+        chunks = rng.randint(1, 80)
+        rates = [math.exp(rng.uniform(-3, 4)) for _ in range(rng.randint(1, 6))]
+        sources = {str(n): Source(rate, rng.uniform(0, 0.3)) for n, rate in enumerate(rates)}
+        outcome = run(sources, chunks)
+        assert outcome.done, number
+        bound_s = 1.1 * chunks / sum(rates) + 4 / max(rates) + PATIENCE_UNKNOWN_S + 1.0
+        assert outcome.seconds <= bound_s, number
