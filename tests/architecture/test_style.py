@@ -37,8 +37,10 @@ NAMES_ALLOWED = {
 BROAD_EXCEPT_ALLOWED = ("p2ptrain/net/", "p2ptrain/cli/main.py")
 """A foreign library may raise anything, and the user must see an error whatever it is."""
 
-HOSTS = re.compile(r"www\.apache\.org|github\.com|([\w-]+\.)?example(\.org)?|203\.0\.113\.\d+")
-"""The licence's, the project's, and those that are set aside for examples."""
+HOSTS = re.compile(
+    r"www\.apache\.org|www\.w3\.org|github\.com|([\w-]+\.)?example(\.org)?|203\.0\.113\.\d+"
+)
+"""The licence's, SVG's namespace, the project's, and those that are set aside for examples."""
 
 
 def words_of(name: str) -> set[str]:
