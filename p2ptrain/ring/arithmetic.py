@@ -9,6 +9,8 @@ segment does an `Accumulator` hold them, in fp32, so that they are rounded once 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -171,14 +173,25 @@ class Arithmetic:
 class Accumulator:
     """Adds the sums of several neighbours to one segment after another. For one thread."""
 
-    def __init__(self, arithmetic: Arithmetic, term: Floats, bytes: int) -> None:
-        """For segments that fit in `term`, scratch that accumulators of one thread share."""
+    def __init__(
+        self, arithmetic: Arithmetic, term: Floats, bytes: int, segments: Sequence[Segment]
+    ) -> None:
+        """For `segments` in this order, which fit in `term`, scratch that accumulators of one
+        thread share.
+        """
         self._arithmetic = arithmetic
         self._total = np.empty_like(term)
         self._term = term
         self._arriving = memoryview(bytearray(bytes))
-        self.segment: Segment | None = None
-        """The one that is being added up; None when free."""
+        self._segments = iter(segments)
+        self._segment = next(self._segments, None)
+        """The one that is being added up, or will be next; None when there are no more."""
+        self.added = 0
+        """How many sums of it."""
+
+    def due(self, segment: Segment) -> bool:
+        """Whether sums for `segment` may come now."""
+        return self._segment == segment
 
     def place(self, segment: Segment) -> memoryview:
         """Where the next sum for `segment` is received."""
@@ -188,9 +201,9 @@ class Accumulator:
         """Add the sum that has arrived; to the own contribution, if it is the first."""
         count = segment.stop - segment.start
         total, term = self._total[:count], self._term[:count]
+        assert self._segment == segment
         self._arithmetic.hold(segment, self.place(segment), sender)
-        if self.segment is None:
-            self.segment = segment
+        if self.added == 0:
             self._arithmetic.own(segment, total)
         try:
             self._arithmetic.codec.dequantise(self.place(segment), term)
@@ -198,11 +211,13 @@ class Accumulator:
             raise Blamed(_their_fault(sender, exc.what)) from exc
         with np.errstate(invalid="ignore", over="ignore"):
             np.add(total, term, out=total)
+        self.added += 1
 
     def finish(self, segment: Segment, senders: tuple[PeerId, ...], *, last: bool) -> None:
-        """The last sum has been added: quantise to the segment's place, and be free."""
-        assert self.segment == segment
-        self.segment = None
+        """The last sum has been added: quantise to the segment's place, and turn to the next."""
+        assert self._segment == segment
+        assert self.added == len(senders)
+        self._segment, self.added = next(self._segments, None), 0
         count = segment.stop - segment.start
         total, term = self._total[:count], self._term[:count]
         try:

@@ -11,8 +11,9 @@ What this cannot do. Who passes a sum on may put another in its place, as large 
 may be: in a ring the last to add, and everywhere the owner of a part, decide about that part's mean
 up to the bound on a mean, which is that on one participant. Within the bound nobody sees whose
 numbers are wrong: a mean of lies that are small enough is a mean. The owner of a part may even send
-two means to two peers: their results differ, and the ledger commits one of them. And an accusation is its bearer's
-word: others hear from one of the two that the other is at fault, and cannot tell which of them is.
+two means to two peers: their results differ, and the ledger commits one of them. And an accusation
+is its bearer's word: others hear from one of the two that the other is at fault, and cannot tell
+which of them is.
 
 It knows the plan's trees and the request, and reads no vector but for `own_peak`.
 """

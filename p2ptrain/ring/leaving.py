@@ -1,8 +1,8 @@
-"""How a stream leaves an attempt that is over before its end: everybody hears why.
+"""How a lane leaves an attempt that is over before its end: everybody hears why.
 
-Each neighbour is told whom we suspect, behind the frame that is under way. Then we read on without
-heeding what we read, until it has said all that it will: were the link closed at once, the
-neighbour would take us for dead before the true reason has gone round.
+Each neighbour is told whom we suspect, on each connection behind the frame that is under way. Then
+we read on without heeding what we read, until it has said all that it will: were the link closed at
+once, the neighbour would take us for dead before the true reason has gone round.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.link import Link
-from p2ptrain.ring.neighbour import Neighbour
+from p2ptrain.ring.neighbour import Connection, Neighbour
 from p2ptrain.ring.wire import ABORT_BYTES_MAX, Header, Kind, decode_blame, encode_blame
 
 GRACE_S = 1.0
@@ -30,17 +30,17 @@ LOOK_S = 0.05
 _DISCARD_BYTES = 1 << 16
 
 
-def take_leave(attempt: Attempt, stream: int, neighbours: Iterable[Neighbour]) -> None:
+def take_leave(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
     """Tell the neighbours of the verdict, and wait until they know it too."""
     blame = attempt.verdict.blame
     assert blame is not None
     words = encode_blame(blame)
-    request = attempt.request
-    header = Header(
-        Kind.ABORT, stream, 0, 0, len(words), request.step, request.attempt, attempt.tag
-    )
     ends = time.monotonic() + GRACE_S
-    leaves = [_Leave(each, header, words) for each in neighbours]
+    leaves = [
+        _Leave(each.peer, connection, _header(attempt, connection.stream, len(words)), words)
+        for each in neighbours
+        for connection in each.connections
+    ]
     here = [leave for leave in leaves if leave.step()]
     while here and time.monotonic() < ends:
         now = time.monotonic()
@@ -76,11 +76,17 @@ def last_words(link: Link, unread: int, members: Collection[PeerId]) -> Blame | 
         unread = header.length
 
 
-class _Leave:
-    """One neighbour's leave-taking."""
+def _header(attempt: Attempt, stream: int, length: int) -> Header:
+    request = attempt.request
+    return Header(Kind.ABORT, stream, 0, 0, length, request.step, request.attempt, attempt.tag)
 
-    def __init__(self, neighbour: Neighbour, header: Header, words: bytes) -> None:
-        self._neighbour = neighbour
+
+class _Leave:
+    """The leave-taking on one connection."""
+
+    def __init__(self, peer: PeerId, connection: Connection, header: Header, words: bytes) -> None:
+        self._peer = peer
+        self._connection = connection
         self._header = header
         self._words = words
         self._told = False
@@ -89,20 +95,20 @@ class _Leave:
         self._scratch = memoryview(bytearray(_DISCARD_BYTES))
 
     def fileno(self) -> int:
-        return self._neighbour.link.socket.fileno()
+        return self._connection.link.socket.fileno()
 
     def interest(self) -> int:
-        return select.POLLIN | (select.POLLOUT if self._neighbour.link.busy else 0)
+        return select.POLLIN | (select.POLLOUT if self._connection.link.busy else 0)
 
     def awaited(self, suspects: tuple[PeerId, ...], now: float) -> bool:
         """Whether it is worth waiting for: who is suspected may never take another byte."""
         quiet = self._ended and now >= self._heard_at + QUIET_S
-        return self._neighbour.peer not in suspects and not quiet
+        return self._peer not in suspects and not quiet
 
     def step(self) -> bool:
         """Move what can be moved; whether the link is still open."""
-        link = self._neighbour.link
-        if self._neighbour.broken_at is not None:
+        link = self._connection.link
+        if self._connection.broken_at is not None:
             return False
         try:
             link.push()

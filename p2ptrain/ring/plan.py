@@ -1,14 +1,15 @@
 """Who sends which bytes to whom, as a pure function that tests can check.
 
-The vector's blocks are cut into N parts, one for each peer, each part into one run for each stream,
-each run into segments. `schedules` says which way a part goes; streams have nothing to do with each
-other. It knows nothing of sockets, weights or time.
+The vector's blocks are cut into N parts, one for each peer, each part into one run for each lane,
+each run into segments. `schedules` says which way a part goes; lanes have nothing to do with each
+other. It knows nothing of connections, weights or time.
 
-Any order of sending that keeps the segments of one part and phase in order on each connection will
-do, as long as sums that have not been added to on their way leave in the order of (index, part):
-where a peer adds several sums to one segment, in the plan's order, it leaves unread what comes too
-early, and that order then keeps everybody from waiting in a circle. So no peer needs to hold more
-than the segments that it is adding up, however many neighbours it has.
+A lane has several connections to a neighbour, and a segment goes on any of them. In a ring any
+order of sending will do. Where a peer adds several sums to one segment, it takes them in the plan's
+order, and the segments in that of (index, part); it leaves unread what comes too early. Sums leave
+in that order too, those that somebody has added to in the order of their index, on whichever
+connections: that keeps everybody from waiting in a circle. So no peer needs to hold more than the
+segments that it is adding up, however many neighbours it has.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ STREAMS_MAX = 64
 PEERS_MAX = 4096
 """A header gives the part two bytes."""
 ACCUMULATORS = 2
-"""Segments that a stream adds up at once: one of its own part, and one that it collects for the
+"""Segments that a lane adds up at once: one of its own part, and one that it collects for the
 owner of another. One alone could be kept waiting by the other."""
 SEGMENTS_HELD_MAX = 4
-"""Memory for adding up, and for what is arriving to be added, in segments of full size a stream."""
+"""Memory for adding up, and for what is arriving to be added, in segments of full size a lane."""
 
 
 class Cut(Protocol):
@@ -52,16 +53,16 @@ class Segment:
 
 
 Runs = tuple[tuple[Segment, ...], ...]
-"""By part: the segments of one stream."""
+"""By part: the segments of one lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The traffic of one peer: for each stream and part, segments that all take the same route."""
+    """The traffic of one peer: for each lane and part, segments that all take the same route."""
 
     me: int
     routes: tuple[Route, ...]
-    streams: tuple[Runs, ...]
+    lanes: tuple[Runs, ...]
 
     @property
     def neighbours(self) -> tuple[int, ...]:
@@ -91,7 +92,7 @@ class Plan:
     def _bytes(self, times: tuple[int, ...]) -> int:
         return sum(
             times[segment.part] * segment.bytes
-            for runs in self.streams
+            for runs in self.lanes
             for run in runs
             for segment in run
         )
@@ -103,7 +104,7 @@ def plan(
     me: int,
     numel: int,
     codec: Cut,
-    streams: int,
+    lanes: int,
     segment_bytes: int,
 ) -> Plan:
     """The traffic of peer number `me` of `peers`.
@@ -119,11 +120,11 @@ def plan(
         raise LocalProtocolError(f"peer {me} of {peers} takes no part")
     if numel < 0 or segment_bytes < 1:
         raise LocalProtocolError(f"no reduce cuts {numel} elements at {segment_bytes} bytes")
-    if not 1 <= streams <= STREAMS_MAX:
-        raise LocalProtocolError(f"a reduce has 1 to {STREAMS_MAX} streams, not {streams}")
-    cutter = _Cutter(peers, numel, codec, streams, _segment_blocks(schedule, codec, segment_bytes))
+    if not 1 <= lanes <= STREAMS_MAX:
+        raise LocalProtocolError(f"a reduce has 1 to {STREAMS_MAX} lanes, not {lanes}")
+    cutter = _Cutter(peers, numel, codec, lanes, _segment_blocks(schedule, codec, segment_bytes))
     runs = tuple(
-        tuple(cutter.segments(part, stream) for part in range(peers)) for stream in range(streams)
+        tuple(cutter.segments(part, lane) for part in range(peers)) for lane in range(lanes)
     )
     return Plan(me, routes(schedule, peers, me), runs)
 
@@ -142,14 +143,14 @@ class _Cutter:
     peers: int
     numel: int
     codec: Cut
-    streams: int
+    lanes: int
     segment_blocks: int
 
-    def segments(self, part: int, stream: int) -> tuple[Segment, ...]:
-        """The segments of one stream's run of `part`: of nearly equal size."""
+    def segments(self, part: int, lane: int) -> tuple[Segment, ...]:
+        """The segments of one lane's run of `part`: of nearly equal size."""
         blocks = -(-self.numel // self.codec.block)
-        runs = self.peers * self.streams
-        run = part * self.streams + stream
+        runs = self.peers * self.lanes
+        run = part * self.lanes + lane
         first, end = run * blocks // runs, (run + 1) * blocks // runs
         count = -(-(end - first) // self.segment_blocks)
         cuts = [first + at * (end - first) // max(count, 1) for at in range(count)] + [end]

@@ -22,9 +22,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blame, Blamed, Verdict
+from p2ptrain.ring.lane import Lane
 from p2ptrain.ring.leaving import GRACE_S
 from p2ptrain.ring.request import ReduceReport, ReduceRequest, Traffic
-from p2ptrain.ring.stream import Stream
 
 Links = Mapping[PeerId, Sequence[SecureSocket]]
 """For each neighbour one connection for each stream, in the order of the streams."""
@@ -68,17 +68,17 @@ class Reduce:
             request, plan, request.tag(), self._arithmetic, self._verdict, self._share
         )
         self._check_links()
-        self._streams: list[Stream] = []
+        self._lanes: list[Lane] = []
         if len(request.peers) > 1:
-            self._streams = [self._stream(number) for number in range(request.streams)]
+            self._lanes = [self._lane(number) for number in range(request.lanes)]
 
     def progress(self) -> tuple[int, int]:
         """Bytes sent and received so far, and in all; from any thread."""
-        return sum(stream.payload_bytes for stream in self._streams), self._bytes_total
+        return sum(lane.payload_bytes for lane in self._lanes), self._bytes_total
 
     def traffic(self) -> tuple[Traffic, ...]:
         """What has gone between us and each neighbour so far; from any thread."""
-        return _by_peer([each for stream in self._streams for each in stream.traffic()])
+        return _by_peer([each for lane in self._lanes for each in lane.traffic()])
 
     def abort(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """Make `run` raise soon, here and on the other peers. From any thread; does not block."""
@@ -92,7 +92,7 @@ class Reduce:
                 connections are shut down.
         """
         begun = time.monotonic()
-        cpu_s = self._run_streams() if self._streams else self._run_alone()
+        cpu_s = self._run_lanes() if self._lanes else self._run_alone()
         blame = self._verdict.blame
         if blame is not None:
             request = self._request
@@ -100,10 +100,14 @@ class Reduce:
             raise ReduceAborted(request.step, request.attempt, suspects, blame.reason)
         return self._report(begun, cpu_s)
 
-    def _stream(self, number: int) -> Stream:
+    def _lane(self, number: int) -> Lane:
         numbers = {peer: at for at, peer in enumerate(self._request.peers)}
-        sockets = {numbers[peer]: sockets[number] for peer, sockets in self._links.items()}
-        return Stream(self._attempt, number, sockets)
+        streams = range(number, self._request.streams, self._request.lanes)
+        sockets = {
+            numbers[peer]: {stream: sockets[stream] for stream in streams}
+            for peer, sockets in self._links.items()
+        }
+        return Lane(self._attempt, number, sockets)
 
     def _run_alone(self) -> float:
         begun_s = time.thread_time()
@@ -113,17 +117,15 @@ class Reduce:
             self._verdict.settle(exc.blame)
         return time.thread_time() - begun_s
 
-    def _run_streams(self) -> float:
+    def _run_lanes(self) -> float:
         """Start and join the threads; the CPU seconds that they took."""
         woken, self._waker = socket.socketpair()
         with (
             woken,
             self._waker,
-            ThreadPoolExecutor(len(self._streams), thread_name_prefix="ring") as pool,
+            ThreadPoolExecutor(len(self._lanes), thread_name_prefix="ring") as pool,
         ):
-            threads = [
-                pool.submit(_cpu_s_of, stream.run, woken.fileno()) for stream in self._streams
-            ]
+            threads = [pool.submit(_cpu_s_of, lane.run, woken.fileno()) for lane in self._lanes]
             for thread in threads:
                 thread.add_done_callback(lambda _: self._look(threads))
             try:
@@ -148,7 +150,7 @@ class Reduce:
     def _stop(self) -> None:
         self._ended.set()
         if self._waker is not None:
-            with suppress(OSError):  # the streams have ended by themselves
+            with suppress(OSError):  # the lanes have ended by themselves
                 self._waker.send(b"x")
 
     def _shut_down(self) -> None:
@@ -157,15 +159,15 @@ class Reduce:
                 each.shutdown()
 
     def _report(self, begun: float, cpu_s: float) -> ReduceReport:
-        streams, count, ended = self._streams, max(1, len(self._streams)), time.monotonic()
-        scattered_at = max((stream.scattered_at or ended for stream in streams), default=ended)
-        arithmetic_s = sum(stream.arithmetic_s for stream in streams) / count
-        waiting_s = sum(stream.waiting_s for stream in streams) / count
+        lanes, count, ended = self._lanes, max(1, len(self._lanes)), time.monotonic()
+        scattered_at = max((lane.scattered_at or ended for lane in lanes), default=ended)
+        arithmetic_s = sum(lane.arithmetic_s for lane in lanes) / count
+        waiting_s = sum(lane.waiting_s for lane in lanes) / count
         return ReduceReport(
             seconds=ended - begun,
             scatter_s=scattered_at - begun,
-            arithmetic_s=arithmetic_s if streams else cpu_s,
-            moving_s=max(0.0, ended - begun - arithmetic_s - waiting_s) if streams else 0.0,
+            arithmetic_s=arithmetic_s if lanes else cpu_s,
+            moving_s=max(0.0, ended - begun - arithmetic_s - waiting_s) if lanes else 0.0,
             waiting_s=waiting_s,
             cpu_s=cpu_s,
             traffic=self.traffic(),
@@ -183,17 +185,17 @@ class Reduce:
 
 
 def _by_peer(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:
-    """The traffic of all streams with one neighbour added up; their time is taken together."""
+    """The traffic of all lanes with one neighbour added up; their time is taken together."""
     peers = dict.fromkeys(each.peer for each in traffic)
     return tuple(_sum_of([each for each in traffic if each.peer == peer]) for peer in peers)
 
 
-def _sum_of(streams: Sequence[Traffic]) -> Traffic:
+def _sum_of(lanes: Sequence[Traffic]) -> Traffic:
     return Traffic(
-        streams[0].peer,
-        sum(each.sent_bytes for each in streams),
-        sum(each.received_bytes for each in streams),
-        max(each.sending_s for each in streams),
+        lanes[0].peer,
+        sum(each.sent_bytes for each in lanes),
+        sum(each.received_bytes for each in lanes),
+        max(each.sending_s for each in lanes),
     )
 
 

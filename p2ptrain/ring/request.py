@@ -12,7 +12,7 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import UNBOUNDED, Codec
-from p2ptrain.ring.plan import Plan, plan
+from p2ptrain.ring.plan import STREAMS_MAX, Plan, plan
 from p2ptrain.ring.schedules import Schedule
 
 COUNTER_MAX = 2**32 - 1
@@ -22,6 +22,10 @@ COUNTER_MAX = 2**32 - 1
 @dataclass(frozen=True, slots=True)
 class ReduceRequest:
     """One attempt: the peers in ring order, their weights, and how the vector is cut.
+
+    `streams` are the connections to each neighbour, `lanes` the threads among which the vector and
+    the streams are dealt out. One thread keeps up with several Gbit/s; more streams are for paths
+    on which one connection cannot have as much under way as fits on them.
 
     `influence_max` bounds the magnitude of each element of each peer's pseudo-gradient (`influence`
     says what comes of it). `deadline_s` bounds the whole attempt. `silence_s` is how long a
@@ -39,6 +43,7 @@ class ReduceRequest:
     codec: Codec
     schedule: Schedule = "ring"
     streams: int = 2
+    lanes: int = 1
     segment_bytes: int = 1024 * 1024
     influence_max: float = UNBOUNDED
     deadline_s: float = 600.0
@@ -58,6 +63,7 @@ class ReduceRequest:
         demand(0 <= self.attempt <= COUNTER_MAX, "the attempt is out of range")
         demand(0 < self.influence_max <= UNBOUNDED, "nobody may move the mean")
         demand(self.deadline_s > 0 and self.silence_s > 0, "its time is over before it starts")
+        demand(self.lanes <= self.streams <= STREAMS_MAX, "its streams are too few or too many")
         self.plan()
 
     @property
@@ -72,7 +78,7 @@ class ReduceRequest:
             self.me,
             self.numel,
             self.codec,
-            self.streams,
+            self.lanes,
             self.segment_bytes,
         )
 
@@ -80,8 +86,8 @@ class ReduceRequest:
         """Eight bytes that peers share only if they mean the same reduce, cut the same way."""
         agreed = [
             *(self.run, self.step, self.attempt, self.peers, self.weights, self.schedule),
-            *(self.numel, self.codec.name, self.codec.block, self.streams, self.segment_bytes),
-            float(self.influence_max),
+            *(self.numel, self.codec.name, self.codec.block, self.streams, self.lanes),
+            *(self.segment_bytes, float(self.influence_max)),
         ]
         return hashlib.blake2b(pack(agreed), digest_size=8).digest()
 
@@ -107,7 +113,7 @@ class Traffic:
 @dataclass(frozen=True, slots=True)
 class ReduceReport:
     """How a completed reduce went, seen from one peer. Times but the first two are means over the
-    streams.
+    lanes.
     """
 
     seconds: float

@@ -4,6 +4,7 @@
     MEAN      payload bytes of one segment, as its owner made them
     WAITING   something is still to come but cannot go yet; part and index say who waits for whom
               (see excuses); no body
+    DONE      all that this connection carries is before it, but for an ABORT; no body
     ABORT     the reduce is over; the body says whom the first to notice suspects, and why
 
 A receiver checks each field against its own plan. No length that a peer announces is ever trusted.
@@ -34,6 +35,7 @@ class Kind(IntEnum):
     MEAN = 2
     WAITING = 3
     ABORT = 4
+    DONE = 5
 
 
 _KINDS = frozenset(Kind)

@@ -1,4 +1,4 @@
-"""What one stream has to do: which bytes may come now and where they go, and what may then leave.
+"""What one lane has to do: which bytes may come now and where they go, and what may then leave.
 
 It follows the plan and does the arithmetic, and knows nothing of sockets or time. Whoever drives it
 moves the bytes; all that a neighbour may do wrong with the plan is refused here.
@@ -14,7 +14,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ring.arithmetic import Accumulator
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.plan import ACCUMULATORS, Segment
-from p2ptrain.ring.schedules import Route
+from p2ptrain.ring.schedules import Route, accumulates
 from p2ptrain.ring.wire import Header, Kind
 
 
@@ -40,18 +40,22 @@ class Arrival:
 
 
 class Work:
-    """One peer's share of one stream. For one thread; the counts may be read from any."""
+    """One peer's share of one lane. For one thread; the counts may be read from any."""
 
     def __init__(self, attempt: Attempt, number: int) -> None:
         self._arithmetic = attempt.arithmetic
         self._peers = attempt.request.peers
         self._routes = attempt.plan.routes
-        self._runs = attempt.plan.streams[number]
+        self._runs = attempt.plan.lanes[number]
         self._accumulators: dict[bool, Accumulator] = {}
         """For the own part, and for what is collected for others; made when first needed."""
-        self._come: dict[tuple[Kind, int, int], int] = {}
-        """By kind, part and sender: segments that have arrived. They come in order."""
-        self._sums_gone = [0 for _ in self._runs]
+        self._in_order = accumulates(attempt.request.schedule)
+        """Whether sums leave in the order of their index, because somebody adds them up in it."""
+        self._sums_come = [0 for _ in self._runs]
+        self._claimed: set[tuple[Kind, int, int, int]] = set()
+        """Kind, part, index and sender of what has been announced: each comes once."""
+        self._sums_gone: set[tuple[int, int]] = set()
+        """Part and index."""
         self._sums_left = sum(
             len(run) * len(route.sums_from)
             for route, run in zip(self._routes, self._runs, strict=True)
@@ -72,10 +76,6 @@ class Work:
         """Whether all sums have come: only means are still to do so."""
         return self._sums_left == 0
 
-    def needs(self, peer: int) -> bool:
-        """Whether something is still to come from this neighbour, or to go to it."""
-        return self.left_to_come[peer] > 0 or self.left_to_go[peer] > 0
-
     def at_start(self) -> list[Send]:
         """Own contributions to which nobody adds before they leave."""
         return [
@@ -86,7 +86,7 @@ class Work:
         ]
 
     def claim(self, header: Header, sender: int) -> Arrival:
-        """What `header` announces, if that is what must come next from `sender`.
+        """What `header` announces, if that is still to come from `sender`.
 
         Raises:
             RemoteProtocolError: it is not.
@@ -95,30 +95,31 @@ class Work:
         if part >= len(self._routes) or not self._comes_from(header.kind, part, sender):
             raise RemoteProtocolError(f"it has no {header.kind.name.lower()} of part {part} for us")
         run = self._runs[part]
-        if index != self._come.get((header.kind, part, sender), 0) or index >= len(run):
+        claim = (header.kind, part, index, sender)
+        if index >= len(run) or claim in self._claimed:
             raise RemoteProtocolError(f"segment {index} of part {part} does not come now")
         segment = run[index]
         if header.length != segment.bytes:
             raise RemoteProtocolError(
                 f"a frame of {header.length} bytes, where {segment.bytes} are due"
             )
-        early = header.kind is Kind.MEAN and self._sums_gone[part] <= index
-        if early:
+        if header.kind is Kind.MEAN and (part, index) not in self._sums_gone:
             raise RemoteProtocolError("a mean came before the sum that it is made of had gone")
+        self._claimed.add(claim)
         return Arrival(sender, header.kind, segment)
 
     def place(self, arrival: Arrival) -> memoryview | None:
-        """Where the bytes go; None if those of other senders come first."""
+        """Where the bytes go; None if others come first."""
         segment, route = arrival.segment, self._routes[arrival.segment.part]
-        if arrival.kind is Kind.MEAN or len(route.sums_from) == 1:
+        if arrival.kind is Kind.MEAN:
             return self._arithmetic.place(segment)
-        before = route.sums_from[: route.sums_from.index(arrival.sender)]
+        if len(route.sums_from) == 1:
+            early = self._in_order and self._sums_come[segment.part] != segment.index
+            return None if early else self._arithmetic.place(segment)
         accumulator = self._accumulator(route.owned)
-        its_turn = all(
-            self._come.get((Kind.SUM, segment.part, other), 0) > segment.index for other in before
-        )
-        free = accumulator.segment == (segment if before else None)
-        return accumulator.place(segment) if its_turn and free else None
+        if accumulator.due(segment) and route.sums_from[accumulator.added] == arrival.sender:
+            return accumulator.place(segment)
+        return None
 
     def arrived(self, arrival: Arrival) -> list[Send]:
         """The bytes are in their place: work on them. What may leave now.
@@ -127,13 +128,13 @@ class Work:
         """
         segment, sender = arrival.segment, self._peers[arrival.sender]
         route = self._routes[segment.part]
-        self._come[arrival.kind, segment.part, arrival.sender] = segment.index + 1
         self._sums_left -= arrival.kind is Kind.SUM
         self.left_to_come[arrival.sender] -= 1
         self._left -= 1
         if arrival.kind is Kind.MEAN:
             self._arithmetic.accept(segment, sender)
         elif len(route.sums_from) == 1:
+            self._sums_come[segment.part] += 1
             self._arithmetic.add(segment, sender, last=route.owned)
         else:
             accumulator = self._accumulator(route.owned)
@@ -163,7 +164,7 @@ class Work:
         self.left_to_go[send.to] -= 1
         self._left -= 1
         if send.kind is Kind.SUM:
-            self._sums_gone[send.part] = send.index + 1
+            self._sums_gone.add((send.part, send.index))
 
     def _sum(self, route: Route, segment: Segment) -> Send:
         assert route.sum_to is not None
@@ -182,9 +183,15 @@ class Work:
         segments = [segment for run in self._runs for segment in run]
         term = np.empty(max(segment.stop - segment.start for segment in segments), np.float32)
         bytes_max = max(segment.bytes for segment in segments)
-        kinds = {route.owned for route in self._routes if len(route.sums_from) > 1}
-        assert len(kinds) <= ACCUMULATORS
-        return {owned: Accumulator(self._arithmetic, term, bytes_max) for owned in kinds}
+        due: dict[bool, list[Segment]] = {}
+        for route, run in zip(self._routes, self._runs, strict=True):
+            if len(route.sums_from) > 1:
+                due.setdefault(route.owned, []).extend(run)
+        assert len(due) <= ACCUMULATORS
+        return {
+            owned: Accumulator(self._arithmetic, term, bytes_max, _in_order(segments))
+            for owned, segments in due.items()
+        }
 
     def _count(self, route: Route, segments: int) -> None:
         for sender in (*route.sums_from, route.mean_from):
@@ -193,3 +200,8 @@ class Work:
         for to in (route.sum_to, *route.means_to):
             if to is not None:
                 self.left_to_go[to] += segments
+
+
+def _in_order(segments: list[Segment]) -> list[Segment]:
+    """As their senders send them."""
+    return sorted(segments, key=lambda segment: (segment.index, segment.part))

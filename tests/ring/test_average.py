@@ -21,11 +21,11 @@ def dumb_average(ring: object) -> bytes:
     request = ring.requests[0]
     peers, numel, block = len(request.peers), request.numel, request.codec.block
     # A part is cut for each stream, and the cuts of all streams are those of N × K parts.
-    runs, blocks = peers * request.streams, -(-numel // block)
+    runs, blocks = peers * request.lanes, -(-numel // block)
     edges = [min(run * blocks // runs * block, numel) for run in range(runs + 1)]
     dumb = {"ring": _circle, "direct": _star, "grid": _star_of_stars}[request.schedule]
     means = [
-        dumb(ring, run // request.streams, start, stop) / np.float32(peers)
+        dumb(ring, run // request.lanes, start, stop) / np.float32(peers)
         for run, (start, stop) in enumerate(pairwise(edges))
     ]
     return _encoded(ring, np.concatenate(means)).tobytes()

@@ -16,7 +16,7 @@ from p2ptrain.dataplane import Uplink
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import ReduceReport, Segment, leaving, stream
+from p2ptrain.ring import ReduceReport, Segment, lane, leaving, watch
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
 
@@ -29,7 +29,7 @@ Frame = tuple[Header, bytes]
 def first_frame(ring: object, scale: float = 1.0) -> Frame:
     """What the hostile peer owes the next one first, with codes of zero and `scale`."""
     request = ring.requests[HOSTILE]
-    segment: Segment = request.plan().streams[0][HOSTILE][0]
+    segment: Segment = request.plan().lanes[0][HOSTILE][0]
     return frame_of(ring, Kind.SUM, segment, scale)
 
 
@@ -84,6 +84,16 @@ def noise(ring: object) -> bytes:
     return np.random.default_rng(0).bytes(5000)
 
 
+def behind_the_last(ring: object) -> bytes:
+    header, body = first_frame(ring)
+    return replace(header, kind=Kind.DONE, length=0).encode() + header.encode() + body
+
+
+def twice(ring: object) -> bytes:
+    header, body = first_frame(ring)
+    return 2 * (header.encode() + body)
+
+
 def cut_short(ring: object) -> bytes:
     header, body = first_frame(ring)
     return header.encode() + body[: len(body) // 2]
@@ -107,6 +117,9 @@ BAD_FRAMES = {
     "a part of another's": altered(part=2),
     "a mean before its sum": altered(kind=Kind.MEAN, part=2),
     "a wait with a body": altered(kind=Kind.WAITING),
+    "a last frame with a body": altered(kind=Kind.DONE),
+    "a frame behind the last": behind_the_last,
+    "a segment twice": twice,
     "an unknown kind": unknown_kind,
     "noise": noise,
     "a frame cut short": cut_short,
@@ -154,7 +167,7 @@ def test_a_bad_mean_names_who_sent_it(build: Callable, scale: float) -> None:
         (sock,) = ring.next(me)
         header, body = first_frame(ring)
         sock.send_all(header.encode() + body)
-        segment = ring.requests[me].plan().streams[0][0][0]
+        segment = ring.requests[me].plan().lanes[0][0][0]
         header, mean = frame_of(ring, Kind.MEAN, segment, scale)
         sock.receive_into(bytearray(HEADER_BYTES))  # what the mean is made of has been sent
         sock.send_all(header.encode() + mean)
@@ -286,9 +299,9 @@ def test_a_process_that_was_stopped_for_long_blames_nobody_for_it(
 ) -> None:
     """Every clock leaps at once, as after a suspend, in the middle of the reduce."""
     leap_s = 0.0
-    monkeypatch.setattr(
-        stream, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + leap_s)
-    )
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + leap_s)
+    for each in (lane, watch):
+        monkeypatch.setattr(each, "time", clock)
     ring = build((1, 1, 1), 200_000)
     ring.limits = {me: Uplink(400_000, burst_bytes=0) for me in range(3)}
 

@@ -45,7 +45,7 @@ class Hostile:
         part = next(
             part for part, each in enumerate(plan.routes) if not (each.sums_from or each.owned)
         )
-        segment = plan.streams[0][part][0]
+        segment = plan.lanes[0][part][0]
         header = Header(Kind.SUM, 0, part, 0, segment.bytes, 7, 1, request.tag())
         to = ring.peers[plan.routes[part].sum_to]
         return cls(ring, header, bytes(segment.bytes), ring.links(HOSTILE)[to][0])

@@ -100,11 +100,12 @@ def test_the_tag_is_one_for_all_peers_and_another_for_any_other_reduce() -> None
             {"codec": codec_of("int8", 128)},
             {"schedule": "direct"},
             {"streams": 3},
+            {"lanes": 2},
             {"segment_bytes": 1000},
             {"influence_max": 1.0},
         )
     }
-    assert len(others | tags) == 12
+    assert len(others | tags) == 13
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,9 @@ def test_the_tag_is_one_for_all_peers_and_another_for_any_other_reduce() -> None
         {"numel": -1},
         {"schedule": "star"},
         {"streams": 0},
+        {"streams": 65},
+        {"lanes": 0},
+        {"lanes": 3},
         {"segment_bytes": 0},
         {"deadline_s": 0.0},
         {"silence_s": 0.0},

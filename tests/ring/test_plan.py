@@ -136,10 +136,10 @@ def test_sixteen_peers_have_the_hops_and_neighbours_that_the_docs_say(
 @given(cuts)
 def test_segments_cover_each_element_once_on_all_peers_alike(cut: tuple) -> None:
     numel, every = cut[2], plans(*cut)
-    segments = [segment for runs in every[0].streams for run in runs for segment in run]
+    segments = [segment for runs in every[0].lanes for run in runs for segment in run]
     assert sum(segment.stop - segment.start for segment in segments) == numel
     assert covered(segments) == ([(0, numel)] if numel else [])
-    assert all(mine.streams == every[0].streams for mine in every)
+    assert all(mine.lanes == every[0].lanes for mine in every)
 
 
 @settings(max_examples=40, deadline=None)
@@ -161,7 +161,7 @@ def test_segments_are_whole_blocks_within_the_bound(cut: tuple) -> None:
     schedule, peers, numel, block, streams, segment_bytes = cut
     codec = codec_of("int8", block)
     mine = plan(schedule, peers, 0, numel, codec, streams, segment_bytes)
-    for runs in mine.streams:
+    for runs in mine.lanes:
         for part, run in enumerate(runs):
             for index, segment in enumerate(run):
                 elements = segment.stop - segment.start

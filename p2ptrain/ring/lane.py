@@ -1,0 +1,342 @@
+"""The thread of one lane: it moves what can be moved, and waits where nothing can.
+
+One thread serves the lane's connections to all neighbours in both directions, so nothing is locked
+and nothing is copied from thread to thread; another lane has connections and runs of its own. A
+neighbour that breaks the protocol becomes the verdict; of one that does not stir, `watch` judges.
+
+The last frame of each connection says that it is the last, and a lane has ended when all of them
+have come and gone. So nobody closes a connection on which something is still under way to it, which
+would cost the other end what it has yet to read.
+"""
+
+from __future__ import annotations
+
+import heapq
+import select
+import time
+from collections.abc import Mapping
+
+from p2ptrain.dataplane import SecureSocket, ShutDownHere
+from p2ptrain.errors import PeerError, RemoteProtocolError
+from p2ptrain.ring.attempt import Attempt
+from p2ptrain.ring.blame import Blamed
+from p2ptrain.ring.excuses import Excuse, Excuses
+from p2ptrain.ring.leaving import last_words, take_leave
+from p2ptrain.ring.link import Link
+from p2ptrain.ring.neighbour import Connection, Neighbour
+from p2ptrain.ring.request import Traffic
+from p2ptrain.ring.watch import NEWS_S, SECOND_OPINION_S, Watch
+from p2ptrain.ring.wire import (
+    ABORT_BYTES_MAX,
+    HEADER_BYTES,
+    Header,
+    Kind,
+    decode_blame,
+)
+from p2ptrain.ring.work import Work
+
+_READ = select.POLLIN
+_WRITE = select.POLLOUT
+_GONE = getattr(select, "POLLRDHUP", 0)
+"""That nothing more will come, though what has come was not read."""
+
+
+class Lane:
+    """`run` is the body of the thread. The counts may be read from any thread."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        number: int,
+        sockets: Mapping[int, Mapping[int, SecureSocket]],
+    ) -> None:
+        """`sockets` are the lane's own, by the peer's number and the stream's."""
+        self._attempt = attempt
+        self._verdict = attempt.verdict
+        self._silence_s = attempt.request.silence_s
+        self._work = Work(attempt, number)
+        self._neighbours = {
+            peer: Neighbour(
+                peer,
+                attempt.peer(peer),
+                [Connection(stream, Link(socket)) for stream, socket in streams.items()],
+            )
+            for peer, streams in sockets.items()
+        }
+        self._edges = [
+            (each, connection)
+            for each in self._neighbours.values()
+            for connection in each.connections
+        ]
+        self._excuses = Excuses(attempt.request, self._neighbours, time.monotonic())
+        self._watch = Watch(attempt, self._work, self._neighbours, self._excuses, self._say)
+        self.payload_bytes = 0
+        self.arithmetic_s = 0.0
+        self.waiting_s = 0.0
+        self.scattered_at: float | None = None
+
+    def run(self, wake_fd: int) -> None:
+        """Move every segment of the plan, or tell the neighbours of the verdict.
+
+        `wake_fd` becomes readable when the verdict is settled.
+        """
+        self._begin()
+        try:
+            while not self._finished and not self._verdict.settled:
+                moved = [self._turn(*edge) for edge in self._edges if self._may_move(*edge)]
+                self._watch.look()
+                if not any(moved):
+                    self._wait(wake_fd)
+        except Blamed as exc:
+            self._verdict.settle(exc.blame)
+        if self._verdict.settled:
+            take_leave(self._attempt, self._neighbours.values())
+
+    def traffic(self) -> list[Traffic]:
+        return [
+            Traffic(
+                each.peer,
+                sum(connection.link.sent_bytes for connection in each.connections),
+                sum(connection.link.received_bytes for connection in each.connections),
+                each.sending_s,
+            )
+            for each in self._neighbours.values()
+        ]
+
+    @property
+    def _finished(self) -> bool:
+        return self._work.finished and all(each.over for each in self._neighbours.values())
+
+    def _begin(self) -> None:
+        now = time.monotonic()
+        for neighbour in self._neighbours.values():
+            neighbour.spoke_at = now
+        self._watch.begin(now)
+        for send in self._work.at_start():
+            self._neighbours[send.to].ready.append(send)
+        for neighbour in self._neighbours.values():
+            heapq.heapify(neighbour.ready)
+        if self._work.scattered:
+            self.scattered_at = now
+
+    def _may_move(self, neighbour: Neighbour, connection: Connection) -> bool:
+        if connection.broken_at is not None:
+            return False
+        return connection.readable or connection.held_back or self._has_to_go(neighbour, connection)
+
+    def _has_to_go(self, neighbour: Neighbour, connection: Connection) -> bool:
+        if not connection.writable:
+            return False
+        if connection.link.busy or neighbour.ready:
+            return True
+        return not connection.said_done and self._work.left_to_go[neighbour.number] == 0
+
+    def _turn(self, neighbour: Neighbour, connection: Connection) -> bool:
+        """One step on this connection in each direction; whether anything moved."""
+        link = connection.link
+        before = link.received_bytes + link.sent_bytes
+        try:
+            self._receive(neighbour, connection)
+            self._send(neighbour, connection)
+        except ShutDownHere:
+            self._verdict.settle(self._attempt.blame_me())
+        except RemoteProtocolError as exc:
+            connection.break_off(exc.what)
+            self._verdict.settle(self._attempt.blame(neighbour.peer, exc.what))
+        except PeerError as exc:
+            connection.break_off(exc.what)
+        return link.received_bytes + link.sent_bytes != before
+
+    def _receive(self, neighbour: Neighbour, connection: Connection) -> None:
+        if connection.held_back:
+            self._make_place(connection)
+        if connection.held_back and connection.gone:
+            self._hear_last_words(connection)
+        if connection.held_back or not connection.readable:
+            return
+        link, before = connection.link, connection.link.received_bytes
+        if connection.arrival is None:
+            header = link.pull_header()
+            if header is not None:
+                self._heed(neighbour, connection, header)
+                self._make_place(connection)
+        if connection.place is not None:
+            self._receive_body(neighbour, connection, connection.place)
+        connection.readable = link.received_bytes != before
+        if connection.readable:
+            connection.heard_at = time.monotonic()
+
+    def _receive_body(
+        self, neighbour: Neighbour, connection: Connection, place: memoryview
+    ) -> None:
+        before = connection.link.received_bytes
+        complete = connection.link.pull_body(place)
+        count, now = connection.link.received_bytes - before, time.monotonic()
+        self._excuses.came(neighbour.number, count, now)
+        if complete:
+            self._excuses.moved(neighbour.number, now)
+            self._arrived(connection)
+
+    def _hear_last_words(self, connection: Connection) -> None:
+        """It leaves before all that it owes us has come: who is done owes nobody anything."""
+        assert connection.arrival is not None
+        unread = connection.arrival.segment.bytes
+        blame = last_words(connection.link, unread, self._attempt.request.peers)
+        connection.break_off("it left")
+        if blame is not None:
+            self._verdict.settle(blame)
+
+    def _make_place(self, connection: Connection) -> None:
+        if connection.arrival is not None:
+            connection.place = self._work.place(connection.arrival)
+
+    def _heed(self, neighbour: Neighbour, connection: Connection, header: Header) -> None:
+        """A header has come: what it is for, if it is for this reduce at all."""
+        mine = self._attempt.request
+        if (header.step, header.attempt) != (mine.step, mine.attempt):
+            raise RemoteProtocolError(
+                f"a frame is for step {header.step}, attempt {header.attempt}; "
+                f"this is step {mine.step}, attempt {mine.attempt}"
+            )
+        if header.tag != self._attempt.tag:
+            raise RemoteProtocolError("a frame is for another reduce of this step and attempt")
+        if header.stream != connection.stream:
+            raise RemoteProtocolError(
+                f"a frame of stream {header.stream} came on {connection.stream}"
+            )
+        if header.kind is Kind.ABORT:
+            self._receive_blame(connection, header)
+        elif connection.heard_done:
+            raise RemoteProtocolError("a frame came behind the last one")
+        elif header.kind in (Kind.WAITING, Kind.DONE):
+            if header.length:
+                raise RemoteProtocolError(f"a frame of kind {header.kind.name} has a body")
+            if header.kind is Kind.DONE:
+                connection.heard_done = True
+            else:
+                self._hear_excuse(neighbour, Excuse(header.part, header.index))
+        else:
+            connection.arrival = self._work.claim(header, neighbour.number)
+
+    def _hear_excuse(self, neighbour: Neighbour, excuse: Excuse) -> None:
+        now = time.monotonic()
+        if self._excuses.heard(neighbour.number, excuse, now):
+            self._watch.look_at = min(self._watch.look_at, now + NEWS_S)
+
+    def _receive_blame(self, connection: Connection, header: Header) -> None:
+        """An abort is short and comes in one piece, or its sender is not worth waiting for."""
+        if header.length > ABORT_BYTES_MAX:
+            raise RemoteProtocolError(f"an abort of {header.length} bytes")
+        body = memoryview(bytearray(header.length))
+        connection.link.socket.set_deadline(SECOND_OPINION_S)
+        connection.link.socket.receive_into(body)
+        self._verdict.settle(decode_blame(bytes(body), self._attempt.request.peers))
+
+    def _arrived(self, connection: Connection) -> None:
+        arrival = connection.arrival
+        assert arrival is not None
+        connection.arrival = connection.place = None
+        self.payload_bytes += arrival.segment.bytes
+        begun = time.monotonic()
+        for send in self._work.arrived(arrival):
+            heapq.heappush(self._neighbours[send.to].ready, send)
+        ended = time.monotonic()
+        self.arithmetic_s += ended - begun
+        if self.scattered_at is None and arrival.kind is Kind.SUM and self._work.scattered:
+            self.scattered_at = ended
+
+    def _send(self, neighbour: Neighbour, connection: Connection) -> None:
+        if not connection.link.busy:
+            if neighbour.ready and self._rate_allows(neighbour):
+                self._start(neighbour, connection)
+            elif not connection.said_done and self._work.left_to_go[neighbour.number] == 0:
+                connection.said_done = True
+                self._say(neighbour, connection, Kind.DONE)
+        if connection.link.busy and connection.writable:
+            self._push(neighbour, connection)
+
+    def _push(self, neighbour: Neighbour, connection: Connection) -> None:
+        went, now = connection.link.push(), time.monotonic()
+        connection.writable = went > 0
+        if went:
+            connection.took_at = neighbour.spoke_at = now
+        if not connection.link.busy:
+            if not neighbour.busy:
+                neighbour.sending_s += now - neighbour.busy_since
+            if connection.going is not None:
+                self._work.gone(connection.going)
+                self.payload_bytes += connection.going.segment.bytes
+                connection.going = None
+
+    def _start(self, neighbour: Neighbour, connection: Connection) -> None:
+        send = heapq.heappop(neighbour.ready)
+        begun = time.monotonic()
+        body = self._work.body(send)
+        self.arithmetic_s += time.monotonic() - begun
+        connection.going = send
+        if neighbour.tickets:
+            neighbour.tickets.popleft()
+        self._say(neighbour, connection, send.kind, send.part, send.index, body)
+
+    def _say(
+        self,
+        neighbour: Neighbour,
+        connection: Connection,
+        kind: Kind,
+        part: int = 0,
+        index: int = 0,
+        body: bytes | memoryview = b"",
+    ) -> None:
+        connection.took_at = connection.begun_at = time.monotonic()
+        if not neighbour.busy:
+            neighbour.busy_since = connection.took_at
+        header = self._header(kind, connection.stream, part, index, len(body))
+        connection.link.start(header, body)
+
+    def _rate_allows(self, neighbour: Neighbour) -> bool:
+        """Ask for as many segments as could go at once, then wait until the next one may."""
+        share = self._attempt.share
+        if share is None:
+            return True
+        now = time.monotonic()
+        idle = sum(not each.link.busy for each in neighbour.connections)
+        while len(neighbour.tickets) < min(idle, len(neighbour.ready)):
+            neighbour.tickets.append(share.ask(HEADER_BYTES + neighbour.ready[0].segment.bytes))
+        if now < neighbour.not_before:
+            return False
+        wait_s = share.wait_s(neighbour.tickets[0])
+        neighbour.not_before = now + wait_s
+        return wait_s == 0
+
+    def _header(self, kind: Kind, stream: int, part: int, index: int, length: int) -> Header:
+        request, tag = self._attempt.request, self._attempt.tag
+        return Header(kind, stream, part, index, length, request.step, request.attempt, tag)
+
+    def _wait(self, wake_fd: int) -> None:
+        """Until something can be moved, the verdict is settled, or a clock is to be looked at."""
+        begun = time.monotonic()
+        poll = select.poll()
+        poll.register(wake_fd, _READ)
+        waiting, until = {}, self._watch.look_at
+        for neighbour, each in self._edges:
+            if each.broken_at is not None:
+                if not each.over:
+                    until = min(until, each.broken_at + SECOND_OPINION_S)
+                continue
+            interest = _GONE if each.held_back else _READ
+            if each.link.busy or not each.writable:
+                interest |= _WRITE
+            elif neighbour.ready:
+                until = min(until, neighbour.not_before)
+            fd = each.link.socket.fileno()
+            if fd < 0:  # it was closed under us, which the next turn will tell
+                each.readable, until = True, begun
+            elif interest:
+                poll.register(fd, interest)
+                waiting[fd] = each
+        for fd, events in poll.poll(max(0.0, until - begun) * 1000):
+            if fd in waiting:
+                waiting[fd].readable |= bool(events & ~_WRITE)
+                waiting[fd].gone |= bool(events & (_GONE | select.POLLHUP | select.POLLERR))
+                waiting[fd].writable |= bool(events & ~_READ)
+        self.waiting_s += time.monotonic() - begun

@@ -1,0 +1,125 @@
+"""Judges who does not stir: a neighbour that is silent while it owes us something, that takes
+nothing while we have something for it, or that has left without a word, becomes the verdict.
+
+And it keeps us from being taken for one of those: to whom we owe something that cannot go yet, it
+says that we wait. It moves nothing itself, and does not know what travels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from p2ptrain.ring.attempt import Attempt
+from p2ptrain.ring.excuses import Excuses
+from p2ptrain.ring.neighbour import Connection, Neighbour
+from p2ptrain.ring.wire import Kind
+from p2ptrain.ring.work import Work
+
+SECOND_OPINION_S = 0.2
+"""A link breaks when its peer dies, but also when that leaves an attempt that another has ended.
+The latter's reason reaches us within this time, on most paths."""
+
+NEWS_S = 0.25
+"""So much lies between what we say of whom we wait for, so that a flood of it does not spread."""
+
+
+Say = Callable[[Neighbour, Connection, Kind, int, int], None]
+"""Begins a frame without a body."""
+
+
+class Watch:
+    """One lane's clocks. For one thread."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        work: Work,
+        neighbours: Mapping[int, Neighbour],
+        excuses: Excuses,
+        say: Say,
+    ) -> None:
+        self._attempt = attempt
+        self._verdict = attempt.verdict
+        self._silence_s = attempt.request.silence_s
+        self._work = work
+        self._neighbours = neighbours
+        self._excuses = excuses
+        self._say = say
+        self.look_at = 0.0
+        """When to look again."""
+
+    def begin(self, now: float) -> None:
+        self._give_time(now)
+        self.look_at = now + self._silence_s / 8
+
+    def look(self) -> None:
+        """Say that we wait to whom we owe something; suspect who does not stir.
+
+        Look when what has come was read: whoever was kept from reading must blame nobody for it.
+        """
+        now = time.monotonic()
+        if now < self.look_at and not any(each.broken for each in self._neighbours.values()):
+            return
+        if now > self.look_at + self._silence_s / 4:
+            self._give_time(now)  # it was we who stood still
+        self.look_at = now + self._silence_s / 8
+        for neighbour in self._neighbours.values():
+            self._look_at_clock(neighbour, now)
+        numbers, why = self._excuses.at_fault(self._work.left_to_come, self._held_for(now), now)
+        if numbers:
+            self._verdict.settle(self._attempt.blame_all(numbers, why))
+
+    def _give_time(self, now: float) -> None:
+        """This process, or its machine, was stopped: what has come since then is yet to be read."""
+        for neighbour in self._neighbours.values():
+            for each in neighbour.connections:
+                each.heard_at = each.took_at = now
+            self._excuses.moved(neighbour.number, now)
+
+    def _held_for(self, now: float) -> list[int]:
+        """The neighbours that we have something for, and that take it."""
+        stuck_since = now - self._excuses.stall_s
+        found = []
+        for each in self._neighbours.values():
+            begun = [other.begun_at for other in each.connections if other.going is not None]
+            if max(begun) > stuck_since if begun else each.ready:
+                found.append(each.number)
+        return found
+
+    def _look_at_clock(self, neighbour: Neighbour, now: float) -> None:
+        silent_since = now - self._silence_s
+        if self._work.left_to_go[neighbour.number] and not neighbour.busy:
+            self._speak_up(neighbour, now)
+        for each in neighbour.connections:
+            self._look_at_connection(neighbour, each, now)
+        if self._work.left_to_come[neighbour.number] and neighbour.heard_at < silent_since:
+            self._suspect(neighbour, f"it sent nothing for {self._silence_s:g} s")
+
+    def _look_at_connection(self, neighbour: Neighbour, each: Connection, now: float) -> None:
+        if each.broken_at is not None:
+            if not each.over and now >= each.broken_at + SECOND_OPINION_S:
+                self._suspect(neighbour, each.broken)
+            return
+        if each.held_back:
+            each.heard_at = now
+            self._excuses.moved(neighbour.number, now)
+        if not each.link.busy:
+            each.took_at = now
+        if max(each.took_at, each.heard_at) < now - self._silence_s:
+            self._suspect(neighbour, f"it took nothing for {self._silence_s:g} s")
+
+    def _speak_up(self, neighbour: Neighbour, now: float) -> None:
+        """Say that we wait, and for whom, before we are taken for dead or when that has changed."""
+        owing = [number for number, left in self._work.left_to_come.items() if left]
+        excuse = self._excuses.to_say(owing, holds_back=bool(neighbour.ready))
+        quiet_s, news = now - neighbour.spoke_at, excuse != neighbour.told
+        if quiet_s < self._silence_s / 4 and not (news and quiet_s >= NEWS_S):
+            return
+        whole = [each for each in neighbour.connections if each.broken_at is None]
+        if whole:
+            neighbour.told = excuse
+            self._say(neighbour, whole[0], Kind.WAITING, excuse.waiting, excuse.awaited)
+
+    def _suspect(self, neighbour: Neighbour, what: str) -> None:
+        self._verdict.settle(self._attempt.blame(neighbour.peer, what))
