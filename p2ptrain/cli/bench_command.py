@@ -65,14 +65,17 @@ def allreduce(
     schedules: Annotated[str, typer.Option("--schedules", help="ring, direct, grid.")] = "ring",
     codecs: Annotated[str, typer.Option("--codecs", help="fp32, fp16, int8, int4.")] = "int8",
     encryption: Annotated[str, typer.Option("--encryption", help="none, tls.")] = "none,tls",
-    streams: Annotated[int, typer.Option("--streams", min=1, max=64, help="To a neighbour.")] = 1,
+    streams: Annotated[
+        str, typer.Option("--streams", help="To a neighbour; several numbers with commas.")
+    ] = "1",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="In one process.")] = 5,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Of processes.")] = 3,
     against: Annotated[
         str,
         typer.Option(
             "--against",
-            help="gloo, hivemind (is downloaded into an environment that is thrown away), or none.",
+            help="gloo, sockets (bare TCP, 16 connections), hivemind (is downloaded into an "
+            "environment that is thrown away), or none.",
         ),
     ] = "gloo",
     addresses: Annotated[
@@ -100,7 +103,7 @@ def allreduce(
             schedules.split(","),
             codecs.split(","),
             encryption.split(","),
-            streams,
+            [int(number) for number in streams.split(",")],
             repeats,
         )
         hosts = [Host.parse(each) for each in addresses.split(",")] if addresses else []

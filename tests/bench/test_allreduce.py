@@ -61,7 +61,12 @@ def test_peers_that_hold_different_means_are_no_result() -> None:
     [
         *(("--against", "mpi"), ("--addresses", "10.0.0.1"), ("--addresses", "n;o/10.0.0.1")),
         *(("--addresses", "localhost"), ("--elements", "many"), ("--schedules", "star")),
-        *(("--codecs", "int3"), ("--encryption", "rot13"), ("--peers", "two")),
+        *(
+            ("--codecs", "int3"),
+            ("--encryption", "rot13"),
+            ("--peers", "two"),
+            ("--streams", "1,65"),
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_told(
@@ -72,7 +77,7 @@ def test_what_cannot_be_measured_is_told(
 
 
 def test_every_combination_is_a_setting() -> None:
-    made = settings_of([2, 4], [10, 20], ["ring", "grid"], ["int8"], ["none", "tls"], 1, 1)
+    made = settings_of([2, 4], [10, 20], ["ring", "grid"], ["int8"], ["none", "tls"], [1], 1)
     assert len(set(made)) == len(made) == 16
     nothing = measure([], 1)
     assert (nothing.lines, nothing.points) == ((), ())
@@ -140,3 +145,18 @@ def test_a_process_that_fails_is_told_by_its_last_words() -> None:
     words = [sys.executable, "-c", "raise SystemExit('no such thing')"]
     with pytest.raises(Failed, match="no such thing"):
         together([words], quiet=True)
+
+
+def test_bare_sockets_and_one_stream_are_measured_beside_many(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--peers", "2", "--elements", "20000", "--encryption", "none", "--streams", "1,3"]
+    once = ["--repeats", "2", "--rounds", "1", "--against", "sockets", "--json"]
+    assert main(["bench", "allreduce", *words, *once]) == 0
+    lines = json.loads(capsys.readouterr().out)["lines"]
+    assert [line["against"] for line in lines if line["unit"] == "× as fast as"] == [
+        "bare sockets",
+        "bare sockets",
+        "over one stream",
+    ]
+    assert all(line["value"] > 0 for line in lines)

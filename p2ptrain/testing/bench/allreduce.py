@@ -12,11 +12,12 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from p2ptrain import kernels
 from p2ptrain.ring import SCHEDULES
+from p2ptrain.ring.plan import STREAMS_MAX
 from p2ptrain.testing.bench.averaging import Measured, Setting
 from p2ptrain.testing.bench.beside import Beside
 from p2ptrain.testing.bench.processes import Host, together
@@ -164,6 +165,10 @@ def _lines(ours: Mapping[Setting, Sequence[Outcome]], theirs: Theirs) -> Iterato
         for (other, peers, elements), theirs_s in beside.items():
             if (peers, elements) == (setting.peers, setting.elements):
                 yield Line(name, theirs_s / seconds, "× as fast as", other)
+        one = ours.get(replace(setting, streams=1), ())
+        if one and setting.streams > 1:
+            alone_s = statistics.median(each.seconds for each in one)
+            yield Line(name, alone_s / seconds, "× as fast as", "over one stream")
 
 
 def _points(ours: Mapping[Setting, Sequence[Outcome]], theirs: Theirs) -> Iterator[Point]:
@@ -193,7 +198,7 @@ def settings_of(
     schedules: Sequence[str],
     codecs: Sequence[str],
     encryption: Sequence[str],
-    streams: int,
+    streams: Sequence[int],
     repeats: int,
 ) -> list[Setting]:
     """Every combination. Raises ValueError for a name that nothing has."""
@@ -204,7 +209,7 @@ def settings_of(
             codec=codec,  # type: ignore[arg-type]  # checked below
             schedule=schedule,  # type: ignore[arg-type]
             encrypted=secrecy == "tls",
-            streams=streams,
+            streams=number,
             repeats=repeats,
         )
         for count in peers
@@ -212,9 +217,12 @@ def settings_of(
         for schedule in schedules
         for codec in codecs
         for secrecy in encryption
+        for number in streams
     ]
     for setting in made:
         kernels.codec(setting.codec, setting.block)
+        if not 1 <= setting.streams <= STREAMS_MAX:
+            raise ValueError(f"there are 1 to {STREAMS_MAX} streams")
         if setting.schedule not in SCHEDULES:
             raise ValueError(f"there is no schedule {setting.schedule!r}")
     if not set(encryption) <= {"tls", "none"}:

@@ -36,7 +36,7 @@ class Beside:
     """
 
     def __init__(self, wanted: Sequence[str]) -> None:
-        unknown = set(wanted) - {"gloo", "hivemind"}
+        unknown = set(wanted) - {"gloo", "hivemind", "sockets"}
         if unknown:
             raise ValueError(f"there is nothing to compare with called {min(unknown)!r}")
         self._wanted = wanted
@@ -47,6 +47,8 @@ class Beside:
     def __enter__(self) -> Beside:
         if "gloo" in self._wanted:
             self._enter_gloo()
+        if "sockets" in self._wanted:
+            self.contenders["bare sockets"] = sockets
         if "hivemind" in self._wanted:
             self._enter_hivemind()
         return self
@@ -92,6 +94,20 @@ def gloo(hosts: Sequence[Host], elements: int, repeats: int) -> float:
         for me, host in enumerate(hosts)
     ]  # fmt: skip
     return slowest_median([json.loads(answer) for answer in together(commands)])
+
+
+def sockets(hosts: Sequence[Host], elements: int, repeats: int) -> float:
+    """What the paths carry at best: as many bytes, with nothing added up or waited for."""
+    with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
+        commands = [
+            host.command(
+                [sys.executable, "-m", "p2ptrain.testing.bench.sockets", str(me), str(len(hosts)),
+                 str(elements), str(repeats), host.address, folder]
+            )
+            for me, host in enumerate(hosts)
+        ]  # fmt: skip
+        answers = together(commands)
+    return slowest_median([json.loads(answer) for answer in answers])
 
 
 class Hivemind:

@@ -1,0 +1,100 @@
+"""Bare TCP between neighbours of a circle: ME PEERS ELEMENTS REPEATS HOST FOLDER.
+
+What the paths carry, if nothing but bytes is moved: each peer sends the next one as many as in an
+ideal 8-bit all-reduce, over many connections from which each takes the next piece when it can.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+from p2ptrain.dataplane.tls import tune
+
+CONNECTIONS = 16
+PIECE_BYTES = 1 << 16
+LOOK_S = 0.001
+MEET_S = 120.0
+
+
+class Flow:
+    """The bytes between us and our two neighbours, counted by all threads together."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._to_send = 0
+        self._received = 0
+
+    def send(self, sock: socket.socket) -> None:
+        piece = bytes(PIECE_BYTES)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._to_send > 0)
+                count = min(PIECE_BYTES, self._to_send)
+                self._to_send -= count
+            sock.sendall(piece[:count])
+
+    def receive(self, sock: socket.socket) -> None:
+        buffer = bytearray(4 * PIECE_BYTES)
+        while count := sock.recv_into(buffer):
+            with self._changed:
+                self._received += count
+                self._changed.notify_all()
+
+    def exchange(self, count: int) -> None:
+        """Send so much, and wait until as much has come."""
+        with self._changed:
+            self._to_send += count
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._received >= count)
+            self._received -= count
+
+
+def main(me: str, peers: str, elements: str, repeats: str, host: str, folder: str) -> None:
+    number, count, meeting = int(me), int(peers), Path(folder)
+    flow = Flow()
+    with socket.create_server((host, 0), backlog=CONNECTIONS) as listener:
+        tell(meeting, f"{number}.address", json.dumps(listener.getsockname()))
+        host_of_next, port = json.loads(hear(meeting, f"{(number + 1) % count}.address"))
+        for _ in range(CONNECTIONS):
+            out = socket.create_connection((host_of_next, port))
+            tune(out)
+            threading.Thread(target=flow.send, args=(out,), daemon=True).start()
+        for _ in range(CONNECTIONS):
+            into, _ = listener.accept()
+            threading.Thread(target=flow.receive, args=(into,), daemon=True).start()
+    seconds = []
+    for repeat in range(int(repeats)):
+        tell(meeting, f"{number}.begun-{repeat}", "")
+        for other in range(count):
+            hear(meeting, f"{other}.begun-{repeat}")
+        begun = time.monotonic()
+        flow.exchange(2 * (count - 1) * int(elements) // count)
+        seconds.append(time.monotonic() - begun)
+    tell(meeting, f"{number}.ended", "")
+    for other in range(count):
+        hear(meeting, f"{other}.ended")
+    sys.stdout.write(json.dumps(seconds))
+
+
+def tell(meeting: Path, name: str, words: str) -> None:
+    part = meeting / f"{name}.part"
+    part.write_text(words)
+    part.rename(meeting / name)
+
+
+def hear(meeting: Path, name: str) -> str:
+    ends = time.monotonic() + MEET_S
+    while not (meeting / name).exists():
+        if time.monotonic() > ends:
+            raise TimeoutError("the other peers have not come so far")
+        time.sleep(LOOK_S)
+    return (meeting / name).read_text()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
