@@ -247,7 +247,8 @@ def _roster_words(before: LedgerState, roster: Roster) -> str:
         if peers
     ]
     if roster.participants:
-        changes.insert(0, f"attempt {roster.attempt}, averaging {_names(roster.peers)}")
+        how = f"averaging by {roster.schedule}: {_names(roster.peers)}"
+        changes.insert(0, f"attempt {roster.attempt}, {how}")
     return "; ".join(changes)
 
 

@@ -19,6 +19,7 @@ from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.inbox import RingInbox, RingKey
 from p2ptrain.dataplane.listener import Bounds, Listener, ListenerStatistics
 from p2ptrain.dataplane.pacing import Rank, Ticket
+from p2ptrain.dataplane.probing import Probed, ProbeServer, probe
 from p2ptrain.dataplane.sockets import (
     FRAME_BYTES_MAX,
     PeerSocket,
@@ -39,6 +40,8 @@ __all__ = [
     "Listener",
     "ListenerStatistics",
     "PeerSocket",
+    "ProbeServer",
+    "Probed",
     "Rank",
     "RingInbox",
     "RingKey",
@@ -50,5 +53,6 @@ __all__ = [
     "dial",
     "peer_of_certificate",
     "plain_pair",
+    "probe",
     "probe_congestion",
 ]

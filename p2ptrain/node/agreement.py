@@ -203,6 +203,7 @@ def _account(certified: Certified) -> dict[str, object]:
             "voters": value.voters,
             "learners": value.learners,
             "participants": [[each.peer, each.tokens, each.blocks] for each in value.participants],
+            "schedule": value.schedule,
         }
     elif isinstance(value, Branch):
         said |= {"voters": value.voters, "learners": value.learners}

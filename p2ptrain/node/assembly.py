@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from ipaddress import ip_address
 
 import psutil
@@ -15,6 +16,7 @@ from p2ptrain.dataplane import (
     Credentials,
     Endpoint,
     Listener,
+    ProbeServer,
     Rank,
     RingInbox,
     Uplink,
@@ -22,10 +24,12 @@ from p2ptrain.dataplane import (
 )
 from p2ptrain.errors import VersionMismatch
 from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.detector import Detector
 from p2ptrain.ledger.events import Event
+from p2ptrain.ledger.values import Schedule
 from p2ptrain.net import Network
-from p2ptrain.node import pruning
+from p2ptrain.node import arranging, probing, pruning
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.chain import open_ledger
 from p2ptrain.node.gossip import HEARTBEAT_S
@@ -95,7 +99,12 @@ async def assembled(
             )
         )
         uplink, ring_inbox = _serve_data(stack, listener, store, config.limit_up_bytes_per_s)
-        ledger, chain_log, votes = open_ledger(home, run, identity, trio.current_time(), disk)
+
+        def arrange(peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
+            return arranging.arrange(parts, peers)
+
+        now = trio.current_time()
+        ledger, chain_log, votes = open_ledger(home, run, identity, now, disk, arrange)
         for log in (chain_log, votes):
             if log.recovered:
                 journal.write("recovered", what=log.recovered)
@@ -131,6 +140,8 @@ async def assembled(
             events=send,
             incarnation=incarnation,
         )
+        limit = None if uplink is None else uplink.share(Rank.SWARM).take
+        listener.handle(probing.PURPOSE, ProbeServer(partial(probing.is_busy, parts), limit))
         sending = asdict(parts.congestion) | {"limit_bytes_per_s": config.limit_up_bytes_per_s}
         journal.write("sending", **sending)
         if not run.manifest.encrypted:

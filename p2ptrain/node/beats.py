@@ -28,7 +28,7 @@ FULL_EVERY = 15
 FULL_AT_FIRST = 5
 """Connections are being made while a node starts: what it says then, most hear as its first."""
 
-RARE = frozenset({"run", "trains", "endpoint", "addresses"})
+RARE = frozenset({"run", "trains", "endpoint", "addresses", "dialled", "dialable", "paths"})
 """Fields whose change is said to all at once in full: the large ones, which seldom change."""
 
 OF_EVERY_BEAT = frozenset({"incarnation", "serial"})
@@ -109,7 +109,8 @@ class Saying:
         """The bytes to send for `heartbeat`: a full beat if one is due, else a small one."""
         full = encode(heartbeat)
         said = _fields_of(full)
-        small = b"" if self._is_full_due(heartbeat) else _small(self._base, said)
+        due = self.is_full_due(heartbeat.incarnation, heartbeat.serial)
+        small = b"" if due else _small(self._base, said)
         # One that saves little is not worth it that others must have heard another.
         if small and 2 * len(small) <= len(full):
             return small
@@ -117,12 +118,13 @@ class Saying:
         self.full_next = False
         return full
 
-    def _is_full_due(self, heartbeat: Heartbeat) -> bool:
-        if self.full_next or heartbeat.serial < FULL_AT_FIRST:
+    def is_full_due(self, incarnation: int, serial: int) -> bool:
+        """Whether the beat with these counts has to be full, whatever it says."""
+        if self.full_next or serial < FULL_AT_FIRST:
             return True
         base = self._base
-        since = heartbeat.serial - int(str(base["serial"]))
-        return heartbeat.incarnation != base["incarnation"] or not 0 < since < FULL_EVERY
+        since = serial - int(str(base["serial"]))
+        return incarnation != base["incarnation"] or not 0 < since < FULL_EVERY
 
 
 def _small(base: dict[str, object], said: dict[str, object]) -> bytes:

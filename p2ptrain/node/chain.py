@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError, StoreError
 from p2ptrain.identity import Identity, verify
+from p2ptrain.ledger.arranging import Arrange, as_they_come
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.verify import replay
@@ -40,7 +41,12 @@ def rules_of(run: Run) -> Rules:
 
 
 def open_ledger(
-    home: Home, run: Run, identity: Identity, now: float, disk: Disk | None = None
+    home: Home,
+    run: Run,
+    identity: Identity,
+    now: float,
+    disk: Disk | None = None,
+    arrange: Arrange = as_they_come,
 ) -> tuple[Ledger, RecordLog, RecordLog]:
     """The ledger as it was when this node stopped, and its two logs: chain and votes.
 
@@ -53,7 +59,8 @@ def open_ledger(
     try:
         records = list(votes)
         sign, peer, base = identity.sign, identity.peer, chain.base
-        ledger = Ledger(rules, peer, sign, verify, chain.entries, records, now, base)
+        kept = (chain.entries, records, now, base)
+        ledger = Ledger(rules, peer, sign, verify, *kept, arrange)
     except LocalProtocolError as exc:
         raise StoreError(
             f"{home.votes} cannot be read: {exc.what}",

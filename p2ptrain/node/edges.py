@@ -1,6 +1,7 @@
 """Our edges in a reduce: to each neighbour one connection for each stream, dialled or taken.
 
-Of two neighbours the one that stands first in the roster's order dials.
+Of two neighbours the one that stands first in the roster's order dials; unless it is said in
+heartbeats that the other cannot be dialled, but it itself can: then the other does.
 
 It opens what one attempt needs, or says who could not be had. It does not close them: when an
 attempt fails, a connection that ends too early looks to the neighbour like our fault.
@@ -8,6 +9,7 @@ attempt fails, a connection that ends too early looks to the neighbour like our 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,8 +23,9 @@ from p2ptrain.errors import PeerError, PeerUnreachable, ReduceAborted, RemotePro
 from p2ptrain.ids import PeerId
 from p2ptrain.node.introductions import introduced
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.reach import is_dialable
 from p2ptrain.node.threads import in_thread
-from p2ptrain.ring import Links, ReduceRequest
+from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 
 EDGE_S = 10.0
 """Longer than a heartbeat and a gossip hop: by then a live neighbour has heard of the roster."""
@@ -35,6 +38,9 @@ AGAIN_S = 0.3
 LATE_S = 0.5
 """Connecting took longer than twice around the world: people will want to know why."""
 
+THREADS_MAX = 128
+"""One for each connection that is being made: with NEIGHBOURS_MAX neighbours, all of them."""
+
 Opener = Callable[["Parts", PeerId, RingKey, "Edges"], Awaitable[None]]
 
 
@@ -45,6 +51,7 @@ class Edges:
     """
 
     open: dict[tuple[PeerId, int], SecureSocket] = field(default_factory=dict)
+    threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS_MAX))
 
     def links(self, request: ReduceRequest) -> Links:
         """What a reduce wants: all of them are open."""
@@ -64,7 +71,11 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> None:
     Raises:
         ReduceAborted: a neighbour cannot be had; it is the suspect.
     """
-    me = request.peers[request.me]
+    me, count = request.peers[request.me], len(request.neighbours)
+    if count > NEIGHBOURS_MAX:
+        what = f"by {request.schedule} this node would have {count} neighbours"
+        raise ReduceAborted(request.step, request.attempt, (), what)
+    openers = {peer: _opener(parts, request, peer) for peer in request.neighbours}
     faults: list[PeerError | RemoteProtocolError] = []
 
     async def have(open_one: Opener, peer: PeerId, stream: int) -> None:
@@ -78,12 +89,30 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> None:
 
     async with trio.open_nursery() as nursery:
         for peer, stream in product(request.neighbours, range(request.streams)):
-            first = request.me < request.peers.index(peer)
-            nursery.start_soon(have, _reach if first else _accept, peer, stream)
+            nursery.start_soon(have, openers[peer], peer, stream)
     if faults:
         # The first is the cause; the others were only given up because of it.
         suspect = PeerId(faults[0].peer)
         raise ReduceAborted(request.step, request.attempt, (suspect,), faults[0].what)
+
+
+def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:
+    """Who of the two dials. Both judge by what heartbeats said last, ours among them.
+
+    Raises:
+        ReduceAborted: neither can be dialled. Both know at once, and leave out the same one of
+            them, so that the other can average: by turns, since each has work to contribute.
+    """
+    me, mine = request.peers[request.me], parts.standing.dialable
+    first = request.me < request.peers.index(peer)
+    if mine != is_dialable(parts, peer):
+        first = mine is False
+    elif not mine:
+        pair = sorted((me, peer))
+        other = (peer,) if pair[request.step % 2] == peer else ()
+        what = f"neither {me} nor {peer} can be dialled, and they are neighbours"
+        raise ReduceAborted(request.step, request.attempt, other, what)
+    return _reach if first else _accept
 
 
 async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
@@ -94,7 +123,7 @@ async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> Non
     give_up = partial(parts.ring_inbox.give_up, run=key.run, step=key.step, attempt=key.attempt)
     with _told_if_late(parts, peer, key) as met:
         met.append("waiting for it to dial")
-        await in_thread(take, stop=give_up)
+        await in_thread(take, stop=give_up, limiter=edges.threads)
 
 
 async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
@@ -107,7 +136,8 @@ async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None
             dialling = Dialling()
             work = partial(_dial, parts, peer, endpoint, key, edges, dialling)
             try:
-                return await in_thread(work, stop=dialling.give_up)
+                seconds = await in_thread(work, stop=dialling.give_up, limiter=edges.threads)
+                return parts.paths.connected(peer, seconds)
             except (PeerError, RemoteProtocolError) as exc:
                 met.append(exc.what)
                 if parts.now() + AGAIN_S >= ends:
@@ -135,9 +165,11 @@ def _dial(
     key: RingKey,
     edges: Edges,
     dialling: Dialling,
-) -> None:
+) -> float:
+    """Returns how long it took, in seconds."""
     if endpoint is None:
         raise PeerUnreachable("it has not said where its data plane listens", peer=peer)
+    began = time.monotonic()
     connection = dial(
         parts.credentials,
         endpoint,
@@ -147,3 +179,4 @@ def _dial(
         dialling=dialling,
     )
     edges.open[peer, key.stream] = connection
+    return time.monotonic() - began

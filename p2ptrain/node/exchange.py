@@ -97,7 +97,8 @@ async def exchange(parts: Parts) -> None:
 async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
     """One reduce from its roster to our report of it."""
     step, attempt = roster.step, roster.attempt
-    parts.journal.write("exchange-started", step=step, attempt=attempt, peers=roster.peers)
+    where = {"step": step, "attempt": attempt, "schedule": roster.schedule}
+    parts.journal.write("exchange-started", **where, peers=roster.peers)
     parts.enter(Exchanging())
     try:
         update = await _reduce(parts, roster, edges)
@@ -165,6 +166,8 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
             report = await _while_it_matters(parts, roster, run)
         finally:
             parts.standing.ring = None
+    for each in report.traffic:
+        parts.paths.moved(each.peer, each.sent_bytes, each.sending_s)
     try:
         update = await updates.store(parts, roster.step, payload)
     except StoreError as exc:
@@ -195,6 +198,7 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
         weights=tuple(each.tokens for each in roster.participants),
         numel=parts.layout.numel,
         codec=updates.codec_of(parts),
+        schedule=roster.schedule,
         streams=STREAMS,
         influence_max=parts.manifest.influence_max,
         deadline_s=max(REDUCE_S_MIN, 2 * updates.payload_bytes(parts) / SLOWEST_BYTES_PER_S),

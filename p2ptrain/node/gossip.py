@@ -30,6 +30,7 @@ from p2ptrain.node.heartbeat import Heartbeat
 from p2ptrain.node.hello import HelloRequest
 from p2ptrain.node.learning import ask
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.reach import judged_reach
 from p2ptrain.node.topics import allowlist_topic, heartbeat_topic, ledger_topic
 from p2ptrain.observe.states import words
 
@@ -58,6 +59,9 @@ async def speak(parts: Parts) -> None:
     for serial in itertools.count():
         parts.heartbeat_due = trio.Event()
         lacks = parts.peers.take_lacking()
+        if parts.saying.is_full_due(parts.incarnation, serial) or parts.paths.has_news(parts.now()):
+            parts.paths.turn(parts.now())
+        parts.standing.dialled, parts.standing.dialable = judged_reach(parts)
         heartbeat = describe(parts, parts.incarnation, serial, lacks)
         await parts.network.publish(heartbeat_topic(parts.run), parts.saying.say(heartbeat))
         await trio.sleep(HASTE_S)
@@ -95,6 +99,9 @@ def describe(
         ready=standing.ready,
         reduce=standing.reduce,
         lacks=lacks,
+        dialled=standing.dialled,
+        dialable=standing.dialable,
+        paths=parts.paths.page,
     )
 
 
@@ -153,6 +160,7 @@ def _take_in(
         parts.saying.full_next = True  # It has just started, and has nothing to read us by.
     if parts.me in heartbeat.lacks:
         _answer_in_full(parts)
+    parts.paths.hear(peer, heartbeat.paths, parts.ledger.state.since)
     report(parts, peer, heartbeat, before.heartbeat if before else None)
     parts.changes.ring()
 

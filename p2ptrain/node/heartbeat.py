@@ -16,6 +16,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.ledger.values import LineId
+from p2ptrain.node.paths import TOLD_MAX, Path
 
 HEARTBEAT_BYTES_MAX = 8192
 """Ours are near 1.1 kB: a certificate of 500 bytes, a few addresses, one or two reports."""
@@ -74,6 +75,12 @@ class Heartbeat:
     reduce: ReduceReport | None
     lacks: tuple[PeerId, ...] = ()
     """Whose next beat should be full, since their small ones could not be read (see `beats`)."""
+    dialled: bool = False
+    """Somebody has opened a connection to the sender's data plane since it was started."""
+    dialable: bool = True
+    """False if nobody has for long, though others try: it has to dial them."""
+    paths: tuple[tuple[PeerId, Path], ...] = ()
+    """Some of the sender's own, a few at a time; see `paths`."""
 
     def follows(self, earlier: Heartbeat | None) -> bool:
         """Whether this one is news to somebody who last took `earlier`."""
@@ -112,6 +119,9 @@ def encode(heartbeat: Heartbeat) -> bytes:
                 list(reduce.suspects[:SUSPECTS_MAX]),
             ],
             "lacks": list(heartbeat.lacks[:LACKS_MAX]),
+            "dialled": heartbeat.dialled,
+            "dialable": heartbeat.dialable,
+            "paths": [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths],
         }
     )
 
@@ -126,11 +136,11 @@ def decode(data: bytes) -> Heartbeat:
     wire = fields(
         unpack(data, bytes_max=HEARTBEAT_BYTES_MAX),
         **dict.fromkeys(("run", "state", "line", "head"), str),
-        **dict.fromkeys(("trains", "joining", "leaving"), bool),
+        **dict.fromkeys(("trains", "joining", "leaving", "dialled", "dialable"), bool),
         **dict.fromkeys(("incarnation", "serial", "height", "step"), int),
         **dict.fromkeys(("inner_step", "inner_steps", "tokens_per_s"), int),
         endpoint=bytes,
-        **dict.fromkeys(("addresses", "lacks"), list),
+        **dict.fromkeys(("addresses", "lacks", "paths"), list),
         **dict.fromkeys(("ready", "reduce"), maybe_list),
     )
     run, line, head, state = wire["run"], wire["line"], wire["head"], wire["state"]
@@ -160,6 +170,9 @@ def decode(data: bytes) -> Heartbeat:
         ready=_ready(wire["ready"]),
         reduce=_reduce(wire["reduce"]),
         lacks=_peers(wire["lacks"], LACKS_MAX),
+        dialled=wire["dialled"] is True,
+        dialable=wire["dialable"] is True,
+        paths=_paths(wire["paths"]),
     )
 
 
@@ -209,6 +222,17 @@ def _reduce(value: object) -> ReduceReport | None:
         None if update is None else Digest(update),
         _peers(suspects, SUSPECTS_MAX),
     )
+
+
+def _paths(value: object) -> tuple[tuple[PeerId, Path], ...]:
+    if not isinstance(value, list) or len(value) > TOLD_MAX:
+        raise RemoteProtocolError(f"a heartbeat tells of more than {TOLD_MAX} paths")
+    told = [_items(item, 3) for item in value]
+    peers = _peers([peer for peer, _, _ in told], TOLD_MAX)
+    if len(set(peers)) < len(peers):
+        raise RemoteProtocolError("a heartbeat tells of one path twice")
+    paths = [Path(_count(rate), _count(delay_ms)) for _, rate, delay_ms in told]
+    return tuple(zip(peers, paths, strict=True))
 
 
 def _peers(value: object, most: int) -> tuple[PeerId, ...]:

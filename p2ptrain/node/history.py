@@ -6,8 +6,9 @@ newcomer replays; and as it is pruned, since what is indexed is kept in memory.
 
 from __future__ import annotations
 
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.kept import Kept
-from p2ptrain.ledger.values import Branch, Certified, Commit, Heal, Participant, Roster
+from p2ptrain.ledger.values import Branch, Certified, Commit, Heal, Participant, Roster, Schedule
 
 
 class History:
@@ -17,12 +18,15 @@ class History:
         self._kept = kept
         self._closing: dict[int, Certified] = {}
         self._participants: dict[int, tuple[Participant, ...]] = {}
+        self._arranged: tuple[Schedule, tuple[PeerId, ...]] = ("ring", ())
         self._begin()
 
     def _begin(self) -> None:
         roster = self._kept.start.roster
         self._height = self._kept.start.height
         self._open = () if roster is None else roster.participants
+        if roster is not None:
+            self._arranged = roster.schedule, roster.peers
 
     def _follow(self) -> None:
         start = self._kept.start
@@ -34,6 +38,8 @@ class History:
             value = certified.entry.value
             if isinstance(value, Roster):
                 self._open = value.participants
+                if value.participants:
+                    self._arranged = value.schedule, value.peers
             elif isinstance(value, Branch | Heal):
                 self._open = ()
             else:
@@ -57,3 +63,8 @@ class History:
         """Those of the last committed outer step; nobody before the first."""
         self._follow()
         return next((each for each in reversed(self._participants.values()) if each), ())
+
+    def last_arrangement(self) -> tuple[Schedule, tuple[PeerId, ...]]:
+        """By which schedule, and in which order, peers averaged last; a ring of nobody before."""
+        self._follow()
+        return self._arranged

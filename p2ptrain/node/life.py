@@ -34,6 +34,7 @@ from p2ptrain.node.learning import Say
 from p2ptrain.node.loneliness import answer_namesakes, notice_namesake
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.probing import probe_paths
 from p2ptrain.node.pruning import notice_pruned
 from p2ptrain.node.retention import keep_store_small
 from p2ptrain.node.revocation import notice_revocation
@@ -74,6 +75,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> R
         await _learn_data(parts)
         nursery.start_soon(keep_outer_state, parts)
         nursery.start_soon(fetch_ahead, parts)
+        nursery.start_soon(probe_paths, parts)
         nursery.start_soon(keep_store_small, parts)
         nursery.start_soon(scrub, parts)
         if parts.arena is None:

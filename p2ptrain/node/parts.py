@@ -30,6 +30,7 @@ from p2ptrain.node.history import History
 from p2ptrain.node.home import Home
 from p2ptrain.node.namesakes import Namesakes
 from p2ptrain.node.orders import Work
+from p2ptrain.node.paths import PathBook
 from p2ptrain.node.peers import PeerTable
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import (
@@ -42,7 +43,7 @@ from p2ptrain.observe.states import (
     State,
     Training,
 )
-from p2ptrain.ring import Reduce
+from p2ptrain.ring import Arrangement, Reduce
 from p2ptrain.ring import ReduceReport as RingReport
 from p2ptrain.run import DataIndex, JoinRequest, RunManifest
 from p2ptrain.state import Arena, Layout, OuterState, Residual
@@ -85,6 +86,11 @@ class Standing:
     """Written by `leaving`."""
     isolated: str = ""
     """Why nothing can be agreed at present; by `isolation`."""
+    dialled: bool = False
+    dialable: bool = True
+    """What our heartbeats say of it; both by `gossip`."""
+    arranged: Arrangement | None = None
+    """The last that this node proposed; by `arranging`."""
     work: Work | None = None
     inner_step: int = 0
     inner_steps: int = 0
@@ -149,6 +155,7 @@ class Parts:
     """What this machine's sockets run under."""
     events: trio.MemorySendChannel[Event]
     history: History = field(init=False)
+    paths: PathBook = field(init=False)
     data: DataIndex | None = None
     """None until it has been fetched."""
     peers: PeerTable = field(default_factory=PeerTable)
@@ -171,6 +178,7 @@ class Parts:
 
     def __post_init__(self) -> None:
         self.history = History(self.ledger.kept)
+        self.paths = PathBook(self.me)
 
     @property
     def me(self) -> PeerId:

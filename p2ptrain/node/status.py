@@ -8,7 +8,7 @@ import trio
 
 from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
-from p2ptrain.node import branches
+from p2ptrain.node import arranging, branches, reach
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.states import rate, size, words
 from p2ptrain.observe.status import MemberStatus, NodeStatus
@@ -47,6 +47,8 @@ async def status(parts: Parts) -> NodeStatus:
         validation_loss=standing.validation[1] if standing.validation else None,
         waits_for=f"{agreement.reason}: {waited_for}" if waited_for else agreement.reason,
         branch=branches.in_words(agreement.branch, parts.ledger),
+        averaging=arranging.in_words(parts),
+        reach=reach.in_words(parts),
         role=_role(parts, parts.me),
         members=tuple(_member(parts, peer) for peer in state.members),
         addresses=tuple(parts.network.addresses()),

@@ -149,6 +149,8 @@ async def _until_here(
                     raise
                 reason = exc
             else:
+                for peer, count_bytes in report.bytes_by_peer.items():
+                    parts.paths.at_least(peer, count_bytes, report.seconds)
                 for peer in report.blamed:
                     parts.journal.write("bad-chunk", peer=peer, digest=name)
                 return report

@@ -61,6 +61,10 @@ class NodeStatus:
     """What it takes for the ledger to go on, in words, and whom it waits for."""
     branch: str = ""
     """That this line of the run is a branch, or soon will be, in words; empty where all is well."""
+    averaging: str = ""
+    """In which order members averaged last, by which schedule; why, if this node proposed it."""
+    reach: str = ""
+    """Whether others can dial this node's data plane."""
     role: str = ""
     """voter, learner, or empty when not a member."""
     members: tuple[MemberStatus, ...] = ()
@@ -132,6 +136,10 @@ def status_lines(status: NodeStatus) -> list[str]:
         lines.append(f"sending   {status.sending}")
     if status.exchanged:
         lines.append(f"exchange  {status.exchanged}")
+    if status.averaging:
+        lines.append(f"average   {status.averaging}")
+    if status.reach:
+        lines.append(f"reach     {status.reach}")
     lines += [f"warning   {warning}" for warning in status.warnings]
     lines += [_member_line(member) for member in status.members]
     lines.append(f"up        {duration(status.uptime_s)}")

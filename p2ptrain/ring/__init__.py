@@ -1,5 +1,6 @@
 """The bit-identical weighted average of pseudo-gradients over a ring of peers.
 
+arrangement                     in which order, and by which schedule: pure
 plan                            who sends which bytes to whom: pure
 ReduceRequest, Reduce           one attempt: `run` it in a thread, `abort` it from any
 ReduceReport                    how it went
@@ -8,6 +9,7 @@ own_peak, mean_max              what is held to the bound before a reduce, and a
 
 from __future__ import annotations
 
+from p2ptrain.ring.arrangement import NEIGHBOURS_MAX, Arrangement, Paths, arrangement
 from p2ptrain.ring.influence import mean_max, own_peak
 from p2ptrain.ring.plan import Plan, Segment, plan
 from p2ptrain.ring.reduce import Links, Reduce
@@ -15,8 +17,11 @@ from p2ptrain.ring.request import ReduceReport, ReduceRequest, Traffic
 from p2ptrain.ring.schedules import SCHEDULES, Route, Schedule, routes
 
 __all__ = [
+    "NEIGHBOURS_MAX",
     "SCHEDULES",
+    "Arrangement",
     "Links",
+    "Paths",
     "Plan",
     "Reduce",
     "ReduceReport",
@@ -25,6 +30,7 @@ __all__ = [
     "Schedule",
     "Segment",
     "Traffic",
+    "arrangement",
     "mean_max",
     "own_peak",
     "plan",

@@ -65,7 +65,8 @@ def best_order(
     if len(kept) == len(names) > 0:
         standing = _slowest(matrix, kept)
         if slowest < BETTER_BY * standing or slowest == standing:
-            return Order(tuple(current), standing, "no order is much faster than the present one")
+            present = tuple(names[at] for at in kept)
+            return Order(present, standing, "no order is much faster than the present one")
     return Order(tuple(names[at] for at in found), slowest, "its slowest edge is the fastest known")
 
 

@@ -84,9 +84,9 @@ def test_the_chain_in_words(p2ptrain: Command, home: Path) -> None:
     assert shown.code == 0
     assert shown.out.splitlines() == [
         f"    1  roster  step 0: joined by {joiner}",
-        f"    2  roster  step 0: attempt 0, averaging {me}, {joiner}",
+        f"    2  roster  step 0: attempt 0, averaging by ring: {me}, {joiner}",
         f"    3  commit  step 0: update {u0}, 96 tokens from {me}, {joiner}; snapshot of step 0",
-        f"    4  roster  step 1: attempt 0, averaging {me}, {joiner}; now voting {joiner}",
+        f"    4  roster  step 1: attempt 0, averaging by ring: {me}, {joiner}; now voting {joiner}",
         "    5  skip    step 1: skipped, no attempt succeeded",
         f"    6  roster  step 2: left by {joiner}",
     ]

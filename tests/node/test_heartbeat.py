@@ -20,6 +20,7 @@ from p2ptrain.node.heartbeat import (
     decode,
     encode,
 )
+from p2ptrain.node.paths import Path
 
 PEER = Identity.from_seed(b"\x03" * 32).peer
 
@@ -42,6 +43,9 @@ FULL = Heartbeat(
     addresses=("/ip4/127.0.0.1/tcp/4001",),
     ready=ReadyReport(5, 8192, 8),
     reduce=ReduceReport(5, 0, Digest("c" * 64), ()),
+    dialled=True,
+    dialable=False,
+    paths=((PEER, Path(125_000, 40)),),
 )
 ABORTED = replace(FULL, ready=None, reduce=ReduceReport(5, 1, None, (PEER,)))
 
@@ -74,6 +78,15 @@ def spoiled(**changes: object) -> bytes:
         {"addresses": ["x" * 201]},
         {"addresses": [7]},
         {"addresses": ["/ip4/1.2.3.4\x1b[2J"]},
+        {"dialled": 1},
+        {"dialable": None},
+        {"paths": [[PEER, 1]]},
+        {"paths": [[PEER, -1, 1]]},
+        {"paths": [[PEER, 1, "2"]]},
+        {"paths": [["nobody", 1, 1]]},
+        {"paths": [[PEER, 1, 1], [PEER, 2, 2]]},
+        {"paths": [[PEER, 1, 1]] * 9},
+        {"paths": {}},
         {"ready": [1, 2]},
         {"ready": [1, 2, -3]},
         {"ready": [1, 2, None]},

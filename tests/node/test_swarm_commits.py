@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import Roster, Skip
+from p2ptrain.node import arranging
+from p2ptrain.ring import SCHEDULES, Arrangement
 from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.state import Float32Vector
 from p2ptrain.testing.published import policy
@@ -16,9 +22,25 @@ from tests.node.swarm import Swarm, SwarmNode, deaf, swarm
 ENDLESS = 10_000
 
 
-async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(tmp_path: Path) -> None:
+async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whatever schedule the roster says: here it is another one each time."""
+    turns = itertools.cycle(SCHEDULES)
+
+    def in_turn(peers: Sequence[PeerId], *_: object, **__: object) -> Arrangement:
+        return Arrangement(next(turns), tuple(reversed(peers)), 0.0, "it is its turn")
+
+    monkeypatch.setattr(arranging, "arrangement", in_turn)
     async with swarm(tmp_path, steps=4) as s:
         await s.until(lambda: s.at_step(4))
+        agreed = {each.entry.value for each in s.seed.parts.ledger.chain}
+        rosters = {each for each in agreed if isinstance(each, Roster) and each.participants}
+        said = [done for node in s.up for done in node.events("exchange-started")]
+        assert {each.schedule for each in rosters} == set(SCHEDULES)
+        assert {(each.schedule, each.peers) for each in rosters} == {
+            (each["schedule"], each["peers"]) for each in said
+        }
         assert {node.parts.ledger.state.phase for node in s.up} == {Phase.ENDED}
         assert len({node.parts.ledger.state.head for node in s.up}) == 1
         assert len({node.parts.outer.vectors.digest() for node in s.up}) == 1

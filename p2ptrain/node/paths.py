@@ -1,0 +1,175 @@
+"""What is known of the paths between members: rates and delays, and who can be dialled.
+
+Each node measures its own paths, from what it sent in past reduces, what it fetched, how long a
+connection took to make, and short probes. Heartbeats carry a few of them at a time to the others,
+who believe a peer about its own paths only, and of two rates the lower: so a liar can make itself
+look slow, and no path look faster than its other end found it.
+
+Knows no clock, no sockets and no ledger; `now` comes with a call where it matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ring import Paths
+
+RATE_MAX = 1 << 27
+"""kB/s: 1 Tbit/s. What is said to be faster is taken to be so fast."""
+
+DELAY_MAX_MS = 60_000
+
+BYTES_MIN = 4 << 20
+"""Less than this may have gone no further than a socket's buffer when it seemed to be sent."""
+
+TOLD_MAX = 8
+"""Paths in a heartbeat: 62 bytes each, in full beats only."""
+
+HEARD_MAX = 1024
+"""Paths kept of one peer: to as many members as a roster has."""
+
+CHANGED_BY = 1.25
+TURN_S = 10.0
+"""Changes are told out of turn, but no more often than this: each makes a beat of full length."""
+
+ROUND_TRIPS = 3
+"""Of making a connection: TCP, TLS, and the hello with its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """As one of its ends found it; 0 is not known. kB/s, and milliseconds one way."""
+
+    rate: int = 0
+    delay_ms: int = 0
+
+    def differs(self, other: Path) -> bool:
+        return _differ(self.rate, other.rate) or _differ(self.delay_ms, other.delay_ms)
+
+
+@dataclass(slots=True)
+class PathBook:
+    """`mine` are this node's own paths; `heard` those of others, by who said so. `page`: what the
+    heartbeats carry now.
+    """
+
+    me: PeerId
+    mine: dict[PeerId, Path] = field(default_factory=dict)
+    heard: dict[PeerId, dict[PeerId, Path]] = field(default_factory=dict)
+    page: tuple[tuple[PeerId, Path], ...] = ()
+    _told: dict[PeerId, Path] = field(default_factory=dict)
+    _turned_s: float = 0.0
+
+    # ── what this node finds ─────────────────────────────────────────────────────────────────────
+
+    def moved(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
+        """So many bytes went to `peer` in this time; half of it counts, and half what was known."""
+        if count_bytes >= BYTES_MIN:
+            self.found_rate(peer, count_bytes, seconds)
+
+    def found_rate(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
+        known = self.mine.get(peer, Path())
+        rate = _bounded(count_bytes / 1000 / max(seconds, 1e-6), RATE_MAX)
+        self.mine[peer] = Path((known.rate + rate + 1) // 2 if known.rate else rate, known.delay_ms)
+
+    def at_least(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
+        """So many bytes came from `peer`, beside others perhaps: the path is not slower."""
+        known = self.mine.get(peer, Path())
+        rate = _bounded(count_bytes / 1000 / max(seconds, 1e-6), RATE_MAX)
+        if count_bytes >= BYTES_MIN and rate > known.rate:
+            self.mine[peer] = Path(rate, known.delay_ms)
+
+    def connected(self, peer: PeerId, seconds: float) -> None:
+        """A connection to `peer` was made in this time: the shortest of all counts."""
+        self.found_delay(peer, seconds / ROUND_TRIPS / 2)
+
+    def found_delay(self, peer: PeerId, seconds: float) -> None:
+        known = self.mine.get(peer, Path())
+        delay_ms = _bounded(1000 * seconds, DELAY_MAX_MS)
+        least = min(delay_ms, known.delay_ms) if known.delay_ms else delay_ms
+        self.mine[peer] = Path(known.rate, least)
+
+    # ── what is told ─────────────────────────────────────────────────────────────────────────────
+
+    def has_news(self, now: float) -> bool:
+        """Whether something has changed much that nobody was told, and it is time to say so."""
+        return now >= self._turned_s + TURN_S and any(self._news())
+
+    def turn(self, now: float) -> None:
+        """The next page: what has changed much, then what was told the longest time ago."""
+        self._turned_s = now
+        order = dict.fromkeys([*self._news(), *(peer for peer in self._told if peer in self.mine)])
+        chosen = list(order)[:TOLD_MAX]
+        self.page = tuple((peer, self.mine[peer]) for peer in sorted(chosen))
+        for peer in chosen:
+            self._told.pop(peer, None)
+            self._told[peer] = self.mine[peer]
+
+    def _news(self) -> list[PeerId]:
+        told = self._told
+        return [peer for peer, path in self.mine.items() if path.differs(told.get(peer, Path()))]
+
+    def hear(
+        self, peer: PeerId, page: Iterable[tuple[PeerId, Path]], of: Collection[PeerId]
+    ) -> None:
+        """What `peer` says of its own paths to others `of` the members."""
+        if peer not in of:
+            return
+        heard = self.heard.setdefault(peer, {})
+        for other, path in page:
+            if other in of and other != peer and (other in heard or len(heard) < HEARD_MAX):
+                heard[other] = Path(min(path.rate, RATE_MAX), min(path.delay_ms, DELAY_MAX_MS))
+
+    def keep_only(self, members: Collection[PeerId]) -> None:
+        """Forget whatever is about others."""
+        self.mine = {peer: path for peer, path in self.mine.items() if peer in members}
+        self.heard = {
+            peer: {other: path for other, path in heard.items() if other in members}
+            for peer, heard in self.heard.items()
+            if peer in members
+        }
+        self._told = {peer: path for peer, path in self._told.items() if peer in members}
+
+    # ── what it comes to ─────────────────────────────────────────────────────────────────────────
+
+    def is_measured(self, a: PeerId, b: PeerId) -> bool:
+        return self._path(a, b).rate > 0
+
+    def between(self, peers: Sequence[PeerId], undialable: Collection[PeerId]) -> Paths:
+        """What is known of the paths between `peers`. Two of whom neither can be dialled have
+        none.
+        """
+        rates: dict[tuple[PeerId, PeerId], float] = {}
+        delays_s: dict[tuple[PeerId, PeerId], float] = {}
+        for a, b in combinations(sorted(peers), 2):
+            path = self._path(a, b)
+            if a in undialable and b in undialable:
+                rates[a, b] = 0.0
+            elif path.rate:
+                rates[a, b] = 1000.0 * path.rate
+            if path.delay_ms:
+                delays_s[a, b] = path.delay_ms / 1000
+        return Paths(rates, delays_s)
+
+    def _path(self, a: PeerId, b: PeerId) -> Path:
+        """By the end that found it slower, and by the one that found it nearer."""
+        ends = [self._of(a).get(b, Path()), self._of(b).get(a, Path())]
+        return Path(
+            min((end.rate for end in ends if end.rate), default=0),
+            min((end.delay_ms for end in ends if end.delay_ms), default=0),
+        )
+
+    def _of(self, peer: PeerId) -> Mapping[PeerId, Path]:
+        return self.mine if peer == self.me else self.heard.get(peer, {})
+
+
+def _bounded(value: float, most: int) -> int:
+    """What was measured is at least 1, since 0 says that nothing was."""
+    return round(min(max(value, 1.0), most))
+
+
+def _differ(one: int, other: int) -> bool:
+    return max(one, other) > CHANGED_BY * min(one, other)

@@ -1,0 +1,50 @@
+"""Who can be dialled, as far as is known: by what came in here, and by what others say.
+
+A data plane listens at every node, but behind many a router nobody can reach it. Whoever was
+dialled once can be. Of a node that was not, nothing is known at first: members probe it (see
+`probing`), and when that has come to nothing for long enough, it says that it cannot be dialled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from p2ptrain.ids import PeerId
+from p2ptrain.node.parts import Parts
+
+DOUBT_S = 300.0
+"""Every member that hears of us probes whom nobody has dialled, each within some minutes."""
+
+PEERS_MIN = 2
+"""Fewer may have no reason to dial us, and any order of so few has all pairs anyway."""
+
+
+def judged_reach(parts: Parts) -> tuple[bool, bool]:
+    """Whether this node's data plane was dialled, and whether it can be, by what is known now."""
+    counts = parts.listener.statistics()
+    dialled = counts.served + counts.handler_errors + counts.connections_now > 0
+    asked = len(parts.network.connected()) >= PEERS_MIN
+    doubted = asked and time.monotonic() > parts.started_s + DOUBT_S
+    listens = bool(parts.network.addresses())
+    return dialled, dialled or (listens and not doubted)
+
+
+def is_dialable(parts: Parts, peer: PeerId) -> bool:
+    """By the peer's own word; whoever has not been heard may be."""
+    if peer == parts.me:
+        return parts.standing.dialable
+    view = parts.peers.get(peer)
+    return view is None or view.heartbeat.dialable
+
+
+def undialable(parts: Parts, peers: Iterable[PeerId]) -> frozenset[PeerId]:
+    return frozenset(peer for peer in peers if not is_dialable(parts, peer))
+
+
+def in_words(parts: Parts) -> str:
+    if parts.standing.dialled:
+        return "others can dial this node"
+    if parts.standing.dialable:
+        return "nobody has dialled this node yet"
+    return "others cannot dial this node: it averages only beside those that it can dial"

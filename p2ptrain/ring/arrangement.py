@@ -1,0 +1,171 @@
+"""In which order peers average, and by which schedule: what would take the least time, estimated.
+
+    seconds = hops × delay + bytes ÷ rate, of whichever path or uplink takes longest
+              + making the connections, which costs time for each neighbour
+
+The ring moves the fewest bytes at a time over the fewest paths, and has the most hops: it wins for
+large vectors, `direct` for small ones far apart, `grid` in between, where peers are many. What
+stands stays unless something else is much faster, since measured rates vary. A pair that cannot
+connect has rate 0, and a plan that needs it takes for ever.
+
+A pure function of what it is given: it measures nothing, and does not know who asks.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf, isinf
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ring.order import BETTER_BY, Rates, best_order
+from p2ptrain.ring.schedules import SCHEDULES, Schedule, routes
+
+RATE_ASSUMED = 12.5e6
+"""Bytes per second of a path when none was measured: 100 Mbit/s."""
+
+DELAY_ASSUMED_S = 0.02
+"""One way, of a path when none was measured: across half a continent."""
+
+CONNECT_S = 0.005
+"""A mutual TLS handshake costs each end some 4 ms of CPU, and edges are made for each attempt."""
+
+NEIGHBOURS_MAX = 62
+"""Of two connections each, half of what a data plane takes in. A grid of a thousand has so many."""
+
+Pair = tuple[PeerId, PeerId]
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """What is known of the paths between peers, by pair, the smaller name first: bytes per second
+    (0 where no connection can be made), and the delay one way.
+    """
+
+    rates: Rates
+    delays_s: Mapping[Pair, float]
+
+    @property
+    def assumed(self) -> float:
+        """The rate of a path that nobody has measured: that of most others."""
+        known = [rate for rate in self.rates.values() if rate > 0]
+        return statistics.median_low(known) if known else RATE_ASSUMED
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """`seconds` is infinite if it uses `barred` pairs, which cannot connect."""
+
+    schedule: Schedule
+    peers: tuple[PeerId, ...]
+    seconds: float
+    reason: str
+    barred: tuple[Pair, ...] = ()
+
+
+def arrangement(
+    peers: Sequence[PeerId],
+    payload_bytes: int,
+    paths: Paths,
+    *,
+    current: tuple[Schedule, Sequence[PeerId]] = ("ring", ()),
+) -> Arrangement:
+    """How `peers` should average a vector that is `payload_bytes` long. `current` is how they, or
+    most of them, did it last.
+    """
+    stands, last = current
+    remaining = [peer for peer in last if peer in set(peers)]
+    order = best_order(peers, paths.rates, assumed=paths.assumed, current=remaining)
+    seconds = {
+        schedule: estimate_s(schedule, order.peers, payload_bytes, paths)
+        for schedule in SCHEDULES
+        if schedule == "ring" or len(_loads(schedule, len(peers)).partners) <= NEIGHBOURS_MAX
+    }
+    best = min(seconds, key=lambda schedule: seconds[schedule])
+    standing = stands if stands in seconds else "ring"
+    if isinf(seconds[best]):
+        barred = _barred("ring", order.peers, paths)
+        names = "; ".join(f"{a} and {b}" for a, b in barred)
+        reason = f"no order is without pairs that cannot connect: {names}"
+        return Arrangement("ring", order.peers, inf, reason, barred)
+    if seconds[standing] <= BETTER_BY * seconds[best]:
+        best = standing
+    compared = ", ".join(f"{each} {_words(seconds[each])}" for each in seconds)
+    reason = f"estimated: {compared}; the order: {order.reason}"
+    return Arrangement(best, order.peers, seconds[best], reason)
+
+
+def estimate_s(
+    schedule: Schedule, order: Sequence[PeerId], payload_bytes: int, paths: Paths
+) -> float:
+    """How long a reduce would take, from the first connection to the last byte."""
+    count = len(order)
+    if count < 2:
+        return 0.0
+    loads, part_bytes, assumed = _loads(schedule, count), payload_bytes / count, paths.assumed
+    uplinks = dict.fromkeys(order, 0.0)
+    slowest_s, delays_s = 0.0, []
+    for (a, b), parts in loads.pairs.items():
+        pair = _pair(order[a], order[b])
+        rate = paths.rates.get(pair, assumed)
+        if rate <= 0:
+            return inf
+        slowest_s = max(slowest_s, parts * part_bytes / rate)
+        delays_s.append(paths.delays_s.get(pair, DELAY_ASSUMED_S))
+        for peer in pair:
+            uplinks[peer] = max(uplinks[peer], rate)
+    for place, parts in loads.sent.items():
+        slowest_s = max(slowest_s, parts * part_bytes / uplinks[order[place]])
+    # A part goes round the whole ring; by the others it may have only slow hops.
+    delay_s = statistics.fmean(delays_s) if schedule == "ring" else max(delays_s)
+    return loads.hops * delay_s + slowest_s + CONNECT_S * len(loads.partners)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loads:
+    """By places in the order: how many parts travel between two, in the busier direction; how many
+    each sends in all; and who has the most partners.
+    """
+
+    pairs: Mapping[tuple[int, int], int]
+    sent: Mapping[int, int]
+    hops: int
+    partners: frozenset[int]
+
+
+@lru_cache(maxsize=16)
+def _loads(schedule: Schedule, count: int) -> _Loads:
+    directed: Counter[tuple[int, int]] = Counter()
+    hops = 0
+    for me in range(count):
+        for route in routes(schedule, count, me):
+            onward = () if route.sum_to is None else (route.sum_to,)
+            directed.update((me, to) for to in (*onward, *route.means_to))
+            hops = max(hops, route.mean_hop if route.means_to else 0)
+    pairs: dict[tuple[int, int], int] = {}
+    sent: Counter[int] = Counter()
+    partners: dict[int, set[int]] = {me: set() for me in range(count)}
+    for (a, b), parts in directed.items():
+        pair = (min(a, b), max(a, b))
+        pairs[pair] = max(parts, pairs.get(pair, 0))
+        sent[a] += parts
+        partners[a].add(b)
+        partners[b].add(a)
+    most = max(partners.values(), key=len, default=set())
+    return _Loads(pairs, sent, hops + 1, frozenset(most))
+
+
+def _barred(schedule: Schedule, order: Sequence[PeerId], paths: Paths) -> tuple[Pair, ...]:
+    used = {_pair(order[a], order[b]) for a, b in _loads(schedule, len(order)).pairs}
+    return tuple(sorted(pair for pair in used if paths.rates.get(pair) == 0))
+
+
+def _pair(a: PeerId, b: PeerId) -> Pair:
+    return (a, b) if a < b else (b, a)
+
+
+def _words(seconds: float) -> str:
+    return "cannot be" if isinf(seconds) else f"{seconds:.2g} s"

@@ -1,0 +1,102 @@
+"""A probe finds out how fast a path is, in bounds, and asks for no more than it may."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from p2ptrain.dataplane import Probed, ProbeServer, SecureSocket, plain_pair, probe
+from p2ptrain.dataplane.probing import PROBE_BYTES_MAX, SLICE_BYTES, _second_half
+from p2ptrain.encoding import pack
+from p2ptrain.errors import PeerLost, RemoteProtocolError
+from p2ptrain.identity import Identity
+
+ANN, BOB = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2))
+
+
+@contextmanager
+def served(server: ProbeServer) -> Iterator[SecureSocket]:
+    """Our end of a connection that `server` serves."""
+    ours, theirs = plain_pair(ANN, BOB)
+    faults: list[Exception] = []
+
+    def serve() -> None:
+        try:
+            server(theirs, {"purpose": "probe"})
+        except (PeerLost, RemoteProtocolError) as exc:
+            faults.append(exc)
+        theirs.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield ours
+    ours.close()
+    thread.join()
+
+
+def never() -> bool:
+    return False
+
+
+def counted(limited: list[int]) -> Callable[[int], None]:
+    return limited.append
+
+
+def test_half_of_what_was_sent_counts_and_every_piece_was_allowed() -> None:
+    limited: list[int] = []
+    with served(ProbeServer(never, counted(limited))) as sock:
+        found = probe(sock)
+    assert sum(limited) == PROBE_BYTES_MAX
+    assert max(limited) == SLICE_BYTES
+    assert PROBE_BYTES_MAX / 2 <= found.count_bytes <= PROBE_BYTES_MAX
+    assert found.seconds > 0
+    assert found.round_trip_s > 0
+
+
+def test_who_is_busy_says_so_and_nobody_is_served_twice_in_a_row() -> None:
+    busy = ProbeServer(lambda: True)
+    with served(busy) as sock:
+        assert probe(sock).count_bytes == 0
+    idle = ProbeServer(never)
+    with served(idle) as sock:
+        assert probe(sock, 1000).count_bytes == 1000
+    with served(idle) as sock:
+        assert probe(sock, 1000).count_bytes == 0
+
+
+def test_a_probe_that_is_cut_off_counts_by_what_came() -> None:
+    answers = iter([False, False, False, False, True])
+    with served(ProbeServer(lambda: next(answers))) as sock:
+        found = probe(sock)
+    assert 0 < found.count_bytes <= 3 * SLICE_BYTES
+
+
+@pytest.mark.parametrize("count_bytes", [0, -1, PROBE_BYTES_MAX + 1])
+def test_a_request_for_too_much_or_nothing_is_refused(count_bytes: int) -> None:
+    ours, theirs = plain_pair(ANN, BOB)
+    ours.send_frame(pack({"bytes": count_bytes}))
+    with pytest.raises(RemoteProtocolError, match="too much, or nothing"):
+        ProbeServer(never)(theirs, {})
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("came", "found"),
+    [
+        ([(1.0, 0)], Probed(0.5, 0, 1e-6)),
+        ([(1.0, 0), (2.0, 10)], Probed(0.5, 10, 1.0)),
+        ([(1.0, 0), (2.0, 10), (3.0, 20), (4.0, 30), (5.0, 40)], Probed(0.5, 20, 2.0)),
+        # TCP began slowly: after half of the time little had come.
+        ([(1.0, 0), (3.0, 1), (4.0, 21), (5.0, 41)], Probed(0.5, 40, 2.0)),
+        # A bucket was full at first: half of the bytes came at once.
+        ([(1.0, 0), (1.1, 30), (2.0, 35), (3.0, 40)], Probed(0.5, 40, 2.0)),
+    ],
+)
+def test_the_first_half_is_for_tcp_to_find_its_rate(
+    came: list[tuple[float, int]], found: Probed
+) -> None:
+    assert _second_half(0.5, came) == found

@@ -1,0 +1,171 @@
+"""The order and the schedule that a node proposes, and who dials whom."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import pytest
+
+from p2ptrain.dataplane.listener import ListenerStatistics
+from p2ptrain.errors import ReduceAborted
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.values import Participant
+from p2ptrain.node import arranging, edges, reach
+from p2ptrain.node.edges import Edges, connect
+from p2ptrain.node.exchange import _request
+from p2ptrain.node.gossip import _take_in, describe
+from p2ptrain.node.paths import Path
+from p2ptrain.node.reach import DOUBT_S, judged_reach, undialable
+from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest
+from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, somebody
+
+SLOW, FAST = Path(1_000, 1), Path(100_000, 1)
+
+
+def hear(r: Rig, peer: PeerId, **changes: object) -> None:
+    r.parts.peers.take(peer, heartbeat(r.run.id, **changes), r.parts.now())
+
+
+def requested(r: Rig, *others: PeerId, step: int = 0) -> ReduceRequest:
+    """A reduce of these and us, who stand first."""
+    parts = [Participant(peer, 16, 1) for peer in (r.parts.me, *others)]
+    request = _request(r.parts, opening(r.parts.ledger.state, *parts, learners=others))
+    return replace(request, step=step)
+
+
+# ── what is proposed ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_was_measured_here_and_there_decides_the_order_and_the_status_says_why(
+    tmp_path: FilePath,
+) -> None:
+    async with rig(tmp_path) as r:
+        parts, ann, bob, cai = r.parts, ANN.peer, BOB.peer, CAI.peer
+        me = parts.me
+        joined = opening(parts.ledger.state, learners=(ann, bob, cai))
+        r.decide(joined)
+        parts.paths.mine = {ann: SLOW, bob: FAST, cai: FAST}
+        parts.paths.hear(ann, [(bob, FAST), (cai, FAST)], parts.ledger.state.since)
+        parts.paths.hear(bob, [(cai, SLOW)], parts.ledger.state.since)
+        assert arranging.in_words(parts) == ""
+        schedule, order = arranging.arrange(parts, (me, ann, bob, cai))
+        assert (schedule, arranging.arrange(parts, (me, ann, bob, cai))[1]) == ("ring", order)
+        at = order.index(me)
+        assert order[(at + 2) % 4] == ann  # The slow paths, to ann and bob to cai, are not used.
+        (said,) = r.said("arranged")
+        assert (said["schedule"], said["peers"]) == ("ring", order)
+        ours = tuple(Participant(peer, 16, 1) for peer in order)
+        r.decide(opening(parts.ledger.state, *ours, learners=(ann, bob, cai)))
+        words = arranging.in_words(parts)
+        assert words.startswith("ring, in the order ")
+        assert words.endswith(str(said["reason"]))
+        parts.standing.arranged = None
+        assert words.startswith(arranging.in_words(parts) + "; ")
+
+
+async def test_that_no_order_will_do_is_a_warning_for_as_long_as_it_is_so(
+    tmp_path: FilePath,
+) -> None:
+    async with rig(tmp_path) as r:
+        parts, trio = r.parts, (r.parts.me, ANN.peer, BOB.peer)
+        for peer in (ANN.peer, BOB.peer):
+            hear(r, peer, dialable=False)
+        assert undialable(parts, trio) == {ANN.peer, BOB.peer}
+        assert arranging.arrange(parts, trio)[0] == "ring"
+        warning = parts.standing.warnings["arrangement"]
+        assert warning.startswith("no order is without pairs that cannot connect: ")
+        hear(r, BOB.peer, dialable=True, serial=2)
+        arranging.arrange(parts, trio)
+        assert "arrangement" not in parts.standing.warnings
+        assert [bool(each["barred"]) for each in r.said("arranged")] == [True, False]
+
+
+async def test_paths_are_heard_of_members_about_themselves(tmp_path: FilePath) -> None:
+    async with rig(tmp_path) as r:
+        parts, ann, bob = r.parts, ANN.peer, BOB.peer
+        r.decide(opening(parts.ledger.state, learners=(ann,)))
+        parts.paths.mine = {ann: FAST}
+        parts.paths.turn(0.0)
+        told = describe(parts, 1, 1)
+        assert (told.paths, told.dialled, told.dialable) == (((ann, FAST),), False, True)
+        _take_in(parts, ann, heartbeat(r.run.id, paths=((parts.me, SLOW), (bob, SLOW))))
+        _take_in(parts, bob, heartbeat(r.run.id, paths=((parts.me, SLOW),)))
+        assert parts.paths.heard == {ann: {parts.me: SLOW}}
+
+
+# ── who can be dialled ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_node_doubts_that_it_can_be_dialled_when_nobody_has_for_long(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path) as r:
+        parts = r.parts
+        assert judged_reach(parts) == (False, True)
+        parts.started_s = time.monotonic() - DOUBT_S - 1
+        assert judged_reach(parts) == (False, True)  # Nobody is here who could.
+        r.network.peers = {ANN.peer, BOB.peer}
+        assert judged_reach(parts) == (False, False)
+        for counts in (ListenerStatistics(served=1), ListenerStatistics(connections_now=1)):
+            monkeypatch.setattr(parts.listener, "statistics", lambda counts=counts: counts)
+            assert judged_reach(parts) == (True, True)
+        monkeypatch.setattr(parts.listener, "statistics", ListenerStatistics)
+        monkeypatch.setattr(r.network, "addresses", list)
+        parts.started_s = time.monotonic()
+        assert judged_reach(parts) == (False, False)  # It listens nowhere.
+
+
+async def test_reach_is_told_in_words(tmp_path: FilePath) -> None:
+    async with rig(tmp_path) as r:
+        told = []
+        for dialled, dialable in ((True, True), (False, True), (False, False)):
+            r.parts.standing.dialled, r.parts.standing.dialable = dialled, dialable
+            told.append(reach.in_words(r.parts))
+        assert told == [
+            "others can dial this node",
+            "nobody has dialled this node yet",
+            "others cannot dial this node: it averages only beside those that it can dial",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "we_dial"),
+    [(True, True, True), (True, False, False), (False, True, True)],
+)
+async def test_the_first_dials_unless_only_it_can_be_dialled(
+    tmp_path: FilePath, mine: bool, theirs: bool, we_dial: bool
+) -> None:
+    async with rig(tmp_path) as r:
+        r.parts.standing.dialable = mine
+        hear(r, ANN.peer, dialable=theirs)
+        opener = edges._opener(r.parts, requested(r, ANN.peer), ANN.peer)
+        assert (opener is edges._reach) is we_dial
+
+
+async def test_two_that_cannot_dial_each_other_give_up_at_once_and_take_turns(
+    tmp_path: FilePath,
+) -> None:
+    """The one who is named is left out of the next attempt; the other end names the same one."""
+    async with rig(tmp_path) as r:
+        me, ann = r.parts.me, ANN.peer
+        r.parts.standing.dialable = False
+        hear(r, ann, dialable=False)
+        named = []
+        for step in (0, 1):
+            with pytest.raises(
+                ReduceAborted, match="can be dialled, and they are neighbours"
+            ) as at:
+                await connect(r.parts, requested(r, ann, step=step), Edges())
+            named.append(at.value.suspects)
+        pair = sorted((me, ann))
+        assert named == [(ann,) if pair[step] == ann else () for step in (0, 1)]
+
+
+async def test_nobody_connects_to_more_than_it_has_room_for(tmp_path: FilePath) -> None:
+    others = [somebody(500 + number).peer for number in range(NEIGHBOURS_MAX + 1)]
+    async with rig(tmp_path) as r:
+        request = replace(requested(r, *others), schedule="direct")
+        with pytest.raises(ReduceAborted, match="by direct this node would have 63 neighbours"):
+            await connect(r.parts, request, Edges())

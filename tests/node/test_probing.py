@@ -1,0 +1,149 @@
+"""Whom a node probes, when, and what it makes of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+
+import pytest
+import trio
+
+from p2ptrain.dataplane import Credentials, Endpoint, Listener, ProbeServer, SecureSocket
+from p2ptrain.encoding import pack
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.values import Participant
+from p2ptrain.node import probing
+from p2ptrain.node.paths import Path
+from p2ptrain.node.probing import AGAIN_S, PURPOSE, Tried, is_busy, probe_paths, whom_to_probe
+from p2ptrain.testing.published import policy
+from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, settled
+
+ALONE = policy(participants_min=1)
+
+Handler = Callable[[SecureSocket, Mapping[str, object]], None]
+
+
+def hear(r: Rig, endpoint: Endpoint, serial: int = 1, **changes: object) -> None:
+    wire = pack(endpoint.to_wire())
+    beat = heartbeat(r.run.id, endpoint=wire, serial=serial, **changes)
+    r.parts.peers.take(endpoint.peer, beat, r.parts.now())
+    r.parts.detector.heard(endpoint.peer, r.parts.now())
+
+
+def endpoint_of(peer: PeerId) -> Endpoint:
+    return Endpoint(peer, "127.0.0.1", 9, b"certificate")
+
+
+async def test_first_who_was_never_dialled_then_what_was_never_measured(tmp_path: FilePath) -> None:
+    async with rig(tmp_path) as r:
+        parts, tried = r.parts, Tried()
+        ann, bob, cai = ANN.peer, BOB.peer, CAI.peer
+        r.decide(opening(parts.ledger.state, learners=(ann, bob)))
+
+        def chosen() -> PeerId | None:
+            found = whom_to_probe(parts, tried)
+            return None if found is None else found.peer
+
+        assert chosen() is None  # Nobody has said where to dial.
+        hear(r, endpoint_of(cai))
+        assert chosen() is None  # It is no member.
+        hear(r, endpoint_of(ann), dialled=True)
+        assert chosen() == ann
+        hear(r, endpoint_of(bob))
+        assert chosen() == bob
+        tried.at[bob] = parts.now() - AGAIN_S + 1
+        assert chosen() == ann
+        parts.paths.hear(ann, [(parts.me, Path(5))], parts.ledger.state.since)
+        assert chosen() is None
+        tried.at[bob] = parts.now() - AGAIN_S
+        assert chosen() == bob
+        hear(r, endpoint_of(bob), serial=2, dialable=False)
+        assert chosen() is None
+        hear(r, endpoint_of(bob), serial=3)
+        parts.detector.hint_lost(bob, parts.now())
+        assert chosen() is None
+
+
+async def test_nobody_probes_while_a_reduce_is_under_way(tmp_path: FilePath) -> None:
+    async with rig(tmp_path, rules=ALONE) as r:
+        parts, ann = r.parts, ANN.peer
+        r.decide(opening(parts.ledger.state, learners=(ann,)))
+        hear(r, endpoint_of(ann))
+        assert whom_to_probe(parts, Tried()) is not None
+        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1), learners=(ann,)))
+        assert is_busy(parts)
+        assert whom_to_probe(parts, Tried()) is None
+
+
+@contextmanager
+def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
+    """Ann's data plane, which serves probes by `handler`."""
+    credentials = Credentials.create(ANN)
+    with Listener(credentials, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
+        listener.trust(r.parts.credentials.certificate_der)
+        listener.handle(PURPOSE, handler)
+        yield Endpoint(ANN.peer, *listener.address, credentials.certificate_der)
+
+
+async def test_a_probe_measures_rate_and_delay(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "PROBE_EVERY_S", 0.01)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts, ann = r.parts, ANN.peer
+        r.decide(opening(parts.ledger.state, learners=(ann,)))
+        with listening(r, ProbeServer(lambda: False)) as endpoint:
+            hear(r, endpoint)
+            nursery.start_soon(probe_paths, parts)
+            await settled(lambda: bool(r.said("probed")))
+            assert parts.paths.is_measured(parts.me, ann)
+            (said,) = r.said("probed")
+            path = parts.paths.mine[ann]
+            assert (said["kb_per_s"], said["delay_ms"]) == (path.rate, path.delay_ms)
+            assert path.rate > 1000
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_probe_is_given_up_when_a_reduce_begins(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "PROBE_EVERY_S", 0.01)
+    begun, ended = threading.Event(), threading.Event()
+
+    def silent(sock: SecureSocket, hello: Mapping[str, object]) -> None:
+        sock.receive_frame()
+        begun.set()
+        try:
+            sock.receive_frame()
+        finally:
+            ended.set()
+
+    async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
+        parts, ann = r.parts, ANN.peer
+        r.decide(opening(parts.ledger.state, learners=(ann,)))
+        with listening(r, silent) as endpoint:
+            hear(r, endpoint)
+            nursery.start_soon(probe_paths, parts)
+            await settled(begun.is_set)
+            r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1), learners=(ann,)))
+            parts.changes.ring()
+            await settled(ended.is_set, deadline_s=2.0)
+            assert not parts.paths.is_measured(parts.me, ann)
+            nursery.cancel_scope.cancel()
+
+
+async def test_who_cannot_be_probed_costs_a_line(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "PROBE_EVERY_S", 0.01)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        r.decide(opening(r.parts.ledger.state, learners=(ANN.peer,)))
+        with listening(r, ProbeServer(lambda: False)) as endpoint:
+            gone = endpoint
+        hear(r, gone)
+        nursery.start_soon(probe_paths, r.parts)
+        await settled(lambda: bool(r.said("probe-failed")))
+        assert r.parts.paths.mine == {}
+        nursery.cancel_scope.cancel()
