@@ -12,6 +12,7 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result, result_j
 from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
+    from p2ptrain.testing.bench.allreduce import AllreduceReport
     from p2ptrain.testing.bench.kernels import CodecReport, KernelReport
 
 app = typer.Typer(
@@ -50,11 +51,22 @@ def kernels(
             progress(f"{name} is not here to compare with: pip install {name}")
 
 
+BadLink = Annotated[
+    float | None,
+    typer.Option(
+        "--bad-link",
+        min=0.1,
+        help="Mbit/s of one link: compare the best order of a ring with the worst, no more.",
+    ),
+]
+
+
 @app.command(
     epilog=examples(
         "p2ptrain bench allreduce",
         "p2ptrain bench allreduce --against gloo,hivemind --encryption tls",
         "p2ptrain bench allreduce --peers 16 --elements 100000 --schedules ring,direct,grid --json",
+        "p2ptrain bench allreduce --bad-link 25 --elements 4000000",
     )
 )
 def allreduce(
@@ -70,6 +82,7 @@ def allreduce(
     ] = "1",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="In one process.")] = 5,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Of processes.")] = 3,
+    bad_link: BadLink = None,
     against: Annotated[
         str,
         typer.Option(
@@ -93,10 +106,14 @@ def allreduce(
 
     Every combination of the options is measured in turn. A time is the slowest peer's.
     """
+    from p2ptrain.testing.bench import orders
     from p2ptrain.testing.bench.allreduce import measure, settings_of
     from p2ptrain.testing.bench.processes import Host
 
     try:
+        if bad_link is not None:
+            found = orders.measure(int(peers), int(elements), bad_link * 1e6 / 8, rounds)
+            return _show(found, as_json)
         settings = settings_of(
             [int(count) for count in peers.split(",")],
             [int(size) for size in elements.split(",")],
@@ -113,6 +130,10 @@ def allreduce(
         raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
     for name, why in report.missing.items():
         progress(f"{name} was not measured: {why}")
+    _show(report, as_json)
+
+
+def _show(report: AllreduceReport, as_json: bool) -> None:
     if as_json:
         result_json(asdict(report))
         return

@@ -22,8 +22,8 @@ RATE_MAX = 1 << 27
 
 DELAY_MAX_MS = 60_000
 
-BYTES_MIN = 4 << 20
-"""Less than this may have gone no further than a socket's buffer when it seemed to be sent."""
+BYTES_MIN = 16 << 20
+"""Of less a good part may be in the sockets' buffers when it seems to be sent: of each 4 MiB."""
 
 TOLD_MAX = 8
 """Paths in a heartbeat: 62 bytes each, in full beats only."""

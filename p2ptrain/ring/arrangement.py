@@ -30,8 +30,9 @@ RATE_ASSUMED = 12.5e6
 DELAY_ASSUMED_S = 0.02
 """One way, of a path when none was measured: across half a continent."""
 
-CONNECT_S = 0.005
-"""A mutual TLS handshake costs each end some 4 ms of CPU, and edges are made for each attempt."""
+CONNECT_S = 0.008
+"""For each neighbour: a mutual TLS handshake costs each end some 4 ms of CPU, nodes have two
+connections to a neighbour, and make them for each attempt."""
 
 NEIGHBOURS_MAX = 62
 """Of two connections each, half of what a data plane takes in. A grid of a thousand has so many."""

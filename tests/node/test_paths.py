@@ -38,10 +38,10 @@ def test_what_may_only_have_filled_a_buffer_is_no_measurement() -> None:
 
 def test_what_is_fetched_beside_others_shows_only_that_a_path_is_not_slower() -> None:
     book = PathBook(ME)
-    book.at_least(ANN, 10 * MB, 1.0)
-    assert book.mine[ANN].rate == 10_000
-    book.at_least(ANN, 5 * MB, 1.0)
-    assert book.mine[ANN].rate == 10_000
+    book.at_least(ANN, 20 * MB, 1.0)
+    assert book.mine[ANN].rate == 20_000
+    book.at_least(ANN, 19 * MB, 1.0)
+    assert book.mine[ANN].rate == 20_000
     book.at_least(ANN, 30 * MB, 1.0)
     assert book.mine[ANN].rate == 30_000
 

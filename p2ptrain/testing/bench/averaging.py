@@ -32,6 +32,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import CodecName
 from p2ptrain.ring import Reduce, ReduceReport, ReduceRequest, Schedule
+from p2ptrain.testing.bench.slow_link import SlowLink
 
 RUN = RunId("be" * 32)
 CONNECT_S = 120.0
@@ -54,6 +55,8 @@ class Setting:
     repeats: int = 5
     limit_bytes_per_s: float = 0.0
     order: tuple[int, ...] = ()
+    slow_link: tuple[int, int, float] | None = None
+    """Two peers, and the bytes per second between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,10 @@ def _request(setting: Setting, me: int) -> ReduceRequest:
     )
 
 
+def name_of_peer(number: int) -> PeerId:
+    return _identity(number).peer
+
+
 def _identity(number: int) -> Identity:
     return Identity.from_seed(number.to_bytes(32, "big"))
 
@@ -154,7 +161,7 @@ def _connected(setting: Setting, me: int, host: str, meeting: Path) -> Iterator[
                     hello = key.to_hello()
                     link = dial(
                         credentials,
-                        endpoints[peer],
+                        stack.enter_context(_way_to(setting, me, endpoints[peer])),
                         hello,
                         deadline_s=CONNECT_S,
                         encrypted=setting.encrypted,
@@ -164,6 +171,19 @@ def _connected(setting: Setting, me: int, host: str, meeting: Path) -> Iterator[
                 stack.callback(link.close)
                 links[peer].append(link)
         yield links
+
+
+@contextmanager
+def _way_to(setting: Setting, me: int, endpoint: Endpoint) -> Iterator[Endpoint]:
+    """Where to dial for `endpoint`: itself, or the slow link that leads there."""
+    if setting.slow_link is not None:
+        *ends, bytes_per_s = setting.slow_link
+        if {name_of_peer(me), endpoint.peer} == {name_of_peer(int(end)) for end in ends}:
+            with SlowLink((endpoint.host, endpoint.port), bytes_per_s) as relay:
+                host, port = relay.address
+                yield replace(endpoint, host=host, port=port)
+            return
+    yield endpoint
 
 
 def _meet(setting: Setting, me: int, mine: Endpoint, meeting: Path) -> dict[PeerId, Endpoint]:

@@ -12,7 +12,9 @@ from p2ptrain.testing.bench.averaging import Setting, average
 
 def main(setting_json: str, me: str, host: str, meeting: str) -> None:
     given = json.loads(setting_json)
-    setting = Setting(**given | {"order": tuple(given.get("order", ()))})
+    slow = given.get("slow_link")
+    tuples = {"order": tuple(given.get("order", ())), "slow_link": tuple(slow) if slow else None}
+    setting = Setting(**given | tuples)
     sys.stdout.write(json.dumps(asdict(average(setting, int(me), host, Path(meeting)))))
 
 

@@ -1,0 +1,92 @@
+"""One link that is slower than all others: a relay that passes bytes on at a capped rate.
+
+It stands before the listener of one end, and forwards what it cannot read, TLS and all. What it
+does not pass on fills the sockets, which are small here, and so holds the sender back, as a slow
+path would. It adds no delay, and loses nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from types import TracebackType
+
+BUFFER_BYTES = 64 * 1024
+PIECE_BYTES = 16 * 1024
+
+
+class SlowLink:
+    """Listens at `address` for whoever would dial `target`; `bytes_per_s` each way, of all
+    connections together.
+    """
+
+    def __init__(self, target: tuple[str, int], bytes_per_s: float) -> None:
+        self._target = target
+        self._ways = (_Pace(bytes_per_s), _Pace(bytes_per_s))
+        self._listener = socket.create_server((target[0], 0))
+        # Those that are accepted have it, too; later it would come too late for TCP's window.
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+        self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+
+    def __enter__(self) -> SlowLink:
+        self._start(self._accept_all)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for each in (self._listener, *self._open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, body: object, *arguments: object) -> None:
+        thread = threading.Thread(target=body, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept_all(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.socket(near.family)
+                self._open += [near, far]
+                for each in (near, far):
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+                far.connect(self._target)
+                self._start(_forward, near, far, self._ways[0])
+                self._start(_forward, far, near, self._ways[1])
+
+
+class _Pace:
+    """When the next bytes of one direction may go. Thread-safe."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def wait(self, count: int) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._free_at = max(now, self._free_at) + count / self._bytes_per_s
+            wait_s = self._free_at - now
+        time.sleep(wait_s)
+
+
+def _forward(source: socket.socket, sink: socket.socket, pace: _Pace) -> None:
+    with suppress(OSError):
+        while piece := source.recv(PIECE_BYTES):
+            pace.wait(len(piece))
+            sink.sendall(piece)
+        sink.shutdown(socket.SHUT_WR)
