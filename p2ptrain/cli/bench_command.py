@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +13,9 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result, result_j
 from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from p2ptrain.testing.bench.allreduce import AllreduceReport
+    from p2ptrain.testing.bench.allreduce import AllreduceReport, Line
     from p2ptrain.testing.bench.kernels import CodecReport, KernelReport
+    from p2ptrain.testing.bench.processes import Host
 
 app = typer.Typer(
     help="Measure what this machine can do.",
@@ -140,6 +142,108 @@ def _show(report: AllreduceReport, as_json: bool) -> None:
     for line in report.lines:
         result(f"{line.measure}: {line.value:.4g} {line.unit} {line.against}".rstrip())
     result(f"{report.cores} cores, load {report.load[0]:.1f} before and {report.load[1]:.1f} after")
+
+
+@app.command(
+    epilog=examples(
+        "p2ptrain bench join",
+        "p2ptrain bench join --peers 4 --megabytes 1000 --garbage 1 --dying 1 --no-http --json",
+    )
+)
+def join(
+    peers: Annotated[int, typer.Option("--peers", min=1, max=64, help="That serve.")] = 4,
+    megabytes: Annotated[int, typer.Option("--megabytes", min=1, help="Of the snapshot.")] = 256,
+    encryption: Annotated[str, typer.Option("--encryption", help="none, tls.")] = "none,tls",
+    streams: Annotated[int, typer.Option("--streams", min=1, max=16, help="To each peer.")] = 1,
+    garbage: Annotated[int, typer.Option("--garbage", min=0, help="Peers that lie.")] = 0,
+    dying: Annotated[int, typer.Option("--dying", min=0, help="Peers that die half-way.")] = 0,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 3,
+    http: Annotated[bool, typer.Option("--http/--no-http", help="Beside it.")] = True,
+    addresses: Annotated[
+        str,
+        typer.Option(
+            "--addresses",
+            metavar="ADDR,…",
+            help="Of the joiner and each peer; NAMESPACE/ADDR runs it in that network namespace.",
+            show_default="127.0.0.1",
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch a snapshot from processes of this machine; plain HTTP does the same beside it.
+
+    Every chunk is checked and on the disk when it counts.
+    """
+    from p2ptrain.testing.bench.joining import settings_of
+
+    try:
+        kinds = encryption.split(",")
+        settings = settings_of(kinds, peers, megabytes * 10**6, streams, garbage, dying)
+        hosts = _hosts(addresses, peers + 1)
+    except ValueError as exc:
+        raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
+    from p2ptrain.testing.bench.join import measure
+
+    lines = [measure(each, rounds, hosts, http_too=http) for each in settings]
+    _tell([line for each in lines for line in each], as_json)
+
+
+def _hosts(addresses: str, count: int) -> list[Host]:
+    """Raises ValueError: they are not so many, or one is none."""
+    from p2ptrain.testing.bench.processes import Host
+
+    if not addresses:
+        return [Host()] * count
+    hosts = [Host.parse(each) for each in addresses.split(",")]
+    if len(hosts) != count:
+        raise ValueError(f"{len(hosts)} addresses, not {count}")
+    return hosts
+
+
+@app.command(epilog=examples("p2ptrain bench snapshot", "p2ptrain bench snapshot --folder /srv"))
+def snapshot(
+    megabytes: Annotated[int, typer.Option("--megabytes", min=8, help="Of θ and m.")] = 512,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 3,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="On the disk that is meant.", exists=True),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write snapshots of θ and m, and hold that against dd; and apply updates meanwhile."""
+    from p2ptrain.testing.bench.snapshot import measure
+
+    _tell(list(measure(megabytes * 10**6 // 8, rounds, folder)), as_json)
+
+
+@app.command(epilog=examples("p2ptrain bench replay", "p2ptrain bench replay --codec int4 --json"))
+def replay(
+    elements: Annotated[int, typer.Option("--elements", min=1, help="Parameters.")] = 100_000_000,
+    threads: Annotated[int, typer.Option("--threads", min=1, max=64, help="Of both.")] = 2,
+    codec: Annotated[str, typer.Option("--codec", help="fp32, fp16, int8, int4.")] = "int8",
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """Apply updates to θ and m, against memcpy; and weigh the log against a snapshot.
+
+    Takes 13 bytes of memory for each parameter.
+    """
+    from p2ptrain import kernels
+    from p2ptrain.testing.bench.replay import measure
+
+    try:
+        chosen = kernels.codec(codec, 256)  # type: ignore[arg-type]  # checked there
+    except ValueError as exc:
+        raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
+    _tell(list(measure(elements, threads, rounds, chosen)), as_json)
+
+
+def _tell(lines: list[Line], as_json: bool) -> None:
+    if as_json:
+        result_json({"lines": [asdict(line) for line in lines]})
+        return
+    for line in lines:
+        result(f"{line.measure}: {line.value:.4g} {line.unit} {line.against}".rstrip())
 
 
 def lines_of(report: KernelReport) -> Iterator[str]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Protocol
 
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.errors import PeerError, StoreError
 from p2ptrain.ids import Digest
-from p2ptrain.store import Store
 from p2ptrain.swarm.wire import Limit, receive_request, send_response
 
 IDLE_S = 120.0
@@ -22,6 +22,13 @@ IDLE_S = 120.0
 SEND_S = 120.0
 """How long one chunk may take to send: 4 MiB at 280 kbit/s, below which a client is no use. Where
 we are limited ourselves, which is not the client's fault, it counts for each slice."""
+
+
+class Chunks(Protocol):
+    """Where chunks are read from: a store, or one that is only read."""
+
+    def get_chunk(self, digest: Digest) -> bytes:
+        """The bytes, checked. Raises StoreError."""
 
 
 class ChunkServer:
@@ -34,7 +41,7 @@ class ChunkServer:
 
     def __init__(
         self,
-        store: Store,
+        store: Chunks,
         *,
         extra: Callable[[Digest], bytes | None] | None = None,
         limit: Limit | None = None,

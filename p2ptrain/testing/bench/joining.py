@@ -1,0 +1,177 @@
+"""One process of a join that is measured: it serves a blob to the joiner, or is the joiner.
+
+They meet in a folder, in which the blob's store lies too, and may run in any processes that see it,
+each on an address of its own: on one machine, or in network namespaces between which somebody else
+has put distance and limits. The joiner's disk is real, and every chunk is checked and synced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from p2ptrain.dataplane import Credentials, Endpoint, Listener, dial
+from p2ptrain.identity import Identity
+from p2ptrain.ids import Digest
+from p2ptrain.store import Store, StoreReader
+from p2ptrain.swarm import PURPOSE, ChunkServer, fetch_blob
+
+CONNECT_S = 60.0
+DEADLINE_S = 3600.0
+LOOK_S = 0.01
+JOINER = 0
+"""The number of the one that fetches; the others serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`peers` serve; the first `garbage` of them send wrong bytes, and the next `dying` end when
+    each has sent half of its fair share.
+    """
+
+    peers: int
+    bytes: int
+    encrypted: bool = True
+    streams: int = 1
+    garbage: int = 0
+    dying: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.garbage + self.dying < self.peers:
+            raise ValueError("at least one peer must be good to the end")
+
+
+def settings_of(
+    encryption: Sequence[str], peers: int, size: int, streams: int, garbage: int, dying: int
+) -> list[Setting]:
+    """One for each kind of encryption. Raises ValueError for what cannot be."""
+    if not set(encryption) <= {"tls", "none"}:
+        raise ValueError("encryption is tls or none")
+    return [Setting(peers, size, each == "tls", streams, garbage, dying) for each in encryption]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the joiner saw. `bytes_by_peer` is by the peers' numbers."""
+
+    seconds: float
+    cpu_s: float
+    bytes: int
+    bytes_by_peer: dict[str, int]
+    dropped: tuple[str, ...]
+
+
+def make_blob(folder: Path, size: int) -> Digest:
+    """A snapshot of so many bytes in a store in `folder`, in which no two chunks are alike."""
+    with Store(folder / "store") as store:
+        return store.put_blob("snapshot", parts_of(size), {})
+
+
+def parts_of(size: int) -> Iterator[bytes]:
+    random, piece = np.random.Generator(np.random.SFC64(1)), 1 << 24
+    for start in range(0, size, piece):
+        yield random.bytes(min(piece, size - start))
+
+
+class _Chunks:
+    """What one server reads, in the manner of its character."""
+
+    def __init__(self, setting: Setting, me: int, folder: Path) -> None:
+        self._store = StoreReader(folder / "store")
+        self._garbage = me <= setting.garbage
+        dies = setting.garbage < me <= setting.garbage + setting.dying
+        self._left = setting.bytes / setting.peers / 2 if dies else float("inf")
+
+    def get_chunk(self, digest: Digest) -> bytes:
+        chunk = self._store.get_chunk(digest)
+        self._left -= len(chunk)
+        if self._left < 0:
+            os._exit(0)
+        return chunk[:-1] + bytes([chunk[-1] ^ 1]) if self._garbage else chunk
+
+
+def serve(setting: Setting, me: int, host: str, folder: Path) -> None:
+    """Serve until the joiner has ended."""
+    credentials = Credentials.create(identity(me))
+    with _listening(setting, me, credentials, host, folder) as listener:
+        listener.handle(PURPOSE, ChunkServer(_Chunks(setting, me, folder)))
+        _await(lambda: (folder / "ended").exists(), DEADLINE_S)
+
+
+def join(setting: Setting, host: str, folder: Path, digest: Digest) -> Measured:
+    """Fetch the blob from all who serve it, into a store of our own."""
+    credentials = Credentials.create(identity(JOINER))
+    numbers = range(1, setting.peers + 1)
+    with _listening(setting, JOINER, credentials, host, folder), Store(folder / "joined") as store:
+        _await(lambda: all((folder / f"{number}.trusts").exists() for number in numbers), CONNECT_S)
+        sources = [_endpoint(folder, number) for number in numbers]
+        begun, cpu_begun = time.monotonic(), time.process_time()
+        report = fetch_blob(
+            store,
+            digest,
+            sources,
+            lambda source: dial(
+                credentials,
+                source,
+                {"purpose": PURPOSE},
+                deadline_s=CONNECT_S,
+                encrypted=setting.encrypted,
+            ),
+            deadline_s=DEADLINE_S,
+            streams_per_peer=setting.streams,
+        )
+        seconds, cpu_s = time.monotonic() - begun, time.process_time() - cpu_begun
+        names = {source.peer: str(number) for number, source in zip(numbers, sources, strict=True)}
+    (folder / "ended").touch()
+    return Measured(
+        seconds,
+        cpu_s,
+        report.bytes_fetched,
+        {names[peer]: count for peer, count in report.bytes_by_peer.items()},
+        tuple(f"{names[drop.peer]} {drop.fault.value}" for drop in report.dropped),
+    )
+
+
+def identity(number: int) -> Identity:
+    return Identity.from_seed((number + 1).to_bytes(32, "big"))
+
+
+@contextmanager
+def _listening(
+    setting: Setting, me: int, credentials: Credentials, host: str, folder: Path
+) -> Iterator[Listener]:
+    """A listener that trusts the joiner, and whose address the joiner knows."""
+    with Listener(
+        credentials, host, 0, allowed=lambda peer: True, encrypted=setting.encrypted
+    ) as listener:
+        mine = Endpoint(credentials.peer, *listener.address, credentials.certificate_der)
+        written = folder / f"{me}.part"
+        plain = mine.to_wire() | {"certificate": mine.certificate_der.hex()}
+        written.write_text(json.dumps(plain))
+        written.rename(folder / f"{me}.json")
+        if me != JOINER:
+            _await((folder / f"{JOINER}.json").exists, CONNECT_S)
+            listener.trust(_endpoint(folder, JOINER).certificate_der)
+            (folder / f"{me}.trusts").touch()
+        yield listener
+
+
+def _endpoint(folder: Path, number: int) -> Endpoint:
+    plain = json.loads((folder / f"{number}.json").read_text())
+    return Endpoint.from_wire(plain | {"certificate": bytes.fromhex(plain["certificate"])})
+
+
+def _await(holds: Callable[[], bool], seconds: float) -> None:
+    never, ends = threading.Event(), time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > ends:
+            raise TimeoutError("the other processes have not come so far")
+        never.wait(LOOK_S)

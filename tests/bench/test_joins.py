@@ -1,0 +1,93 @@
+"""The benches of state: what they measure is real, and comes out as lines with the schema."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.cli.main import main
+from p2ptrain.store import StoreReader
+from p2ptrain.testing.bench.joining import Setting, _Chunks, join, make_blob, serve
+
+
+def measures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, float]:
+    assert main(["bench", *words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == 1
+    return {f"{each['measure']} {each['unit']}": each["value"] for each in told["lines"]}
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_a_join_is_whole_and_says_who_brought_what(tmp_path: Path, encrypted: bool) -> None:
+    setting = Setting(peers=3, bytes=20 * 2**20, encrypted=encrypted, garbage=1)
+    digest = make_blob(tmp_path, setting.bytes)
+    servers = [
+        threading.Thread(target=serve, args=(setting, number, "127.0.0.1", tmp_path))
+        for number in (1, 2, 3)
+    ]
+    for server in servers:
+        server.start()
+    measured = join(setting, "127.0.0.1", tmp_path, digest)
+    for server in servers:
+        server.join(10)
+        assert not server.is_alive()
+    joined = StoreReader(tmp_path / "joined")
+    assert joined.read_blob(digest) == StoreReader(tmp_path / "store").read_blob(digest)
+    assert measured.bytes == sum(measured.bytes_by_peer.values()) > setting.bytes
+    assert set(measured.bytes_by_peer) <= {"2", "3"}
+    assert measured.dropped in ((), ("1 sent a chunk that does not match its digest",))
+    assert measured.seconds > 0
+
+
+def test_one_that_dies_serves_half_of_its_share_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting(peers=2, bytes=24 * 2**20, dying=1)
+    digest = make_blob(tmp_path, setting.bytes)
+    chunks, died = _Chunks(setting, 1, tmp_path), list[int]()
+    monkeypatch.setattr("os._exit", died.append)
+    served = 0
+    for chunk in StoreReader(tmp_path / "store").manifest(digest).chunks:
+        chunks.get_chunk(chunk)
+        served += not died
+    assert (served, died[:1]) == (1, [0])
+
+
+def test_somebody_must_be_good_to_the_end() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        Setting(peers=2, bytes=1, garbage=1, dying=1)
+
+
+@pytest.mark.parametrize(
+    "words", [["--encryption", "rot13"], ["--peers", "2", "--garbage", "2"], ["--dying", "4"]]
+)
+def test_what_cannot_be_measured_is_told(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "join", *words]) == 2
+    assert "this cannot be measured" in capsys.readouterr().err
+
+
+def test_a_snapshot_is_held_against_dd_and_updates_go_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    told = measures(
+        capsys, "snapshot", "--megabytes", "8", "--rounds", "1", "--folder", str(tmp_path)
+    )
+    assert told["snapshot × as fast as"] > 0
+    assert told["an update applied while a snapshot is written s"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replay_is_held_against_memcpy_and_the_log_against_a_snapshot(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = measures(capsys, "replay", "--elements", "65536", "--rounds", "1", "--codec", "int4")
+    assert told["apply × as fast as"] > 0
+    assert told["8 missed steps, the way that a node chooses ×"] < 1
+    told = measures(capsys, "replay", "--elements", "65536", "--rounds", "1")
+    assert told["8 missed steps, all their updates ×"] > 1
+    assert told["8 missed steps, the way that a node chooses ×"] == 1
