@@ -17,6 +17,7 @@ import trio
 from libp2p.abc import IHost, INetStream
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, GossipSub
+from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
 
 from p2ptrain.errors import LocalProtocolError
@@ -44,7 +45,7 @@ Message = tuple[PeerId, bytes]
 
 
 class ContainedRouter(GossipSub):
-    """GossipSub whose background work cannot end it."""
+    """GossipSub whose background work cannot end it, and who is new gets no pile of old news."""
 
     async def heartbeat(self) -> None:
         while True:
@@ -53,6 +54,25 @@ class ContainedRouter(GossipSub):
             except Exception as exc:
                 log.debug("a heartbeat of the gossip mesh failed: %r", exc)
                 await trio.sleep(self.heartbeat_interval)
+
+    async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
+        """To a peer that has just subscribed: the newest message of each author.
+
+        libp2p repeats all of the last seconds, each with a newly signed record. Where many connect
+        anew at once, checking those took a starved node a third of its time, so that it was late
+        with its own heartbeats and was given up again.
+        """
+        pubsub = self.pubsub
+        stream = None if pubsub is None else pubsub.peers.get(peer_id)
+        if pubsub is None or stream is None:
+            return
+        newest: dict[bytes, rpc_pb2.Message] = {}
+        for message in map(self.mcache.get, self.mcache.window(topic)):
+            known = None if message is None else newest.get(message.from_id)
+            if message is not None and (known is None or known.seqno < message.seqno):
+                newest[message.from_id] = message
+        for message in newest.values():
+            await pubsub.write_msg(stream, rpc_pb2.RPC(publish=[message]))
 
 
 class GatedPubsub(Pubsub):

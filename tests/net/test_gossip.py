@@ -60,6 +60,23 @@ async def test_the_same_payload_is_heard_each_time_it_is_published() -> None:
             assert (author, payload) == (a.peer, b"again")
 
 
+async def test_who_comes_later_hears_the_newest_of_each_author_alone() -> None:
+    async with networks(3) as (a, b, late):
+        a.subscribe(TOPIC)
+        at_b = b.subscribe(TOPIC)
+        await b.connect(a.addresses()[0])
+        await heard(a, TOPIC, b"begins", at_b)
+        for number in range(10):
+            await a.publish(TOPIC, b"old %d" % number)
+        channel = late.subscribe(TOPIC)
+        await late.connect(a.addresses()[0])
+        first = [await channel.receive()]
+        await a.publish(TOPIC, b"new")
+        while first[-1] != (a.peer, b"new"):
+            first.append(await channel.receive())
+        assert first == [(a.peer, b"old 9"), (a.peer, b"new")]
+
+
 async def test_after_a_restart_with_the_same_identity_all_is_heard_again() -> None:
     """libp2p as it comes numbers messages from the second of the start: they look repeated."""
     async with networks(1) as (a,):
