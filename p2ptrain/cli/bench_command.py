@@ -53,6 +53,23 @@ def kernels(
             progress(f"{name} is not here to compare with: pip install {name}")
 
 
+Against = Annotated[
+    str,
+    typer.Option(
+        "--against",
+        help="gloo, sockets (bare TCP, 16 connections), hivemind (is downloaded into an "
+        "environment that is thrown away), or none.",
+    ),
+]
+Addresses = Annotated[
+    str,
+    typer.Option(
+        "--addresses",
+        metavar="ADDR,…",
+        help="Of each peer; NAMESPACE/ADDR runs it in that network namespace.",
+        show_default="127.0.0.1",
+    ),
+]
 BadLink = Annotated[
     float | None,
     typer.Option(
@@ -85,23 +102,8 @@ def allreduce(
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="In one process.")] = 5,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Of processes.")] = 3,
     bad_link: BadLink = None,
-    against: Annotated[
-        str,
-        typer.Option(
-            "--against",
-            help="gloo, sockets (bare TCP, 16 connections), hivemind (is downloaded into an "
-            "environment that is thrown away), or none.",
-        ),
-    ] = "gloo",
-    addresses: Annotated[
-        str,
-        typer.Option(
-            "--addresses",
-            metavar="ADDR,…",
-            help="Of each peer; NAMESPACE/ADDR runs it in that network namespace.",
-            show_default="127.0.0.1",
-        ),
-    ] = "",
+    against: Against = "gloo",
+    addresses: Addresses = "",
     as_json: JsonOption = False,
 ) -> None:
     """Average a vector among processes of this machine; others do the same beside it.
