@@ -144,7 +144,7 @@ async def test_nothing_is_done_with_a_wrong_state_while_it_is_mended(tmp_path: P
         assert head.snapshot is None
         assert r.parts.store.holds_blob(own)
         away.rename(manifest)
-        await settled(lambda: r.parts.outer.step == 3)
+        await settled(lambda: r.parts.outer.step == 3, deadline_s=30)
         assert r.parts.outer.vectors.digest() == truth.state.digest()
 
 

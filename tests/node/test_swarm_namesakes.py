@@ -18,7 +18,8 @@ def copied(s: Swarm, name: str, *, all_of_it: bool = True) -> SwarmNode:
     """A node that is not started, with the key of another, or with the whole of its home."""
     home, original = s.folder / f"{name}-copy", s[name].home
     if all_of_it:
-        shutil.copytree(original.root, home, ignore=shutil.ignore_patterns("control.sock", "lock"))
+        passing = shutil.ignore_patterns("control.sock", "lock", "tmp")  # the original goes on
+        shutil.copytree(original.root, home, ignore=passing)
     else:
         home.mkdir()
         shutil.copy(original.identity, Home(home).identity)
