@@ -138,7 +138,7 @@ async def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
         _take_in(parts, peer, heartbeat)
     else:
         if parts.peers.note_alive(peer, beat, parts.now()):
-            _is_alive(parts, peer, beat.incarnation)
+            _is_alive(parts, peer, beat.incarnation, beat.serial)
             parts.changes.ring()
         _ask_for_full(parts)
 
@@ -146,7 +146,8 @@ async def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
 def _take_in(
     parts: Parts, peer: PeerId, heartbeat: Heartbeat, base: FullBeat | None = None
 ) -> None:
-    if heartbeat.run != parts.run:
+    incarnation, serial = heartbeat.incarnation, heartbeat.serial
+    if heartbeat.run != parts.run or not parts.namesakes.take(peer, incarnation, serial):
         return
     before = parts.peers.get(peer)
     view = parts.peers.take(peer, heartbeat, parts.now(), base)
@@ -155,8 +156,8 @@ def _take_in(
     if view.endpoint is not None:
         parts.listener.trust(view.endpoint.certificate_der)
     parts.network.remember(peer, heartbeat.addresses)
-    _is_alive(parts, peer, heartbeat.incarnation)
-    if before is None or before.heartbeat.incarnation != heartbeat.incarnation:
+    _is_alive(parts, peer, incarnation, serial)
+    if before is None or before.heartbeat.incarnation != incarnation:
         parts.saying.full_next = True  # It has just started, and has nothing to read us by.
     if parts.me in heartbeat.lacks:
         _answer_in_full(parts)
@@ -165,11 +166,11 @@ def _take_in(
     parts.changes.ring()
 
 
-def _is_alive(parts: Parts, peer: PeerId, incarnation: int) -> None:
+def _is_alive(parts: Parts, peer: PeerId, incarnation: int, serial: int) -> None:
     now = parts.now()
     again_s = PATIENCE * interval_s(len(parts.peers))
-    parts.namesakes.hear(peer, incarnation, now, again_s)
-    parts.detector.heard(peer, now)
+    if parts.namesakes.hear(peer, incarnation, now, again_s, serial):
+        parts.detector.heard(peer, now)
 
 
 def _ask_for_full(parts: Parts) -> None:

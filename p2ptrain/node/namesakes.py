@@ -16,8 +16,9 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.heartbeat import COUNT_MAX
 
-LIVES_MAX = 4
-"""Incarnations remembered of one peer: two that live, and two before them."""
+LIVES_MAX = 32
+"""Incarnations remembered of one peer: two that live, and others, whose old words somebody may
+gossip again to make us believe that they live."""
 
 AGAIN_MS_MAX = 30_000
 """Nobody is told to wait longer than this before it asks again."""
@@ -49,10 +50,14 @@ class Namesake:
 
 @dataclass(slots=True)
 class _Life:
-    """How often an incarnation was heard, and until when it is to speak again if it lives."""
+    """How often an incarnation was heard, and until when it is to speak again if it lives; the
+    highest serial of its heartbeats that was heard, and that was taken in.
+    """
 
     times: int = 0
     due_s: float = 0.0
+    heard: int = -1
+    taken: int = -1
 
 
 @dataclass(slots=True)
@@ -62,14 +67,36 @@ class Namesakes:
     _lives: dict[PeerId, dict[int, _Life]] = field(default_factory=dict)
     """By incarnation, the first heard first."""
 
-    def hear(self, peer: PeerId, incarnation: int, now: float, again_s: float) -> None:
-        """A new word of `peer`; if it lives, the next comes within `again_s`."""
-        lives = self._lives.setdefault(peer, {})
-        life = lives.setdefault(incarnation, _Life())
+    def hear(
+        self, peer: PeerId, incarnation: int, now: float, again_s: float, serial: int | None = None
+    ) -> bool:
+        """A word of `peer`; if it lives, the next comes within `again_s`. False if it is no new
+        one: a heartbeat, which anybody can gossip again, has a `serial`; a question has none.
+        """
+        life = self._life(peer, incarnation)
+        if serial is not None:
+            if serial <= life.heard:
+                return False
+            life.heard = serial
         life.times += 1
         life.due_s = max(life.due_s, now + again_s)
+        return True
+
+    def take(self, peer: PeerId, incarnation: int, serial: int) -> bool:
+        """Note that a heartbeat is taken in. False if it is not to be: it or a later one of that
+        incarnation was before, so it is late, or gossiped again.
+        """
+        life = self._life(peer, incarnation)
+        news = serial > life.taken
+        life.taken = max(life.taken, serial)
+        return news
+
+    def _life(self, peer: PeerId, incarnation: int) -> _Life:
+        lives = self._lives.setdefault(peer, {})
+        life = lives.setdefault(incarnation, _Life())
         if len(lives) > LIVES_MAX:
             del lives[next(iter(lives))]
+        return life
 
     def other(self, peer: PeerId, incarnation: int, now: float) -> Namesake | None:
         """Who else than `incarnation` may live as `peer`: of several, the last expected."""

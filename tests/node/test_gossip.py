@@ -194,6 +194,28 @@ async def test_who_cannot_read_a_beat_counts_its_sender_as_alive_and_asks_for_al
         nursery.cancel_scope.cancel()
 
 
+async def test_what_a_peer_said_before_its_restart_cannot_be_said_again_for_it(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)
+        nursery.start_soon(listen, parts)
+        before = heartbeat(r.run.id, incarnation=1, serial=5, ready=ReadyReport(0, 32, 2))
+        after = heartbeat(r.run.id, incarnation=2, serial=1)
+        for beat in (before, after):
+            await topics.say(ANN.peer, topic, encode(beat))
+        await settled(lambda: r.events.statistics().current_buffer_used == 4)
+        r.heard()
+        await topics.say(ANN.peer, topic, encode(before))
+        await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
+        await settled(lambda: len(parts.peers) == 2)
+        assert r.heard() == [Heard(BOB.peer, 0, r.run.id)]
+        view = parts.peers.get(ANN.peer)
+        assert view is not None
+        assert view.heartbeat == after
+        nursery.cancel_scope.cancel()
+
+
 async def test_who_is_asked_says_everything_and_not_only_to_newcomers(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)

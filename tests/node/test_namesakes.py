@@ -43,6 +43,27 @@ def test_both_of_two_that_live_are_told_and_agree_who_was_there_first() -> None:
     assert namesakes.other(ANN.peer, ONE, 5.0) == Namesake(TWO, 3, 2501, older=False)
 
 
+def test_words_that_are_gossiped_again_let_nobody_live_again() -> None:
+    namesakes = Namesakes()
+    for serial in (1, 2, 3):
+        assert namesakes.take(ANN.peer, ONE, serial)
+        assert namesakes.hear(ANN.peer, ONE, 0.0, 2.5, serial)
+    assert namesakes.hear(ANN.peer, TWO, 10.0, 2.5, 1)
+    for serial in (1, 2, 3):
+        assert not namesakes.take(ANN.peer, ONE, serial)
+        assert not namesakes.hear(ANN.peer, ONE, 11.0, 2.5, serial)
+    assert namesakes.other(ANN.peer, TWO, 11.0) is None
+    assert namesakes.hear(ANN.peer, ONE, 11.0, 2.5, 4)
+    assert namesakes.other(ANN.peer, TWO, 11.0) == Namesake(ONE, 4, 2501, older=True)
+
+
+def test_a_heartbeat_that_is_late_is_taken_in_though_one_that_could_not_be_read_was_heard() -> None:
+    namesakes = Namesakes()
+    assert namesakes.hear(ANN.peer, ONE, 0.0, 2.5, 6)
+    assert namesakes.take(ANN.peer, ONE, 5)
+    assert not namesakes.hear(ANN.peer, ONE, 0.0, 2.5, 5)
+
+
 def test_little_is_remembered_of_a_peer_with_many_lives_and_nobody_waits_for_ever() -> None:
     namesakes = Namesakes()
     for life in range(1000):
