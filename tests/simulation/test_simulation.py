@@ -100,3 +100,9 @@ def test_a_participant_that_dies_in_a_reduce_delays_the_commit_by_little(
     assert world.now - killed_at < 2.0
     assert victim not in world.latest.tokens_by_peer
     assert [text for checker in world.checkers for text in checker.violations] == []
+
+
+@pytest.mark.parametrize("seed", [35531, 36911])
+def test_voters_that_an_entry_names_after_they_vanished_come_back(seed: int) -> None:
+    """These two stood still: the entry was under way when most of its voters went for ever."""
+    assert simulate(seed, peers=5, steps=20, profile="chaos").good

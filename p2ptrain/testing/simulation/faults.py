@@ -3,12 +3,13 @@ seed.
 
 A run whose majority is gone for ever must stand still, and that would show nothing. So peers vanish
 only while those who stay could decide, and vanished voters return at the end: a roster that was
-under way when they vanished may have made them needed.
+under way when they vanished may have made them needed, or may do so even after the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING
 
 from p2ptrain.ids import PeerId
@@ -56,7 +57,7 @@ class Faults:
         self._active = False
         self._world.network.faulty = self._world.rings.faulty = False
         self._heal()
-        self.gone.difference_update(self._world.latest.voters)
+        self.recall(self._world.latest.voters)
         for node in list(self._world.nodes.values()):
             self._world.resume_node(node)
             self._restart(node)
@@ -135,6 +136,16 @@ class Faults:
             seconds = self._random.uniform(*self._world.profile.clock_leap_s)
             self._world.leap(self._random.choice(running), seconds)
 
+    def recall(self, voters: Collection[PeerId]) -> None:
+        """Once nothing fails any more, who is a voter is not gone for ever. An entry that was under
+        way when voters vanished may be decided after that, and name them again.
+        """
+        if self._active:
+            return
+        for peer in sorted(self.gone.intersection(voters)):
+            self.gone.remove(peer)
+            self._world.clock.after(0.0, partial(self._restart, self._world.nodes[peer]))
+
     # ── churn ────────────────────────────────────────────────────────────────────────────────────
 
     def _join(self) -> None:
@@ -163,7 +174,7 @@ class Faults:
 
     def _remove(self, node: SimNode) -> None:
         self._world.stop_node(node)
-        if self._can_go(node):
+        if self._active and self._can_go(node):
             self.gone.add(node.me)
         else:
             # Nobody takes a goodbye back but by being started again.

@@ -280,6 +280,7 @@ class SimWorld:
             self._count(certified)
         if self._is_further(after):
             self.latest = after
+            self.faults.recall(after.voters)
         ring = self.rings.by_entry.get(entry.parent)
         trained = {} if ring is None else ring.blocks
         decision = Decision(node.me, certified, before, after, self._disks, trained, is_first)
