@@ -198,7 +198,7 @@ class Instance:
         return earliest(self._timer.deadline, self._resend.due_at, self._fetch.due_at)
 
     def is_due(self, counsel: Counsel) -> bool:
-        """Whether there is anything to decide now: else `step` would do nothing."""
+        """Whether there is anything to decide: else `step` at most says again what is due."""
         begun = self.pending is not None or self.acceptor.accepted is not None
         return begun or counsel.wish.value is not None
 

@@ -17,29 +17,18 @@ from p2ptrain.node import transfer
 from p2ptrain.node.agreement import agree
 from p2ptrain.node.assembly import Made
 from p2ptrain.node.checkpoints import serve_bases
-from p2ptrain.node.connections import (
-    bootstrap_again,
-    find_peers,
-    notice_lost_connections,
-    stay_connected,
-    watch_peers,
-)
 from p2ptrain.node.control import serve_commands
 from p2ptrain.node.data import fetch_ahead
 from p2ptrain.node.exchange import exchange
-from p2ptrain.node.gossip import listen, speak
 from p2ptrain.node.introductions import answer_introductions
 from p2ptrain.node.isolation import notice_isolation
 from p2ptrain.node.learning import Say
-from p2ptrain.node.loneliness import answer_namesakes, notice_namesake
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.presence import be_present
 from p2ptrain.node.probing import probe_paths
-from p2ptrain.node.pruning import notice_pruned
 from p2ptrain.node.retention import keep_store_small
-from p2ptrain.node.revocation import notice_revocation
 from p2ptrain.node.scrub import scrub
-from p2ptrain.node.serving import answer_hellos
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.node.training import train
 from p2ptrain.observe.states import FetchingSnapshot, Serving, StandingBy, State, words
@@ -59,17 +48,12 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> R
         left.append(await agree(parts, made.events))
         nursery.cancel_scope.cancel()
 
-    answer_hellos(parts, made.run)
-    answer_namesakes(parts)
     answer_introductions(parts)
     serve_bases(parts)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(agree_to_the_end)
-        for task in (speak, listen, stay_connected, bootstrap_again, find_peers):
-            nursery.start_soon(task, parts)
-        for task in (notice_lost_connections, watch_peers, notice_revocation, notice_pruned):
-            nursery.start_soon(task, parts)
-        for task in (serve_commands, notice_the_end, notice_namesake, notice_isolation):
+        be_present(nursery, parts, made.run)
+        for task in (serve_commands, notice_the_end, notice_isolation):
             nursery.start_soon(task, parts)
         nursery.start_soon(narrate, parts, say)
         await _learn_data(parts)

@@ -24,23 +24,12 @@ from p2ptrain.node import transfer
 from p2ptrain.node.agreement import agree
 from p2ptrain.node.assembly import Made
 from p2ptrain.node.audit import Account, Named, account_of, named_by
-from p2ptrain.node.connections import (
-    bootstrap_again,
-    find_peers,
-    notice_lost_connections,
-    stay_connected,
-    watch_peers,
-)
-from p2ptrain.node.gossip import listen, speak
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.learning import Say
-from p2ptrain.node.loneliness import answer_namesakes, notice_namesake
 from p2ptrain.node.main import opened
 from p2ptrain.node.parts import Parts
-from p2ptrain.node.pruning import notice_pruned
-from p2ptrain.node.revocation import notice_revocation
+from p2ptrain.node.presence import be_present
 from p2ptrain.node.scrub import after, repair
-from p2ptrain.node.serving import answer_hellos
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Serving
 
@@ -144,15 +133,9 @@ async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Res
             do="the same command again: it goes on from there",
         )
 
-    answer_hellos(parts, made.run)
-    answer_namesakes(parts)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(follow_the_ledger)
-        for task in (speak, listen, stay_connected, bootstrap_again, find_peers):
-            nursery.start_soon(task, parts)
-        for task in (notice_lost_connections, watch_peers, notice_revocation, notice_pruned):
-            nursery.start_soon(task, parts)
-        nursery.start_soon(notice_namesake, parts)
+        be_present(nursery, parts, made.run)
         done.append(await work(parts))
         nursery.cancel_scope.cancel()
     return done[0]

@@ -126,20 +126,16 @@ def status_lines(status: NodeStatus) -> list[str]:
             f"tokens    {_millions(status.tokens)} of {_millions(status.tokens_total)} accepted"
         )
         lines.append(f"ledger    height {status.ledger_height}, head {status.ledger_head[:12]}…")
-    if status.ledger_origin:
-        lines.append(f"          {status.ledger_origin}")
-    if status.branch:
-        lines.append(f"branch    {status.branch}")
-    if status.waits_for:
-        lines.append(f"next      {status.waits_for}")
-    if status.sending:
-        lines.append(f"sending   {status.sending}")
-    if status.exchanged:
-        lines.append(f"exchange  {status.exchanged}")
-    if status.averaging:
-        lines.append(f"average   {status.averaging}")
-    if status.reach:
-        lines.append(f"reach     {status.reach}")
+    told = (
+        ("", status.ledger_origin),
+        ("branch", status.branch),
+        ("next", status.waits_for),
+        ("sending", status.sending),
+        ("exchange", status.exchanged),
+        ("average", status.averaging),
+        ("reach", status.reach),
+    )
+    lines += [f"{name:<10}{words}" for name, words in told if words]
     lines += [f"warning   {warning}" for warning in status.warnings]
     lines += [_member_line(member) for member in status.members]
     lines.append(f"up        {duration(status.uptime_s)}")

@@ -1,0 +1,41 @@
+"""What every process in a run's network does, whether it takes part in the run or observes it."""
+
+from __future__ import annotations
+
+import trio
+
+from p2ptrain.node.connections import (
+    bootstrap_again,
+    find_peers,
+    notice_lost_connections,
+    stay_connected,
+    watch_peers,
+)
+from p2ptrain.node.gossip import listen, speak
+from p2ptrain.node.loneliness import answer_namesakes, notice_namesake
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.pruning import notice_pruned
+from p2ptrain.node.revocation import notice_revocation
+from p2ptrain.node.serving import answer_hellos
+from p2ptrain.run import Run
+
+_TASKS = (
+    speak,
+    listen,
+    stay_connected,
+    bootstrap_again,
+    find_peers,
+    notice_lost_connections,
+    watch_peers,
+    notice_revocation,
+    notice_pruned,
+    notice_namesake,
+)
+
+
+def be_present(nursery: trio.Nursery, parts: Parts, run: Run) -> None:
+    """Answer neighbours, and start to hear and be heard, for as long as the nursery lasts."""
+    answer_hellos(parts, run)
+    answer_namesakes(parts)
+    for task in _TASKS:
+        nursery.start_soon(task, parts)
