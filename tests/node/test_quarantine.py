@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trio
-import trio.testing
 
 from p2ptrain.errors import MachineUnfit
 from p2ptrain.ids import Digest
@@ -135,8 +134,8 @@ async def test_nothing_is_done_with_a_wrong_state_while_it_is_mended(tmp_path: P
         manifest = truth.parts.store.chunk_path(right.digest)
         away = manifest.rename(manifest.with_name("away"))
         await commit(r, truth, right)
-        await settled(lambda: bool(r.said("state-differs")))
-        await trio.testing.wait_all_tasks_blocked(0.05)
+        await settled(lambda: bool(r.said("fetch-delayed")))
+        assert [each["certified"] for each in r.said("state-differs")] == [right.digest]
         assert (r.parts.outer.step, r.parts.at_head()) == (None, False)
         assert "ARE WRONG" in r.parts.standing.warnings[WARNING]
         head = r.parts.store.head()
