@@ -113,7 +113,8 @@ class TrainerConfig:
     """All that a trainer is told at its start.
 
     `threads` is per rank and for the CPU's share; `micro_batch` is sequences per forward pass of
-    one rank, 0 for the whole batch.
+    one rank, 0 for the whole batch. A document begins at each `document_token` (None: nobody marked
+    where documents begin, and a sequence is one).
     """
 
     model: ModelSpec
@@ -124,12 +125,20 @@ class TrainerConfig:
     threads: int = 1
     micro_batch: int = 0
     seed: int = 0
+    document_token: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.device in get_args(Device), "device", self.device, "choose cpu or cuda")
         _require(self.precision in get_args(Precision), "precision", self.precision, "fp32 or bf16")
         _require(self.threads > 0, "threads", self.threads, "set threads to 1 or more")
         _require(self.micro_batch >= 0, "micro_batch", self.micro_batch, "0 is the whole batch")
+        mark = self.document_token
+        _require(
+            mark is None or (type(mark) is int and 0 <= mark < self.model.vocab),
+            "document_token",
+            mark,
+            f"name a token below vocab ({self.model.vocab}), or none",
+        )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

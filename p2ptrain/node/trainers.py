@@ -65,6 +65,7 @@ def subprocesses(parts: Parts) -> Trainers:
             inner=parts.manifest.inner,
             device=device,
             threads=config.threads,
+            document_token=parts.manifest.data.document_token,
         ),
         *parts.arena.fds,
         ranks=config.ranks,

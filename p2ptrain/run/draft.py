@@ -22,6 +22,7 @@ class Made:
     validation_blocks: int
     genesis: Digest
     layout: Digest
+    document_token: int | None = None
 
 
 def model_spec(run_file: RunFile) -> ModelSpec:
@@ -69,6 +70,7 @@ def draft_manifest(
                 made.train_blocks,
                 made.validation_blocks,
                 run_file.inner.batch_sequences * model.sequence,
+                made.document_token,
             ),
             inner=inner_spec(run_file),
             outer=OuterSpec(**run_file.outer.model_dump()),

@@ -70,17 +70,27 @@ def _require(holds: bool, name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """The data: an index of block digests, training blocks first. See `DataIndex`."""
+    """The data: an index of block digests, training blocks first. See `DataIndex`.
+
+    A document begins at each `document_token`; None for text whose documents may look at each
+    other.
+    """
 
     index: Digest
     train_blocks: int
     validation_blocks: int
     block_tokens: int
+    document_token: int | None = None
 
     def __post_init__(self) -> None:
         _require(is_digest(self.index), "data.index", self.index)
         for name in ("train_blocks", "validation_blocks", "block_tokens"):
             _require(0 < getattr(self, name) <= COUNT_MAX, f"data.{name}", getattr(self, name))
+        _require(
+            self.document_token is None or self.document_token >= 0,
+            "data.document_token",
+            self.document_token,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +215,8 @@ class RunManifest:
         )
         block_tokens = self.inner.batch_sequences * self.model.sequence
         _require(block_tokens == self.data.block_tokens, "data.block_tokens", block_tokens)
+        mark = self.data.document_token
+        _require(mark is None or mark < self.model.vocab, "data.document_token", mark)
 
     @property
     def encrypted(self) -> bool:

@@ -20,6 +20,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "bool": bool,
     "str": str,
     "float": (float, int),
+    "int | None": (int, type(None)),
 }
 """What else an annotation may say comes as a string (NewTypes, Literals) or a list (tuples)."""
 
@@ -51,7 +52,7 @@ def _settled(item: object, kind: type | tuple[type, ...]) -> object:
     if kind is list:
         assert isinstance(item, list)
         return tuple(item)
-    return float(item) if isinstance(kind, tuple) and isinstance(item, int) else item
+    return float(item) if kind == _TYPES["float"] and isinstance(item, int) else item
 
 
 def plain(value: Any) -> dict[str, object]:

@@ -11,7 +11,7 @@ from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
 
 MODEL = ModelSpec(vocab=300, layers=2, width=32, heads=4, kv_heads=2, ffn=64, sequence=16)
 INNER = InnerSpec(steps=4, batch_sequences=4, lr=1e-3, warmup_steps=2, total_steps=40)
-CONFIG = TrainerConfig(MODEL, INNER, threads=2, micro_batch=1, seed=5)
+CONFIG = TrainerConfig(MODEL, INNER, threads=2, micro_batch=1, seed=5, document_token=4)
 
 
 def test_settings_come_back_from_json_as_they_were() -> None:
@@ -37,6 +37,8 @@ def test_settings_come_back_from_json_as_they_were() -> None:
         (CONFIG, "precision", "fp8"),
         (CONFIG, "threads", 0),
         (CONFIG, "micro_batch", -1),
+        (CONFIG, "document_token", 300),
+        (CONFIG, "document_token", True),
     ],
 )
 def test_an_impossible_setting_is_refused_by_its_name(

@@ -27,7 +27,9 @@ def test_a_run_survives_the_wire_and_its_id_is_the_digest_of_the_manifest(run: R
 
 
 def test_a_manifest_keeps_every_field(manifest: RunManifest) -> None:
-    assert RunManifest.from_payload(manifest.to_payload()) == manifest
+    marked = dataclasses.replace(manifest.data, document_token=4)
+    for each in (manifest, dataclasses.replace(manifest, data=marked)):
+        assert RunManifest.from_payload(each.to_payload()) == each
 
 
 def test_equal_manifests_are_one_run_and_any_change_makes_another(
@@ -105,6 +107,10 @@ HOSTILE: list[tuple[str, Any]] = [
     ("data.train_blocks", 0),
     ("data.index", "22"),
     ("data.block_tokens", 1),
+    ("data.document_token", -1),
+    ("data.document_token", 512),
+    ("data.document_token", "4"),
+    ("data.document_token", False),
     ("outer.lr", 0),
     ("outer.momentum", 1.5),
     ("outer.steps", 0),
