@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,6 +27,7 @@ from p2ptrain.ledger.events import Event, Ready, Received, ReduceDone, UpdateHel
 from p2ptrain.ledger.messages import Message
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.values import Commit, Roster
+from p2ptrain.testing.charts import Chart, Line, page
 from p2ptrain.testing.simulation.clock import Clock
 
 DELAY_S = 0.1
@@ -230,11 +231,45 @@ def row(cost: Cost) -> str:
     return f"| {' | '.join(parts)} |"
 
 
+def picture(costs: Sequence[Cost]) -> str:
+    """Messages, bytes, CPU and time against the number of members, as SVG."""
+
+    def line(value: Callable[[Cost], float]) -> Line:
+        return [(cost.members, value(cost)) for cost in costs]
+
+    messages = {"heard": line(lambda cost: cost.busiest.received)}
+    bytes_by_way = {
+        "heard": line(lambda cost: cost.busiest.bytes_received / 1e6),
+        "sent": line(lambda cost: cost.busiest.bytes_sent / 1e6),
+        "of it passed on": line(lambda cost: cost.busiest.bytes_passed_on / 1e6),
+    }
+    cpu = {
+        "a proposer": line(lambda cost: cost.cpu_busiest_s * 1e3),
+        "a voter": line(lambda cost: cost.cpu_voter_s * 1e3),
+    }
+    delays = {
+        "to the commit": line(lambda cost: cost.commit_delays),
+        "until all have it": line(lambda cost: cost.everywhere_delays),
+    }
+    marks = [cost.members for cost in costs]
+    charts = [
+        Chart("messages at the busiest peer", "members", messages, marks=marks),
+        Chart("MB at the busiest peer", "members", bytes_by_way, marks=marks),
+        Chart("CPU in ms", "members", cpu, marks=marks),
+        Chart("one-way delays", "members", delays, scale_up="linear", marks=marks, from_zero=True),
+    ]
+    return page(charts, "One outer step without faults: real ledgers and signatures, virtual time")
+
+
 def main(arguments: list[str]) -> None:
-    """Print the page for these numbers of members."""
+    """Print the page, or with --svg the picture, for these numbers of members."""
     out = sys.stdout
+    sizes = [int(each) for each in arguments if each != "--svg"] or [10, 30, 100, 300, 1000]
+    if "--svg" in arguments:
+        out.write(picture([measure(members) for members in sizes]))
+        return
     out.write(HEAD.format(delay=DELAY_S * 1e3) + "\n")
-    for members in map(int, arguments or ["10", "100", "1000"]):
+    for members in sizes:
         out.write(row(measure(members)) + "\n")
         out.flush()
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from p2ptrain.testing.bench.plot import Axis, Point, main, picture, table
+from p2ptrain.testing.bench.plot import Point, main, picture, table
 
 POINTS = [
     *(Point("ring int8 TLS", peers, 1000, peers / 10) for peers in (2, 4, 8)),
@@ -16,11 +16,6 @@ POINTS = [
     *(Point("<gloo>", 4, elements, 0.2) for elements in (100, 1000, 10_000)),
 ]
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def test_a_factor_is_as_long_anywhere_on_an_axis() -> None:
-    axis = Axis(1, 100, 0, 50)
-    assert [axis.at(each) for each in (1, 10, 100)] == pytest.approx([0, 25, 50])
 
 
 def test_each_point_is_drawn_in_the_plot_that_it_belongs_to() -> None:
