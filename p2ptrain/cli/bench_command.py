@@ -170,12 +170,27 @@ def join(
             show_default="127.0.0.1",
         ),
     ] = "",
+    disturbance: Annotated[
+        int,
+        typer.Option(
+            "--disturbance",
+            min=0,
+            metavar="JOINS",
+            help="Instead: how much so many slow members that train; real nodes, as root.",
+        ),
+    ] = 0,
+    up: Annotated[float, typer.Option("--up-mbit", min=0.1, help="Of each, then.")] = 10.0,
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a snapshot from processes of this machine; plain HTTP does the same beside it.
 
     Every chunk is checked and on the disk when it counts.
     """
+    if disturbance:
+        from p2ptrain.config.samples import sample
+        from p2ptrain.testing.bench import disturbance as members
+
+        return _tell(list(members.measure(disturbance, up, sample("demo"))), as_json)
     from p2ptrain.testing.bench.joining import settings_of
 
     try:

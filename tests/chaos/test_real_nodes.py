@@ -9,9 +9,9 @@ import pytest
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.testing.chaos import scenarios, strike, verdict
 from p2ptrain.testing.chaos.crew import Crew, Passed, crew
-from p2ptrain.testing.chaos.place import opened
 from p2ptrain.testing.chaos.points import DEED, Point, Role, all_points
 from p2ptrain.testing.chaos.strike import Case, Fault
+from p2ptrain.testing.place import opened
 
 CALM_S = 0.5
 """An inner step: five nodes then take half a core, which leaves room on a machine with one."""

@@ -23,9 +23,9 @@ from typing import IO, Any
 
 from p2ptrain.testing.chaos import report, scenarios, strike, verdict
 from p2ptrain.testing.chaos.crew import Crew, crew
-from p2ptrain.testing.chaos.place import Place, opened
 from p2ptrain.testing.chaos.points import DEED, Role, all_points
 from p2ptrain.testing.chaos.strike import Case, Fault
+from p2ptrain.testing.place import Place, opened
 
 
 def arguments() -> argparse.Namespace:

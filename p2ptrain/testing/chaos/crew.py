@@ -25,9 +25,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.node.home import Home
 from p2ptrain.run import Run, load_allowlist, save_allowlist, save_run
 from p2ptrain.run.manifest import Policy
-from p2ptrain.testing.chaos.place import Place
 from p2ptrain.testing.chaos.points import Point, Role
 from p2ptrain.testing.demo.process import DemoNode, Event
+from p2ptrain.testing.place import Place
 from p2ptrain.testing.published import publish, share_content
 
 NAMES = ("ann", "ben", "cat", "dan", "eve")

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,15 @@ class CommandFailed(Exception):
 
 
 class DemoNode:
-    """A node process in `home`. `events` are the records of its journal read so far."""
+    """A node process in `home`. `events` are the records of its journal read so far.
+
+    `wrapped` makes of a command the one that runs it where the node lives.
+    """
 
     def __init__(self, name: str, home: Path) -> None:
         self.name = name
         self.home = home
+        self.wrapped: Callable[[list[str]], list[str]] = list
         self.events: list[Event] = []
         self.process: subprocess.Popen[bytes] | None = None
         self._read_bytes = 0
@@ -41,7 +45,7 @@ class DemoNode:
         environment = os.environ | {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
         with (self.home / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(
-                [*command("node"), "--home", str(self.home), "--yes", *arguments],
+                self.wrapped([*command("node"), "--home", str(self.home), "--yes", *arguments]),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

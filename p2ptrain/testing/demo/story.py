@@ -126,11 +126,12 @@ class Story:
         return str(status["addresses"][0])
 
     def _start(self, node: DemoNode, *arguments: str, uplink: str = "") -> None:
-        node.start(
-            *("--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0"),
-            *("--limit-up", uplink or self.uplink, "--threads", "1"),
-            *arguments,
-        )
+        limit = ("--limit-up", uplink or self.uplink)
+        node.start(*self._where(node), *limit, "--threads", "1", *arguments)
+
+    def _where(self, node: DemoNode) -> tuple[str, ...]:
+        """The options that say where `node` listens."""
+        return "--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0"
 
     def train(self, address: str) -> None:
         """Three volunteers start with nothing but an address, and the run begins."""

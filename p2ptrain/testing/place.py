@@ -31,6 +31,7 @@ class Place(Protocol):
 
     name: str
     can_cut: bool
+    can_limit: bool
 
     def address(self, number: int) -> tuple[str, int, int]:
         """Host, and the ports of control plane and data plane."""
@@ -42,12 +43,15 @@ class Place(Protocol):
 
     def heal(self, number: int) -> None: ...
 
+    def limit(self, number: int, up_mbit_per_s: float) -> None:
+        """Have the network take no more than so much from this node."""
+
 
 class Loopback:
     """Everybody at 127.0.0.1, on ports of this process's own choosing."""
 
     name = "loopback"
-    can_cut = False
+    can_cut = can_limit = False
 
     def address(self, number: int) -> tuple[str, int, int]:
         return "127.0.0.1", *ports(number)
@@ -61,13 +65,16 @@ class Loopback:
     def heal(self, number: int) -> None:
         raise LocalProtocolError("loopback has no cable to cut")
 
+    def limit(self, number: int, up_mbit_per_s: float) -> None:
+        raise LocalProtocolError("loopback has no cable to be slow")
+
 
 class Namespaces:
     """One namespace for each node, and one that holds the bridge, so that this machine's own
     network is not touched."""
 
     name = "network namespaces"
-    can_cut = True
+    can_cut = can_limit = True
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
@@ -84,6 +91,19 @@ class Namespaces:
 
     def heal(self, number: int) -> None:
         _ip("-n", self._hub, "link", "set", f"n{number}", "up")
+
+    def limit(self, number: int, up_mbit_per_s: float) -> None:
+        shape = (
+            "root",
+            "tbf",
+            "rate",
+            f"{up_mbit_per_s:g}mbit",
+            "burst",
+            "64kb",
+            "latency",
+            "50ms",
+        )
+        _ip("netns", "exec", self._of(number), "tc", "qdisc", "add", "dev", "eth0", *shape)
 
     def build(self) -> None:
         _ip("netns", "add", self._hub)
