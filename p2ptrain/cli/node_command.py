@@ -56,6 +56,18 @@ def node(
     device: Annotated[
         str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")
     ] = "auto",
+    precision: Annotated[
+        str, typer.Option("--precision", metavar="TYPE", help="auto (bf16 on GPUs), fp32 or bf16.")
+    ] = "auto",
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile the model: faster after a slow first step.")
+    ] = False,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Keep few activations: less memory, a third slower.")
+    ] = False,
+    micro_batch: Annotated[
+        int, typer.Option("--micro-batch", metavar="N", help="Sequences at once; 0: what fits.")
+    ] = 0,
     limit_up: Annotated[
         str | None,
         typer.Option(
@@ -133,6 +145,10 @@ def node(
         ranks=ranks,
         threads=threads,
         device=device,  # type: ignore[arg-type]  # NodeConfig itself checks it
+        precision=precision,  # type: ignore[arg-type]  # likewise
+        compile=compile,
+        recompute=recompute,
+        micro_batch=micro_batch,
         limit_up_bytes_per_s=None if limit_up is None else parse_rate(limit_up),
         keep_snapshots=parse_snapshots(keep_snapshots),
         data_cache_bytes=parse_size(data_cache),

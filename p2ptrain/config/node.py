@@ -15,6 +15,7 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.ids import RunId, is_digest
 
 Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "fp32", "bf16"]
 
 LISTEN = "/ip4/0.0.0.0/tcp/0"
 DATA_LISTEN = "0.0.0.0:0"
@@ -45,6 +46,13 @@ class NodeConfig:
     ranks: int = 1
     threads: int = 1
     device: Device = "auto"
+    precision: Precision = "auto"
+    """In which the trainer computes: bf16 on GPUs unless told otherwise. Its weights stay fp32."""
+    compile: bool = False
+    recompute: bool = False
+    """Of activations, so that they need not be kept: a third more arithmetic for less memory."""
+    micro_batch: int = 0
+    """Sequences per forward pass of a rank; 0 for as many as fit."""
     limit_up_bytes_per_s: int | None = None
     keep_snapshots: int | None = 2
     """How many certified snapshots, with the updates since; None keeps all that ever was."""
@@ -69,6 +77,13 @@ class NodeConfig:
         _require(
             self.device in get_args(Device), "--device", self.device, "choose auto, cpu or cuda"
         )
+        _require(
+            self.precision in get_args(Precision),
+            "--precision",
+            self.precision,
+            "choose auto, fp32 or bf16",
+        )
+        _require(self.micro_batch >= 0, "--micro-batch", self.micro_batch, "0 is as many as fit")
         _require(
             0 <= self.data_port < 65536, "--data-listen", self.data_port, "a port is 0 to 65535"
         )

@@ -47,6 +47,7 @@ class ModelSection(Section):
     sequence: Size
     rope_base: Annotated[float, Field(gt=1, lt=1e12)] = 10_000.0
     tied: bool = True
+    qk_norm: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
 
     @model_validator(mode="after")

@@ -26,7 +26,11 @@ def _require(holds: bool, name: str, value: object, fix: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The sizes of a Llama-style model.  `width` is that of all heads; `ffn` is SwiGLU's inside."""
+    """The sizes of a Llama-style model.  `width` is that of all heads; `ffn` is SwiGLU's inside.
+
+    `qk_norm`: queries and keys are normalised head by head before they are turned (Qwen3's way), so
+    that no attention logit can grow without bound.
+    """
 
     vocab: int
     layers: int
@@ -37,6 +41,7 @@ class ModelSpec:
     sequence: int
     rope_base: float = 10_000.0
     tied: bool = True
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
         for name in ("vocab", "layers", "width", "heads", "kv_heads", "ffn", "sequence"):
@@ -113,7 +118,8 @@ class TrainerConfig:
     """All that a trainer is told at its start.
 
     `threads` is per rank and for the CPU's share; `micro_batch` is sequences per forward pass of
-    one rank, 0 for the whole batch. A document begins at each `document_token` (None: nobody marked
+    one rank, 0 for the whole batch. With `recompute` the backward pass makes activations again
+    that would be kept otherwise. A document begins at each `document_token` (None: nobody marked
     where documents begin, and a sequence is one).
     """
 
@@ -122,6 +128,7 @@ class TrainerConfig:
     device: Device = "cpu"
     precision: Precision = "fp32"
     compile: bool = False
+    recompute: bool = False
     threads: int = 1
     micro_batch: int = 0
     seed: int = 0

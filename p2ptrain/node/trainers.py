@@ -58,13 +58,20 @@ def subprocesses(parts: Parts) -> Trainers:
     device = config.device
     if device == "auto":
         device = "cuda" if NVIDIA_DEVICE.exists() else "cpu"
-    parts.journal.write("trainer-config", device=device, ranks=config.ranks)
+    precision = config.precision
+    if precision == "auto":
+        precision = "bf16" if device == "cuda" else "fp32"
+    parts.journal.write("trainer-config", device=device, precision=precision, ranks=config.ranks)
     return Supervisor(
         TrainerConfig(
             model=parts.manifest.model,
             inner=parts.manifest.inner,
             device=device,
+            precision=precision,
+            compile=config.compile,
+            recompute=config.recompute,
             threads=config.threads,
+            micro_batch=config.micro_batch,
             document_token=parts.manifest.data.document_token,
         ),
         *parts.arena.fds,

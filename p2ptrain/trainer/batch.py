@@ -52,6 +52,18 @@ def train_on(
     Raises:
         TrainerDiverged: loss or gradient is not finite.  Weights and optimizer are as they were.
     """
+    mean = accumulate(rows, model, ranks, config)
+    norm = clip_gradients(model.parameters(), config.inner.clip)
+    if not math.isfinite(mean) or not math.isfinite(norm):
+        optimizer.zero_grad()
+        raise TrainerDiverged(f"the loss is {mean} and the gradient's norm {norm}")
+    optimizer.step()
+    optimizer.zero_grad()
+    return mean
+
+
+def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) -> float:
+    """Add the gradient of the block's mean objective.  Returns its mean cross-entropy in nats."""
     tokens = predicted_tokens(rows)
     loss_sum = torch.zeros((), device=ranks.device)
     pieces = own_pieces(rows, ranks, config.micro_batch)
@@ -61,14 +73,7 @@ def train_on(
         # FSDP averages gradients over the ranks: undo that, and divide by the tokens of all.
         (objective * (ranks.count / tokens)).backward()
         loss_sum += loss.detach()
-    mean = float(ranks.sum(loss_sum)) / tokens
-    norm = clip_gradients(model.parameters(), config.inner.clip)
-    if not math.isfinite(mean) or not math.isfinite(norm):
-        optimizer.zero_grad()
-        raise TrainerDiverged(f"the loss is {mean} and the gradient's norm {norm}")
-    optimizer.step()
-    optimizer.zero_grad()
-    return mean
+    return float(ranks.sum(loss_sum)) / tokens
 
 
 @torch.no_grad()

@@ -5,6 +5,10 @@ no biases, head tied to the embedding or not.  Sizes come as data (`ModelSpec`).
 `shapes.parameters` lists the same parameters without torch and says how they start; this module
 leaves them unset, because a trainer always loads θ before it trains.
 
+Packed sequences hold several documents. Where the run marks their beginnings, no position sees
+another document's. Positions go on counting across the marks: rotary attention sees distances only,
+so a document's logits are the same wherever in the sequence it stands.
+
 Shapes in comments: B sequences, T positions, W width, H heads, K key-value heads, D head width.
 """
 
@@ -55,12 +59,16 @@ class Attention(nn.Module):
         self.key = nn.Linear(spec.width, key_width, bias=False)
         self.value = nn.Linear(spec.width, key_width, bias=False)
         self.output = nn.Linear(spec.width, spec.width, bias=False)
+        self.query_norm = RMSNorm(spec.head_width) if spec.qk_norm else nn.Identity()
+        self.key_norm = RMSNorm(spec.head_width) if spec.qk_norm else nn.Identity()
 
-    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
-        q = rotate(self._heads(self.query(x)), rotary)  # [B, H, T, D]
-        k = rotate(self._heads(self.key(x)), rotary)  # [B, K, T, D]
+    def forward(self, x: Tensor, rotary: Tensor, visible: Tensor | None) -> Tensor:
+        q = rotate(self.query_norm(self._heads(self.query(x))), rotary)  # [B, H, T, D]
+        k = rotate(self.key_norm(self._heads(self.key(x))), rotary)  # [B, K, T, D]
         v = self._heads(self.value(x))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.grouped)
+        y = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible, is_causal=visible is None, enable_gqa=self.grouped
+        )
         return self.output(y.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -86,17 +94,18 @@ class Block(nn.Module):
         self.feed_forward_norm = RMSNorm(spec.width)
         self.feed_forward = FeedForward(spec)
 
-    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotary)
+    def forward(self, x: Tensor, rotary: Tensor, visible: Tensor | None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotary, visible)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
 class Llama(nn.Module):
-    """Tokens [B, T] in, logits [B, T, vocab] out."""
+    """Tokens [B, T] in, logits [B, T, vocab] out.  A document begins at each `document_token`."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, document_token: int | None = None) -> None:
         super().__init__()
         self.spec = spec
+        self.document_token = document_token
         self.embedding = nn.Embedding(spec.vocab, spec.width)
         self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.layers))
         self.norm = RMSNorm(spec.width)
@@ -108,8 +117,10 @@ class Llama(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)  # [B, T, W]
         rotary = self._rotary_on(tokens.device)[:, : tokens.shape[1]]
+        mark = self.document_token
+        visible = None if mark is None else within_documents(tokens, mark)
         for block in self.blocks:
-            x = block(x, rotary)
+            x = block(x, rotary, visible)
         return self.head(self.norm(x))
 
     def _rotary_on(self, device: torch.device) -> Tensor:
@@ -120,13 +131,25 @@ class Llama(nn.Module):
         return self._rotary
 
 
+def within_documents(tokens: Tensor, document_token: int) -> Tensor:
+    """Which positions see which [B, 1, T, T]: earlier ones of the same document, and themselves.
+
+    What stands before a sequence's first mark is the end of a document that began elsewhere.  The
+    mask takes B · T² bytes and keeps SDPA from its fastest kernel: right for sequences of some
+    thousand tokens, and the reason why runs without documents have none.
+    """
+    document = (tokens == document_token).cumsum(-1)
+    same = document[:, :, None] == document[:, None, :]
+    return same.tril()[:, None]
+
+
 def token_losses(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
     """Summed cross-entropy in nats, and the sum to train on: cross-entropy + z_loss · log²Z.
 
     Both are sums over tokens, so that the caller divides once, by all tokens of the batch on all
     ranks, and the z-loss is normalised exactly as the cross-entropy is.
     """
-    flat = logits.float().flatten(0, 1)
+    flat = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
     cross_entropy = F.cross_entropy(flat, targets.flatten(), reduction="sum")
     if z_loss == 0:
         return cross_entropy, cross_entropy

@@ -47,7 +47,7 @@ def parameters(spec: ModelSpec) -> tuple[Parameter, ...]:
 def _block(spec: ModelSpec, prefix: str) -> list[Parameter]:
     width, key_width = spec.width, spec.kv_heads * spec.head_width
     inward = 1 / math.sqrt(width)
-    return [
+    table = [
         Parameter(prefix + "attention_norm.weight", (width,), None),
         Parameter(prefix + "attention.query.weight", (width, width), inward),
         Parameter(prefix + "attention.key.weight", (key_width, width), inward),
@@ -58,6 +58,10 @@ def _block(spec: ModelSpec, prefix: str) -> list[Parameter]:
         Parameter(prefix + "feed_forward.up.weight", (spec.ffn, width), inward),
         Parameter(prefix + "feed_forward.down.weight", (width, spec.ffn), 0.0),
     ]
+    if spec.qk_norm:
+        for name in ("query_norm", "key_norm"):
+            table.append(Parameter(f"{prefix}attention.{name}.weight", (spec.head_width,), None))
+    return table
 
 
 def layout_of(spec: ModelSpec) -> Layout:

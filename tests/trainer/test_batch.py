@@ -19,7 +19,8 @@ from p2ptrain.errors import ConfigError, TrainerDiverged
 from p2ptrain.ipc.frames import FragmentReady, Load, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.arena import map_vector
-from p2ptrain.trainer.batch import own_pieces, train_on
+from p2ptrain.trainer.batch import accumulate, own_pieces, train_on
+from p2ptrain.trainer.model import token_losses
 from p2ptrain.trainer.optimizer import clip_gradients
 from p2ptrain.trainer.ranks import Ranks
 
@@ -58,6 +59,32 @@ def test_gradients_are_clipped_together_to_the_norm(desk: Desk) -> None:
     elements = sum(parameter.numel() for parameter in desk.model.parameters())
     assert clip_gradients(desk.model.parameters(), 0.5) == pytest.approx(math.sqrt(elements))
     assert clip_gradients(desk.model.parameters(), 0.0) == pytest.approx(0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"micro_batch": 2}, {"recompute": True}, {"document_token": 9}], ids=str
+)
+def test_the_gradient_is_that_of_the_mean_objective_over_all_tokens(
+    options: dict[str, object],
+    make_desk: MakeDesk,
+    ranks: Ranks,
+    config: TrainerConfig,
+    rows: np.ndarray,
+) -> None:
+    config = replace(config, inner=replace(config.inner, z_loss=0.3), **options)
+    desk = make_desk(config)
+    desk.arena.load()
+    mean = accumulate(rows, desk.model, ranks, config)
+    made = [parameter.grad.full_tensor().clone() for parameter in desk.model.parameters()]
+    desk.optimizer.zero_grad()
+
+    tokens = torch.from_numpy(rows)
+    logits, targets = desk.model(tokens[:, :-1]), tokens[:, 1:]
+    loss, objective = token_losses(logits.double(), targets, z_loss=0.3)
+    objective.div(targets.numel()).backward()
+    assert mean == pytest.approx(loss.item() / targets.numel(), rel=1e-6)
+    for parameter, gradient in zip(desk.model.parameters(), made, strict=True):
+        torch.testing.assert_close(gradient, parameter.grad.full_tensor(), atol=1e-6, rtol=1e-4)
 
 
 def test_gains_do_not_decay_and_matrices_do(desk: Desk) -> None:

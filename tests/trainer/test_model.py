@@ -16,9 +16,9 @@ from p2ptrain.trainer.shapes import layout_of
 SPEC = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
 
 
-def started(spec: ModelSpec, noise: float = 0.3) -> Llama:
+def started(spec: ModelSpec, noise: float = 0.3, document_token: int | None = None) -> Llama:
     """The model at genesis, with noise so that the zero-started matrices take part."""
-    model, theta = Llama(spec), torch.from_numpy(genesis(spec, seed=1))
+    model, theta = Llama(spec, document_token), torch.from_numpy(genesis(spec, seed=1))
     named = dict(model.named_parameters())
     torch.manual_seed(0)
     with torch.no_grad():
@@ -84,11 +84,45 @@ def test_rms_norm_follows_its_formula() -> None:
     torch.testing.assert_close(norm(x), expected)
 
 
-def test_z_loss_follows_its_formula_and_its_token_count() -> None:
-    logits = torch.randn(2, 5, 11, generator=torch.manual_seed(5))
+def test_the_objective_and_its_gradient_follow_their_formula() -> None:
+    """(1/N) Σ (log Z − logit of the target + z · log² Z), and what differentiating it gives."""
+    logits = torch.randn(2, 5, 11, generator=torch.manual_seed(5), dtype=torch.float64)
     targets = torch.randint(0, 11, (2, 5), generator=torch.manual_seed(6))
+    logits.requires_grad_()
     loss, objective = token_losses(logits, targets, z_loss=0.1)
-    log_z = logits.exp().sum(-1).log()
-    expected = (log_z - logits.gather(-1, targets[..., None])[..., 0]).sum()
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(objective - loss, 0.1 * log_z.square().sum())
+    objective.backward()
+    with torch.no_grad():
+        log_z = logits.exp().sum(-1).log()
+        cross_entropy = (log_z - logits.gather(-1, targets[..., None])[..., 0]).sum()
+        hit = torch.zeros_like(logits).scatter(-1, targets[..., None], 1.0)
+        gradient = logits.softmax(-1) * (1 + 0.2 * log_z[..., None]) - hit
+    assert loss.dtype == torch.float64
+    torch.testing.assert_close(loss, cross_entropy)
+    torch.testing.assert_close(objective, cross_entropy + 0.1 * log_z.square().sum())
+    torch.testing.assert_close(logits.grad, gradient)
+
+
+@torch.no_grad()
+def test_normalised_queries_and_keys_forget_how_large_they_were(tokens: torch.Tensor) -> None:
+    """Only the first block's: what comes after it sees larger values."""
+    model = started(replace(SPEC, layers=1, qk_norm=True))
+    before = model(tokens)
+    attention = model.blocks[0].attention
+    for layer in (attention.query, attention.key):
+        layer.weight.mul_(50.0)
+    torch.testing.assert_close(model(tokens), before, atol=1e-3, rtol=1e-3)
+    attention.query_norm.weight.mul_(2.0)
+    assert not torch.allclose(model(tokens), before, atol=1e-3)
+
+
+@torch.no_grad()
+def test_a_packed_document_has_the_logits_that_it_has_alone(tokens: torch.Tensor) -> None:
+    model = started(SPEC, document_token=7)
+    packed = tokens[:1].clone()
+    packed[packed == 7] = 8
+    packed[0, 5] = packed[0, 11] = 7
+    together = model(packed)
+    for start, end in ((0, 5), (5, 11), (11, 16)):
+        alone = model(packed[:, start:end])
+        torch.testing.assert_close(together[:, start:end], alone, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(started(SPEC)(packed)[:, 5:], together[:, 5:], atol=1e-3)

@@ -24,7 +24,12 @@ SPEC = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, seq
 
 @pytest.mark.parametrize(
     "spec",
-    [SPEC, replace(SPEC, tied=False), replace(SPEC, kv_heads=6), replace(SPEC, layers=11, ffn=8)],
+    [
+        SPEC,
+        replace(SPEC, tied=False, qk_norm=True),
+        replace(SPEC, kv_heads=6),
+        replace(SPEC, layers=11, ffn=8),
+    ],
 )
 def test_the_table_is_the_models_own(spec: ModelSpec) -> None:
     with torch.device("meta"):
