@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +12,8 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result, result_j
 from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from p2ptrain.testing.bench.allreduce import AllreduceReport, Line
     from p2ptrain.testing.bench.kernels import CodecReport, KernelReport
+    from p2ptrain.testing.bench.lines import Line
     from p2ptrain.testing.bench.processes import Host
 
 app = typer.Typer(
@@ -44,7 +43,7 @@ def kernels(
 
     report = measure(elements, rounds, variant, block)
     if as_json:
-        result_json(asdict(report))
+        _tell(report.lines(), as_json)
     else:
         for line in lines_of(report):
             result(line)
@@ -117,7 +116,7 @@ def allreduce(
     try:
         if bad_link is not None:
             found = orders.measure(int(peers), int(elements), bad_link * 1e6 / 8, rounds)
-            return _show(found, as_json)
+            return _tell(found.lines, as_json)
         settings = settings_of(
             [int(count) for count in peers.split(",")],
             [int(size) for size in elements.split(",")],
@@ -134,16 +133,7 @@ def allreduce(
         raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
     for name, why in report.missing.items():
         progress(f"{name} was not measured: {why}")
-    _show(report, as_json)
-
-
-def _show(report: AllreduceReport, as_json: bool) -> None:
-    if as_json:
-        result_json(asdict(report))
-        return
-    for line in report.lines:
-        result(f"{line.measure}: {line.value:.4g} {line.unit} {line.against}".rstrip())
-    result(f"{report.cores} cores, load {report.load[0]:.1f} before and {report.load[1]:.1f} after")
+    _tell(report.lines, as_json)
 
 
 @app.command(
@@ -190,7 +180,7 @@ def join(
         from p2ptrain.config.samples import sample
         from p2ptrain.testing.bench import disturbance as members
 
-        return _tell(list(members.measure(disturbance, up, sample("demo"))), as_json)
+        return _tell(members.measure(disturbance, up, sample("demo")), as_json)
     from p2ptrain.testing.bench.joining import settings_of
 
     try:
@@ -202,7 +192,7 @@ def join(
     from p2ptrain.testing.bench.join import measure
 
     lines = [measure(each, rounds, hosts, http_too=http) for each in settings]
-    _tell([line for each in lines for line in each], as_json)
+    _tell((line for each in lines for line in each), as_json)
 
 
 def _hosts(addresses: str, count: int) -> list[Host]:
@@ -230,7 +220,7 @@ def snapshot(
     """Write snapshots of θ and m, and hold that against dd; and apply updates meanwhile."""
     from p2ptrain.testing.bench.snapshot import measure
 
-    _tell(list(measure(megabytes * 10**6 // 8, rounds, folder)), as_json)
+    _tell(measure(megabytes * 10**6 // 8, rounds, folder), as_json)
 
 
 @app.command(epilog=examples("p2ptrain bench replay", "p2ptrain bench replay --codec int4 --json"))
@@ -252,15 +242,16 @@ def replay(
         chosen = kernels.codec(codec, 256)  # type: ignore[arg-type]  # checked there
     except ValueError as exc:
         raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
-    _tell(list(measure(elements, threads, rounds, chosen)), as_json)
+    _tell(measure(elements, threads, rounds, chosen), as_json)
 
 
-def _tell(lines: list[Line], as_json: bool) -> None:
-    if as_json:
-        result_json({"lines": [asdict(line) for line in lines]})
-        return
+def _tell(lines: Iterable[Line], as_json: bool) -> None:
+    """One line each, as soon as it is known."""
     for line in lines:
-        result(f"{line.measure}: {line.value:.4g} {line.unit} {line.against}".rstrip())
+        if as_json:
+            result_json(line.told())
+        else:
+            result(str(line))
 
 
 def lines_of(report: KernelReport) -> Iterator[str]:

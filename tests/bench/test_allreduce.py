@@ -11,13 +11,26 @@ import pytest
 
 from p2ptrain.cli.main import main
 from p2ptrain.testing.bench import allreduce, beside, throwaway
-from p2ptrain.testing.bench.allreduce import Outcome, Point, measure, settings_of, together_of
+from p2ptrain.testing.bench.allreduce import (
+    AllreduceReport,
+    Outcome,
+    measure,
+    settings_of,
+    together_of,
+)
 from p2ptrain.testing.bench.averaging import Measured, Setting
+from p2ptrain.testing.bench.lines import CORES, LOAD
 from p2ptrain.testing.bench.processes import Failed, Host, together
 
 
 def measured(seconds: tuple[float, ...], digest: str = "a", sent_bytes: int = 100) -> Measured:
     return Measured(seconds, seconds, sent_bytes, {}, digest)
+
+
+def drawn(report: AllreduceReport) -> list[tuple[object, ...]]:
+    """What a plot makes points of."""
+    names = ("what", "peers", "elements")
+    return [tuple(line.details[name] for name in names) for line in report.lines if line.details]
 
 
 def test_the_command_reports_times_bytes_and_how_it_compares(
@@ -26,22 +39,26 @@ def test_the_command_reports_times_bytes_and_how_it_compares(
     words = ["--peers", "2", "--elements", "20000", "--schedules", "direct", "--encryption", "none"]
     once = ["--repeats", "1", "--rounds", "1", "--against", "none", "--json"]
     assert main(["bench", "allreduce", *words, *once]) == 0
-    report = json.loads(capsys.readouterr().out)
-    (point,) = report["points"]
-    assert (point["what"], point["peers"], point["elements"]) == (
+    said = capsys.readouterr()
+    assert said.err == ""
+    lines = [json.loads(line) for line in said.out.splitlines()]
+    (point,) = [line for line in lines if "what" in line]
+    assert (point["what"], point["peers"], point["elements"], point["rounds_s"]) == (
         "direct int8 plaintext",
         2,
         20_000,
+        [point["value"]],
     )
-    assert (report["missing"], len(report["load"])) == ({}, 2)
-    lines = report["lines"]
     name = "direct, int8, plaintext, 2 peers, 20,000 elements, 1 streams"
     assert [(line["measure"], line["unit"]) for line in lines] == [
         (name, "s"),
         (name, "CPU s"),
         (name, "×"),
+        (CORES, "cores"),
+        (f"{LOAD}, before", "processes"),
+        (f"{LOAD}, after", "processes"),
     ]
-    assert all(line["value"] > 0 for line in lines)
+    assert all(line["value"] > 0 for line in lines[:4])
     assert lines[2]["value"] == pytest.approx(1 + 4 / 256, rel=0.02)
 
 
@@ -79,8 +96,7 @@ def test_what_cannot_be_measured_is_told(
 def test_every_combination_is_a_setting() -> None:
     made = settings_of([2, 4], [10, 20], ["ring", "grid"], ["int8"], ["none", "tls"], [1], 1)
     assert len(set(made)) == len(made) == 16
-    nothing = measure([], 1)
-    assert (nothing.lines, nothing.points) == ((), ())
+    assert [line.unit for line in measure([], 1).lines] == ["cores", "processes", "processes"]
 
 
 def test_a_peer_may_run_in_a_namespace() -> None:
@@ -92,7 +108,7 @@ def test_a_peer_may_run_in_a_namespace() -> None:
 def test_each_peer_runs_at_its_address() -> None:
     setting = Setting(peers=2, elements=5000, encrypted=False, repeats=1)
     report = measure([setting], 1, against=(), hosts=[Host("127.0.0.2"), Host("127.0.0.3")])
-    assert [point.what for point in report.points] == ["ring int8 plaintext"]
+    assert drawn(report) == [("ring int8 plaintext", 2, 5000)]
 
 
 def test_others_are_measured_once_a_turn_and_compared_with_all_of_ours_of_their_size(
@@ -114,7 +130,8 @@ def test_others_are_measured_once_a_turn_and_compared_with_all_of_ours_of_their_
         (line.measure[:6], line.value) for line in report.lines if line.against == "gloo fp32"
     ]
     assert ratios == [("ring, ", 3.0), ("direct", 3.0)]
-    assert report.points[-1] == Point("gloo fp32", 2, 10, 6.0, (4.0, 8.0, 6.0))
+    (gloo,) = [line for line in report.lines if line.details.get("what") == "gloo fp32"]
+    assert (gloo.value, gloo.details["rounds_s"]) == (6.0, [4.0, 8.0, 6.0])
 
 
 def test_who_cannot_be_measured_is_told_with_the_reason_and_not_asked_again(
@@ -138,7 +155,7 @@ def test_who_cannot_be_measured_is_told_with_the_reason_and_not_asked_again(
         "gloo fp32": "its daemon does not start",
         "hivemind": "it cannot be installed: pip: no internet",
     }
-    assert [point.what for point in report.points] == ["ring int8 TLS"]
+    assert drawn(report) == [("ring int8 TLS", 2, 10)]
 
 
 def test_a_process_that_fails_is_told_by_its_last_words() -> None:
@@ -153,7 +170,7 @@ def test_bare_sockets_and_one_stream_are_measured_beside_many(
     words = ["--peers", "2", "--elements", "20000", "--encryption", "none", "--streams", "1,3"]
     once = ["--repeats", "2", "--rounds", "1", "--against", "sockets", "--json"]
     assert main(["bench", "allreduce", *words, *once]) == 0
-    lines = json.loads(capsys.readouterr().out)["lines"]
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["against"] for line in lines if line["unit"] == "× as fast as"] == [
         "bare sockets",
         "bare sockets",

@@ -15,9 +15,9 @@ from p2ptrain.testing.bench.joining import Setting, _Chunks, join, make_blob, se
 
 def measures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, float]:
     assert main(["bench", *words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == 1
-    return {f"{each['measure']} {each['unit']}": each["value"] for each in told["lines"]}
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {each["schema"] for each in told} == {1}
+    return {f"{each['measure']} {each['unit']}": each["value"] for each in told}
 
 
 @pytest.mark.parametrize("encrypted", [True, False])

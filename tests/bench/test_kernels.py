@@ -12,7 +12,7 @@ from p2ptrain.cli.main import main
 from p2ptrain.errors import MachineUnfit
 from p2ptrain.testing.bench import peers
 from p2ptrain.testing.bench.accuracy import relative_errors
-from p2ptrain.testing.bench.kernels import measure, moved_bytes
+from p2ptrain.testing.bench.kernels import BLOCKS, measure, moved_bytes
 from p2ptrain.testing.bench.timing import best_times
 
 KERNELS = {
@@ -25,14 +25,17 @@ def test_the_command_reports_every_kernel_of_every_codec(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["bench", "kernels", "--elements", "100000", "--rounds", "1", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["variant"] == kernels.VARIANTS[0]
-    assert set(report["codecs"]) == set(kernels.CODECS)
-    for codec in report["codecs"].values():
-        assert set(codec["figures"]) == KERNELS
-        assert all(figure["ratio"] > 0 for figure in codec["figures"].values())
-    assert report["codecs"]["int8"]["bytes_per_element"] == pytest.approx(1 + 4 / 256, rel=1e-3)
-    assert set(report["peers"]) == {"pypiquant", "torch"}
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(line["value"] > 0 for line in lines if line["against"])
+    best = kernels.VARIANTS[0]
+    beside_memcpy = [line["measure"] for line in lines if line["unit"] == "× in elements"]
+    codecs = {f"{name}, blocks of {BLOCKS[name]}, {best}" for name in kernels.CODECS}
+    assert sorted(beside_memcpy) == sorted(f"{name}: {each}" for name in codecs for each in KERNELS)
+    sizes = {line["measure"]: line["value"] for line in lines if "bytes an" in line["unit"]}
+    int8 = f"int8, blocks of 256, {best}: encoded"
+    assert sizes[int8] == pytest.approx(1 + 4 / 256, rel=1e-3)
+    others = {line["against"] for line in lines if line["unit"] == "× as fast as"}
+    assert {"torch"} <= others <= {"pypiquant", "torch"}
 
 
 def test_it_is_told_in_words_too(

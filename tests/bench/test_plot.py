@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from p2ptrain.testing.bench.lines import CORES, LOAD, Line
 from p2ptrain.testing.bench.plot import Point, main, picture, table
 
 POINTS = [
@@ -53,9 +54,15 @@ def test_reports_of_several_runs_become_one_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number, peers in enumerate((2, 4)):
-        point = {"what": "ring", "peers": peers, "elements": 10, "seconds": 1.5}
-        report = {"points": [point], "cores": 2, "load": [0.5 + number, 3.0]}
-        (tmp_path / f"{number}.json").write_text(json.dumps(report))
+        point = {"what": "ring", "peers": peers, "elements": 10, "rounds_s": [1.5]}
+        lines = [
+            Line("ring, 10 elements", 1.5, "s", details=point),
+            Line("ring, 10 elements", 1.0, "×", "bytes"),
+            Line(CORES, 2, "cores"),
+            *(Line(LOAD, load, "processes") for load in (0.5 + number, 3.0)),
+        ]
+        text = "".join(json.dumps(line.told()) + "\n" for line in lines)
+        (tmp_path / f"{number}.json").write_text(text)
     files = [str(each) for each in sorted(tmp_path.iterdir())]
     main(*files)
     assert "2 cores, load 0.5 to 3.0" in capsys.readouterr().out

@@ -20,17 +20,8 @@ from p2ptrain.ring import SCHEDULES
 from p2ptrain.ring.plan import STREAMS_MAX
 from p2ptrain.testing.bench.averaging import Measured, Setting
 from p2ptrain.testing.bench.beside import Beside
+from p2ptrain.testing.bench.lines import Line, machine
 from p2ptrain.testing.bench.processes import Host, together
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One figure: in its unit, or as a ratio against something measured in the same run."""
-
-    measure: str
-    value: float
-    unit: str
-    against: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +35,11 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """How long one way to average takes for one vector: for plots."""
-
-    what: str
-    """A schedule of ours with its codec and encryption, or another library with its codec."""
-    peers: int
-    elements: int
-    seconds: float
-    all_seconds: tuple[float, ...]
-    """Of each round."""
-
-
-@dataclass(frozen=True, slots=True)
 class AllreduceReport:
-    """`missing`: what was asked for and could not be measured, and why. `load`: how many processes
-    wanted a core, the average of a minute, before and after."""
+    """`missing`: what was asked for and could not be measured, and why."""
 
     lines: tuple[Line, ...] = ()
-    points: tuple[Point, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
-    cores: int = 0
-    load: tuple[float, float] = (0.0, 0.0)
 
 
 def measure(
@@ -98,13 +72,7 @@ def measure(
                     at = places[: setting.peers]
                     seconds = beside.seconds(name, at, setting.elements, setting.repeats)
                     times += [] if seconds is None else [seconds]
-    return AllreduceReport(
-        tuple(_lines(ours, theirs)),
-        tuple(_points(ours, theirs)),
-        beside.missing,
-        os.cpu_count() or 0,
-        (before, os.getloadavg()[0]),
-    )
+    return AllreduceReport((*_lines(ours, theirs), *machine(before)), beside.missing)
 
 
 def run_here(setting: Setting) -> Outcome:
@@ -155,11 +123,16 @@ Theirs = Mapping[tuple[str, int, int], Sequence[float]]
 def _lines(ours: Mapping[Setting, Sequence[Outcome]], theirs: Theirs) -> Iterator[Line]:
     beside = {key: statistics.median(seconds) for key, seconds in theirs.items() if seconds}
     for (name, peers, elements), seconds in beside.items():
-        yield Line(f"{name}, {peers} peers, {elements:,} elements", seconds, "s")
+        every = theirs[name, peers, elements]
+        what = f"{name}, {peers} peers, {elements:,} elements"
+        yield Line(what, seconds, "s", details=point(name, peers, elements, every))
     for setting, outcomes in ours.items():
         name = name_of(setting)
-        seconds = statistics.median(each.seconds for each in outcomes)
-        yield Line(name, seconds, "s")
+        times = [each.seconds for each in outcomes]
+        seconds = statistics.median(times)
+        what = f"{setting.schedule} {setting.codec} {_secrecy(setting)}"
+        details = point(what, setting.peers, setting.elements, times)
+        yield Line(name, seconds, "s", details=details)
         yield Line(name, statistics.median(each.cpu_s for each in outcomes), "CPU s")
         yield Line(name, outcomes[0].wire_ratio, "×", "bytes of an ideal 8-bit all-reduce")
         for (other, peers, elements), theirs_s in beside.items():
@@ -171,14 +144,11 @@ def _lines(ours: Mapping[Setting, Sequence[Outcome]], theirs: Theirs) -> Iterato
             yield Line(name, alone_s / seconds, "× as fast as", "over one stream")
 
 
-def _points(ours: Mapping[Setting, Sequence[Outcome]], theirs: Theirs) -> Iterator[Point]:
-    for setting, outcomes in ours.items():
-        times = tuple(each.seconds for each in outcomes)
-        what = f"{setting.schedule} {setting.codec} {_secrecy(setting)}"
-        yield Point(what, setting.peers, setting.elements, statistics.median(times), times)
-    for (name, peers, elements), seconds in theirs.items():
-        if seconds:
-            yield Point(name, peers, elements, statistics.median(seconds), tuple(seconds))
+def point(what: str, peers: int, elements: int, times: Sequence[float]) -> dict[str, object]:
+    """A time, for plots. `what`: a schedule of ours with its codec and encryption, or another
+    library with its codec. `times`: of each round, in seconds.
+    """
+    return {"what": what, "peers": peers, "elements": elements, "rounds_s": list(times)}
 
 
 def _secrecy(setting: Setting) -> str:

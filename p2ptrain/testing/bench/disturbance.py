@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from p2ptrain.errors import MachineUnfit
-from p2ptrain.testing.bench.allreduce import Line
+from p2ptrain.testing.bench.lines import Line
 from p2ptrain.testing.demo.process import DemoNode
 from p2ptrain.testing.demo.show import Show
 from p2ptrain.testing.demo.story import Story

@@ -21,8 +21,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from p2ptrain.ids import Digest
-from p2ptrain.testing.bench.allreduce import Line
 from p2ptrain.testing.bench.joining import JOINER, Measured, Setting, make_blob, parts_of
+from p2ptrain.testing.bench.lines import Line
 from p2ptrain.testing.bench.processes import Failed, Host
 
 PIECE_BYTES = 1 << 20

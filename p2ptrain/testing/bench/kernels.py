@@ -7,7 +7,7 @@ moves differs, so a second figure compares bytes, read and written, with memcpy'
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from p2ptrain import kernels
 from p2ptrain.kernels import Codec, CodecName
 from p2ptrain.testing.bench.accuracy import relative_errors
+from p2ptrain.testing.bench.lines import Line
 from p2ptrain.testing.bench.peers import PEERS
 from p2ptrain.testing.bench.timing import best_times
 
@@ -53,6 +54,22 @@ class KernelReport:
     memcpy_gb_per_s: float
     codecs: dict[str, CodecReport]
     peers: dict[str, float | None]
+
+    def lines(self) -> Iterator[Line]:
+        """All figures."""
+        yield Line(f"memcpy of {self.elements} fp32", self.memcpy_gb_per_s, "GB/s")
+        for name, codec in self.codecs.items():
+            called = f"{name}, blocks of {codec.block}, {self.variant}"
+            yield Line(f"{called}: encoded", codec.bytes_per_element, "bytes an element")
+            for data, error in codec.errors.items():
+                yield Line(f"{called}: error of a mean of four, {data}", error, "relative")
+            for kernel, figure in codec.figures.items():
+                yield Line(f"{called}: {kernel}", figure.gb_per_s, "GB/s of fp32")
+                yield Line(f"{called}: {kernel}", figure.ratio, "× in elements", MEMCPY)
+                yield Line(f"{called}: {kernel}", figure.bytes_ratio, "× in bytes moved", MEMCPY)
+        for name, ratio in self.peers.items():
+            if ratio is not None:
+                yield Line("int8 quantise", ratio, "× as fast as", name)
 
 
 class Bench:

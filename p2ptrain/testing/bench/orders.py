@@ -15,8 +15,9 @@ from itertools import combinations, pairwise, permutations, starmap
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.order import Rates, best_order
-from p2ptrain.testing.bench.allreduce import AllreduceReport, Line, measured_here, together_of
+from p2ptrain.testing.bench.allreduce import AllreduceReport, measured_here, together_of
 from p2ptrain.testing.bench.averaging import Setting, name_of_peer
+from p2ptrain.testing.bench.lines import Line, machine
 
 HEALTHY = 4.0
 """How much faster the other links are."""
@@ -49,8 +50,7 @@ def measure(peers: int, elements: int, bad_link_bytes_per_s: float, rounds: int)
         for name, order in orders.items():
             setting = replace(usual, order=tuple(names[peer] for peer in order))
             seconds[name].append(together_of(setting, measured_here(setting)).seconds)
-    load = (before, os.getloadavg()[0])
-    return AllreduceReport(tuple(_lines(seconds)), cores=os.cpu_count() or 0, load=load)
+    return AllreduceReport((*_lines(seconds), *machine(before)))
 
 
 def rates_of(peers: Sequence[PeerId], setting: Setting) -> Rates:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from p2ptrain.testing.bench.lines import CORES, LOAD
 from p2ptrain.testing.charts import Chart, page, short
 
 
@@ -26,15 +27,14 @@ class Point:
 
 def read_points(files: Sequence[Path]) -> tuple[list[Point], str]:
     """The points of all files, and on what machine they were measured, in words."""
-    points, loads, cores = [], [], 0
-    for file in files:
-        report = json.loads(file.read_text())
-        cores = max(cores, int(report["cores"]))
-        loads += [float(load) for load in report["load"]]
-        points += [
-            Point(each["what"], each["peers"], each["elements"], each["seconds"])
-            for each in report["points"]
-        ]
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    points = [
+        Point(each["what"], each["peers"], each["elements"], each["value"])
+        for each in lines
+        if "what" in each
+    ]
+    cores = max(each["value"] for each in lines if each["measure"] == CORES)
+    loads = [each["value"] for each in lines if each["measure"].startswith(LOAD)]
     return points, f"{cores} cores, load {min(loads):.1f} to {max(loads):.1f}"
 
 

@@ -17,7 +17,7 @@ from p2ptrain import kernels
 from p2ptrain.ids import Digest
 from p2ptrain.node.start import Start, choose_start
 from p2ptrain.state.shared_vector import Float32Vector
-from p2ptrain.testing.bench.allreduce import Line
+from p2ptrain.testing.bench.lines import Line
 from p2ptrain.testing.bench.snapshot import state_of
 
 LR, MU = 0.7, 0.9

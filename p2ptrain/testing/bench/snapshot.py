@@ -18,7 +18,7 @@ import numpy as np
 from p2ptrain import kernels
 from p2ptrain.state import OuterState
 from p2ptrain.store import Store
-from p2ptrain.testing.bench.allreduce import Line
+from p2ptrain.testing.bench.lines import Line
 
 DD_BLOCK = "4M"
 CODEC = kernels.codec("int8", 256)
