@@ -76,6 +76,7 @@ class InnerSection(Section):
     clip: NotNegative = 1.0
     betas: tuple[Share, Share] = (0.9, 0.95)
     z_loss: NotNegative = 0.0
+    optimizer: Literal["adamw", "muon"] = "adamw"
 
 
 class OuterSection(Section):

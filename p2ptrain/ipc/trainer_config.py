@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from p2ptrain.errors import ConfigError
 
 Schedule = Literal["wsd", "cosine", "constant"]
+Optimizer = Literal["adamw", "muon"]
 Precision = Literal["fp32", "bf16"]
 Device = Literal["cpu", "cuda"]
 
@@ -71,7 +72,8 @@ class InnerSpec:
     """Inner training of one outer step: `steps` (H) inner steps of `batch_sequences` each.
 
     The learning rate rises over `warmup_steps`, and falls towards the end of `total_steps`, both
-    counted over the whole run; `schedule` says how (see trainer.schedule).
+    counted over the whole run; `schedule` says how (see trainer.schedule).  `betas` are AdamW's;
+    with "muon" only embedding, head and vectors have them (see trainer.optimizer).
     """
 
     steps: int
@@ -84,6 +86,7 @@ class InnerSpec:
     clip: float = 1.0
     betas: tuple[float, float] = (0.9, 0.95)
     z_loss: float = 0.0
+    optimizer: Optimizer = "adamw"
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_sequences", "total_steps"):
@@ -104,6 +107,9 @@ class InnerSpec:
             self.schedule,
             f"choose one of {', '.join(get_args(Schedule))}",
         )
+        _require(
+            self.optimizer in get_args(Optimizer), "optimizer", self.optimizer, "adamw or muon"
+        )
         object.__setattr__(self, "betas", tuple(self.betas))
         _require(
             len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
@@ -111,6 +117,11 @@ class InnerSpec:
             self.betas,
             "give two numbers from 0 to below 1",
         )
+
+    @property
+    def is_muon(self) -> bool:
+        """Whether matrices have Muon's steps, at the same `lr`."""
+        return self.optimizer == "muon"
 
 
 @dataclass(frozen=True, slots=True)

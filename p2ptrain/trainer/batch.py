@@ -17,7 +17,7 @@ from p2ptrain.data.blocks import Tokens
 from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.model import Llama, token_losses
-from p2ptrain.trainer.optimizer import clip_gradients
+from p2ptrain.trainer.optimizer import InnerOptimizer, clip_gradients
 from p2ptrain.trainer.parallelize import forget_gathered
 from p2ptrain.trainer.ranks import Ranks
 
@@ -43,7 +43,7 @@ def own_pieces(rows: Tokens, ranks: Ranks, micro_batch: int) -> list[Tensor]:
 def train_on(
     rows: Tokens,
     model: Llama,
-    optimizer: torch.optim.Optimizer,
+    optimizer: InnerOptimizer,
     ranks: Ranks,
     config: TrainerConfig,
 ) -> float:
@@ -55,10 +55,10 @@ def train_on(
     mean = accumulate(rows, model, ranks, config)
     norm = clip_gradients(model.parameters(), config.inner.clip)
     if not math.isfinite(mean) or not math.isfinite(norm):
-        optimizer.zero_grad()
+        optimizer.forget_gradients()
         raise TrainerDiverged(f"the loss is {mean} and the gradient's norm {norm}")
     optimizer.step()
-    optimizer.zero_grad()
+    optimizer.forget_gradients()
     return mean
 
 

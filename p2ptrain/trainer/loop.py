@@ -24,8 +24,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from p2ptrain.data.blocks import Tokens, read_block
 from p2ptrain.errors import ChunkCorrupt, StoreError, TrainerDiverged
 from p2ptrain.ipc import frames
@@ -34,7 +32,7 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.arena import Arena
 from p2ptrain.trainer.batch import loss_on, predicted_tokens, train_on
 from p2ptrain.trainer.model import Llama
-from p2ptrain.trainer.optimizer import set_learning_rate
+from p2ptrain.trainer.optimizer import InnerOptimizer
 from p2ptrain.trainer.ranks import Ranks
 from p2ptrain.trainer.schedule import learning_rate
 
@@ -66,7 +64,7 @@ class Loop:
         self,
         config: TrainerConfig,
         model: Llama,
-        optimizer: torch.optim.Optimizer,
+        optimizer: InnerOptimizer,
         arena: Arena,
         ranks: Ranks,
         channel: Channel | None,
@@ -149,7 +147,7 @@ class Loop:
         inner_step, path = work.queue.popleft()
         try:
             rows = self._read(path)
-            set_learning_rate(self._optimizer, learning_rate(self._config.inner, inner_step))
+            self._optimizer.set_rate(learning_rate(self._config.inner, inner_step))
             loss = train_on(rows, self._model, self._optimizer, self._ranks, self._config)
         except StoreError as exc:
             return self._fail("DATA", exc.what)

@@ -1,33 +1,72 @@
-"""The inner optimizer: AdamW on sharded parameters, its rate set anew for every inner step.
+"""The inner optimizer: AdamW, or Muon for matrices, its rate set anew for every inner step.
 
 Its state stays with this trainer over all outer steps and is never averaged: DiLoCo's finding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from p2ptrain.ipc.trainer_config import InnerSpec
+from p2ptrain.trainer.model import Llama
+from p2ptrain.trainer.muon import ShardedMuon
 
 
-def make_optimizer(model: nn.Module, inner: InnerSpec) -> torch.optim.Optimizer:
-    """AdamW; gains and other vectors do not decay, since small is no virtue in a gain."""
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
-    vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+class InnerOptimizer:
+    """Several of torch's optimizers that step together at one learning rate."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self.parts = parts
+
+    @property
+    def groups(self) -> Iterator[dict[str, Any]]:
+        return (group for part in self.parts for group in part.param_groups)
+
+    def state_of(self, parameter: Tensor) -> dict[str, Any]:
+        """What is kept for `parameter`; may be filled in. Empty before its first step."""
+        for part in self.parts:
+            if any(parameter is each for group in part.param_groups for each in group["params"]):
+                return part.state[parameter]
+        raise AssertionError("a parameter that nobody optimises")
+
+    def set_rate(self, rate: float) -> None:
+        for group in self.groups:
+            group["lr"] = rate
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+    def forget_gradients(self) -> None:
+        for part in self.parts:
+            part.zero_grad()
+
+
+def make_optimizer(model: Llama, inner: InnerSpec) -> InnerOptimizer:
+    """Gains and other vectors do not decay, since small is no virtue in a gain.
+
+    Muon is for the matrices inside the blocks.  Embedding and head are matrices in form only: their
+    rows are looked up one by one, so they and all vectors have AdamW's step.
+    """
+    inside = [p for p in model.blocks.parameters() if p.ndim == 2] if inner.is_muon else []
+    taken = set(map(id, inside))
+    others = [parameter for parameter in model.parameters() if id(parameter) not in taken]
     groups = [
-        {"params": matrices, "weight_decay": inner.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+        {"params": [p for p in others if p.ndim >= 2], "weight_decay": inner.weight_decay},
+        {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=inner.lr, betas=inner.betas, foreach=True)
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+    adamw = torch.optim.AdamW(groups, lr=inner.lr, betas=inner.betas, fused=True)
+    if not inside:
+        return InnerOptimizer(adamw)
+    muon = ShardedMuon(
+        inside, lr=inner.lr, weight_decay=inner.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+    return InnerOptimizer(adamw, muon)
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], norm_max: float) -> float:

@@ -32,6 +32,7 @@ def test_settings_come_back_from_json_as_they_were() -> None:
         (INNER, "lr", float("nan")),
         (INNER, "clip", -1.0),
         (INNER, "schedule", "linear"),
+        (INNER, "optimizer", "sgd"),
         (INNER, "betas", (0.9, 1.0)),
         (CONFIG, "device", "tpu"),
         (CONFIG, "precision", "fp8"),

@@ -19,7 +19,7 @@ from p2ptrain.trainer.arena import Arena, map_vector
 from p2ptrain.trainer.genesis import genesis
 from p2ptrain.trainer.loop import Loop
 from p2ptrain.trainer.model import Llama
-from p2ptrain.trainer.optimizer import make_optimizer
+from p2ptrain.trainer.optimizer import InnerOptimizer, make_optimizer
 from p2ptrain.trainer.parallelize import build
 from p2ptrain.trainer.ranks import Ranks, open_ranks
 from p2ptrain.trainer.shapes import layout_of
@@ -117,7 +117,7 @@ class Desk:
     loop: Loop
     arena: Arena
     model: Llama
-    optimizer: torch.optim.Optimizer
+    optimizer: InnerOptimizer
 
     def tell(self, *frames: Frame, after: dict[int, Frame] | None = None) -> list[Frame]:
         script = Script(list(frames), after or {})

@@ -76,7 +76,7 @@ def test_the_gradient_is_that_of_the_mean_objective_over_all_tokens(
     desk.arena.load()
     mean = accumulate(rows, desk.model, ranks, config)
     made = [parameter.grad.full_tensor().clone() for parameter in desk.model.parameters()]
-    desk.optimizer.zero_grad()
+    desk.optimizer.forget_gradients()
 
     tokens = torch.from_numpy(rows)
     logits, targets = desk.model(tokens[:, :-1]), tokens[:, 1:]
@@ -90,7 +90,7 @@ def test_the_gradient_is_that_of_the_mean_objective_over_all_tokens(
 def test_gains_do_not_decay_and_matrices_do(desk: Desk) -> None:
     decay = {
         parameter.ndim: group["weight_decay"]
-        for group in desk.optimizer.param_groups
+        for group in desk.optimizer.groups
         for parameter in group["params"]
     }
     assert decay == {2: 0.1, 1: 0.0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from p2ptrain.ipc.trainer_config import InnerSpec
@@ -34,6 +36,17 @@ def test_the_rate_falls_as_its_schedule_says(
 def test_wsd_decays_over_its_last_fifth_by_one_minus_the_root() -> None:
     assert learning_rate(spec("wsd"), 90) == 1.0
     assert learning_rate(spec("wsd"), 95) == pytest.approx(0.5)
+
+
+def test_every_rate_is_that_of_the_formula() -> None:
+    """100 inner steps after 10 of warm-up; the last 20 of them fall in "wsd"."""
+    for step in range(10, 111):
+        x = (step - 10) / 100
+        assert learning_rate(spec("cosine"), step) == pytest.approx(
+            0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * x)), abs=1e-12
+        )
+        expected = 1.0 if x <= 0.8 else 1 - math.sqrt((x - 0.8) / 0.2)
+        assert learning_rate(spec("wsd"), step) == pytest.approx(expected, abs=1e-7)
 
 
 def test_a_run_without_warm_up_starts_at_its_peak() -> None:

@@ -1,0 +1,64 @@
+"""Muon on shards is torch's Muon, and only matrices inside blocks have its steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from p2ptrain.ipc.frames import FragmentReady, Load, Train
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer.muon import ShardedMuon, orthogonal
+from p2ptrain.trainer.ranks import Ranks
+
+if TYPE_CHECKING:
+    from tests.trainer.conftest import MakeDesk
+
+
+@pytest.mark.parametrize("shape", [(12, 30), (30, 12), (9, 9), (1, 5)])
+def test_three_steps_are_those_of_torch_to_the_bit(shape: tuple[int, int], ranks: Ranks) -> None:
+    random = torch.manual_seed(1)
+    start = torch.randn(shape, generator=random)
+    sharded = nn.Parameter(distribute_tensor(start.clone(), ranks.mesh, (Shard(0),)))
+    plain = nn.Parameter(start.clone())
+    ours = ShardedMuon([sharded], lr=0.01, adjust_lr_fn="match_rms_adamw")
+    torchs = torch.optim.Muon([plain], lr=0.01, adjust_lr_fn="match_rms_adamw")
+    for _ in range(3):
+        plain.grad = torch.randn(shape, generator=random)
+        sharded.grad = distribute_tensor(plain.grad, ranks.mesh, (Shard(0),))
+        ours.step()
+        torchs.step()
+    assert torch.equal(sharded.full_tensor(), plain)
+    assert not torch.equal(plain, start)
+
+
+@pytest.mark.parametrize("shape", [(20, 50), (50, 20)])
+def test_a_direction_has_singular_values_near_one(shape: tuple[int, int]) -> None:
+    group = ShardedMuon([nn.Parameter(torch.zeros(shape))]).param_groups[0]
+    found = orthogonal(torch.randn(shape, generator=torch.manual_seed(2)), group)
+    values = torch.linalg.svdvals(found.float())
+    assert values.shape == (20,)
+    assert values.min() > 0.3
+    assert values.max() < 1.6
+
+
+def test_matrices_inside_blocks_have_muons_step_and_all_else_adamws(
+    make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]
+) -> None:
+    config = replace(config, inner=replace(config.inner, optimizer="muon"))
+    desk = make_desk(config)
+    ready = desk.tell(Load(0), Train(0, block_paths, 0))[-1]
+    assert isinstance(ready, FragmentReady)
+    kept = {
+        name: set(desk.optimizer.state_of(parameter))
+        for name, parameter in desk.model.named_parameters()
+    }
+    assert kept.pop("embedding.weight") == {"step", "exp_avg", "exp_avg_sq"}
+    assert kept.pop("blocks.0.attention.query.weight") == {"momentum_buffer"}
+    inside = {name for name, keys in kept.items() if keys == {"momentum_buffer"}}
+    assert {name for name in kept if "norm" not in name} == inside
+    assert len(desk.tell(Train(1, block_paths, 12))) == 13
