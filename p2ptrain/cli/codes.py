@@ -112,6 +112,10 @@ RUNS = {
     ),
     "RUN-NONE": "The command needs a run in this home and there is none.",
     "RUN-EXISTS": "This home holds a run already, and a second one would overwrite its documents.",
+    "CONSENT": (
+        "A node asks its user before it takes part in a run for the first time. Nobody was there "
+        "to ask, or the answer was no. --yes agrees beforehand."
+    ),
     "RUN-MISMATCH": (
         "The peer serves another run than the one that was asked for. Compare the two run ids."
     ),

@@ -116,7 +116,7 @@ def node(
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End with status 6 instead of waiting for approval.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to a new run unasked.")] = False,
     mdns: Annotated[bool, typer.Option("--mdns/--no-mdns", help="Find peers on this LAN.")] = False,
     verbose: Annotated[
         int,
@@ -128,7 +128,8 @@ def node(
 ) -> None:
     """Take part in a run, or serve one.
 
-    The node finds the run, fetches its state, trains, and exchanges with the others.
+    The node finds the run, asks whether you agree to it (once), fetches its state, trains, and
+    exchanges with the others.
     Ctrl-C once leaves kindly, twice at once.
     """
     if quiet and verbose:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from p2ptrain.cli.describing import run_facts, run_lines
 from p2ptrain.cli.homes import HomeOption, open_home, peer_from, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import ConfigError
+from p2ptrain.node.describing import run_facts, run_lines
 
 app = typer.Typer(help="Make a run and look at it.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -67,6 +67,7 @@ class NodeConfig:
     """HEIGHT:DIGEST of a Commit from which on the ledger is believed, where nobody keeps older."""
     run: RunId | None = None
     assume_yes: bool = False
+    """Take part in a run that is new here without asking."""
     mdns: bool = False
     verbosity: int = 0
     """-1 quiet, 0 usual, 1 and more for details."""

@@ -25,6 +25,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.net import Network
+from p2ptrain.node import consent
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.hello import HelloReply, HelloRequest, decode_reply, encode_request
 from p2ptrain.node.home import Home
@@ -55,14 +56,17 @@ def known_run(home: Home, config: NodeConfig) -> Run | None:
     return run
 
 
-async def learn_run(network: Network, config: NodeConfig, home: Home, addresses: list[str]) -> Run:
-    """The run that a peer at one of `addresses` serves, checked and kept.
+async def learn_run(
+    network: Network, config: NodeConfig, home: Home, me: PeerId, addresses: list[str]
+) -> Run:
+    """The run that a peer at one of `addresses` serves, checked, agreed to and kept.
 
     A peer that has no run to tell, or lies about it, costs us no more than its own addresses.
 
     Raises:
         NetworkUnreachable, ConfigError: nobody can be reached or believed, or the addresses are
             wrong; the evidence has a line for each.
+        ConfigError: the user does not agree to take part (CONSENT).
         RunMismatch: they serve another run than the one asked for.
     """
     if not addresses:
@@ -86,6 +90,7 @@ async def learn_run(network: Network, config: NodeConfig, home: Home, addresses:
             left = [address for address in left if address not in ways]
         else:
             _check_expected(run, config)
+            await consent.ask(run, config, me)
             save_run(home.manifest, run)
             return run
     raise _no_run(useless)

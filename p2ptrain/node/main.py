@@ -22,7 +22,7 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.names import label
 from p2ptrain.net import Network, PeerCache, open_network
-from p2ptrain.node import checkpoints, learning
+from p2ptrain.node import checkpoints, consent, learning
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import Made, assembled
 from p2ptrain.node.home import Home, sole_use
@@ -182,14 +182,14 @@ async def _join(
         others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
         say(f"connecting to {ways_in[0]}{others}")
     if run is None:
-        run = await learning.learn_run(network, config, home, ways_in)
+        run = await learning.learn_run(network, config, home, identity.peer, ways_in)
     elif ways_in:
         await learning.reconnect(network, ways_in, say)
     admission.enter(run)
     network.refresh_admission()
     say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")
-    say("this software never runs code sent by the run or by peers")
-    say("your IP address is visible to other peers")
+    for promise in consent.promises():
+        say(promise)
     await learning.be_admitted(network, config, identity, run, admission, ways_in, journal, say)
     network.refresh_admission()
     return run

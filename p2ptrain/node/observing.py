@@ -92,7 +92,7 @@ class HomeInUse(IdentityInUse):
 
 
 def _run(config: NodeConfig, work: Callable[[Parts], Awaitable[Result]], say: Say) -> Result:
-    home, config = Home(config.home), replace(config, seed=True)
+    home, config = Home(config.home), replace(config, seed=True, assume_yes=True)
     observed = partial(_observe, config, home, say=say, work=work)
     with ExitStack() as stack:
         try:

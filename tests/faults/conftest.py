@@ -78,7 +78,7 @@ def node_here(here: Here, tmp_path: Path) -> Here:
     """`p2ptrain node` in this process, in a new home, listening on loopback only."""
 
     def run(*words: object, home: Path = tmp_path / "home") -> Screen:
-        return here("node", "--home", home, *ON_LOOPBACK, *words)
+        return here("node", "--home", home, "--yes", *ON_LOOPBACK, *words)
 
     return run
 

@@ -16,7 +16,7 @@ from p2ptrain.observe.journal import read_journal
 from p2ptrain.run import Allowlist, Run, Signed, SignedAllowlist
 from tests.faults.answering import Peer, at, dead_port, peer
 from tests.faults.conftest import MEMBER, Here
-from tests.faults.processes import NodeProcess, wait_until
+from tests.faults.processes import ON_LOOPBACK, NodeProcess, wait_until
 
 LIAR = Identity.from_seed(b"liar".ljust(32))
 ALLOWLIST_KIND = "allowlist"
@@ -203,6 +203,18 @@ def test_of_the_lists_in_gossip_only_newer_ones_of_the_organiser_count(
     taken = [event["sequence"] for event in seed.events if event["event"] == "allowlist"]
     assert taken == [2, 3]
     assert (seed.home / "run" / "allowlist.signed").read_bytes() == signed(3)
+
+
+def test_of_a_run_that_nobody_agreed_to_nothing_is_kept(
+    run: Run, here: Here, tmp_path: Path
+) -> None:
+    with peer(LIAR, lambda: reply(run.to_bytes())) as seed:
+        words = ("--bootstrap", seed.address, *ON_LOOPBACK)
+        screen = here("node", "--home", tmp_path / "home", *words)
+    screen.is_error("CONSENT", 2)
+    assert "--yes" in screen.do
+    assert f"({run.id})" in screen.err
+    assert not (tmp_path / "home" / "run" / "manifest.signed").exists()
 
 
 def test_nobody_answers_with_a_run(run: Run, node_here: Here) -> None:

@@ -1,0 +1,89 @@
+"""Before a node takes part in a run for the first time its user sees what that is, and says yes.
+
+A home that holds the run's manifest has been asked: it is kept only after the yes. Who publishes a
+run has its manifest and is not asked. Observers take no part, and are not asked either.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+import trio
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import ConfigError
+from p2ptrain.ids import PeerId
+from p2ptrain.names import label
+from p2ptrain.node.describing import run_lines
+from p2ptrain.observe.states import size
+from p2ptrain.run import Run
+from p2ptrain.trainer.shapes import parameter_count
+
+NODE_BYTES = 13
+"""For each parameter: θ, m and the trained weights in fp32, and the update that is applied."""
+
+TRAINER_BYTES = 16
+"""For each parameter, of all ranks together: weights, gradients, and AdamW's two moments."""
+
+SNAPSHOT_BYTES = 8
+AGREED = {"y", "yes"}
+
+
+def promises() -> Iterator[str]:
+    """What everybody is told at every start."""
+    yield "this software never runs code sent by the run or by peers"
+    yield "your IP address is visible to other peers"
+
+
+def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
+    """What the run is, who asks for it, what it takes, and what it never does."""
+    yield from run_lines(run)
+    parameters = parameter_count(run.manifest.model)
+    trainer = f"; the trainer 400 MB, {size(TRAINER_BYTES * parameters)} and activations"
+    trains = "" if config.seed else trainer
+    yield f"memory    100 MB and {size(NODE_BYTES * parameters)} for this node{trains}"
+    kept = config.keep_snapshots
+    snapshots = "every snapshot" if kept is None else f"{kept} snapshots"
+    each = size(SNAPSHOT_BYTES * parameters)
+    data = "all data" if config.seed else f"data up to {size(config.data_cache_bytes)}"
+    yield f"disk      {snapshots} of {each}, the updates since the oldest, and {data}"
+    yield f"you are   {label(me)}"
+    for number, promise in enumerate(promises()):
+        yield ("know that " if number == 0 else " " * 10) + promise
+
+
+async def ask(
+    run: Run,
+    config: NodeConfig,
+    me: PeerId,
+    *,
+    answers: TextIO | None = None,
+    shown: TextIO | None = None,
+) -> None:
+    """Return if the user agrees to take part in `run`.
+
+    Raises:
+        ConfigError: the user does not, or there is nobody to ask.
+    """
+    if config.assume_yes:
+        return
+    answers, shown = answers or sys.stdin, shown or sys.stderr
+    shown.write("\n" + "".join(f"  {line}\n" for line in screen(run, config, me)) + "\n")
+    if not answers.isatty():
+        raise ConfigError(
+            "this node was never told to take part in this run, and nobody is here to ask",
+            code="CONSENT",
+            likely="it was started without a terminal",
+            do="the same command with --yes, if you agree to what is said above",
+        )
+    shown.write("Take part in it? [y/N] ")
+    shown.flush()
+    await trio.lowlevel.wait_readable(answers.fileno())
+    if answers.readline().strip().lower() not in AGREED:
+        raise ConfigError(
+            "you did not agree to take part; nothing was kept of the run",
+            code="CONSENT",
+            do="the same command again, if you change your mind",
+        )

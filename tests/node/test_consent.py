@@ -1,0 +1,89 @@
+"""Nobody takes part in a run that they have not seen: what is shown, asked, and kept."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import ConfigError
+from p2ptrain.names import label
+from p2ptrain.node import consent
+from p2ptrain.node.home import Home
+from p2ptrain.run import Run
+from p2ptrain.testing.published import publish
+from tests.node.rig import BOB
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return publish(Home(tmp_path / "organiser"))
+
+
+@contextmanager
+def terminal(typed: str) -> Iterator[TextIO]:
+    """A terminal at which somebody has typed this."""
+    user, ours = pty.openpty()
+    os.write(user, typed.encode())
+    with open(ours) as answers, open(user, "rb"):
+        yield answers
+
+
+@pytest.mark.parametrize("typed", ["y\n", "Yes\n"])
+async def test_who_says_yes_to_the_screen_takes_part(run: Run, tmp_path: Path, typed: str) -> None:
+    shown = io.StringIO()
+    with terminal(typed) as answers:
+        await consent.ask(run, NodeConfig(tmp_path), BOB.peer, answers=answers, shown=shown)
+    said = shown.getvalue()
+    for words in (
+        f"run       {run.manifest.name} ({run.id})",
+        f"signed by {label(run.manifest.organiser)}",
+        "memory    ",
+        "disk      2 snapshots of",
+        f"you are   {label(BOB.peer)}",
+        "never runs code sent by the run or by peers",
+        "your IP address is visible to other peers",
+    ):
+        assert words in said
+    assert said.endswith("Take part in it? [y/N] ")
+
+
+@pytest.mark.parametrize("typed", ["\n", "n\n", "what?\n"])
+async def test_anything_else_is_a_no(run: Run, tmp_path: Path, typed: str) -> None:
+    with terminal(typed) as answers, pytest.raises(ConfigError, match="did not agree") as caught:
+        config = NodeConfig(tmp_path)
+        await consent.ask(run, config, BOB.peer, answers=answers, shown=io.StringIO())
+    assert (caught.value.code, caught.value.exit_code) == ("CONSENT", 2)
+
+
+async def test_without_a_terminal_the_screen_is_shown_and_nobody_agreed(
+    run: Run, tmp_path: Path
+) -> None:
+    shown = io.StringIO()
+    with pytest.raises(ConfigError, match="nobody is here to ask") as caught:
+        config = NodeConfig(tmp_path)
+        await consent.ask(run, config, BOB.peer, answers=io.StringIO("y\n"), shown=shown)
+    assert "--yes" in caught.value.do
+    assert run.id in shown.getvalue()
+
+
+async def test_yes_beforehand_asks_nothing(run: Run, tmp_path: Path) -> None:
+    shown = io.StringIO()
+    agreed = NodeConfig(tmp_path, assume_yes=True)
+    await consent.ask(run, agreed, BOB.peer, answers=io.StringIO(), shown=shown)
+    assert shown.getvalue() == ""
+
+
+def test_a_seed_needs_no_memory_for_a_trainer_and_keeps_all_data(run: Run, tmp_path: Path) -> None:
+    seed = "\n".join(consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer))
+    everything = NodeConfig(tmp_path, keep_snapshots=None)
+    trainer = "\n".join(consent.screen(run, everything, BOB.peer))
+    assert ("the trainer" in seed, "all data" in seed) == (False, True)
+    assert ("the trainer" in trainer, "every snapshot" in trainer) == (True, True)
