@@ -278,6 +278,29 @@ TRAINING = {
     ),
 }
 
+WEIGHTS = {
+    "EXPORT-EXISTS": (
+        "There is something already where the export was to go. Choose another folder; --force "
+        "replaces an earlier export, and nothing else."
+    ),
+    "EXPORT-MODEL": (
+        "The run's model has a part that the other program's model does not have, so its weights "
+        "cannot be written for it."
+    ),
+    "EXPORT-PARITY": (
+        "The other program does not compute from the exported weights what p2ptrain does. Nothing "
+        "was left behind. Report it."
+    ),
+    "MODEL-FOLDER": (
+        "The folder is not one of exported weights, or a file of it is missing. "
+        "`p2ptrain export --to hf DIR` makes one."
+    ),
+    "MODEL-FOREIGN": (
+        "The weights are of another kind of model than p2ptrain's, or their files do not fit "
+        "together. Only what `p2ptrain export` wrote can be run here."
+    ),
+}
+
 COMMANDS = {
     "BUG": (
         "p2ptrain did something that it should not. Run it again with -v to see where, and report"
@@ -290,5 +313,14 @@ COMMANDS = {
 }
 
 CODES: dict[str, str] = (
-    ADDRESSES | NETWORK | PEERS | RUNS | AUTHORITY | MACHINE | STORES | TRAINING | COMMANDS
+    ADDRESSES
+    | NETWORK
+    | PEERS
+    | RUNS
+    | AUTHORITY
+    | MACHINE
+    | STORES
+    | TRAINING
+    | WEIGHTS
+    | COMMANDS
 )

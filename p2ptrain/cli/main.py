@@ -22,6 +22,8 @@ from p2ptrain.cli import (
     status_command,
     store_command,
 )
+from p2ptrain.cli.export_command import EXAMPLES as EXPORT_EXAMPLES
+from p2ptrain.cli.export_command import export
 from p2ptrain.cli.machine import refusal
 from p2ptrain.cli.node_command import EXAMPLES as NODE_EXAMPLES
 from p2ptrain.cli.node_command import node
@@ -60,6 +62,7 @@ app.add_typer(ledger_command.app, name="ledger")
 app.add_typer(store_command.app, name="store")
 app.add_typer(ckpt_command.app, name="ckpt")
 app.command("verify", epilog=VERIFY_EXAMPLES)(verify)
+app.command("export", epilog=EXPORT_EXAMPLES)(export)
 app.add_typer(bench_command.app, name="bench")
 app.command("simulate", epilog=SIMULATE_EXAMPLES)(simulate)
 app.command("explain", epilog=status_command.EXPLAIN_EXAMPLES)(status_command.explain)

@@ -28,7 +28,7 @@ from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Certified, Commit, Skip, SnapshotRef
 from p2ptrain.node.update_format import UpdateFormat
 from p2ptrain.run import Run, RunManifest
-from p2ptrain.state import OuterState, snapshot_meta
+from p2ptrain.state import Float32Vector, OuterState, snapshot_meta
 from p2ptrain.store import BlobManifest, StoreReader
 from p2ptrain.trainer.shapes import layout_of
 
@@ -219,6 +219,8 @@ class Replay:
     store: StoreReader
     start: Named
     tell: Callable[[int], None]
+    theta: Float32Vector | None = None
+    """θ where the replay ended; None before that."""
     _updates: int = 0
     _step: int = 0
     _compared: list[Named] = field(default_factory=list)
@@ -237,6 +239,7 @@ class Replay:
             found = ended.found
         finally:
             state.close()
+        self.theta = state.theta
         return Verdict(
             begun=self.start.step,
             reached=self._step,

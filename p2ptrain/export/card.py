@@ -1,0 +1,76 @@
+"""The model card: README.md of an exported folder, for a person who finds it anywhere."""
+
+from __future__ import annotations
+
+from p2ptrain.export.provenance import Provenance
+from p2ptrain.export.tensor_file import Dtype
+from p2ptrain.ids import Digest
+from p2ptrain.ipc.trainer_config import ModelSpec
+from p2ptrain.names import label
+from p2ptrain.trainer.huggingface import FAMILIES
+from p2ptrain.trainer.shapes import parameter_count
+
+_BITS = {
+    "fp32": "fp32, bit for bit as the run has them",
+    "bf16": "bf16, each the nearest to the run's fp32 value",
+}
+
+
+def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest) -> str:
+    warning = [] if origin.loudly is None else [f"> **{origin.loudly}**", ""]
+    tokens = "unknown" if origin.tokens is None else f"{origin.tokens:,}"
+    return "\n".join(
+        [
+            "---",
+            "library_name: transformers",
+            "pipeline_tag: text-generation",
+            "tags: [p2ptrain]",
+            "---",
+            "",
+            f"# {origin.run_name}, outer step {origin.step}",
+            "",
+            *warning,
+            f"{FAMILIES[spec.qk_norm][1]} of {parameter_count(spec):,} parameters, trained with "
+            "p2ptrain by peers who average over the internet and sign a ledger of what they did.",
+            "",
+            "| | |",
+            "|---|---|",
+            f"| run | `{origin.run}` ({origin.run_name}) |",
+            f"| organiser | {label(origin.organiser)}, `{origin.organiser}` |",
+            f"| outer step | {origin.step} of {origin.steps_planned} planned |",
+            f"| tokens trained on | {tokens} |",
+            f"| data | index `{origin.data_index}`: {origin.train_blocks:,} blocks of "
+            f"{origin.block_tokens:,} tokens |",
+            f"| snapshot | `{origin.snapshot}` of outer step {origin.snapshot_step} |",
+            f"| on whose word | {origin.words} |",
+            f"| ledger | height {origin.ledger_height}, head `{origin.ledger_head}` |",
+            f"| blake3 of θ, fp32 | `{theta}` |",
+            f"| weights here | {_BITS[dtype]} |",
+            f"| model | {spec.layers} layers of width {spec.width}, {spec.heads} heads, "
+            f"{spec.kv_heads} key-value heads, feed-forward {spec.ffn}, vocabulary {spec.vocab}, "
+            f"context {spec.sequence}, rotary base {spec.rope_base:g}, "
+            f"{'tied' if spec.tied else 'untied'} embeddings |",
+            "",
+            "`p2ptrain.json` says the same to programs. Whoever holds the run's ledger can check "
+            "it: `p2ptrain verify`, `p2ptrain ckpt verify`.",
+            "",
+            "## Use",
+            "",
+            "```python",
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            "",
+            'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
+            'model = AutoModelForCausalLM.from_pretrained("FOLDER")',
+            'tokens = tokenizer("Once upon", return_tensors="pt")',
+            "print(tokenizer.decode(model.generate(**tokens, max_new_tokens=50)[0]))",
+            "```",
+            "",
+            'or `p2ptrain chat FOLDER "Once upon"`.',
+            "",
+            "## Licence",
+            "",
+            "The run's organiser decides under which licence the weights may be used; nothing is "
+            "said here. Ask before you pass them on.",
+            "",
+        ]
+    )

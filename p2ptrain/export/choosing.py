@@ -1,0 +1,167 @@
+"""Which state to export: found among what is held, with all that is known of where it is from.
+
+The ledger has been read and its certificates checked by whoever asks. A snapshot that no entry
+names can be exported, too, but only under its whole digest, so that nobody gets one by mistake;
+what comes out then says of itself that it is certified by nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from p2ptrain.errors import ChunkMissing, ConfigError, ManifestInvalid, StoreError
+from p2ptrain.export.provenance import Provenance, Standing
+from p2ptrain.export.source import Theta, ThetaInMemory, ThetaOfSnapshot
+from p2ptrain.ids import Digest, is_digest
+from p2ptrain.node.audit import Account, Named, Replay, choose
+from p2ptrain.run import Run
+from p2ptrain.state import SNAPSHOT, snapshot_meta
+from p2ptrain.store import BlobManifest, StoreReader
+from p2ptrain.trainer.shapes import layout_of
+
+HEAD = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What the ledger says: of each outer step, how many tokens were committed before it, and where
+    it ends."""
+
+    account: Account
+    tokens_before: Mapping[int, int]
+    height: int
+    head: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A state to export. `updates_after` are held and were not asked for."""
+
+    origin: Provenance
+    theta: Theta
+    updates_after: int = 0
+
+
+def find(
+    run: Run, chain: Chain, store: StoreReader, wanted: str, tell: Callable[[str], None]
+) -> Found:
+    """The state that a person means by "newest", "genesis", an outer step, the first characters of
+    a digest, or "head". `tell` hears how a replay gets on.
+
+    Raises:
+        ConfigError: it means none, or one that is not held whole.
+        StoreError: what is held is damaged, or there is none at all.
+    """
+    if wanted == HEAD:
+        return _replayed(run, chain, store, tell)
+    try:
+        named = choose(chain.account, store, wanted)
+    except ConfigError:
+        manifest = _uncertified(run, chain.account, store, wanted)
+        if manifest is None:
+            raise
+        step = manifest.meta["step"]
+        assert isinstance(step, int)
+        origin = _origin(run, chain, "uncertified", step, manifest.digest)
+        return Found(origin, _theta(run, store, manifest.digest))
+    if named is None:
+        raise _nothing_held(chain.account)
+    origin = _origin(run, chain, "certified", named.step, named.digest, named)
+    theta = _theta(run, store, named.digest)
+    _check_meta(run, theta.manifest, named)
+    return Found(origin, theta, chain.account.end - named.step)
+
+
+def _theta(run: Run, store: StoreReader, digest: Digest) -> ThetaOfSnapshot:
+    return ThetaOfSnapshot(store, digest, layout_of(run.manifest.model).numel)
+
+
+def _origin(
+    run: Run,
+    chain: Chain,
+    standing: Standing,
+    step: int,
+    snapshot: Digest,
+    named: Named | None = None,
+    updates: int = 0,
+) -> Provenance:
+    manifest = run.manifest
+    return Provenance(
+        run=run.id,
+        run_name=manifest.name,
+        organiser=manifest.organiser,
+        step=step,
+        steps_planned=manifest.outer.steps,
+        tokens=chain.tokens_before.get(step),
+        standing=standing,
+        snapshot=snapshot,
+        snapshot_step=step if named is None else named.step,
+        updates=updates,
+        entry_height=None if named is None else named.source.height,
+        signed_by=() if named is None else named.source.signed_by,
+        ledger_height=chain.height,
+        ledger_head=chain.head,
+        data_index=manifest.data.index,
+        train_blocks=manifest.data.train_blocks,
+        block_tokens=manifest.data.block_tokens,
+    )
+
+
+def _check_meta(run: Run, manifest: BlobManifest, named: Named) -> None:
+    """A certified digest names a snapshot of this run and step, or its voters erred."""
+    ours = snapshot_meta(run.id if named.step else None, named.step, run.manifest.layout)
+    if dict(manifest.meta) != {"numel": layout_of(run.manifest.model).numel, **ours}:
+        raise ManifestInvalid(
+            f"the snapshot {named.digest} says of itself {dict(manifest.meta)}, which is not what "
+            f"entry {named.source.height} certified"
+        )
+
+
+def _uncertified(run: Run, account: Account, store: StoreReader, text: str) -> BlobManifest | None:
+    """The snapshot of this run under exactly this digest that no entry names; None if none is."""
+    if not is_digest(text) or any(each.digest == text for each in account.snapshots.values()):
+        return None
+    manifest = store.manifest_if_any(Digest(text))
+    if manifest is None or manifest.kind != SNAPSHOT or not store.holds_blob(Digest(text)):
+        return None
+    step, layout = manifest.meta.get("step"), run.manifest.layout
+    if type(step) is not int or step < 0 or manifest.meta.get("run") != run.id:
+        return None
+    return manifest if manifest.meta.get("layout") == layout else None
+
+
+def _replayed(run: Run, chain: Chain, store: StoreReader, tell: Callable[[str], None]) -> Found:
+    named = choose(chain.account, store, "newest")
+    if named is None:
+        raise _nothing_held(chain.account)
+    end = chain.account.end
+    replay = Replay(
+        run,
+        chain.account,
+        store,
+        named,
+        lambda step: tell(f"outer step {step} of {end} is replayed"),
+    )
+    verdict = replay.judge()
+    if verdict.difference is not None:
+        raise StoreError(
+            f"{verdict.difference.what}",
+            code="CKPT-HASH",
+            likely="the disk under the store has a fault",
+            do="p2ptrain verify says which entry is concerned; --snapshot newest needs no updates",
+        )
+    assert replay.theta is not None
+    standing: Standing = "replayed" if verdict.updates else "certified"
+    origin = _origin(run, chain, standing, verdict.reached, named.digest, named, verdict.updates)
+    return Found(origin, ThetaInMemory(replay.theta), chain.account.end - verdict.reached)
+
+
+def _nothing_held(account: Account) -> ChunkMissing:
+    newest = max(account.snapshots, default=None)
+    return ChunkMissing(
+        "no certified snapshot is held here whole",
+        evidence=[] if newest is None else [f"the newest certified is of outer step {newest}"],
+        likely="this node has not fetched one yet",
+        do="p2ptrain ckpt fetch",
+    )

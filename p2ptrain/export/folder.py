@@ -1,0 +1,207 @@
+"""The folder that `transformers` and `p2ptrain chat` read, made whole or not at all.
+
+    model.safetensors            the weights; or several files, and model.safetensors.index.json
+    config.json                  the model's sizes
+    generation_config.json       which token ends a text
+    tokenizer.json, tokenizer_config.json
+    README.md                    the model card
+    p2ptrain.json                the same for programs; it marks the folder as one of ours
+
+It is written beside its place under another name, synced, looked at by whoever asked for that, and
+then renamed. What is in its place already is replaced only on demand, and only if it is ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from p2ptrain.errors import ConfigError, StoreFull
+from p2ptrain.export.card import card
+from p2ptrain.export.provenance import Provenance
+from p2ptrain.export.source import Theta
+from p2ptrain.export.tensor_file import (
+    BYTES,
+    TORCH_NAMES,
+    Dtype,
+    Shard,
+    Tensor,
+    header,
+    index_of,
+    sharded,
+    write_pieces,
+)
+from p2ptrain.export.tokens import Tokenizer
+from p2ptrain.ids import Digest
+from p2ptrain.ipc.trainer_config import ModelSpec
+from p2ptrain.state.layout import Layout, aligned
+from p2ptrain.trainer.huggingface import config_of, name_of
+from p2ptrain.trainer.shapes import layout_of, parameter_count
+
+MARK = "p2ptrain.json"
+SHARD_BYTES_MAX = 5_000_000_000
+"""The usual bound of transformers: below what some file systems and servers take."""
+
+SPARE_BYTES = 64 * 2**20
+"""For everything beside the weights: a tokenizer has a few MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to write."""
+
+    spec: ModelSpec
+    origin: Provenance
+    tokenizer: Tokenizer
+    dtype: Dtype = "fp32"
+    shard_bytes_max: int = SHARD_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    folder: Path
+    files: tuple[str, ...]
+    bytes: int
+    theta: Digest
+
+
+Look = Callable[[Path], None]
+
+
+def no_look(folder: Path) -> None:
+    """Nothing is asked of a folder before it takes its place."""
+
+
+def export(
+    plan: Plan, theta: Theta, target: Path, *, force: bool = False, look: Look = no_look
+) -> Exported:
+    """Write `theta` as `plan` says to the folder `target`. `look` may refuse it by raising.
+
+    Raises:
+        ConfigError: there is something at `target` already, or the model is not one of
+            transformers'.
+        StoreError: a part of θ is missing or damaged, or the disk is too small.
+    """
+    check_target(target, force=force)
+    shards = _shards(plan)
+    _check_room(target.parent, plan)
+    with _appearing(target) as partial:
+        digest = _write_weights(plan, theta, shards, partial)
+        if len(shards) > 1:
+            _write_json(partial / "model.safetensors.index.json", index_of(shards, plan.dtype))
+        _write_rest(plan, digest, partial)
+        look(partial)
+        files = tuple(sorted(path.name for path in partial.iterdir()))
+        size = sum((partial / name).stat().st_size for name in files)
+    return Exported(target, files, size, digest)
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Raises ConfigError (EXPORT-EXISTS) if something is there that may not be replaced."""
+    if not os.path.lexists(target):
+        return
+    ours = not target.is_symlink() and (target / MARK).is_file()
+    if force and ours:
+        return
+    raise ConfigError(
+        f"{target} is there already",
+        code="EXPORT-EXISTS",
+        likely="it is an earlier export" if ours else f"it is none of ours: it holds no {MARK}",
+        do="write to another folder" + (", or replace this one with --force" if ours else ""),
+    )
+
+
+def _shards(plan: Plan) -> tuple[Shard, ...]:
+    tensors = [
+        Tensor(name_of(entry.name), entry.name, entry.shape, entry.numel)
+        for entry in layout_of(plan.spec).entries
+    ]
+    return sharded(tensors, plan.dtype, plan.shard_bytes_max)
+
+
+def _check_room(folder: Path, plan: Plan) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    needed = parameter_count(plan.spec) * BYTES[plan.dtype] + SPARE_BYTES
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise StoreFull(
+            f"the export takes {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB left",
+            do="make room, or choose a folder on another disk",
+        )
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """A folder to write in that takes `target`'s name, with what was there before removed, if the
+    block ends well; and is removed if it does not.
+    """
+    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    partial.mkdir()
+    try:
+        yield partial
+        for path in partial.iterdir():
+            _sync(path)
+        _sync(partial)
+        replaced = target.with_name(f".{target.name}.replaced-{os.getpid()}")
+        if target.exists():
+            target.rename(replaced)
+        partial.rename(target)
+        _sync(target.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _write_weights(plan: Plan, theta: Theta, shards: tuple[Shard, ...], folder: Path) -> Digest:
+    """All files of weights, in one pass over θ; returns its digest, padding included."""
+    about = {"run": plan.origin.run, "step": str(plan.origin.step), "source": "p2ptrain"}
+    layout = layout_of(plan.spec)
+    padding = dict(_paddings(layout))
+    for shard in shards:
+        with (folder / shard.file).open("xb") as file:
+            file.write(header(shard, plan.dtype, about))
+            for tensor in shard.tensors:
+                write_pieces(file, theta.pieces(tensor.numel), plan.dtype)
+                for _ in theta.pieces(padding[tensor.parameter]):
+                    pass
+    return theta.digest
+
+
+def _paddings(layout: Layout) -> Iterator[tuple[str, int]]:
+    """How many elements lie between each parameter and the next."""
+    for entry in layout.entries:
+        yield entry.name, aligned(entry.end) - entry.end
+
+
+def _write_rest(plan: Plan, theta: Digest, folder: Path) -> None:
+    tokenizer, sequence = plan.tokenizer, plan.spec.sequence
+    ends = {f"{role}_token_id": number for role, number in sorted(tokenizer.numbers.items())}
+    config = config_of(plan.spec, TORCH_NAMES[plan.dtype], tokenizer.numbers)
+    _write_json(folder / "config.json", config)
+    _write_json(folder / "generation_config.json", dict[str, object](ends))
+    _write_json(folder / "tokenizer_config.json", tokenizer.config(sequence))
+    (folder / "tokenizer.json").write_bytes(tokenizer.json_bytes)
+    text = card(plan.origin, plan.spec, plan.dtype, theta)
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    facts = {**asdict(plan.origin), "theta": theta, "dtype": plan.dtype, "schema": 1}
+    _write_json(folder / MARK, facts)
+
+
+def _write_json(path: Path, value: dict[str, object]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,83 @@
+"""Whether `transformers` computes from an exported folder what our own model computes from it.
+
+The comparison is made by a program of its own (`trainer.parity`): it loads torch, and the process
+that exports does not.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2ptrain.errors import ConfigError, P2PTrainError
+
+PARAMETERS_MAX = 2_000_000_000
+"""Both models in fp32 are 16 GB then. Larger ones are compared only when that is asked for."""
+
+RELATIVE_MAX = 1e-3
+"""Of the largest logit. Two orders of summation in fp32 differ by some 1e-6 of it, a wrong rotary
+convention or a matrix in another's place by about one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """`difference` is the largest of any logit, `largest` the largest logit."""
+
+    tokens: int
+    difference: float
+    largest: float
+    transformers: str
+
+    @property
+    def holds(self) -> bool:
+        return self.difference <= RELATIVE_MAX * self.largest
+
+    @property
+    def words(self) -> str:
+        return (
+            f"transformers {self.transformers} computes the same: logits of {self.tokens} tokens "
+            f"differ by at most {self.difference:.2g}, where the largest is {self.largest:.3g}"
+        )
+
+
+def is_wanted(asked: bool | None, parameters: int) -> bool:
+    """Whether to compare. Raises ConfigError if that was asked for and transformers is missing."""
+    installed = importlib.util.find_spec("transformers") is not None
+    if asked and not installed:
+        raise ConfigError(
+            "transformers, with which to compare, is not installed",
+            do='pip install "p2ptrain[hf]", or leave --parity out',
+        )
+    return asked if asked is not None else installed and parameters <= PARAMETERS_MAX
+
+
+def compare(folder: Path) -> Parity:
+    """Raises P2PTrainError (EXPORT-PARITY): the logits differ, or transformers cannot read it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "p2ptrain.trainer.parity", str(folder)],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise _fails("transformers could not be asked", done.stderr.splitlines()[-6:])
+    parity = Parity(**json.loads(done.stdout.splitlines()[-1]))
+    if not parity.holds:
+        raise _fails(
+            "transformers computes something else from these weights",
+            [f"logits differ by {parity.difference:.3g}; the largest is {parity.largest:.3g}"],
+        )
+    return parity
+
+
+def _fails(what: str, evidence: list[str]) -> P2PTrainError:
+    return P2PTrainError(
+        what,
+        code="EXPORT-PARITY",
+        evidence=evidence,
+        likely="the export is wrong, or this transformers has changed",
+        do="report it; --no-parity exports all the same",
+    )

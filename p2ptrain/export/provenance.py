@@ -1,0 +1,71 @@
+"""What exported weights are, and on whose word: for the card, p2ptrain.json and the screen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from p2ptrain.ids import Digest, PeerId, RunId
+
+Standing = Literal["certified", "replayed", "uncertified"]
+"""certified: the ledger names the digest of this very snapshot, signed by a quorum or, at genesis,
+by the organiser. replayed: worked out here from a certified snapshot and certified updates.
+uncertified: nobody's word but this machine's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """θ before outer step `step` of a run. `tokens` is null where the ledger here does not say.
+
+    `entry_height` is the ledger entry that names the `snapshot`, 0 the run's manifest; null with
+    an uncertified one. `updates` were replayed after it.
+    """
+
+    run: RunId
+    run_name: str
+    organiser: PeerId
+    step: int
+    steps_planned: int
+    tokens: int | None
+    standing: Standing
+    snapshot: Digest
+    snapshot_step: int
+    updates: int
+    entry_height: int | None
+    signed_by: tuple[PeerId, ...]
+    ledger_height: int
+    ledger_head: Digest
+    data_index: Digest
+    train_blocks: int
+    block_tokens: int
+
+    @property
+    def loudly(self) -> str | None:
+        """What must be said where it cannot be overlooked; None for what is certified."""
+        if self.standing == "uncertified":
+            return (
+                f"NOT CERTIFIED: no ledger entry names the snapshot {self.snapshot}. These weights "
+                "rest on the word of the machine that exported them, and on nothing else."
+            )
+        if self.standing == "replayed":
+            return (
+                "NOT CERTIFIED ITSELF: no ledger entry names this state. It was worked out by the "
+                f"exporting machine from the certified snapshot of outer step {self.snapshot_step} "
+                f"and the {self.updates} certified updates after it; anybody who holds them can "
+                "work it out again."
+            )
+        return None
+
+    @property
+    def words(self) -> str:
+        """One sentence: on whose word."""
+        if self.standing == "uncertified":
+            return "certified by nobody"
+        what = f"the snapshot of outer step {self.snapshot_step} is named by "
+        by = (
+            "the run's manifest, signed by its organiser"
+            if self.entry_height == 0
+            else f"ledger entry {self.entry_height}, signed by {len(self.signed_by)} voters"
+        )
+        more = f"; {self.updates} updates were replayed on it" if self.updates else ""
+        return what + by + more

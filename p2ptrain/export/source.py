@@ -1,0 +1,113 @@
+"""Where exported weights come from: a snapshot, read a piece at a time, every byte checked.
+
+A model may be larger than this machine's memory, so θ is never whole in it: it is read in order,
+and what is held is one chunk and one piece. Each chunk is compared with its digest when it is read,
+and the list of digests with the snapshot's own, so nothing that does not belong to the snapshot is
+ever handed out. Whether a majority certified that snapshot is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from blake3 import blake3
+
+from p2ptrain.errors import LocalProtocolError, ManifestInvalid
+from p2ptrain.ids import Digest
+from p2ptrain.state import SNAPSHOT, Float32Vector
+from p2ptrain.store import BlobManifest, StoreReader
+
+ELEMENT_BYTES = 4
+PIECE_ELEMENTS = 2**20
+"""4 MiB, as a chunk."""
+
+
+class Theta(Protocol):
+    """θ from its first element to its last, once."""
+
+    def pieces(self, numel: int) -> Iterator[Float32Vector]:
+        """The next `numel` elements, in pieces of at most PIECE_ELEMENTS. Raises StoreError."""
+
+    @property
+    def digest(self) -> Digest:
+        """blake3 of all that was read so far: of θ, once all of it was."""
+
+
+class ThetaInMemory:
+    """θ of a state that a replay has led to."""
+
+    def __init__(self, theta: Float32Vector) -> None:
+        self._theta = theta
+        self._position = 0
+        self._hasher = blake3()
+
+    def pieces(self, numel: int) -> Iterator[Float32Vector]:
+        _check_within(self._position + numel, len(self._theta))
+        while numel:
+            piece = self._theta[self._position : self._position + min(numel, PIECE_ELEMENTS)]
+            self._position += len(piece)
+            numel -= len(piece)
+            self._hasher.update(piece.data.cast("B"))
+            yield piece
+
+    @property
+    def digest(self) -> Digest:
+        return Digest(self._hasher.hexdigest())
+
+
+class ThetaOfSnapshot:
+    """θ of the snapshot `digest` of `numel` elements.
+
+    Raises, here and later, StoreError: something of it is missing, damaged, or no such snapshot.
+    """
+
+    def __init__(self, store: StoreReader, digest: Digest, numel: int) -> None:
+        self.manifest = store.manifest(digest)
+        check_is_snapshot(self.manifest, digest, numel)
+        self._store = store
+        self._numel = numel
+        self._position = 0
+        self._hasher = blake3()
+        self._chunks = iter(self.manifest.chunks)
+        self._held = memoryview(b"")
+
+    def pieces(self, numel: int) -> Iterator[Float32Vector]:
+        _check_within(self._position + numel, self._numel)
+        while numel:
+            piece = self._read(min(numel, PIECE_ELEMENTS))
+            self._position += len(piece)
+            numel -= len(piece)
+            yield piece
+
+    def _read(self, numel: int) -> Float32Vector:
+        piece = bytearray(numel * ELEMENT_BYTES)
+        filled = 0
+        while filled < len(piece):
+            if not self._held:
+                self._held = memoryview(self._store.get_chunk(next(self._chunks)))
+            taken = min(len(self._held), len(piece) - filled)
+            piece[filled : filled + taken] = self._held[:taken]
+            self._held = self._held[taken:]
+            filled += taken
+        self._hasher.update(piece)
+        return np.frombuffer(piece, dtype="<f4")
+
+    @property
+    def digest(self) -> Digest:
+        return Digest(self._hasher.hexdigest())
+
+
+def check_is_snapshot(manifest: BlobManifest, digest: Digest, numel: int) -> None:
+    """Raises ManifestInvalid for a blob that is not θ and m of `numel` elements."""
+    if manifest.kind != SNAPSHOT or manifest.size != 2 * numel * ELEMENT_BYTES:
+        raise ManifestInvalid(
+            f"{digest} is a {manifest.kind} of {manifest.size} bytes, not a snapshot of "
+            f"{2 * numel * ELEMENT_BYTES}"
+        )
+
+
+def _check_within(end: int, numel: int) -> None:
+    if end > numel:
+        raise LocalProtocolError(f"θ has {numel} elements; {end} were asked for")

@@ -1,0 +1,109 @@
+"""Files of tensors in the safetensors format, written from one end to the other.
+
+    8 bytes    length of the header, little-endian
+    header     JSON: for each name its dtype, shape and [begin, end) among the data; then spaces
+    data       the tensors, row-major, without gaps
+
+The library writes a file from tensors that are all in memory; models are exported that are not.
+Everything of the header is known from the model's sizes, so it comes first and the data follow, a
+piece at a time. Tests read the files with the library.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Literal
+
+import numpy as np
+
+from p2ptrain.state import Float32Vector
+
+Dtype = Literal["fp32", "bf16"]
+BYTES: Mapping[Dtype, int] = {"fp32": 4, "bf16": 2}
+TORCH_NAMES: Mapping[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16"}
+_CODES: Mapping[Dtype, str] = {"fp32": "F32", "bf16": "BF16"}
+_HEADER_ALIGN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a file: what it is called there, and which parameter of ours it is."""
+
+    name: str
+    parameter: str
+    shape: tuple[int, ...]
+    numel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One file and what is in it, in order."""
+
+    file: str
+    tensors: tuple[Tensor, ...]
+
+    def data_bytes(self, dtype: Dtype) -> int:
+        return sum(tensor.numel for tensor in self.tensors) * BYTES[dtype]
+
+
+def sharded(tensors: Sequence[Tensor], dtype: Dtype, bytes_max: int) -> tuple[Shard, ...]:
+    """`tensors` in their order, in as many files as keep each at `bytes_max` of data.
+
+    A tensor is never split: one that is longer has a file of its own.
+    """
+    groups: list[list[Tensor]] = [[]]
+    held_bytes = 0
+    for tensor in tensors:
+        size = tensor.numel * BYTES[dtype]
+        if groups[-1] and held_bytes + size > bytes_max:
+            groups.append([])
+            held_bytes = 0
+        groups[-1].append(tensor)
+        held_bytes += size
+    if len(groups) == 1:
+        return (Shard("model.safetensors", tuple(groups[0])),)
+    return tuple(
+        Shard(f"model-{number:05}-of-{len(groups):05}.safetensors", tuple(group))
+        for number, group in enumerate(groups, 1)
+    )
+
+
+def index_of(shards: Sequence[Shard], dtype: Dtype) -> dict[str, object]:
+    """model.safetensors.index.json: in which file each tensor is."""
+    return {
+        "metadata": {"total_size": sum(shard.data_bytes(dtype) for shard in shards)},
+        "weight_map": {tensor.name: each.file for each in shards for tensor in each.tensors},
+    }
+
+
+def header(shard: Shard, dtype: Dtype, metadata: Mapping[str, str]) -> bytes:
+    """All of the file that comes before the data. "format" tells transformers whose it is."""
+    table: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
+    begin = 0
+    for tensor in shard.tensors:
+        end = begin + tensor.numel * BYTES[dtype]
+        table[tensor.name] = {
+            "dtype": _CODES[dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+        begin = end
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _HEADER_ALIGN)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_pieces(file: BinaryIO, pieces: Iterable[Float32Vector], dtype: Dtype) -> None:
+    for piece in pieces:
+        values = piece if dtype == "fp32" else bf16(piece)
+        file.write(values.astype(values.dtype.newbyteorder("<"), copy=False).data)
+
+
+def bf16(values: Float32Vector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint16]]:
+    """The nearest bf16 of each value, ties to even, as its 16 bits. A NaN stays one."""
+    bits = values.view(np.uint32)
+    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> 16
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)

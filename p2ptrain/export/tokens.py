@@ -1,0 +1,66 @@
+"""The run's tokenizer as an exported folder carries it: the same bytes, and how to use them.
+
+tokenizer.json is what the organiser published, byte for byte. Which of its special tokens begins a
+text and which ends one is known by their usual names; a tokenizer without such names is exported
+without.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from p2ptrain.errors import ManifestInvalid
+
+ROLES = {
+    "bos": ("<|bos|>", "<bos>", "[BOS]", "<s>", "<|endoftext|>"),
+    "eos": ("<|eos|>", "<eos>", "[EOS]", "</s>", "<|endoftext|>"),
+    "pad": ("<|pad|>", "<pad>", "[PAD]"),
+    "unk": ("<|unk|>", "<unk>", "[UNK]"),
+}
+"""The first of these names that a tokenizer has. <|endoftext|> stands between documents, so it
+begins one as well as it ends one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """tokenizer.json, and its special tokens by role: what they are called, and their numbers."""
+
+    json_bytes: bytes
+    names: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, json_bytes: bytes) -> Tokenizer:
+        """Raises ManifestInvalid: the bytes are no JSON object."""
+        try:
+            tree = json.loads(json_bytes)
+        except ValueError as exc:
+            raise ManifestInvalid(f"the run's tokenizer is not JSON: {exc}") from exc
+        if not isinstance(tree, dict):
+            raise ManifestInvalid("the run's tokenizer is no JSON object")
+        added = dict(_added(tree))
+        names = {
+            role: next(name for name in names if name in added)
+            for role, names in ROLES.items()
+            if not added.keys().isdisjoint(names)
+        }
+        return cls(json_bytes, names, {role: added[name] for role, name in names.items()})
+
+    def config(self, sequence: int) -> dict[str, object]:
+        """tokenizer_config.json."""
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": sequence,
+            "clean_up_tokenization_spaces": False,
+            **{f"{role}_token": name for role, name in sorted(self.names.items())},
+        }
+
+
+def _added(tree: Mapping[str, object]) -> Iterator[tuple[str, int]]:
+    added = tree.get("added_tokens")
+    for each in added if isinstance(added, list) else ():
+        match each:
+            case {"content": str(name), "id": int(number)}:
+                yield name, number

@@ -1,0 +1,170 @@
+"""Our model in the words of Hugging Face `transformers`: names of parameters, and config.json.
+
+Our model is its Llama, or with QK norm its Qwen3: the same pre-norm blocks, the same RMSNorm,
+SwiGLU with the gate first, and rotary positions that turn feature d with feature d + D/2 of a head,
+so no weight is reordered. What is not theirs is refused, not approximated: a name that is not in
+the table, a setting of a foreign config.json that our model does not have.
+
+Neither torch nor transformers is needed here. A config.json may have come from anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from p2ptrain.errors import ConfigError
+from p2ptrain.ipc.trainer_config import ModelSpec
+
+RMS_EPSILON = 1e-5
+"""The model's own; a test holds the two together."""
+
+FAMILIES = {False: ("llama", "LlamaForCausalLM"), True: ("qwen3", "Qwen3ForCausalLM")}
+"""By whether queries and keys are normalised: model_type, and the class."""
+
+LAYERS_MAX = 4096
+"""As a run may have."""
+
+_WHOLE = {
+    "embedding.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+_OF_BLOCK = {
+    "attention_norm": "input_layernorm",
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.output": "self_attn.o_proj",
+    "attention.query_norm": "self_attn.q_norm",
+    "attention.key_norm": "self_attn.k_norm",
+    "feed_forward_norm": "post_attention_layernorm",
+    "feed_forward.gate": "mlp.gate_proj",
+    "feed_forward.up": "mlp.up_proj",
+    "feed_forward.down": "mlp.down_proj",
+}
+_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)\.weight")
+
+
+def name_of(parameter: str) -> str:
+    """What transformers calls our `parameter`.
+
+    Raises ConfigError (EXPORT-MODEL): neither of its models has it.
+    """
+    if parameter in _WHOLE:
+        return _WHOLE[parameter]
+    found = _BLOCK.fullmatch(parameter)
+    if found is None or found[2] not in _OF_BLOCK:
+        raise ConfigError(
+            f"the model has the parameter {parameter}, which no model of transformers has",
+            code="EXPORT-MODEL",
+            likely="the run's model has a part that this export was not written for",
+        )
+    return f"model.layers.{found[1]}.{_OF_BLOCK[found[2]]}.weight"
+
+
+def config_of(spec: ModelSpec, dtype: str, special: Mapping[str, int]) -> dict[str, object]:
+    """config.json of the model; `special` has what is known of bos, eos and pad ids.
+
+    The base of the rotary angles stands there twice: transformers 4 reads the one, 5 the other. So
+    does the type of the weights.
+    """
+    family, architecture = FAMILIES[spec.qk_norm]
+    return {
+        "architectures": [architecture],
+        "model_type": family,
+        "vocab_size": spec.vocab,
+        "hidden_size": spec.width,
+        "intermediate_size": spec.ffn,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads,
+        "head_dim": spec.head_width,
+        "max_position_embeddings": spec.sequence,
+        "hidden_act": "silu",
+        "rms_norm_eps": RMS_EPSILON,
+        "rope_theta": spec.rope_base,
+        "rope_parameters": {"rope_type": "default", "rope_theta": spec.rope_base},
+        "attention_bias": False,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": spec.tied,
+        "initializer_range": 0.02,
+        "use_cache": True,
+        "dtype": dtype,
+        "torch_dtype": dtype,
+        **{f"{name}_token_id": token for name, token in sorted(special.items())},
+    }
+
+
+_SIZES = {
+    "vocab": "vocab_size",
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "ffn": "intermediate_size",
+    "sequence": "max_position_embeddings",
+}
+_LIKE_OURS: dict[str, object] = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "rope_scaling": None,
+    "use_sliding_window": False,
+}
+"""Where one of these stands in a config.json it must have this value."""
+
+
+def spec_of(config: object) -> ModelSpec:
+    """The sizes that a config.json gives, if it describes a model of ours.
+
+    Raises ConfigError (MODEL-FOREIGN): it does not, and what differs.
+    """
+    if not isinstance(config, dict):
+        raise foreign("its config.json is no JSON object")
+    families = {family: qk_norm for qk_norm, (family, _) in FAMILIES.items()}
+    family = config.get("model_type")
+    if not isinstance(family, str) or family not in families:
+        raise foreign(f"model_type is {family!r}, not {' or '.join(families)}")
+    for name, ours in _LIKE_OURS.items():
+        if config.get(name, ours) != ours:
+            raise foreign(f"{name} is {config[name]!r}, where ours is {ours!r}")
+    config = {"num_key_value_heads": config.get("num_attention_heads"), **config}
+    try:
+        spec = ModelSpec(
+            **{ours: config[theirs] for ours, theirs in _SIZES.items()},
+            rope_base=_rope_base(config),
+            tied=config.get("tie_word_embeddings", False) is True,
+            qk_norm=families[family],
+        )
+    except KeyError as exc:
+        raise foreign(f"its config.json lacks {exc.args[0]}") from exc
+    except (ConfigError, TypeError) as exc:
+        raise foreign(str(exc)) from exc
+    if config.get("head_dim") not in (None, spec.head_width):
+        raise foreign(f"head_dim is {config['head_dim']!r}, where ours is {spec.head_width}")
+    if config.get("rms_norm_eps", 1e-6) != RMS_EPSILON:
+        raise foreign(f"rms_norm_eps is {config.get('rms_norm_eps')!r}, ours {RMS_EPSILON}")
+    if spec.layers > LAYERS_MAX:
+        raise foreign(f"{spec.layers} layers are more than {LAYERS_MAX}")
+    return spec
+
+
+def _rope_base(config: Mapping[str, object]) -> float:
+    parameters = config.get("rope_parameters") or {}
+    if not isinstance(parameters, dict) or parameters.get("rope_type", "default") != "default":
+        raise foreign(f"rope_parameters are {parameters!r}, which are not the plain ones")
+    base = parameters.get("rope_theta", config.get("rope_theta", 10_000.0))
+    if type(base) not in (int, float):
+        raise foreign(f"rope_theta is {base!r}")
+    return float(base)
+
+
+def foreign(reason: str) -> ConfigError:
+    return ConfigError(
+        f"this is no model that p2ptrain can run: {reason}",
+        code="MODEL-FOREIGN",
+        likely="the folder was made by another program, or for another kind of model",
+        do="p2ptrain export --to hf DIR makes a folder that can be used here",
+    )

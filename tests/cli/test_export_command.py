@@ -1,0 +1,191 @@
+"""`p2ptrain export`, over a home with a history."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from p2ptrain.errors import P2PTrainError
+from p2ptrain.export import parity
+from p2ptrain.ids import Digest
+from p2ptrain.node.home import Home, sole_use
+from p2ptrain.node.update_format import UpdateFormat
+from p2ptrain.state import OuterState, snapshot_meta
+from p2ptrain.store import Store, StoreReader
+from p2ptrain.testing.histories import History, make_history
+from p2ptrain.testing.published import MODEL, policy, publish
+from p2ptrain.trainer.shapes import layout_of
+from tests.cli.conftest import Command, Outcome
+
+STEPS = 5
+NUMEL = layout_of(MODEL).numel
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def history(home: Home) -> History:
+    rules = policy(participants_min=1, snapshot_every=2)
+    return make_history(home, publish(home, rules=rules, steps=99), STEPS)
+
+
+@pytest.fixture
+def export(p2ptrain: Command, home: Home, tmp_path: Path) -> Command:
+    def run(*words: object) -> Outcome:
+        place = ("--home", home.root, "--no-parity")
+        return p2ptrain("export", "--to", "hf", tmp_path / "out", *words, *place)
+
+    return run
+
+
+def theta_of(home: Home, snapshot: Digest) -> bytes:
+    return StoreReader(home.store).read_blob(snapshot)[: 4 * NUMEL]
+
+
+def test_the_newest_certified_snapshot_is_exported_beside_a_running_node(
+    export: Command, home: Home, history: History, tmp_path: Path
+) -> None:
+    with sole_use(home):
+        done = export("--json")
+    assert done.code == 0
+    newest = history.snapshots[4]
+    assert done.json["theta"] == blake3(theta_of(home, newest)).hexdigest()
+    assert (done.json["standing"], done.json["snapshot"]) == ("certified", newest)
+    assert (done.json["step"], done.json["entry_height"]) == (4, 10)
+    assert done.json["tokens"] == 4 * 2, "a history's participant trains one token a block"
+    assert done.json["ledger_head"] == history.chain[-1].entry.digest
+    assert "--snapshot head" in done.err
+    written = json.loads((tmp_path / "out" / "p2ptrain.json").read_text())
+    assert written == {name: done.json[name] for name in written}
+
+
+@pytest.mark.parametrize("word", ["genesis", "0", "2", "digest"])
+def test_a_snapshot_is_chosen_by_what_people_know_it_by(
+    export: Command, home: Home, history: History, word: str
+) -> None:
+    digest = history.snapshots[2] if word in ("2", "digest") else history.run.manifest.genesis
+    done = export("--snapshot", digest[:12] if word == "digest" else word, "--json")
+    assert (done.json["snapshot"], done.json["standing"]) == (digest, "certified")
+    assert done.json["theta"] == blake3(theta_of(home, digest)).hexdigest()
+
+
+def test_head_is_the_newest_snapshot_and_the_updates_after_it(
+    export: Command, home: Home, history: History
+) -> None:
+    manifest = history.run.manifest
+    state, store = OuterState(NUMEL), StoreReader(home.store)
+    state.load_snapshot(store, history.snapshots[4])
+    form = UpdateFormat(history.run.id, NUMEL, manifest.codec)
+    payload = form.read(store, history.updates[4], 4)
+    state.apply(payload, manifest.outer.lr, manifest.outer.momentum, form.codec)
+    done = export("--snapshot", "head", "--json")
+    assert done.json["theta"] == blake3(state.theta.tobytes()).hexdigest()
+    assert (done.json["step"], done.json["updates"]) == (5, 1)
+    assert (done.json["standing"], done.json["snapshot_step"]) == ("replayed", 4)
+    state.close()
+
+
+def test_a_head_without_its_update_is_the_snapshot_itself(
+    export: Command, home: Home, history: History
+) -> None:
+    with Store(home.store) as store:
+        store.chunk_path(history.updates[4]).unlink()
+    done = export("--snapshot", "head", "--json")
+    assert (done.json["step"], done.json["standing"]) == (4, "certified")
+
+
+def test_what_nobody_certified_is_exported_under_its_whole_digest_and_says_so(
+    export: Command, home: Home, history: History, tmp_path: Path
+) -> None:
+    state = OuterState(NUMEL)
+    state.theta[:] = np.float32(0.5)
+    with Store(home.store, chunk_bytes=4096) as store:
+        meta = snapshot_meta(history.run.id, 5, history.run.manifest.layout)
+        digest = state.write_snapshot(store, meta)
+    state.close()
+    assert export("--snapshot", digest[:20]).code == 2
+    done = export("--snapshot", digest)
+    assert done.code == 0
+    assert done.out.startswith("NOT CERTIFIED: ")
+    assert "certified by nobody" in done.out
+    assert "NOT CERTIFIED" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_damaged_chunk_of_theta_leaves_no_folder(
+    export: Command, home: Home, history: History, tmp_path: Path
+) -> None:
+    with Store(home.store) as store:
+        path = store.chunk_path(store.manifest(history.snapshots[4]).chunks[0])
+    path.write_bytes(b"\0" + path.read_bytes()[1:])
+    for word in ("newest", "head"):
+        done = export("--snapshot", word)
+        assert (done.code, "CKPT-HASH" in done.err) == (4, True)
+    assert [each.name for each in tmp_path.iterdir()] == ["home"]
+
+
+def test_a_home_without_a_whole_snapshot_says_what_fetches_one(
+    export: Command, home: Home, history: History
+) -> None:
+    with Store(home.store) as store:
+        for digest in (history.run.manifest.genesis, *history.snapshots.values()):
+            store.chunk_path(digest).unlink(missing_ok=True)
+    for word in ("newest", "head"):
+        done = export("--snapshot", word)
+        assert (done.code, "CKPT-MISSING" in done.err) == (4, True)
+        assert "p2ptrain ckpt fetch" in done.err
+
+
+def test_a_word_that_names_no_snapshot_is_told(export: Command, history: History) -> None:
+    for word in ("3", "f" * 64, history.updates[4]):
+        done = export("--snapshot", word)
+        assert done.code == 2
+        assert "snapshots are certified of the outer steps 0, 2, 4" in done.err
+
+
+def test_what_is_there_is_not_overwritten(
+    export: Command, history: History, tmp_path: Path
+) -> None:
+    assert export().code == 0
+    again = export()
+    assert (again.code, "EXPORT-EXISTS" in again.err) == (2, True)
+    assert export("--force", "--dtype", "bf16").code == 0
+    (tmp_path / "out" / "p2ptrain.json").unlink()
+    assert export("--force").code == 2
+
+
+def test_an_export_that_transformers_reads_otherwise_is_refused(
+    p2ptrain: Command,
+    home: Home,
+    history: History,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The comparing program is replaced by one that says what it would say."""
+    monkeypatch.setattr(parity, "is_wanted", lambda asked, parameters: True)
+    words = ("export", "--to", "hf", tmp_path / "out", "--home", home.root)
+
+    def says(difference: float) -> None:
+        facts = {"tokens": 8, "difference": difference, "largest": 2.0, "transformers": "5.0"}
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\necho '{json.dumps(facts)}'\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(parity.sys, "executable", str(program))
+
+    says(0.5)
+    done = p2ptrain(*words)
+    assert (done.code, "EXPORT-PARITY" in done.err) == (1, True)
+    assert not (tmp_path / "out").exists()
+    says(1e-6)
+    done = p2ptrain(*words)
+    assert done.code == 0
+    assert "transformers 5.0 computes the same" in done.out
+    monkeypatch.setattr(parity.sys, "executable", "/bin/false")
+    with pytest.raises(P2PTrainError):
+        parity.compare(tmp_path / "out")

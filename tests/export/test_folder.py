@@ -1,0 +1,168 @@
+"""The exported folder says what θ says, to a reader who knows nothing of p2ptrain."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from blake3 import blake3
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from p2ptrain.errors import ConfigError, StoreFull
+from p2ptrain.export import folder as folders
+from p2ptrain.export.folder import Plan, export
+from p2ptrain.export.source import ThetaInMemory
+from p2ptrain.ipc.trainer_config import ModelSpec
+from p2ptrain.state import Float32Vector
+from p2ptrain.trainer.huggingface import name_of
+from p2ptrain.trainer.model import Llama
+from p2ptrain.trainer.shapes import layout_of
+from tests.export import plain_llama
+from tests.export.conftest import ORIGIN, SPEC, trained
+
+TOKENS = [5, 0, 60, 7, 7, 33, 12, 1, 59, 4]
+
+
+def logits_of(spec: ModelSpec, theta: Float32Vector) -> np.ndarray:
+    """What the model that trains computes."""
+    model = Llama(spec)
+    named = dict(model.named_parameters())
+    with torch.no_grad():
+        for entry in layout_of(spec).entries:
+            values = torch.from_numpy(theta[entry.offset : entry.end].copy())
+            named[entry.name].copy_(values.view(entry.shape))
+        return model(torch.tensor([TOKENS]))[0].numpy()
+
+
+@pytest.mark.parametrize("shard_bytes_max", [10**9, 9000])
+def test_anybody_computes_from_the_folder_what_the_trainer_computes(
+    plan: Plan, shard_bytes_max: int, tmp_path: Path
+) -> None:
+    theta = trained(plan.spec)
+    done = export(
+        replace(plan, shard_bytes_max=shard_bytes_max), ThetaInMemory(theta), tmp_path / "out"
+    )
+    weights = [name for name in done.files if name.endswith(".safetensors")]
+    assert (len(weights) > 3) == (shard_bytes_max == 9000)
+    theirs = plain_llama.logits(done.folder, TOKENS)
+    np.testing.assert_allclose(logits_of(plan.spec, theta), theirs, atol=2e-4, rtol=0)
+    assert np.abs(theirs).max() > 1
+
+
+def test_fp32_is_bit_for_bit_what_the_run_has(plan: Plan, tmp_path: Path) -> None:
+    theta = trained(plan.spec)
+    done = export(plan, ThetaInMemory(theta), tmp_path / "out")
+    read = load_file(done.folder / "model.safetensors")
+    layout = layout_of(plan.spec)
+    assert read.keys() == {name_of(entry.name) for entry in layout.entries}
+    for entry in layout.entries:
+        expected = theta[entry.offset : entry.end].reshape(entry.shape)
+        assert read[name_of(entry.name)].tobytes() == expected.tobytes()
+    assert done.theta == blake3(theta.tobytes()).hexdigest()
+
+
+def test_bf16_is_the_nearest_to_each_value(tmp_path: Path) -> None:
+    theta = trained(SPEC)
+    entry = layout_of(SPEC).entries[0]
+    awkward = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3.4e38, 1 + 2**-8, 1 + 3 * 2**-8]
+    theta[entry.offset : entry.offset + len(awkward)] = awkward
+    plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"), dtype="bf16")
+    done = export(plan, ThetaInMemory(theta), tmp_path / "out")
+    expected = torch.from_numpy(theta).to(torch.bfloat16)
+    with safe_open(done.folder / "model.safetensors", framework="pt") as file:
+        for each in layout_of(SPEC).entries:
+            read = file.get_tensor(name_of(each.name)).flatten()
+            torch.testing.assert_close(
+                read, expected[each.offset : each.end], rtol=0, atol=0, equal_nan=True
+            )
+    assert done.theta == blake3(theta.tobytes()).hexdigest(), "the digest is of what was certified"
+    assert json.loads((done.folder / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_the_index_of_several_files_says_where_each_tensor_is(tmp_path: Path) -> None:
+    plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"), shard_bytes_max=20_000)
+    done = export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
+    index = json.loads((done.folder / "model.safetensors.index.json").read_text())
+    sizes = {}
+    for name, file in index["weight_map"].items():
+        tensor = load_file(done.folder / file)[name]
+        sizes.setdefault(file, []).append(tensor.nbytes)
+    assert sum(map(sum, sizes.values())) == index["metadata"]["total_size"]
+    assert all(sum(each) <= 20_000 or len(each) == 1 for each in sizes.values())
+    assert sorted(sizes)[0] == f"model-00001-of-{len(sizes):05}.safetensors"
+    assert set(sizes) == {name for name in done.files if name.endswith(".safetensors")}
+
+
+def test_a_text_begins_and_ends_with_the_tokenizers_own_token(plan: Plan, tmp_path: Path) -> None:
+    done = export(plan, ThetaInMemory(trained(plan.spec)), tmp_path / "out")
+    read = {
+        name: json.loads((done.folder / name).read_text())
+        for name in ("config.json", "generation_config.json", "tokenizer_config.json")
+    }
+    assert read["config.json"]["eos_token_id"] == read["config.json"]["bos_token_id"] == 3
+    assert read["generation_config.json"] == {"bos_token_id": 3, "eos_token_id": 3}
+    assert read["tokenizer_config.json"]["eos_token"] == "<|endoftext|>"
+    assert (done.folder / "tokenizer.json").read_bytes() == plan.tokenizer.json_bytes
+
+
+@pytest.mark.parametrize(
+    ("standing", "said"),
+    [("certified", None), ("replayed", "NOT CERTIFIED ITSELF"), ("uncertified", "NOT CERTIFIED:")],
+)
+def test_the_card_says_on_whose_word_the_weights_are(
+    standing: str, said: str | None, tmp_path: Path
+) -> None:
+    origin = replace(ORIGIN, standing=standing, updates=2 * (standing == "replayed"))
+    plan = Plan(SPEC, origin, folders.Tokenizer.of(b"{}"))
+    done = export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
+    text = (done.folder / "README.md").read_text()
+    facts = json.loads((done.folder / "p2ptrain.json").read_text())
+    assert (said in text) if said else ("NOT CERTIFIED" not in text)
+    assert all(each in text for each in (ORIGIN.run, ORIGIN.ledger_head, done.theta, "12,345"))
+    assert (facts["standing"], facts["theta"], facts["step"]) == (standing, done.theta, 7)
+    assert (("certified by nobody" in text), "2 voters" in text) == (
+        (True, False) if standing == "uncertified" else (False, True)
+    )
+
+
+def test_what_is_there_is_replaced_on_demand_and_only_if_it_is_an_export(tmp_path: Path) -> None:
+    plan, target = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}")), tmp_path / "out"
+    export(plan, ThetaInMemory(trained(SPEC)), target)
+    (target / "left.txt").write_text("from before")
+    with pytest.raises(ConfigError) as caught:
+        export(plan, ThetaInMemory(trained(SPEC)), target)
+    assert caught.value.code == "EXPORT-EXISTS"
+    assert (target / "left.txt").exists()
+    export(plan, ThetaInMemory(trained(SPEC)), target, force=True)
+    assert not (target / "left.txt").exists()
+    (target / folders.MARK).unlink()
+    with pytest.raises(ConfigError):
+        export(plan, ThetaInMemory(trained(SPEC)), target, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
+    def refuse(written: Path) -> None:
+        assert (written / "config.json").exists()
+        raise KeyboardInterrupt
+
+    plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"))
+    with pytest.raises(KeyboardInterrupt):
+        export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", look=refuse)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = folders.shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda path: usage)
+    plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"))
+    with pytest.raises(StoreFull):
+        export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,99 @@
+"""Our model in the words of transformers: nothing reordered, nothing approximated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from p2ptrain.errors import ConfigError, ManifestInvalid
+from p2ptrain.export.tokens import Tokenizer
+from p2ptrain.trainer.huggingface import RMS_EPSILON, config_of, name_of, spec_of
+from p2ptrain.trainer.model import NORM_EPSILON
+from p2ptrain.trainer.shapes import parameters
+from tests.export.conftest import SPEC, SPECS
+
+
+def test_every_parameter_has_a_name_of_its_own() -> None:
+    names = [
+        name_of(each.name)
+        for each in parameters(replace(SPEC, tied=False, qk_norm=True, layers=11))
+    ]
+    assert len(set(names)) == len(names)
+    assert "model.layers.10.self_attn.q_proj.weight" in names
+
+
+@pytest.mark.parametrize("name", ["blocks.0.attention.mystery.weight", "extra", "blocks.x.up"])
+def test_a_parameter_that_transformers_has_not_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        name_of(name)
+    assert caught.value.code == "EXPORT-MODEL"
+
+
+def test_the_norms_add_the_same_epsilon() -> None:
+    assert RMS_EPSILON == NORM_EPSILON
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [*SPECS.values(), replace(SPEC, kv_heads=6)],
+)
+def test_sizes_survive_the_way_there_and_back(spec: object) -> None:
+    assert spec_of(config_of(spec, "float32", {"eos": 3})) == spec
+
+
+def test_a_config_of_transformers_4_is_read() -> None:
+    config = config_of(replace(SPEC, rope_base=5e5), "float32", {})
+    del config["rope_parameters"], config["head_dim"], config["attention_bias"]
+    assert spec_of(config | {"rope_scaling": None}).rope_base == 5e5
+
+
+FOREIGN: list[tuple[dict[str, Any], str]] = [
+    ({"model_type": "gpt2"}, "model_type"),
+    ({"model_type": ["llama"]}, "model_type"),
+    ({"use_sliding_window": True}, "use_sliding_window"),
+    ({"hidden_act": "gelu"}, "hidden_act"),
+    ({"attention_bias": True}, "attention_bias"),
+    ({"rope_scaling": {"factor": 8}}, "rope_scaling"),
+    ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_parameters"),
+    ({"rope_parameters": {"rope_theta": "1e4"}}, "rope_theta"),
+    ({"rope_parameters": [1]}, "rope_parameters"),
+    ({"rms_norm_eps": 1e-6}, "rms_norm_eps"),
+    ({"rms_norm_eps": "1"}, "rms_norm_eps"),
+    ({"head_dim": 8}, "head_dim"),
+    ({"num_attention_heads": 5}, "width"),
+    ({"num_hidden_layers": 10**9}, "layers"),
+    ({"vocab_size": "many"}, "vocab"),
+    ({"vocab_size": True}, "vocab"),
+    ({"hidden_size": None}, "width"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), FOREIGN)
+def test_a_model_that_is_not_ours_is_refused_with_what_differs(
+    changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        spec_of(config_of(SPEC, "float32", {}) | changes)
+    assert caught.value.code == "MODEL-FOREIGN"
+    assert said in caught.value.what
+
+
+@pytest.mark.parametrize("config", [[], None, {"model_type": "llama"}])
+def test_what_is_no_config_is_refused(config: object) -> None:
+    with pytest.raises(ConfigError):
+        spec_of(config)
+
+
+def test_special_tokens_are_known_by_their_usual_names() -> None:
+    named = b'{"added_tokens":[{"content":"[BOS]","id":4},{"content":"[EOS]","id":5},{"id":"x"}]}'
+    found = Tokenizer.of(named)
+    assert (found.names, found.numbers) == ({"bos": "[BOS]", "eos": "[EOS]"}, {"bos": 4, "eos": 5})
+    assert Tokenizer.of(b"{}").config(8)["model_max_length"] == 8
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"\xff"])
+def test_a_tokenizer_that_is_no_json_object_is_refused(data: bytes) -> None:
+    with pytest.raises(ManifestInvalid):
+        Tokenizer.of(data)
