@@ -188,6 +188,7 @@ class Swarm:
             seed=seed,
             device="cpu",
             keep_snapshots=self.keep_snapshots,
+            assume_yes=True,
         )
         node = SwarmNode(name, config, home, load_or_create(home.identity))
         self.nodes[name] = node
