@@ -1,13 +1,14 @@
 """Before a node takes part in a run for the first time its user sees what that is, and says yes.
 
-A home that holds the run's manifest has been asked: it is kept only after the yes. Who publishes a
-run has its manifest and is not asked. Observers take no part, and are not asked either.
+Nothing of a run is kept before that. Its organiser is not asked, nor are observers, who take no
+part; so an observer's home knows its run, and its user is asked all the same when a node starts.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
 import trio
@@ -58,16 +59,18 @@ async def ask(
     run: Run,
     config: NodeConfig,
     me: PeerId,
+    agreed: Path,
     *,
     answers: TextIO | None = None,
     shown: TextIO | None = None,
 ) -> None:
-    """Return if the user agrees to take part in `run`.
+    """Return if the user agrees to take part in `run`; the file `agreed` remembers it.
 
     Raises:
         ConfigError: the user does not, or there is nobody to ask.
     """
-    if config.assume_yes:
+    is_organiser = run.manifest.organiser == me
+    if config.assume_yes or is_organiser or (agreed.exists() and agreed.read_text() == run.id):
         return
     answers, shown = answers or sys.stdin, shown or sys.stderr
     shown.write("\n" + "".join(f"  {line}\n" for line in screen(run, config, me)) + "\n")
@@ -87,3 +90,4 @@ async def ask(
             code="CONSENT",
             do="the same command again, if you change your mind",
         )
+    agreed.write_text(run.id)

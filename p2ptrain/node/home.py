@@ -3,6 +3,7 @@
 HOME/identity.key          the peer's secret
 HOME/run/manifest.signed   the run, as its organiser signed it
 HOME/run/allowlist.signed  who may take part, the newest seen
+HOME/run/agreed            the run that the user said yes to
 HOME/ledger.log            certified entries          HOME/votes.log   what we promised
 HOME/evidence.log          proofs that a voter lied
 HOME/store/                chunks, snapshots, updates
@@ -47,6 +48,10 @@ class Home:
     @property
     def allowlist(self) -> Path:
         return self.run / "allowlist.signed"
+
+    @property
+    def agreed(self) -> Path:
+        return self.run / "agreed"
 
     @property
     def store(self) -> Path:

@@ -25,14 +25,13 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.net import Network
-from p2ptrain.node import consent
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.hello import HelloReply, HelloRequest, decode_reply, encode_request
 from p2ptrain.node.home import Home
 from p2ptrain.node.topics import HELLO_BYTES_MAX, HELLO_PROTOCOL
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingApproval
-from p2ptrain.run import JoinRequest, Run, load_run, save_run
+from p2ptrain.run import JoinRequest, Run, load_run
 
 HELLO_S = 10.0
 """A manifest and a list of thousands of peers come in this time over any line that can train."""
@@ -56,17 +55,14 @@ def known_run(home: Home, config: NodeConfig) -> Run | None:
     return run
 
 
-async def learn_run(
-    network: Network, config: NodeConfig, home: Home, me: PeerId, addresses: list[str]
-) -> Run:
-    """The run that a peer at one of `addresses` serves, checked, agreed to and kept.
+async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) -> Run:
+    """The run that a peer at one of `addresses` serves, checked.
 
     A peer that has no run to tell, or lies about it, costs us no more than its own addresses.
 
     Raises:
         NetworkUnreachable, ConfigError: nobody can be reached or believed, or the addresses are
             wrong; the evidence has a line for each.
-        ConfigError: the user does not agree to take part (CONSENT).
         RunMismatch: they serve another run than the one asked for.
     """
     if not addresses:
@@ -90,8 +86,6 @@ async def learn_run(
             left = [address for address in left if address not in ways]
         else:
             _check_expected(run, config)
-            await consent.ask(run, config, me)
-            save_run(home.manifest, run)
             return run
     raise _no_run(useless)
 

@@ -34,7 +34,7 @@ from p2ptrain.node.rejoining import take_over
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Connecting
-from p2ptrain.run import Run
+from p2ptrain.run import Run, save_run
 from p2ptrain.store import Disk
 
 
@@ -176,13 +176,15 @@ async def _join(
     for peer, addresses in met.items():
         network.remember(peer, addresses)
     ways_in = [*config.bootstrap, *(address for told in met.values() for address in told)]
-    run = learning.known_run(home, config)
+    known = learning.known_run(home, config)
     if ways_in:
         journal.write("state", state=Connecting.name)
         others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
         say(f"connecting to {ways_in[0]}{others}")
-    if run is None:
-        run = await learning.learn_run(network, config, home, identity.peer, ways_in)
+    run = known or await learning.learn_run(network, config, ways_in)
+    await consent.ask(run, config, identity.peer, home.agreed)
+    if known is None:
+        save_run(home.manifest, run)
     elif ways_in:
         await learning.reconnect(network, ways_in, say)
     admission.enter(run)

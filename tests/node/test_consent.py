@@ -37,10 +37,14 @@ def terminal(typed: str) -> Iterator[TextIO]:
 
 
 @pytest.mark.parametrize("typed", ["y\n", "Yes\n"])
-async def test_who_says_yes_to_the_screen_takes_part(run: Run, tmp_path: Path, typed: str) -> None:
-    shown = io.StringIO()
+async def test_who_says_yes_to_the_screen_takes_part_and_is_asked_once(
+    run: Run, tmp_path: Path, typed: str
+) -> None:
+    shown, agreed = io.StringIO(), tmp_path / "agreed"
+    config = NodeConfig(tmp_path)
     with terminal(typed) as answers:
-        await consent.ask(run, NodeConfig(tmp_path), BOB.peer, answers=answers, shown=shown)
+        await consent.ask(run, config, BOB.peer, agreed, answers=answers, shown=shown)
+    await consent.ask(run, config, BOB.peer, agreed, answers=io.StringIO(), shown=io.StringIO())
     said = shown.getvalue()
     for words in (
         f"run       {run.manifest.name} ({run.id})",
@@ -58,9 +62,10 @@ async def test_who_says_yes_to_the_screen_takes_part(run: Run, tmp_path: Path, t
 @pytest.mark.parametrize("typed", ["\n", "n\n", "what?\n"])
 async def test_anything_else_is_a_no(run: Run, tmp_path: Path, typed: str) -> None:
     with terminal(typed) as answers, pytest.raises(ConfigError, match="did not agree") as caught:
-        config = NodeConfig(tmp_path)
-        await consent.ask(run, config, BOB.peer, answers=answers, shown=io.StringIO())
+        config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
+        await consent.ask(run, config, BOB.peer, agreed, answers=answers, shown=io.StringIO())
     assert (caught.value.code, caught.value.exit_code) == ("CONSENT", 2)
+    assert not agreed.exists()
 
 
 async def test_without_a_terminal_the_screen_is_shown_and_nobody_agreed(
@@ -68,17 +73,35 @@ async def test_without_a_terminal_the_screen_is_shown_and_nobody_agreed(
 ) -> None:
     shown = io.StringIO()
     with pytest.raises(ConfigError, match="nobody is here to ask") as caught:
-        config = NodeConfig(tmp_path)
-        await consent.ask(run, config, BOB.peer, answers=io.StringIO("y\n"), shown=shown)
+        config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
+        answers = io.StringIO("y\n")
+        await consent.ask(run, config, BOB.peer, agreed, answers=answers, shown=shown)
     assert "--yes" in caught.value.do
     assert run.id in shown.getvalue()
 
 
-async def test_yes_beforehand_asks_nothing(run: Run, tmp_path: Path) -> None:
-    shown = io.StringIO()
-    agreed = NodeConfig(tmp_path, assume_yes=True)
-    await consent.ask(run, agreed, BOB.peer, answers=io.StringIO(), shown=shown)
-    assert shown.getvalue() == ""
+@pytest.mark.parametrize("yes", [True, False])
+async def test_who_said_so_beforehand_and_the_organiser_are_not_asked(
+    run: Run, tmp_path: Path, yes: bool
+) -> None:
+    shown, agreed = io.StringIO(), tmp_path / "agreed"
+    me = BOB.peer if yes else run.manifest.organiser
+    config = NodeConfig(tmp_path, assume_yes=yes)
+    await consent.ask(run, config, me, agreed, answers=io.StringIO(), shown=shown)
+    assert (shown.getvalue(), agreed.exists()) == ("", False)
+
+
+async def test_a_yes_to_another_run_does_not_count(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "agreed").write_text("ab" * 32)
+    with pytest.raises(ConfigError, match="nobody is here to ask"):
+        await consent.ask(
+            run,
+            NodeConfig(tmp_path),
+            BOB.peer,
+            tmp_path / "agreed",
+            answers=io.StringIO(),
+            shown=io.StringIO(),
+        )
 
 
 def test_a_seed_needs_no_memory_for_a_trainer_and_keeps_all_data(run: Run, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def main() -> int:
         data_host=host,
         data_port=port,
         device="cpu",
+        assume_yes=True,
         keep_snapshots=None,  # All updates are checked in the end.
     )
     remote = Remote(inner_step_s=given.inner_step_s)
