@@ -15,7 +15,8 @@
     ├─ PeerError                  expected and handled: PeerUnreachable, PeerLost, PeerTooSlow
     ├─ ReduceAborted              step, attempt, suspects
     ├─ StoreError                 ChunkMissing, ChunkCorrupt, ManifestInvalid, StoreFull
-    └─ TrainerError               TrainerExited, TrainerStalled, TrainerDiverged
+    └─ TrainerError               TrainerExited (TrainerOutOfMemory), TrainerStalled,
+                                  TrainerDiverged
 
 An error carries what a worried volunteer needs: a stable `code`, what happened, the evidence, whose
 fault it likely is, and what to do next. The CLI renders these fields; nothing here prints.
@@ -190,6 +191,20 @@ class TrainerExited(TrainerError):
         )
         self.returncode = returncode
         self.stderr_tail = stderr_tail
+
+
+class TrainerOutOfMemory(TrainerExited):
+    """It is started again with half of the `micro_batch` sequences at once, while that is one."""
+
+    default_code = "MEM-OOM"
+
+    def __init__(self, returncode: int, stderr_tail: str, micro_batch: int) -> None:
+        super().__init__(returncode, stderr_tail)
+        self.what = f"memory ran out with {micro_batch} sequences at once"
+        if micro_batch > 1:
+            self.what += f"; trying {(micro_batch + 1) // 2}"
+        else:
+            self.do = "p2ptrain node --recompute or --precision bf16, on a machine with more memory"
 
 
 class TrainerStalled(TrainerError):

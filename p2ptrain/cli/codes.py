@@ -166,7 +166,10 @@ MACHINE = {
     "GPU-DRIVER": "The GPU's driver and this build of torch do not fit together.",
     "GPU-BUSY": "The GPU has too little free memory because other programs use it.",
     "MEM-GPU": "The model does not fit into the GPU's memory. More --ranks share it out.",
-    "MEM-OOM": "The system ended a process because memory ran out.",
+    "MEM-OOM": (
+        "A process ended because memory ran out. A trainer is started again with half as many "
+        "sequences at once; if one is too much, try --recompute or --precision bf16."
+    ),
     "MEM-HOST": "This machine has too little memory for the run's model.",
     "DISK-LOW": "The disk is full. Nothing that was stored is lost. Make room, and start again.",
     "FD-LIMIT": "Too few open files are allowed for this process: ulimit -n 4096.",

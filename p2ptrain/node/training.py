@@ -245,7 +245,11 @@ class Conversation:
         self._up = parts.standing.trainer_up = True
         parts.standing.trainer = f"{hello.device}, {hello.ranks} rank{'s' * (hello.ranks != 1)}"
         parts.journal.write(
-            "trainer-up", ranks=hello.ranks, device=hello.device, parameters=hello.parameters
+            "trainer-up",
+            ranks=hello.ranks,
+            device=hello.device,
+            parameters=hello.parameters,
+            micro_batch=hello.micro_batch,
         )
         parts.speak_now()
 

@@ -151,7 +151,7 @@ class Loop:
 
     def run(self) -> None:
         try:
-            self._say(frames.Hello(0, 1, self._layout.digest, self._layout.numel, "cpu"))
+            self._say(frames.Hello(0, 1, self._layout.digest, self._layout.numel, "cpu", 1))
             while not self.stopping and self._turn():
                 pass
         except (ChannelClosed, Died):

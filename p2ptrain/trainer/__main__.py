@@ -16,6 +16,7 @@ from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.state.layout import Layout
 from p2ptrain.trainer.arena import Arena, map_vector
+from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE, at_once, is_out_of_memory
 from p2ptrain.trainer.loop import Loop
 from p2ptrain.trainer.optimizer import make_optimizer
 from p2ptrain.trainer.parallelize import build
@@ -56,9 +57,25 @@ def _serve(config: TrainerConfig, ranks: Ranks, arguments: argparse.Namespace) -
     if channel is not None:
         parameters = sum(parameter.numel() for parameter in model.parameters())
         channel.send(
-            Hello(ranks.rank, ranks.count, layout.digest, parameters, _device_name(ranks.device))
+            Hello(
+                ranks.rank,
+                ranks.count,
+                layout.digest,
+                parameters,
+                _device_name(ranks.device),
+                at_once(config, ranks.count),
+            )
         )
-    Loop(config, model, make_optimizer(model, config.inner), arena, ranks, channel).run()
+    loop = Loop(config, model, make_optimizer(model, config.inner), arena, ranks, channel)
+    try:
+        loop.run()
+    except (RuntimeError, MemoryError) as exc:
+        if not is_out_of_memory(exc):
+            raise
+        # At once: taking leave of the other ranks would wait for those that wait for this one.
+        sys.stderr.write(f"{str(exc).splitlines()[0]}\n")
+        sys.stderr.flush()
+        os._exit(OUT_OF_MEMORY_EXIT_CODE)
 
 
 def _device_name(device: torch.device) -> str:

@@ -29,12 +29,14 @@ from p2ptrain.errors import (
     TrainerDiverged,
     TrainerError,
     TrainerExited,
+    TrainerOutOfMemory,
     TrainerStalled,
 )
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Failed, Frame, Stop, ToTrainer
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
+from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE, at_once, halved
 from p2ptrain.trainer.launch import Launched, launch
 from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
 
@@ -52,7 +54,8 @@ class RunningTrainer:
     Use either `feed` or `receive`, not both: each keeps its own half-read frame.
     """
 
-    def __init__(self, launched: Launched, watch: StallWatch) -> None:
+    def __init__(self, launched: Launched, watch: StallWatch, micro_batch: int) -> None:
+        self.micro_batch = micro_batch
         self.socket = launched.socket
         self._processes = launched.processes
         self._lifeline_fd: int | None = launched.lifeline_fd
@@ -169,7 +172,10 @@ class RunningTrainer:
         self._join(EXIT_LIMIT_S)
         self._kill_all()
         self._join(KILL_LIMIT_S)
-        return TrainerExited(self._exit_code(), self._tail.finish(EXIT_LIMIT_S))
+        code, tail = self._exit_code(), self._tail.finish(EXIT_LIMIT_S)
+        if code == OUT_OF_MEMORY_EXIT_CODE:
+            return TrainerOutOfMemory(code, tail, self.micro_batch)
+        return TrainerExited(code, tail)
 
     def _exit_code(self) -> int:
         """That of the rank that ended first; as if killed, if the kernel has not let go of any."""
@@ -203,6 +209,9 @@ class Supervisor:
 
     `theta_fd` and `local_fd` are shared memory in the canonical layout; the trainer's processes
     inherit them.  They, and this object, serve any number of starts, one at a time.
+
+    Where memory ran out, the next start is with half as many sequences at once, and costs nothing
+    of the budget: that can happen a few times only.
     """
 
     config: TrainerConfig
@@ -211,7 +220,7 @@ class Supervisor:
     ranks: int = 1
     budget: RestartBudget = field(default_factory=RestartBudget)
     patience: Patience = field(default_factory=Patience)
-    _started: bool = field(default=False, init=False)
+    _last: RunningTrainer | None = field(default=None, init=False)
 
     def start(self) -> RunningTrainer:
         """Start all ranks.  The first frame to come is Hello, some seconds later.
@@ -219,7 +228,7 @@ class Supervisor:
         Raises:
             TrainerError: it has ended too often of late; the budget of restarts is spent.
         """
-        if self._started and not self.budget.spend(time.monotonic()):
+        if self._last is not None and not self._fits_better() and not self._may_start_again():
             raise TrainerError(
                 f"the trainer was restarted {self.budget.restarts_max} times within "
                 f"{self.budget.window_s:.0f} s and ended again",
@@ -227,9 +236,22 @@ class Supervisor:
                 likely="this machine's memory, driver or installation",
                 do="read the lines above, mend the cause, start the node again",
             )
-        self._started = True
         launched = launch(self.config, self.theta_fd, self.local_fd, self.ranks)
-        return RunningTrainer(launched, StallWatch(time.monotonic(), self.patience))
+        watch = StallWatch(time.monotonic(), self.patience)
+        self._last = RunningTrainer(launched, watch, at_once(self.config, self.ranks))
+        return self._last
+
+    def _may_start_again(self) -> bool:
+        return self.budget.spend(time.monotonic())
+
+    def _fits_better(self) -> bool:
+        """Whether the last trainer ran out of memory, and the next one needs less."""
+        smaller = halved(self.config, self.ranks)
+        assert self._last is not None
+        if self._last.poll() != OUT_OF_MEMORY_EXIT_CODE or smaller is None:
+            return False
+        self.config = smaller
+        return True
 
 
 def failure(frame: Failed) -> TrainerError:

@@ -20,7 +20,7 @@ ONE_OF_EACH = (
     frames.Pause(),
     frames.Resume(),
     frames.Stop(),
-    frames.Hello(0, 2, DIGEST, 869_504, "cpu"),
+    frames.Hello(0, 2, DIGEST, 869_504, "cpu", 4),
     frames.Progress(7, 71, 6.25, 9000.5, 2048),
     frames.FragmentReady(7, 10_240, 10, 6.0),
     frames.Evaluated(3, 5.5, 1024),
@@ -52,6 +52,10 @@ def test_the_table_of_kinds_names_every_frame() -> None:
         (frames.Evaluate, {"request": 0, "block_paths": ("x" * 5000,)}),
         (frames.Hello, {"rank": 2, "ranks": 2, "layout_digest": DIGEST, "parameters": 1}),
         (frames.Hello, {"rank": 0, "ranks": 1, "layout_digest": "ab", "parameters": 1}),
+        (
+            frames.Hello,
+            {"rank": 0, "ranks": 1, "layout_digest": DIGEST, "parameters": 1, "micro_batch": 0},
+        ),
         (frames.FragmentReady, {"step": 0, "tokens": 1, "blocks": 1, "loss": math.nan}),
         (frames.Evaluated, {"request": 0, "loss": math.inf, "tokens": 1}),
         (frames.Evaluated, {"request": 0, "loss": "low", "tokens": 1}),
@@ -62,6 +66,6 @@ def test_an_impossible_frame_cannot_be_made(
     frame: type[frames.Frame], fields: dict[str, object]
 ) -> None:
     if frame is frames.Hello:
-        fields = fields | {"device": "cpu"}
+        fields = {"device": "cpu", "micro_batch": 1} | fields
     with pytest.raises(ValueError):
         frame(**fields)

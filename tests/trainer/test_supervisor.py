@@ -86,8 +86,8 @@ def test_two_ranks_train_as_one_does_and_the_death_of_either_is_the_death_of_bot
         losses[-1].append(wait_for(trainer, FragmentReady).loss)
         moved.append(vectors.local - vectors.theta)
 
-    assert hellos[0] == Hello(0, 1, vectors.layout.digest, parameter_count(config.model), "cpu")
-    assert asdict(hellos[1]) == asdict(hellos[0]) | {"ranks": 2}
+    assert hellos[0] == Hello(0, 1, vectors.layout.digest, parameter_count(config.model), "cpu", 5)
+    assert asdict(hellos[1]) == asdict(hellos[0]) | {"ranks": 2, "micro_batch": 3}
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
     covered = vectors.covered
     np.testing.assert_array_equal(np.isnan(moved[1]), ~covered)

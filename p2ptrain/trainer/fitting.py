@@ -1,0 +1,40 @@
+"""How many sequences a rank computes at once: found by trying, and halved where memory runs out.
+
+A rank whose memory is spent ends with `OUT_OF_MEMORY_EXIT_CODE`, and the supervisor starts all
+ranks again with half as many sequences.  Going on inside the process was rejected: the other ranks
+wait in a collective that this one will not join, FSDP is between two of its states, and what is
+left of the memory lies in pieces.  A new process has none of that, and all ranks agree since they
+are told the same.  It costs some seconds, a few times in the life of a node.
+
+The gradient is the same whatever comes out of this (see `batch`).  No torch here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from p2ptrain.ipc.trainer_config import TrainerConfig
+
+OUT_OF_MEMORY_EXIT_CODE = 71
+"""EX_OSERR of sysexits.h: nothing else in a trainer ends so."""
+
+_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
+"""What torch says: its own class is for devices, and the CPU's allocator raises a RuntimeError."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that memory ran out, on a device or here."""
+    return isinstance(error, MemoryError) or any(text in str(error).lower() for text in _TEXTS)
+
+
+def at_once(config: TrainerConfig, ranks: int) -> int:
+    """How many sequences a forward pass of one of `ranks` ranks takes."""
+    share = math.ceil(config.inner.batch_sequences / ranks)
+    return min(config.micro_batch or share, share)
+
+
+def halved(config: TrainerConfig, ranks: int) -> TrainerConfig | None:
+    """The same with half as many sequences at once; None if it was one sequence already."""
+    sequences = at_once(config, ranks)
+    return replace(config, micro_batch=(sequences + 1) // 2) if sequences > 1 else None

@@ -1,0 +1,91 @@
+"""Where memory runs out, all ranks start again with half as many sequences at once."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from p2ptrain.errors import TrainerError, TrainerExited, TrainerOutOfMemory
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer import supervisor as supervising
+from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE, at_once, halved, is_out_of_memory
+from p2ptrain.trainer.launch import Launched, StderrTail
+from p2ptrain.trainer.supervisor import Supervisor
+from p2ptrain.trainer.watch import RestartBudget
+
+if TYPE_CHECKING:
+    from tests.trainer.conftest import Vectors
+
+
+def test_half_is_rounded_up_until_one_is_left(config: TrainerConfig) -> None:
+    seen, smaller = [], config
+    while smaller is not None:
+        seen.append((at_once(smaller, 1), at_once(smaller, 2)))
+        smaller = halved(smaller, 1)
+    assert seen == [(5, 3), (3, 3), (2, 2), (1, 1)]
+    assert halved(replace(config, micro_batch=400), 2).micro_batch == 2
+
+
+def test_what_says_that_memory_ran_out_is_known_from_other_errors() -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**54)
+    assert is_out_of_memory(caught.value)
+
+
+@pytest.fixture
+def every_start_ends(monkeypatch: pytest.MonkeyPatch) -> list[TrainerConfig]:
+    """In place of ranks, processes that say what torch says and end as a rank does then."""
+    configs: list[TrainerConfig] = []
+    words = f"import sys; print('CUDA out of memory.'); sys.exit({OUT_OF_MEMORY_EXIT_CODE})"
+
+    def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> Launched:
+        configs.append(config)
+        ours, theirs = socket.socketpair()
+        out_read, out_write = os.pipe()
+        lifeline_read, lifeline = os.pipe()
+        os.close(lifeline_read)
+        process = subprocess.Popen([sys.executable, "-S", "-c", words], stdout=out_write)
+        os.close(out_write)
+        theirs.close()
+        return Launched((process,) * ranks, ours, lifeline, StderrTail(out_read))
+
+    monkeypatch.setattr(supervising, "launch", launch)
+    return configs
+
+
+def test_the_next_start_is_with_half_and_costs_no_restart_until_one_does_not_fit(
+    every_start_ends: list[TrainerConfig], config: TrainerConfig, vectors: Vectors
+) -> None:
+    budget = RestartBudget(restarts_max=1)
+    supervisor = Supervisor(config, vectors.theta_fd, vectors.local_fd, budget=budget)
+    said: list[TrainerExited] = []
+    while len(said) < 5:
+        trainer = supervisor.start()
+        with pytest.raises(TrainerOutOfMemory) as caught:
+            trainer.receive(timeout_s=20.0)
+        said.append(caught.value)
+        trainer.kill()
+    with pytest.raises(TrainerError) as ended:
+        supervisor.start()
+    assert [each.micro_batch for each in every_start_ends] == [0, 3, 2, 1, 1]
+    assert [each.what.removeprefix("memory ran out with ") for each in said] == [
+        "5 sequences at once; trying 3",
+        "3 sequences at once; trying 2",
+        "2 sequences at once; trying 1",
+        "1 sequences at once",
+        "1 sequences at once",
+    ]
+    assert {each.code for each in said} == {"MEM-OOM"}
+    assert said[0].evidence == ("CUDA out of memory.",)
+    assert "--recompute" in said[-1].do
+    assert ended.value.code == "TRAINER-RESTARTS"
