@@ -123,6 +123,21 @@ def _looking(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:
     return look
 
 
+def export_newest(home: Path, folder: Path) -> Path:
+    """The newest certified snapshot in `home` as the folder `folder`, which is returned."""
+    from p2ptrain.export.choosing import find
+    from p2ptrain.export.folder import Plan, export
+    from p2ptrain.export.tokens import Tokenizer
+    from p2ptrain.store import StoreReader
+
+    where = open_home(home)
+    run, store = run_of(where), StoreReader(where.store)
+    found = find(run, _chain(where, run), store, "newest", progress)
+    tokenizer = Tokenizer.of(store.read_blob(run.manifest.tokenizer))
+    progress(f"the newest snapshot here is of outer step {found.origin.step}")
+    return export(Plan(run.manifest.model, found.origin, tokenizer), found.theta, folder).folder
+
+
 def _chain(where: Home, run: Run) -> Chain:
     """The ledger in the home, each certificate checked. Raises StoreError."""
     from p2ptrain.cli.chains import Walk, records_in

@@ -22,6 +22,8 @@ from p2ptrain.cli import (
     status_command,
     store_command,
 )
+from p2ptrain.cli.chat_command import EXAMPLES as CHAT_EXAMPLES
+from p2ptrain.cli.chat_command import chat
 from p2ptrain.cli.export_command import EXAMPLES as EXPORT_EXAMPLES
 from p2ptrain.cli.export_command import export
 from p2ptrain.cli.machine import refusal
@@ -63,6 +65,7 @@ app.add_typer(store_command.app, name="store")
 app.add_typer(ckpt_command.app, name="ckpt")
 app.command("verify", epilog=VERIFY_EXAMPLES)(verify)
 app.command("export", epilog=EXPORT_EXAMPLES)(export)
+app.command("chat", epilog=CHAT_EXAMPLES)(chat)
 app.add_typer(bench_command.app, name="bench")
 app.command("simulate", epilog=SIMULATE_EXAMPLES)(simulate)
 app.command("explain", epilog=status_command.EXPLAIN_EXAMPLES)(status_command.explain)

@@ -14,9 +14,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from p2ptrain.errors import ConfigError
 from p2ptrain.ipc.trainer_config import ModelSpec
-from p2ptrain.trainer.huggingface import foreign, name_of, spec_of
+from p2ptrain.trainer.huggingface import foreign, lacks, name_of, spec_of
 from p2ptrain.trainer.model import Llama
 from p2ptrain.trainer.shapes import parameters
 
@@ -41,13 +40,8 @@ def read_json(path: Path) -> object:
         raise foreign(f"{path.name} cannot be read: {exc}") from exc
 
 
-def lacks(path: Path) -> ConfigError:
-    there = path.parent.is_dir()
-    return ConfigError(
-        f"{path.parent} has no {path.name}" if there else f"there is no folder {path.parent}",
-        code="MODEL-FOLDER",
-        do="give a folder that p2ptrain export --to hf DIR has made",
-    )
+def best_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def load_spec(folder: Path) -> ModelSpec:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from p2ptrain.errors import ConfigError
 from p2ptrain.ipc.trainer_config import ModelSpec
@@ -167,4 +168,13 @@ def foreign(reason: str) -> ConfigError:
         code="MODEL-FOREIGN",
         likely="the folder was made by another program, or for another kind of model",
         do="p2ptrain export --to hf DIR makes a folder that can be used here",
+    )
+
+
+def lacks(path: Path) -> ConfigError:
+    there = path.parent.is_dir()
+    return ConfigError(
+        f"{path.parent} has no {path.name}" if there else f"there is no folder {path.parent}",
+        code="MODEL-FOLDER",
+        do="give a folder that p2ptrain export --to hf DIR has made",
     )

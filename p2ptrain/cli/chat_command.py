@@ -1,0 +1,191 @@
+"""`p2ptrain chat`: what the swarm has made, in its own words."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from p2ptrain.cli.output import JsonOption, examples, progress, result_json
+from p2ptrain.cli.rendering import coloured
+from p2ptrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from p2ptrain.data.spelling import Speller
+    from p2ptrain.trainer.generating import Sampling
+    from p2ptrain.trainer.model import Llama
+
+EXAMPLES = examples(
+    'p2ptrain chat ./weights "Once upon a time"',
+    "p2ptrain chat ./weights --temperature 0 --tokens 50",
+    'p2ptrain chat ~/.local/share/p2ptrain "import os" --json',
+)
+DIM, PLAIN = "\033[2m", "\033[0m"
+PROMPT_CHARACTERS_MAX = 1_000_000
+SEED_MAX = 2**63 - 1
+
+
+def chat(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="What to go on from.", show_default=False)
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="0 takes the likeliest token each time.")
+    ] = 0.8,
+    top_p: Annotated[
+        float,
+        typer.Option("--top-p", help="Choose among the likeliest that have so much together."),
+    ] = 0.95,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=SEED_MAX, help="Draws; the same one says the same.")
+    ] = 0,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="At most so many.")] = 200,
+    as_json: JsonOption = False,
+) -> None:
+    """Have a model go on from a text: exported weights, or the newest snapshot in a node's home.
+
+    Without TEXT it asks for one after the other, at a terminal, or reads one from stdin. A model
+    that was trained on plain text goes on with it; it does not answer questions.
+    """
+    with _speaker(folder.expanduser().absolute()) as speaker:
+        from p2ptrain.trainer.generating import Sampling
+
+        talk = Talk(speaker, Sampling(temperature, top_p, seed), tokens, as_json)
+        if prompt is None and sys.stdin.isatty() and not as_json:
+            _converse(talk)
+        else:
+            talk.go_on(sys.stdin.read(PROMPT_CHARACTERS_MAX) if prompt is None else prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """A model and its tokenizer; `begin` stands before each text, and after one of `ends` comes no
+    more."""
+
+    model: Llama
+    speller: Speller
+    begin: int | None
+    ends: frozenset[int]
+
+
+@contextmanager
+def _speaker(folder: Path) -> Iterator[Speaker]:
+    """Raises ConfigError: the folder holds no model that can be run here."""
+    if not (folder / "run" / "manifest.signed").exists():
+        yield _loaded(folder)
+        return
+    with TemporaryDirectory(prefix="p2ptrain-chat-") as place:
+        from p2ptrain.cli.export_command import export_newest
+
+        yield _loaded(export_newest(folder, Path(place) / "weights"))
+
+
+def _loaded(folder: Path) -> Speaker:
+    if not (folder / "config.json").exists():
+        from p2ptrain.trainer.huggingface import lacks
+
+        raise lacks(folder / "config.json")  # Before the seconds that torch takes to load.
+    progress("loading the model …")
+    from p2ptrain.data.spelling import Speller
+    from p2ptrain.trainer.exported import best_device, load_model, read_json
+
+    speller = Speller(folder / "tokenizer.json")
+    model = load_model(folder, best_device())
+    if speller.size > model.spec.vocab:
+        raise ConfigError(
+            f"its tokenizer has {speller.size} tokens, the model {model.spec.vocab}",
+            code="MODEL-FOREIGN",
+        )
+    config = read_json(folder / "config.json")
+    assert isinstance(config, dict)
+    ends = frozenset(_numbers(config.get("eos_token_id")))
+    return Speaker(model, speller, next(iter(_numbers(config.get("bos_token_id"))), None), ends)
+
+
+def _numbers(value: Any) -> list[int]:
+    """A token's number, or several."""
+    values = value if isinstance(value, list) else [value]
+    return [each for each in values if type(each) is int and each >= 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """How to speak, and to whom."""
+
+    speaker: Speaker
+    sampling: Sampling
+    tokens_max: int
+    as_json: bool
+
+    def go_on(self, prompt: str) -> None:
+        """Show what follows `prompt` as it comes, or all of it as JSON."""
+        started_s, said, count = time.monotonic(), list[str](), 0
+        ended = "length"
+        for token in self._tokens(prompt):
+            if token in self.speaker.ends:
+                ended = "end-of-text"
+                break
+            count += 1
+            said.append(visible(self.speaker.speller.decoded(token)))
+            if not self.as_json:
+                print(said[-1], end="", flush=True)
+        seconds = max(1e-9, time.monotonic() - started_s)
+        if not self.as_json:
+            print()
+            return
+        result_json(
+            {
+                "prompt": prompt,
+                "text": "".join(said),
+                "tokens": count,
+                "tokens_per_s": round(count / seconds, 2),
+                "ended": ended,
+                "temperature": self.sampling.temperature,
+                "top_p": self.sampling.top_p,
+                "seed": self.sampling.seed,
+            }
+        )
+
+    def _tokens(self, prompt: str) -> Iterator[int]:
+        from itertools import islice
+
+        from p2ptrain.trainer.generating import generate
+
+        speaker = self.speaker
+        speaker.speller.begin()
+        begun = [] if speaker.begin is None else [speaker.begin]
+        text = begun + speaker.speller.encoded(prompt)
+        if not text:
+            raise ConfigError("there is no text to go on from", do="give some: chat DIR TEXT")
+        return islice(generate(speaker.model, text, self.sampling), self.tokens_max)
+
+
+def _converse(talk: Talk) -> None:
+    """Ask for a text, go on from it, until Ctrl-D. Ctrl-C ends the text, or, while asking, all."""
+    progress("a text to go on from, and Enter; Ctrl-C ends what it says, Ctrl-D ends this")
+    marked = coloured(sys.stdout)
+    while True:
+        try:
+            prompt = input("> ")
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
+        try:
+            if prompt:
+                print(f"{DIM}{prompt}{PLAIN}" if marked else prompt, end="", flush=True)
+                talk.go_on(prompt)
+        except KeyboardInterrupt:
+            print(" …")
+
+
+def visible(text: str) -> str:
+    """`text` without anything that a terminal would obey, lines and tabs left alone."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "·" for each in text)

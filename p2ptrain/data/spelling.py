@@ -1,0 +1,55 @@
+"""Between text and tokens, for whoever talks to a model: a tokenizer.json from anywhere.
+
+Tokens come one at a time and must be shown at once, but a character may be spread over several:
+what is incomplete is held back until it is whole.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from p2ptrain.errors import ConfigError
+
+_INCOMPLETE = "\ufffd"
+_HELD_MAX = 8
+"""A character has at most four bytes, so after more tokens than that the bytes are no character."""
+
+
+class Speller:
+    """One tokenizer; `decoded` is for one text at a time, which `begin` begins."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError (MODEL-FOLDER): there is none, or it cannot be read."""
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as exc:
+            if type(exc) is not Exception:
+                raise  # The library has no error of its own; it raises Exception itself.
+            raise ConfigError(
+                f"{path} is no tokenizer: {exc}",
+                code="MODEL-FOLDER",
+                do="give a folder that p2ptrain export --to hf DIR has made",
+            ) from exc
+        self._held: list[int] = []
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def encoded(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def begin(self) -> None:
+        self._held = []
+
+    def decoded(self, token: int) -> str:
+        """What can be shown now that this token has come."""
+        self._held.append(token)
+        text = str(self._tokenizer.decode(self._held, skip_special_tokens=True))
+        if text.endswith(_INCOMPLETE) and len(self._held) < _HELD_MAX:
+            return ""
+        self._held = []
+        return text

@@ -1,0 +1,121 @@
+"""`p2ptrain chat`: a folder or a home goes on from a text; what is no model says why."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.cli import chat_command
+from p2ptrain.cli.chat_command import visible
+from tests.cli.conftest import Command
+
+TEXT = "def f(x):\n"
+
+
+@pytest.fixture
+def weights(p2ptrain: Command, organiser_home: Path, tmp_path: Path) -> Path:
+    done = p2ptrain("export", tmp_path / "w", "--no-parity", "--home", organiser_home)
+    assert done.code == 0
+    return tmp_path / "w"
+
+
+def test_a_folder_and_the_home_that_it_came_from_say_the_same(
+    p2ptrain: Command, weights: Path, organiser_home: Path, tmp_path: Path
+) -> None:
+    words = (TEXT, "--tokens", 5, "--seed", 3, "--json")
+    told = [p2ptrain("chat", place, *words) for place in (weights, organiser_home)]
+    assert [each.code for each in told] == [0, 0]
+    first, second = (each.json for each in told)
+    assert (first["tokens"], first["prompt"], first["ended"]) == (5, TEXT, "length")
+    assert first["tokens_per_s"] > 0
+    assert first["text"] == second["text"] != ""
+    other = p2ptrain("chat", weights, TEXT, "--tokens", 5, "--seed", 4, "--json").json
+    assert other["text"] != first["text"]
+
+
+def test_a_text_ends_where_the_model_says_so(p2ptrain: Command, weights: Path) -> None:
+    """Every token ends a text here, the first one too."""
+    config = json.loads((weights / "config.json").read_text())
+    config["eos_token_id"] = list(range(512))
+    (weights / "config.json").write_text(json.dumps(config))
+    told = p2ptrain("chat", weights, TEXT, "--json").json
+    assert (told["ended"], told["text"], told["tokens"]) == ("end-of-text", "", 0)
+
+
+def test_what_is_no_model_is_refused_with_its_code(
+    p2ptrain: Command, weights: Path, tmp_path: Path
+) -> None:
+    done = p2ptrain("chat", tmp_path / "nowhere", TEXT)
+    assert (done.code, "MODEL-FOLDER" in done.err, done.out) == (2, True, "")
+    (weights / "tokenizer.json").rename(tmp_path / "tokenizer.json")
+    assert "MODEL-FOLDER" in p2ptrain("chat", weights, TEXT).err
+    (tmp_path / "tokenizer.json").rename(weights / "tokenizer.json")
+    config = json.loads((weights / "config.json").read_text())
+    (weights / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
+    assert "MODEL-FOREIGN" in p2ptrain("chat", weights, TEXT).err
+    assert p2ptrain("chat", weights, TEXT, "--top-p", "2").code == 2
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str | BaseException]]:
+    """What somebody at a terminal types, or does."""
+    lines: list[str | BaseException] = []
+
+    def read(prompt: str) -> str:
+        line = lines.pop(0)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("builtins.input", read)
+    return iter([lines]).__next__()
+
+
+def test_at_a_terminal_one_text_follows_the_other(
+    p2ptrain: Command, weights: Path, typed: list[str | BaseException]
+) -> None:
+    typed += ["def ", "", "import ", EOFError()]
+    done = p2ptrain("chat", weights, "--tokens", 3)
+    assert (done.code, typed) == (0, [])
+    first, second = done.out.index("def "), done.out.index("import ")
+    assert first < second
+    assert "\033" not in done.out, "no colours unless at a terminal"
+
+
+def test_ctrl_c_ends_what_it_says_and_the_next_one_all(
+    p2ptrain: Command,
+    weights: Path,
+    typed: list[str | BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(talk: object, prompt: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat_command.Talk, "go_on", interrupted)
+    typed += ["def ", KeyboardInterrupt()]
+    done = p2ptrain("chat", weights)
+    assert (done.code, typed) == (0, [])
+    assert done.out == "def  …\n\n"
+
+
+def test_a_text_can_come_from_a_pipe(
+    p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(TEXT))
+    piped = p2ptrain("chat", weights, "--tokens", 4)
+    given = p2ptrain("chat", weights, TEXT, "--tokens", 4, "--json")
+    assert piped.out == given.json["text"] + "\n"
+
+
+def test_what_a_model_says_cannot_steer_the_terminal() -> None:
+    assert visible("a\033[2Jb\n\tc\x07\x9bd é漢") == "a·[2Jb\n\tc··d é漢"

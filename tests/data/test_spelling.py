@@ -1,0 +1,44 @@
+"""Tokens become text as soon as they can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.data.pack import train_tokenizer
+from p2ptrain.data.spelling import Speller
+from p2ptrain.errors import ConfigError
+
+
+@pytest.fixture
+def speller(tmp_path: Path) -> Speller:
+    train_tokenizer(["plain words only, " * 9], 270).save(str(tmp_path / "t.json"))
+    return Speller(tmp_path / "t.json")
+
+
+def test_a_character_of_several_tokens_is_shown_when_it_is_whole(speller: Speller) -> None:
+    text = "words: é, 漢, 🦦."
+    shown = [speller.decoded(token) for token in speller.encoded(text)]
+    assert "".join(shown) == text
+    assert all("\ufffd" not in each for each in shown)
+    assert "🦦" in shown
+    assert shown.count("") == 1 + 2 + 3
+
+
+def test_bytes_that_are_no_character_are_not_held_for_ever(speller: Speller) -> None:
+    broken = speller.encoded("🦦")[0]
+    shown = [speller.decoded(broken) for _ in range(20)]
+    assert any(shown)
+    speller.begin()
+    assert speller.decoded(speller.encoded("w")[0]) == "w"
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "[1]"])
+def test_what_is_no_tokenizer_is_refused(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        Speller(path)
+    assert caught.value.code == "MODEL-FOLDER"

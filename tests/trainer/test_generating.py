@@ -1,0 +1,80 @@
+"""Text a token at a time: what is kept changes nothing, and a seed says it all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+
+from p2ptrain.errors import ConfigError
+from p2ptrain.trainer.generating import Reader, Sampling, generate, pick
+from tests.trainer.test_model import SPEC, started
+
+GREEDY = Sampling(temperature=0.0)
+TEXT = [7, 300, 0, 12, 12, 99, 250, 31]
+
+
+@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, qk_norm=True, tied=False, rope_base=5e5)])
+@torch.no_grad()
+def test_a_text_read_token_by_token_is_the_text_read_at_once(spec: object) -> None:
+    model = started(spec)
+    whole = model(torch.tensor([TEXT]))[0]
+    reader = Reader(model)
+    read = [reader.read(TEXT[:3])] + [reader.read([token]) for token in TEXT[3:]]
+    torch.testing.assert_close(torch.stack(read), whole[2:])
+    assert reader.room == SPEC.sequence - len(TEXT)
+
+
+@torch.no_grad()
+def test_the_likeliest_token_is_taken_each_time() -> None:
+    model = started(SPEC)
+    text = list(TEXT)
+    for token in islice(generate(model, TEXT, GREEDY), SPEC.sequence - len(TEXT)):
+        assert token == int(model(torch.tensor([text]))[0, -1].argmax())
+        text.append(token)
+    assert len(text) == SPEC.sequence
+
+
+@torch.no_grad()
+def test_when_the_positions_are_used_up_the_newer_half_is_read_again() -> None:
+    model = started(SPEC)
+    prompt = TEXT * 3
+    tokens = list(islice(generate(model, prompt, GREEDY), 2 * SPEC.sequence))
+    seen = (prompt + tokens[:1])[-SPEC.sequence // 2 :]
+    assert tokens[0] == int(model(torch.tensor([prompt[-SPEC.sequence :]]))[0, -1].argmax())
+    assert tokens[1] == int(model(torch.tensor([seen]))[0, -1].argmax())
+    assert len(tokens) == 2 * SPEC.sequence
+
+
+def test_a_seed_says_the_same_again_and_another_something_else() -> None:
+    model = started(SPEC)
+    told = [list(islice(generate(model, TEXT, Sampling(1.0, 1.0, seed)), 12)) for seed in (1, 1, 2)]
+    assert told[0] == told[1] != told[2]
+
+
+def test_tokens_come_as_often_as_they_are_likely() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.2]).log()
+    random = torch.Generator().manual_seed(0)
+    drawn = [pick(logits, Sampling(1.0, 1.0), random) for _ in range(4000)]
+    shares = [drawn.count(token) / len(drawn) for token in range(3)]
+    assert shares == pytest.approx([0.5, 0.3, 0.2], abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("top_p", "left"), [(0.01, {0}), (0.5, {0}), (0.51, {0, 1}), (0.81, {0, 1, 2})]
+)
+def test_what_is_beyond_top_p_never_comes(top_p: float, left: set[int]) -> None:
+    logits = torch.tensor([0.5, 0.3, 0.2]).log()
+    random = torch.Generator().manual_seed(0)
+    assert {pick(logits, Sampling(1.0, top_p), random) for _ in range(300)} == left
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.1}],
+)
+def test_what_means_nothing_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        Sampling(**wrong)
