@@ -127,7 +127,14 @@ RUNS = {
     ),
     "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. It was not used.",
     "DATA": "A data block is damaged or was not made for this run. It is fetched again.",
-    "DATA-SOURCE": "The text to train on cannot be read, or there is none.",
+    "DATA-SOURCE": (
+        "The text or reads to train on cannot be read, are broken at the line that is named, or "
+        "there are none."
+    ),
+    "EXTRA-MISSING": (
+        "What was asked for needs a package that p2ptrain does not bring along by itself. Install "
+        "it with the command that is shown."
+    ),
 }
 
 AUTHORITY = {

@@ -16,6 +16,7 @@ from p2ptrain.cli import (
     allow_command,
     bench_command,
     ckpt_command,
+    data_command,
     evidence_command,
     ledger_command,
     run_command,
@@ -58,6 +59,7 @@ app.command("node", epilog=NODE_EXAMPLES)(node)
 app.command("status", epilog=status_command.STATUS_EXAMPLES)(status_command.status)
 app.command("id", epilog=status_command.ID_EXAMPLES)(status_command.identity)
 app.add_typer(run_command.app, name="run")
+app.add_typer(data_command.app, name="data")
 app.add_typer(allow_command.app, name="allow")
 ledger_command.app.command("evidence", epilog=evidence_command.EXAMPLES)(evidence_command.evidence)
 app.add_typer(ledger_command.app, name="ledger")

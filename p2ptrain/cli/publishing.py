@@ -7,14 +7,13 @@ last, and without it the rest is garbage that the next attempt finds and reuses.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from p2ptrain.cli.corpus import corpus
+from p2ptrain.cli.packing import Say, make_data
 from p2ptrain.config.run_file import RunFile, load_run_file
-from p2ptrain.data.pack import PackedData, PackSpec, pack
 from p2ptrain.errors import ConfigError
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest, PeerId
@@ -22,10 +21,8 @@ from p2ptrain.node.home import Home
 from p2ptrain.observe.states import size
 from p2ptrain.run import (
     Allowlist,
-    DataIndex,
     Run,
     SignedAllowlist,
-    data_index,
     save_allowlist,
     save_run,
 )
@@ -35,8 +32,6 @@ from p2ptrain.store import Store
 from p2ptrain.trainer.genesis import genesis
 from p2ptrain.trainer.shapes import layout_of
 
-TOKENIZER_KIND = "tokenizer"
-
 
 def publish_run(
     run_path: Path,
@@ -44,7 +39,7 @@ def publish_run(
     *,
     founders: Sequence[PeerId],
     allowed: Sequence[PeerId],
-    say: Callable[[str], None],
+    say: Say,
 ) -> Run:
     """Make the run that `run_path` describes, and keep all of it in `home`.
 
@@ -64,7 +59,7 @@ def publish_run(
     run_file = load_run_file(run_path)
     organiser = load_or_create(home.identity)
     with Store(home.store) as store:
-        made = _make(run_file, run_path.parent, store, say)
+        made = _make(run_file, run_path.parent, home, store, say)
     manifest = draft_manifest(
         run_file,
         made,
@@ -80,51 +75,22 @@ def publish_run(
     return run
 
 
-def _make(run_file: RunFile, folder: Path, store: Store, say: Callable[[str], None]) -> Made:
+def _make(run_file: RunFile, folder: Path, home: Home, store: Store, say: Say) -> Made:
     """Data and genesis, stored; returns their digests."""
-    limit_bytes = int(run_file.data.limit_mb * 1e6)
-    documents = corpus(run_file.data.source, limit_bytes, beside=folder)
-    text_bytes = sum(len(document.encode()) for document in documents)
-    say(f"packing {size(text_bytes)} of text in {len(documents)} documents")
-    packed = pack(documents, _pack_spec(run_file))
-    say(
-        f"{len(packed.train)} blocks of {packed.spec.block_tokens} tokens to train on, "
-        f"{len(packed.validation)} to validate, {packed.bytes_per_token:.2f} bytes a token"
-    )
-    tokenizer = store.put_blob(TOKENIZER_KIND, [packed.tokenizer_json], {})
-    index = _store_blocks(store, packed)
+    data = make_data(run_file, folder, store, home.root / "packing", say)
     genesis_digest, layout_digest = _store_genesis(run_file, store, say)
     return Made(
-        tokenizer,
-        index,
-        len(packed.train),
-        len(packed.validation),
+        data.tokenizer,
+        data.index,
+        data.train_blocks,
+        data.validation_blocks,
         genesis_digest,
         layout_digest,
+        data.document_token,
     )
 
 
-def _pack_spec(run_file: RunFile) -> PackSpec:
-    return PackSpec(
-        vocab=run_file.model.vocab,
-        sequence=run_file.model.sequence,
-        block_sequences=run_file.inner.batch_sequences,
-        validation_blocks=run_file.data.validation_blocks,
-        seed=run_file.data.seed,
-    )
-
-
-def _store_blocks(store: Store, packed: PackedData) -> Digest:
-    train = tuple(store.put_chunk(block, settle=False) for block in packed.train)
-    validation = tuple(store.put_chunk(block, settle=False) for block in packed.validation)
-    store.settle()
-    index = DataIndex(train, validation).to_bytes()
-    return store.put_blob(data_index.KIND, [index], {})
-
-
-def _store_genesis(
-    run_file: RunFile, store: Store, say: Callable[[str], None]
-) -> tuple[Digest, Digest]:
+def _store_genesis(run_file: RunFile, store: Store, say: Say) -> tuple[Digest, Digest]:
     """The snapshot of θ and m before outer step 0, and the digest of the layout.
 
     Its `meta` names no run, since the run's id follows from the snapshot's digest.

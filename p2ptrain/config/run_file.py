@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ Count = Annotated[int, Field(ge=1, le=2**40)]
 Size = Annotated[int, Field(ge=1, le=2**24)]
 Positive = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=4096)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 INT4_BLOCK = 64
@@ -60,10 +62,25 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    source: Annotated[str, Field(min_length=1, max_length=4096)] = "stdlib"
-    limit_mb: Annotated[float, Field(gt=0, le=100_000)] = 12.0
+    """`mask_documents` unset: documents that are records of their own are kept apart."""
+
+    source: Name = "stdlib"
+    field: Name = "text"
+    tokenizer: Name | None = None
+    begin: Name | None = None
+    end: Name | None = None
+    mask_documents: bool | None = None
+    limit_mb: Annotated[float, Field(gt=0, le=100_000_000)] = 12.0
     validation_blocks: Annotated[int, Field(ge=1, le=10_000)] = 8
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+
+    @model_validator(mode="after")
+    def _marks_are_of_a_tokenizer(self) -> DataSection:
+        if self.begin is None and self.end is not None:
+            raise ValueError("data.end counts only with data.begin")
+        if self.begin is not None and self.tokenizer is None:
+            raise ValueError("data.begin counts only with data.tokenizer")
+        return self
 
 
 class InnerSection(Section):
@@ -177,6 +194,17 @@ def parse_run_file(tree: dict[str, Any], *, name: str = "the run file") -> RunFi
         raise ConfigError(
             f"{name}: {one}", evidence=lines if len(lines) > 1 else (), do=f"correct {name}"
         ) from exc
+
+
+def with_data(run_file: RunFile, given: Mapping[str, object]) -> RunFile:
+    """The same run with these settings of its data instead, but for those that are None.
+
+    Raises ConfigError.
+    """
+    data = run_file.data.model_dump(exclude_unset=True)
+    changed = {name: value for name, value in given.items() if value is not None}
+    tree = run_file.model_dump(exclude_unset=True)
+    return parse_run_file({**tree, "data": {**data, **changed}}, name="the options")
 
 
 def _as_python(value: object) -> object:

@@ -1,31 +1,44 @@
-"""Packs documents into blocks: tokenizer, tokens, shuffled sequences, train and validation.
+"""Packs documents into blocks: tokens, split, shuffled sequences, train and validation.
+
+    documents ─▶ spool ─▶ split by document ─▶ sequences ─▶ shuffle ─▶ blocks, one at a time
+                (disk)                                       (disk)
 
 The same documents, numbers and seed give the same bytes, so an organiser can publish a run again
 and get the same run's data, and anybody can check what the blocks were made of.
 
-The split is by document: a validation sequence never shares a file with a training sequence.
-Within each side the documents are shuffled, joined with an end-of-text token between them, and cut
-into sequences that do not overlap; the sequences are shuffled again before they are cut into
-blocks, so every block is a fair sample and leases of any size see the same mixture.
+The split is by document, drawn by chance: a validation sequence never shares a document with a
+training sequence. Within each side the documents are joined, each with its mark before it, and cut
+into sequences that do not overlap; the sequences are shuffled before they are cut into blocks, so
+every block is a fair sample and leases of any size see the same mixture. What stands side by side
+within one sequence stood side by side in the source.
 
-All tokens are held in memory (2 or 4 bytes each, and twice that while they are shuffled): fine up
-to some billions of tokens.  It knows nothing of stores, leases or torch.
+The memory that is needed does not grow with the data. It knows nothing of stores, leases or torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from numpy.typing import NDArray
 
-from p2ptrain.data.blocks import Tokens, encode_block
+from p2ptrain.data.blocks import HEADER_BYTES, encode_block
+from p2ptrain.data.shuffle import FILE_BYTES, Rows, Shuffle
+from p2ptrain.data.spool import Spool, Tokens
+from p2ptrain.data.vocabulary import Vocabulary, learn_text
 from p2ptrain.errors import ConfigError
+from p2ptrain.store.blob import CHUNK_BYTES_MAX
 
-END_OF_TEXT = "<|endoftext|>"
-# 256 bytes and the end-of-text token, before any merge is learnt.
-VOCAB_MIN = 257
+BATCH_CHARACTERS = 2**20
+"""Documents that are encoded at once, on all cores."""
+
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +52,15 @@ class PackSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("sequence", "block_sequences", "validation_blocks"):
+        for name in ("vocab", "sequence", "block_sequences", "validation_blocks"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}", do=f"set {name} to 1 or more")
-        if self.vocab < VOCAB_MIN:
+        size = HEADER_BYTES + self.block_sequences * self.row_tokens * self.token_bytes
+        if size > CHUNK_BYTES_MAX:
             raise ConfigError(
-                f"vocab is {self.vocab}", do=f"a byte-level vocabulary has at least {VOCAB_MIN}"
+                f"a block of {self.block_sequences} sequences of {self.sequence} tokens has {size} "
+                f"bytes; at most {CHUNK_BYTES_MAX} travel in one piece",
+                do="make inner.batch_sequences or model.sequence smaller: peers add up their own",
             )
 
     @property
@@ -52,76 +68,176 @@ class PackSpec:
         """Predicted tokens per block."""
         return self.sequence * self.block_sequences
 
+    @property
+    def row_tokens(self) -> int:
+        """The last target needs one token more than there are predictions."""
+        return self.sequence + 1
+
+    @property
+    def token_bytes(self) -> int:
+        return 2 if self.vocab <= 2**16 else 4
+
+    @property
+    def token_dtype(self) -> str:
+        return f"<u{self.token_bytes}"
+
 
 @dataclass(frozen=True, slots=True)
-class PackedData:
-    """Blocks as bytes (see `blocks`), the tokenizer as JSON.  The caller puts them into a store."""
+class Packed(Generic[Kept]):
+    """The blocks as whoever kept them names them, in the order of the index; and what is in them.
+
+    `entropy_nats` is that of order 0 of the training blocks: what a model loses per token that has
+    learnt how often each token occurs, and nothing else.
+    """
 
     spec: PackSpec
     tokenizer_json: bytes
-    train: tuple[bytes, ...]
-    validation: tuple[bytes, ...]
-    bytes_per_token: float
+    begin: int
+    train: tuple[Kept, ...]
+    validation: tuple[Kept, ...]
+    documents: int
+    text_bytes: int
+    tokens: int
+    entropy_nats: float
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.text_bytes / self.tokens
 
 
-def pack(documents: Sequence[str], spec: PackSpec) -> PackedData:
-    """Tokenise, shuffle, split and cut `documents`.  What does not fill a block is left out.
+def pack(documents: Sequence[str], spec: PackSpec) -> Packed[bytes]:
+    """Documents of text that are in memory, into blocks that are; the tokenizer is learnt from all.
+
+    Raises ConfigError: too little text for one training block beside the validation blocks.
+    """
+    with tempfile.TemporaryDirectory(prefix="p2ptrain-pack-") as folder:
+        vocabulary = learn_text(documents, spec.vocab)
+        return pack_stream(documents, vocabulary, spec, Path(folder), bytes)
+
+
+def pack_stream(
+    documents: Iterable[str],
+    vocabulary: Vocabulary,
+    spec: PackSpec,
+    scratch: Path,
+    keep: Callable[[bytes], Kept],
+    *,
+    file_bytes: int = FILE_BYTES,
+) -> Packed[Kept]:
+    """Encode, split, cut and shuffle `documents`; `keep` gets block after block, training first.
+
+    What does not fill a block is left out. `scratch` is an empty folder for three times the size of
+    all tokens; what is left in it is garbage.
 
     Raises:
-        ConfigError: too little text for one training block beside the validation blocks.
+        ConfigError: too little text for one training block beside the validation blocks, or a
+            vocabulary larger than the model's.
     """
-    tokenizer = train_tokenizer(documents, spec.vocab)
-    random = np.random.Generator(np.random.Philox(spec.seed))
-    encodings = tokenizer.encode_batch_fast(list(documents), add_special_tokens=False)
-    end = tokenizer.token_to_id(END_OF_TEXT)
-    tokens = [np.asarray([*encoding.ids, end], dtype=np.uint32) for encoding in encodings]
-    shuffled = [tokens[index] for index in random.permutation(len(tokens))]
-    validation, train = _split(shuffled, spec)
-    return PackedData(
-        spec,
-        tokenizer.to_str().encode(),
-        train=_blocks(train, spec, random),
-        validation=_blocks(validation, spec, random)[: spec.validation_blocks],
-        bytes_per_token=sum(len(text.encode()) for text in documents)
-        / sum(len(ids) for ids in tokens),
-    )
-
-
-def train_tokenizer(documents: Iterable[str], vocab: int) -> Tokenizer:
-    """A byte-level BPE tokenizer: it encodes any text, and decodes to exactly that text."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(documents, trainer)
-    return tokenizer
-
-
-def _split(documents: list[Tokens], spec: PackSpec) -> tuple[Tokens, Tokens]:
-    """The first documents that fill the validation blocks, and the rest, each joined."""
-    wanted = spec.validation_blocks * spec.block_sequences * (spec.sequence + 1)
-    ends = np.cumsum([len(document) for document in documents] or [0])
-    cut = int(np.searchsorted(ends, wanted)) + 1
-    rest = int(ends[-1] - ends[min(cut, len(ends)) - 1])
-    if rest < spec.block_sequences * (spec.sequence + 1):
+    if vocabulary.size > spec.vocab:
         raise ConfigError(
-            f"{int(ends[-1])} tokens are too few for {spec.validation_blocks} validation blocks "
-            f"and a training block of {spec.block_sequences} × {spec.sequence + 1} tokens",
+            f"the tokenizer has {vocabulary.size} tokens and the model {spec.vocab}",
+            do=f"set model.vocab to {vocabulary.size} or more",
+        )
+    counts = np.zeros(spec.vocab, dtype=np.int64)
+    with Spool(scratch, spec.token_dtype) as spool:
+        text_bytes = _fill(spool, documents, vocabulary)
+        split = _split(spool, spec)
+        train = _side("train", spool, split, spec, scratch, file_bytes)
+        trained = tuple(keep(block) for block in _blocks(train, spec, counts))
+        held_out = _side("validation", spool, split, spec, scratch, file_bytes)
+        blocks = islice(_blocks(held_out, spec, counts * 0), spec.validation_blocks)
+        return Packed(
+            spec,
+            vocabulary.to_json(),
+            vocabulary.begin,
+            trained,
+            tuple(keep(block) for block in blocks),
+            documents=spool.documents,
+            text_bytes=text_bytes,
+            tokens=spool.tokens,
+            entropy_nats=entropy_nats(counts),
+        )
+
+
+def entropy_nats(counts: NDArray[np.int64]) -> float:
+    """Of one draw where things are as frequent as these counts say."""
+    total = int(counts.sum())
+    shares = [count / total for count in counts.tolist() if count]
+    return -math.fsum(share * math.log(share) for share in shares)
+
+
+def _fill(spool: Spool, documents: Iterable[str], vocabulary: Vocabulary) -> int:
+    """Encode everything into `spool`; returns how many bytes of text that was."""
+    batch: list[str] = []
+    text_bytes = characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document)
+        text_bytes += len(document.encode())
+        if characters >= BATCH_CHARACTERS:
+            spool.extend(vocabulary.encode(batch))
+            batch, characters = [], 0
+    spool.extend(vocabulary.encode(batch))
+    return text_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """The numbers of the documents for validation, and how many tokens each side has."""
+
+    held_out: NDArray[np.int64]
+    tokens: dict[str, int]
+
+
+def _split(spool: Spool, spec: PackSpec) -> _Split:
+    block = spec.block_sequences * spec.row_tokens
+    held_out, tokens = spool.choose(spec.validation_blocks * block, spec.seed)
+    if spool.tokens - tokens < block:
+        raise ConfigError(
+            f"{spool.tokens} tokens are too few for {spec.validation_blocks} validation blocks "
+            f"and a training block of {spec.block_sequences} × {spec.row_tokens} tokens",
             do="give more text, or make the blocks smaller or fewer",
         )
-    return np.concatenate(documents[:cut]), np.concatenate(documents[cut:])
+    return _Split(held_out, {"validation": tokens, "train": spool.tokens - tokens})
 
 
-def _blocks(tokens: Tokens, spec: PackSpec, random: np.random.Generator) -> tuple[bytes, ...]:
-    row_tokens = spec.sequence + 1
-    rows = tokens[: len(tokens) // row_tokens * row_tokens].reshape(-1, row_tokens)
-    rows = rows[random.permutation(len(rows))]
-    return tuple(
-        encode_block(rows[start : start + spec.block_sequences], spec.vocab)
-        for start in range(0, len(rows) - spec.block_sequences + 1, spec.block_sequences)
+def _side(
+    side: str, spool: Spool, split: _Split, spec: PackSpec, scratch: Path, file_bytes: int
+) -> Iterator[Rows]:
+    """All sequences of one side, shuffled, some at a time."""
+    shuffle = Shuffle(
+        scratch,
+        row_tokens=spec.row_tokens,
+        token_dtype=spec.token_dtype,
+        rows=split.tokens[side] // spec.row_tokens,
+        seed=spec.seed,
+        use=side,
+        file_bytes=file_bytes,
     )
+    with shuffle:
+        rest = np.zeros(0, dtype=spec.token_dtype)
+        for tokens in _tokens_of(side, spool, split):
+            joined = np.concatenate([rest, tokens])
+            whole = len(joined) // spec.row_tokens * spec.row_tokens
+            shuffle.take(joined[:whole].reshape(-1, spec.row_tokens))
+            rest = joined[whole:]
+        yield from shuffle.shuffled()
+
+
+def _tokens_of(side: str, spool: Spool, split: _Split) -> Iterator[Tokens]:
+    for first, lengths, tokens in spool.portions():
+        numbers = np.arange(first, first + len(lengths))
+        wanted = np.isin(numbers, split.held_out, invert=side == "train")
+        yield tokens[np.repeat(wanted, lengths)]
+
+
+def _blocks(portions: Iterator[Rows], spec: PackSpec, counts: NDArray[np.int64]) -> Iterator[bytes]:
+    """All whole blocks; `counts` learns how often each token is in them."""
+    rest = np.zeros((0, spec.row_tokens), dtype=spec.token_dtype)
+    for portion in portions:
+        rows = np.concatenate([rest, portion])
+        whole = len(rows) // spec.block_sequences * spec.block_sequences
+        counts += np.bincount(rows[:whole].ravel(), minlength=len(counts))
+        for start in range(0, whole, spec.block_sequences):
+            yield encode_block(rows[start : start + spec.block_sequences], spec.vocab)
+        rest = rows[whole:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,9 +29,11 @@ def standard_library_text(limit_bytes: int) -> list[str]:
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    for path in sorted(root.rglob("*.py")):
-        if _LEFT_OUT.isdisjoint(path.relative_to(root).parts):
-            yield path
+    found: list[Path] = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        found += [Path(folder, name) for name in files if name.endswith(".py")]
+    yield from sorted(found)
 
 
 def _read(path: Path) -> str:

@@ -127,9 +127,10 @@ def test_a_home_holds_one_run(p2ptrain: Command, organiser_home: Path) -> None:
     ("old", "new", "said"),
     [
         ("width = 32", "width = 33", "width 33 must be an even multiple"),
-        ('source = "stdlib"', 'source = "none.txt"', "none.txt cannot be read: No such file"),
-        ('source = "stdlib"', 'source = "raw.bin"', "raw.bin cannot be read: it is not UTF-8"),
-        ('source = "stdlib"', 'source = "empty"', "holds no text"),
+        ('source = "stdlib"', 'source = "none.txt"', "none.txt: it cannot be read: No such file"),
+        ('source = "stdlib"', 'source = "raw.bin"', "raw.bin, line 1: it is not UTF-8"),
+        ('source = "stdlib"', 'source = "empty"', "it holds no files"),
+        ('source = "stdlib"', 'source = "void.txt"', "holds no text"),
         ("limit_mb = 0.06", "limit_mb = 0.001", "tokens are too few"),
     ],
 )
@@ -138,6 +139,7 @@ def test_a_run_that_cannot_be_published_leaves_nothing(
 ) -> None:
     (tmp_path / "raw.bin").write_bytes(b"\xff\xfe\xfd")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "void.txt").touch()
     assert old in RUN_TOML
     (tmp_path / "run.toml").write_text(RUN_TOML.replace(old, new))
     outcome = p2ptrain("run", "publish", tmp_path / "run.toml", "--home", tmp_path / "home")
@@ -145,6 +147,7 @@ def test_a_run_that_cannot_be_published_leaves_nothing(
     assert said in outcome.err
     assert outcome.out == ""
     assert not (tmp_path / "home" / "run" / "manifest.signed").exists()
+    assert not (tmp_path / "home" / "packing").exists()
 
 
 @pytest.mark.parametrize("source", ["story.txt", "stories"])

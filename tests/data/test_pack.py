@@ -5,15 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from blake3 import blake3
 from tokenizers import Tokenizer
 
+from p2ptrain.data import spool
 from p2ptrain.data.blocks import decode_block
-from p2ptrain.data.pack import END_OF_TEXT, PackedData, PackSpec, pack
+from p2ptrain.data.pack import Packed, PackSpec, entropy_nats, pack, pack_stream
+from p2ptrain.data.synthesis import LETTERS, SynthesisSpec, reads
 from p2ptrain.data.text import standard_library_text
+from p2ptrain.data.vocabulary import END_OF_TEXT, learn_reads, learn_text
 from p2ptrain.errors import ConfigError
 
 SPEC = PackSpec(vocab=400, sequence=32, block_sequences=4, validation_blocks=3, seed=1)
@@ -25,7 +29,7 @@ def documents() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def packed(documents: list[str]) -> PackedData:
+def packed(documents: list[str]) -> Packed[bytes]:
     return pack(documents, SPEC)
 
 
@@ -33,12 +37,14 @@ def rows_of(blocks: tuple[bytes, ...]) -> np.ndarray:
     return np.concatenate([decode_block(b, vocab=400, sequence=32) for b in blocks])
 
 
-def digest(packed: PackedData) -> str:
+def digest(packed: Packed[bytes]) -> str:
     parts = (packed.tokenizer_json, *packed.train, *packed.validation)
     return blake3(b"".join(parts)).hexdigest()
 
 
-def test_the_same_text_and_seed_give_the_same_bytes_in_another_process(packed: PackedData) -> None:
+def test_the_same_text_and_seed_give_the_same_bytes_in_another_process(
+    packed: Packed[bytes],
+) -> None:
     program = (
         "from p2ptrain.data.pack import *; from p2ptrain.data.text import *; import blake3\n"
         f"p = pack(standard_library_text(300_000), {SPEC!r})\n"
@@ -49,11 +55,11 @@ def test_the_same_text_and_seed_give_the_same_bytes_in_another_process(packed: P
     assert other.stdout.strip() == digest(packed), other.stderr
 
 
-def test_another_seed_gives_another_order(documents: list[str], packed: PackedData) -> None:
+def test_another_seed_gives_another_order(documents: list[str], packed: Packed[bytes]) -> None:
     assert pack(documents, replace(SPEC, seed=2)).train[0] != packed.train[0]
 
 
-def test_every_block_has_the_agreed_shape(packed: PackedData) -> None:
+def test_every_block_has_the_agreed_shape(packed: Packed[bytes]) -> None:
     assert len(packed.validation) == SPEC.validation_blocks
     assert len(packed.train) > 50
     for block in packed.train + packed.validation:
@@ -61,7 +67,7 @@ def test_every_block_has_the_agreed_shape(packed: PackedData) -> None:
 
 
 def test_validation_shares_no_document_with_training(
-    documents: list[str], packed: PackedData
+    documents: list[str], packed: Packed[bytes]
 ) -> None:
     tokenizer = Tokenizer.from_str(packed.tokenizer_json.decode())
     homes: dict[str, set[int]] = {"train": set(), "validation": set()}
@@ -76,14 +82,14 @@ def test_validation_shares_no_document_with_training(
     assert homes["train"].isdisjoint(homes["validation"])
 
 
-def test_the_tokenizer_gives_any_text_back_exactly(packed: PackedData) -> None:
+def test_the_tokenizer_gives_any_text_back_exactly(packed: Packed[bytes]) -> None:
     tokenizer = Tokenizer.from_str(packed.tokenizer_json.decode())
     assert tokenizer.get_vocab_size() == SPEC.vocab
     for text in ("def f(x):\n\treturn x", "naïve Ωμέγα 漢字 🦦", " two  spaces ", "\x00\x7f"):
         assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
-def test_tokens_say_more_than_bytes(packed: PackedData) -> None:
+def test_tokens_say_more_than_bytes(packed: Packed[bytes]) -> None:
     assert 1.3 < packed.bytes_per_token < 4
 
 
@@ -94,11 +100,84 @@ def test_too_little_text_is_refused_with_the_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("vocab", 256), ("sequence", 0), ("block_sequences", 0), ("validation_blocks", 0)],
+    [
+        ("vocab", 0),
+        ("sequence", 0),
+        ("block_sequences", 0),
+        ("validation_blocks", 0),
+        ("block_sequences", 2**16),
+    ],
 )
 def test_an_impossible_packing_is_refused(field: str, value: int) -> None:
-    with pytest.raises(ConfigError, match=field):
+    with pytest.raises(ConfigError, match=field.removeprefix("block_")):
         replace(SPEC, **{field: value})
+
+
+def test_a_vocabulary_without_room_for_all_bytes_is_refused(documents: list[str]) -> None:
+    with pytest.raises(ConfigError, match="vocab is 256"):
+        pack(documents, replace(SPEC, vocab=256))
+
+
+def stream(documents: list[str], scratch: Path, **settings: int) -> Packed[bytes]:
+    scratch.mkdir()
+    vocabulary = learn_text(documents, SPEC.vocab)
+    return pack_stream(iter(documents), vocabulary, SPEC, scratch, bytes, **settings)
+
+
+def test_the_order_does_not_depend_on_the_memory_that_was_used(
+    documents: list[str], packed: Packed[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "PORTION_TOKENS", 1000)
+    monkeypatch.setattr(spool, "PORTION_DOCUMENTS", 3)
+    assert stream(documents, tmp_path / "small", file_bytes=4096) == packed
+
+
+def test_every_token_of_the_training_documents_is_in_one_block_but_the_last_ones(
+    documents: list[str], packed: Packed[bytes]
+) -> None:
+    rows = len(rows_of(packed.train)) + len(rows_of(packed.validation))
+    assert 0 <= packed.tokens - rows * 33 < 2 * 4 * 33 + max(map(len, documents))
+    assert packed.documents == len(documents)
+
+
+def test_the_entropy_of_order_zero_is_that_of_the_training_tokens(packed: Packed[bytes]) -> None:
+    tokens, counts = np.unique(rows_of(packed.train), return_counts=True)
+    assert entropy_nats(np.array([5, 5, 0])) == pytest.approx(np.log(2))
+    assert packed.entropy_nats == pytest.approx(entropy_nats(counts))
+    assert 3 < packed.entropy_nats < np.log(len(tokens))
+
+
+def test_each_read_begins_and_ends_with_its_mark(tmp_path: Path) -> None:
+    spec = SynthesisSpec(reads=400, genomes=2, genome_bases=3000, read_bases=60)
+    documents = [LETTERS[read].tobytes().decode() for read in reads(spec)]
+    vocabulary = learn_reads(documents, 64)
+    assert (vocabulary.begin, vocabulary.end, vocabulary.size) == (4, 5, 64)
+    packed = pack_stream(documents, vocabulary, replace(SPEC, vocab=64), tmp_path, bytes)
+    rows = np.concatenate([decode_block(b, vocab=64, sequence=32) for b in packed.train])
+    assert packed.begin == 4
+    for row in rows:
+        begins, ends = row == 4, row == 5
+        assert (begins[1:] == ends[:-1]).all()
+    assert (rows > 5).mean() > 0.8
+    # On every Python, in every year: what a run is made of can be checked by making it again.
+    assert digest(packed)[:16] == "a62dee39d6998fad"
+
+
+def test_a_document_cannot_set_marks_by_spelling_them(tmp_path: Path) -> None:
+    documents = [f"text {number} {END_OF_TEXT} goes on" for number in range(300)]
+    packed = stream(documents, tmp_path / "scratch")
+    held = sum(
+        int((decode_block(b, vocab=400, sequence=32) == packed.begin).sum())
+        for b in packed.train + packed.validation
+    )
+    assert held <= len(documents)
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
+    vocabulary = learn_text(["some text"], 400)
+    with pytest.raises(ConfigError, match="the model 257") as caught:
+        pack_stream(["x"], vocabulary, replace(SPEC, vocab=257), tmp_path, bytes)
+    assert caught.value.do == f"set model.vocab to {vocabulary.size} or more"
 
 
 def test_the_standard_library_is_python_within_the_limit(documents: list[str]) -> None:

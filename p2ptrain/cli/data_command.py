@@ -1,0 +1,101 @@
+"""`p2ptrain data`: an organiser prepares what a run is trained on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+
+app = typer.Typer(help="Prepare the data of a run.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command(
+    epilog=examples(
+        "p2ptrain data pack texts.jsonl.gz --run run.toml --out packed",
+        "p2ptrain data pack reads.fastq.gz --run run.toml --out packed",
+        "p2ptrain data pack corpus/ --run run.toml --field content --limit-mb 2000 --out packed",
+    )
+)
+def pack(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SOURCE]",
+            help="A file or folder: text, JSON lines, parquet, FASTA, FASTQ.",
+            show_default="data.source of the run file",
+        ),
+    ] = None,
+    run_file: Annotated[
+        Path, typer.Option("--run", metavar="RUN.TOML", help="Whose sizes the blocks get.")
+    ] = Path("run.toml"),
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to make.")] = Path(
+        "packed"
+    ),
+    field: Annotated[
+        str | None,
+        typer.Option("--field", help="Which field or column has the text.", show_default="text"),
+    ] = None,
+    limit_mb: Annotated[
+        float | None,
+        typer.Option("--limit-mb", help="Take so much text.", show_default="data.limit_mb"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn text or reads into shuffled, hashed blocks of tokens, once, for `run publish` to take.
+
+    Then name the folder as data.source in the run file.
+    """
+    from p2ptrain.cli.packing import pack_folder
+    from p2ptrain.config.run_file import load_run_file, with_data
+
+    if source is not None and source != "stdlib":
+        source = str(Path(source).expanduser().absolute())
+    given = {"source": source, "field": field, "limit_mb": limit_mb}
+    made = pack_folder(with_data(load_run_file(run_file), given), run_file.parent, out, progress)
+    if as_json:
+        result_json({"folder": str(out), **asdict(made)})
+    else:
+        result(made.words)
+    progress(f'set data.source = "{out.absolute()}" in {run_file}, then: p2ptrain run publish')
+
+
+@app.command(
+    epilog=examples(
+        "p2ptrain data synthesise reads.fastq.gz --reads 100000",
+        "p2ptrain data synthesise reads.fasta --reads 20000 --genomes 2 --genome-bases 20000",
+    )
+)
+def synthesise(
+    out: Annotated[Path, typer.Argument(metavar="FILE", help=".fasta or .fastq, with .gz or not.")],
+    reads: Annotated[int, typer.Option("--reads", min=1, help="How many reads.")] = 100_000,
+    read_bases: Annotated[int, typer.Option("--read-bases", min=1, help="Length of a read.")] = 150,
+    genomes: Annotated[int, typer.Option("--genomes", min=1, help="How many genomes.")] = 4,
+    genome_bases: Annotated[
+        int, typer.Option("--genome-bases", min=1, help="Length of a genome.")
+    ] = 50_000,
+    repeats: Annotated[
+        float, typer.Option("--repeats", min=0, max=1, help="The part of a genome that repeats.")
+    ] = 0.5,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Draws everything.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write reads of made-up genomes with repeats, to try a run of reads on."""
+    from p2ptrain.data.synthesis import SynthesisSpec, write_reads
+
+    spec = SynthesisSpec(
+        reads=reads,
+        read_bases=read_bases,
+        genomes=genomes,
+        genome_bases=genome_bases,
+        repeats=repeats,
+        seed=seed,
+    )
+    write_reads(out, spec)
+    if as_json:
+        result_json({"file": str(out), **asdict(spec)})
+    else:
+        result(f"{out}: {reads} reads of {read_bases} bases from {genomes} genomes")

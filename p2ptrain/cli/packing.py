@@ -1,0 +1,244 @@
+"""From the data that a run file names to blocks in a store, for `run publish` and `data pack`.
+
+`data pack` leaves a folder that a run file can name as its source in turn:
+
+    DIR/data.json   what was made: counts, sizes, digests
+    DIR/store/      the blocks, their index, the tokenizer
+
+It is made beside DIR, under DIR.partial, and renamed when it is whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from p2ptrain.config.run_file import DataSection, RunFile
+from p2ptrain.data.pack import PackSpec, pack_stream
+from p2ptrain.data.sources import Source, find_source
+from p2ptrain.data.tokenizer_file import read_tokenizer
+from p2ptrain.data.vocabulary import (
+    READS_SAMPLE_CHARACTERS_MAX,
+    SAMPLE_CHARACTERS_MAX,
+    Vocabulary,
+    learn_reads,
+    learn_text,
+    marked,
+    sample,
+)
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError, ManifestInvalid
+from p2ptrain.ids import Digest, is_digest
+from p2ptrain.observe.states import size
+from p2ptrain.run import DataIndex, data_index
+from p2ptrain.store import Store
+
+TOKENIZER_KIND = "tokenizer"
+FACTS_FILE = "data.json"
+FACTS_BYTES_MAX = 64 * 1024
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DataMade:
+    """What was packed, and where it is in the store. `sequence` and `block_sequences` are the run's
+    context and inner batch. `begin` stands before each document, and is the `document_token` unless
+    documents may look at each other.
+    """
+
+    index: Digest
+    tokenizer: Digest
+    train_blocks: int
+    validation_blocks: int
+    vocab: int
+    sequence: int
+    block_sequences: int
+    begin: int
+    document_token: int | None
+    documents: int
+    text_bytes: int
+    tokens: int
+    entropy_nats: float
+
+    @property
+    def words(self) -> str:
+        per_token = self.text_bytes / max(1, self.tokens)
+        return (
+            f"{self.train_blocks} blocks of {self.block_sequences * self.sequence} tokens to train "
+            f"on, {self.validation_blocks} to validate: {self.documents} documents, "
+            f"{size(self.text_bytes)}, {per_token:.2f} bytes a token; who knows only how frequent "
+            f"each token is has a loss of {self.entropy_nats:.4f} nats"
+        )
+
+
+def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: Say) -> DataMade:
+    """The data of this run file in `store`, packed now or taken from a folder of `data pack`.
+
+    Raises:
+        ConfigError: the source is broken or too small, or was packed for other sizes.
+        StoreError: the disk is full.
+    """
+    folder = beside / Path(run_file.data.source).expanduser()
+    if (folder / FACTS_FILE).is_file():
+        say(f"taking what is packed in {folder}")
+        made = _taken_from(folder, run_file, store)
+    else:
+        with _empty_folder(scratch):
+            made = _packed(run_file, beside, store, scratch, say)
+    say(made.words)
+    return made
+
+
+def pack_folder(run_file: RunFile, beside: Path, out: Path, say: Say) -> DataMade:
+    """The same in a new folder `out`, which is there whole or not at all.
+
+    Raises ConfigError: see `make_data`; or there is something at `out`.
+    """
+    if out.exists():
+        raise ConfigError(f"there is {out} already", do="choose another folder with --out")
+    partial_out = out.with_name(out.name + ".partial")
+    with _empty_folder(partial_out):
+        whole = partial_out / "whole"
+        whole.mkdir()
+        with Store(whole / "store") as store:
+            made = make_data(run_file, beside, store, partial_out / "scratch", say)
+        (whole / FACTS_FILE).write_text(json.dumps(asdict(made), indent=1) + "\n")
+        whole.rename(out)
+    return made
+
+
+@contextmanager
+def _empty_folder(folder: Path) -> Iterator[None]:
+    """`folder` is empty at the start, and gone afterwards, whatever happens."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: Say) -> DataMade:
+    spec = PackSpec(
+        vocab=run_file.model.vocab,
+        sequence=run_file.model.sequence,
+        block_sequences=run_file.inner.batch_sequences,
+        validation_blocks=run_file.data.validation_blocks,
+        seed=run_file.data.seed,
+    )
+    section = run_file.data
+    limit_bytes = int(section.limit_mb * 1e6)
+    source = find_source(
+        section.source, field=section.field, limit_bytes=limit_bytes, beside=beside
+    )
+    say(f"packing {section.source}, at most {size(limit_bytes)} of it")
+    vocabulary = _vocabulary(section, source, spec, beside)
+    keep = partial(store.put_chunk, settle=False)
+    packed = pack_stream(source.documents(), vocabulary, spec, scratch, keep)
+    store.settle()
+    index = DataIndex(packed.train, packed.validation)
+    masked = section.mask_documents
+    apart = source.holds_records if masked is None else masked
+    return DataMade(
+        store.put_blob(data_index.KIND, [index.to_bytes()], {}),
+        store.put_blob(TOKENIZER_KIND, [packed.tokenizer_json], {}),
+        len(packed.train),
+        len(packed.validation),
+        vocab=vocabulary.size,
+        sequence=spec.sequence,
+        block_sequences=spec.block_sequences,
+        begin=packed.begin,
+        document_token=packed.begin if apart else None,
+        documents=packed.documents,
+        text_bytes=packed.text_bytes,
+        tokens=packed.tokens,
+        entropy_nats=packed.entropy_nats,
+    )
+
+
+def _vocabulary(section: DataSection, source: Source, spec: PackSpec, beside: Path) -> Vocabulary:
+    """The one that is named, or one that is learnt."""
+    if section.tokenizer is not None:
+        tokenizer = read_tokenizer(beside / Path(section.tokenizer).expanduser())
+        return marked(tokenizer, section.begin, section.end)
+    if source.holds_reads:
+        reads = sample(source.documents(), spec.seed, READS_SAMPLE_CHARACTERS_MAX)
+        return learn_reads(reads, spec.vocab)
+    return learn_text(sample(source.documents(), spec.seed, SAMPLE_CHARACTERS_MAX), spec.vocab)
+
+
+# ── a folder that was packed before ──────────────────────────────────────────────────────────────
+
+
+def _taken_from(folder: Path, run_file: RunFile, store: Store) -> DataMade:
+    made = _facts(folder)
+    _require_same("model.sequence", run_file.model.sequence, made.sequence, folder)
+    batch = run_file.inner.batch_sequences
+    _require_same("inner.batch_sequences", batch, made.block_sequences, folder)
+    if made.vocab > run_file.model.vocab:
+        raise _made_for("model.vocab", run_file.model.vocab, f"{made.vocab} or more", folder)
+    try:
+        with Store(folder / "store") as theirs:
+            _copy(theirs, store, made)
+    except (ChunkMissing, ChunkCorrupt, ManifestInvalid) as exc:
+        raise ConfigError(
+            f"data.source: {folder} is damaged: {exc.what}",
+            code="DATA-SOURCE",
+            do="pack it again with p2ptrain data pack",
+        ) from exc
+    masked = run_file.data.mask_documents
+    if masked is None:
+        return made
+    return dataclasses.replace(made, document_token=made.begin if masked else None)
+
+
+def _copy(theirs: Store, store: Store, made: DataMade) -> None:
+    """Every chunk, each checked against its digest when it is read."""
+    index = DataIndex.from_bytes(
+        theirs.read_blob(made.index),
+        train_blocks=made.train_blocks,
+        validation_blocks=made.validation_blocks,
+    )
+    blobs = (made.index, made.tokenizer)
+    pieces = [chunk for blob in blobs for chunk in (*theirs.manifest(blob).chunks, blob)]
+    for digest in (*index.train, *index.validation, *pieces):
+        store.put_chunk(theirs.get_chunk(digest), expected=digest, settle=False)
+    store.settle()
+
+
+def _facts(folder: Path) -> DataMade:
+    path = folder / FACTS_FILE
+    try:
+        with path.open("rb") as file:
+            made = DataMade(**json.loads(file.read(FACTS_BYTES_MAX)))
+        counts = (made.train_blocks, made.validation_blocks, made.documents, made.tokens)
+        good = all(type(count) is int and count >= 0 for count in counts)
+        good = good and is_digest(made.index) and is_digest(made.tokenizer)
+        good = good and type(made.begin) is int and made.document_token in (None, made.begin)
+    except (OSError, ValueError, TypeError, RecursionError):
+        good = False
+    if not good:
+        raise ConfigError(
+            f"data.source: {path} is not what p2ptrain data pack writes",
+            code="DATA-SOURCE",
+            do="pack it again with p2ptrain data pack",
+        )
+    return made
+
+
+def _require_same(field: str, wanted: int, found: int, folder: Path) -> None:
+    if wanted != found:
+        raise _made_for(field, wanted, str(found), folder)
+
+
+def _made_for(field: str, wanted: int, found: str, folder: Path) -> ConfigError:
+    return ConfigError(
+        f"{field} is {wanted}, and {folder} was packed for {found}",
+        do=f"set {field} to {found}, or pack the data again for this run file",
+    )

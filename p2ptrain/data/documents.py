@@ -1,0 +1,119 @@
+"""Documents out of files of text, JSON lines and parquet: one after the other, never a whole file.
+
+Each reader raises ConfigError for the first thing that is wrong, with file and line or row. Nothing
+is passed over in silence but what is empty: data that lack something should be known to lack it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from p2ptrain.data.lines import LINE_BYTES_MAX, numbered_lines, refused
+from p2ptrain.errors import ConfigError
+
+DOCUMENT_CHARACTERS = 8192
+"""A text file is cut into documents of about this length, at line ends, so that some of it can be
+kept apart for validation."""
+
+ROWS_AT_ONCE = 256
+"""Rows of a parquet file that are in memory, of at most LINE_BYTES_MAX each."""
+
+KEYS_SHOWN_MAX = 8
+
+
+def text_documents(path: Path, field: str = "") -> Iterator[str]:
+    """Pieces of whole lines, each ended by the line that fills it. Has no fields."""
+    lines, characters = [], 0
+    for number, line in numbered_lines(path):
+        try:
+            lines.append(line.decode() + "\n")
+        except UnicodeDecodeError as exc:
+            raise refused(
+                path,
+                "it is not UTF-8 text",
+                do='set data.source to a UTF-8 text file, a folder of them, or "stdlib"',
+                line=number,
+            ) from exc
+        characters += len(lines[-1])
+        if characters >= DOCUMENT_CHARACTERS:
+            yield "".join(lines)
+            lines, characters = [], 0
+    if characters:
+        yield "".join(lines)
+
+
+def jsonl_documents(path: Path, field: str) -> Iterator[str]:
+    """The text in `field` of the object on each line."""
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as exc:
+            raise refused(
+                path, f"it is not JSON: {exc}", do="mend or remove the line", line=number
+            ) from exc
+        if not isinstance(value, dict):
+            reason = f"a JSON object was expected, not {type(value).__name__}"
+            raise refused(path, reason, do="mend or remove the line", line=number)
+        if field not in value:
+            raise _no_such_field(path, field, list(value), line=number)
+        yield _text(value[field], path, f'"{field}"', line=number)
+
+
+def parquet_documents(path: Path, field: str) -> Iterator[str]:
+    """The text in column `field` of each row. Needs pyarrow."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as exc:
+        raise ConfigError(
+            f"{path} is a parquet file, and pyarrow is not installed here",
+            code="EXTRA-MISSING",
+            do="pip install 'p2ptrain[data]'",
+        ) from exc
+    row = 0
+    try:
+        with parquet.ParquetFile(path, pre_buffer=False) as file:
+            names = file.schema_arrow.names
+            if field not in names:
+                raise _no_such_field(path, field, names)
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=[field], use_threads=False):
+                for value in batch.column(0):
+                    row += 1
+                    yield _text(value.as_py(), path, f"row {row} of column {field!r}")
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as exc:
+        if isinstance(exc, OSError) and exc.errno:
+            reason = f"it cannot be read: {exc.strerror}"
+            raise refused(path, reason, do="name a file that can be read") from exc
+        where = f" after row {row}" if row else ""
+        first_line = str(exc).splitlines()[0]
+        raise refused(
+            path, f"it is no whole parquet file{where}: {first_line}", do="fetch or make it again"
+        ) from exc
+
+
+def _no_such_field(path: Path, field: str, there: list[str], line: int = 0) -> ConfigError:
+    names = ", ".join(repr(name[:40]) for name in there[:KEYS_SHOWN_MAX]) or "nothing"
+    reason = f"there is no field {field!r}; there is {names}"
+    return refused(path, reason, do="name the field in data.field", line=line)
+
+
+def _text(value: object, path: Path, what: str, line: int = 0) -> str:
+    if not isinstance(value, str):
+        kind = "null" if value is None else type(value).__name__
+        raise refused(
+            path, f"{what} is {kind}, not text", do="name another data.field, or mend it", line=line
+        )
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as exc:
+        raise refused(
+            path, f"{what} holds half a character: {exc.reason}", do="mend it", line=line
+        ) from exc
+    if size > LINE_BYTES_MAX:
+        reason = f"{what} has {size} bytes; a document has at most {LINE_BYTES_MAX}"
+        raise refused(path, reason, do="cut it into several documents", line=line)
+    return value

@@ -1,0 +1,98 @@
+"""Reads of nucleotides out of FASTA and FASTQ: one after the other, as A, C, G, T and N.
+
+A read is a document: what stands beside it in the file comes from elsewhere in some genome. Letters
+of either case are taken; U is T (RNA), and every other letter that the IUPAC has for "one of
+several" is N. Anything else is an error, since protein or a table of numbers would be read as
+nonsense without complaint. Qualities are checked for their length and then dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from p2ptrain.data.lines import numbered_lines, refused
+from p2ptrain.errors import ConfigError
+
+READ_BASES_MAX = 2**16
+"""A longer record (a contig, a chromosome) becomes several documents: memory stays bounded, and no
+context reaches further anyway."""
+
+NAME_CHARACTERS_SHOWN = 40
+
+_TAKEN = b"ACGTNURYKMSWBDHV"
+_MEANT = b"ACGTNTNNNNNNNNNN"
+_LETTERS = _TAKEN + _TAKEN.lower()
+_TABLE = bytes.maketrans(_LETTERS, _MEANT * 2)
+
+
+def fasta_documents(path: Path, field: str = "") -> Iterator[str]:
+    """The sequence of each record, its lines joined. Has no fields."""
+    name, held = "", bytearray()
+    seen = False
+    for number, line in numbered_lines(path):
+        if line.startswith(b">"):
+            if held:
+                yield held.decode()
+            name, held, seen = _shown(line), bytearray(), True
+        elif line.strip():
+            if not seen:
+                raise _broken(path, number, "a FASTA record begins with '>'")
+            held += _bases(line.strip(), path, number, name)
+        while len(held) >= READ_BASES_MAX:
+            yield held[:READ_BASES_MAX].decode()
+            del held[:READ_BASES_MAX]
+    if held:
+        yield held.decode()
+
+
+def fastq_documents(path: Path, field: str = "") -> Iterator[str]:
+    """The sequence of each record of four lines. Has no fields."""
+    record: list[bytes] = []
+    number = 0
+    for number, line in numbered_lines(path):
+        if not record and not line.strip():
+            continue
+        record.append(line)
+        if len(record) == 4:
+            yield from _fastq_record(record, path, number)
+            record = []
+    if record:
+        raise _broken(
+            path, number, f"the last record has {len(record)} lines of four: {_shown(record[0])}"
+        )
+
+
+def _fastq_record(record: list[bytes], path: Path, number: int) -> Iterator[str]:
+    head, sequence, plus, qualities = record
+    name = _shown(head)
+    if not head.startswith(b"@"):
+        raise _broken(path, number - 3, f"a FASTQ record begins with '@', not {name}")
+    if not plus.startswith(b"+"):
+        raise _broken(path, number - 1, f"the third line of record {name} begins with '+'")
+    sequence = sequence.strip()
+    if len(qualities.strip()) != len(sequence):
+        reason = f"record {name} has {len(sequence)} bases and {len(qualities.strip())} qualities"
+        raise _broken(path, number, reason)
+    bases = _bases(sequence, path, number - 2, name).decode()
+    for start in range(0, len(bases), READ_BASES_MAX):
+        yield bases[start : start + READ_BASES_MAX]
+
+
+def _bases(line: bytes, path: Path, number: int, name: str) -> bytes:
+    if strange := line.translate(None, _LETTERS):
+        letter = chr(strange[0])
+        reason = f"record {name} has {letter!r}, which is no nucleotide"
+        likely = "; is it protein?" if letter in "EFILPQXZ*" else ""
+        raise _broken(path, number, reason + likely)
+    return line.translate(_TABLE)
+
+
+def _shown(line: bytes) -> str:
+    """A record's name as errors show it."""
+    return repr(line[1 : 1 + NAME_CHARACTERS_SHOWN].decode(errors="replace"))
+
+
+def _broken(path: Path, number: int, reason: str) -> ConfigError:
+    do = "mend or remove the record; FASTQ has four lines a record"
+    return refused(path, reason, do=do, line=number)

@@ -1,0 +1,82 @@
+"""Rows of tokens into an order by chance, however many there are: by way of files, in two passes.
+
+Every row has a draw of 64 bits, and the order is that of the draws. The first pass puts each row
+into the file (of at most FILES_MAX) whose share of all draws its own is in; the second reads file
+after file and sorts each in memory. So the order does not depend on how many files there are, and
+the memory is a file's size: FILE_BYTES, or a 256th of the whole once that is over 16 GiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2ptrain.data.drawing import below, draws
+
+FILE_BYTES = 64 * 2**20
+FILES_MAX = 256
+"""Open at once: a process may usually have 1,024."""
+
+Rows = NDArray[np.unsignedinteger[Any]]
+
+
+class Shuffle:
+    """Takes rows of `row_tokens`, about `rows` in all, and gives them back in another order."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        row_tokens: int,
+        token_dtype: str,
+        rows: int,
+        seed: int,
+        use: str,
+        file_bytes: int = FILE_BYTES,
+    ) -> None:
+        self._record = np.dtype([("draw", "<u8"), ("row", token_dtype, (row_tokens,))])
+        self._seed, self._use = seed, use
+        wanted = -(-rows * self._record.itemsize // file_bytes)
+        self._count = min(max(wanted, 1), FILES_MAX)
+        self._stack = ExitStack()
+        self._paths = [folder / f"{use}-{number:03d}" for number in range(self._count)]
+        self._files = [self._stack.enter_context(path.open("wb")) for path in self._paths]
+        self._taken = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def take(self, rows: Rows) -> None:
+        """More rows, shaped [rows, row_tokens]."""
+        records = np.empty(len(rows), self._record)
+        records["draw"] = draws(self._seed, self._use, self._taken, len(rows))
+        records["row"] = rows
+        self._taken += len(rows)
+        homes = below(records["draw"], self._count)
+        order = np.argsort(homes, kind="stable")
+        borders = np.searchsorted(homes[order], np.arange(self._count + 1))
+        for number in np.unique(homes).tolist():
+            theirs = order[borders[number] : borders[number + 1]]
+            self._files[number].write(records[theirs].tobytes())
+
+    def shuffled(self) -> Iterator[Rows]:
+        """All rows, some at a time. Nothing can be taken any more."""
+        self._stack.close()
+        for path in self._paths:
+            records = np.fromfile(path, self._record)
+            path.unlink()
+            yield records["row"][np.argsort(records["draw"], kind="stable")]

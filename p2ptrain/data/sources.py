@@ -1,0 +1,133 @@
+"""What a run file names as its data: the standard library's sources, a file, or a folder of files.
+
+    .jsonl .ndjson                       text, one JSON object a line, in one field
+    .parquet                             text, in one column
+    .fa .fasta .fna .ffn    .fq .fastq   reads
+    anything else                        UTF-8 text, cut into documents at line ends
+
+Each but parquet may be packed with gzip, with `.gz` after its ending. A folder is all files in it,
+in the order of their paths. A source can be gone through again and again, which costs time and no
+memory; what it holds is known only once that is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2ptrain.data.documents import jsonl_documents, parquet_documents, text_documents
+from p2ptrain.data.lines import refused
+from p2ptrain.data.reads import fasta_documents, fastq_documents
+from p2ptrain.data.text import standard_library_text
+from p2ptrain.errors import ConfigError
+
+STANDARD_LIBRARY = "stdlib"
+
+Reader = Callable[[Path, str], Iterator[str]]
+
+RECORDS: dict[str, Reader] = {
+    ".jsonl": jsonl_documents,
+    ".ndjson": jsonl_documents,
+    ".parquet": parquet_documents,
+}
+READS: dict[str, Reader] = {
+    **dict.fromkeys((".fa", ".fasta", ".fna", ".ffn"), fasta_documents),
+    **dict.fromkeys((".fq", ".fastq"), fastq_documents),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Files (none: the standard library) whose documents together have at most `limit_bytes`."""
+
+    name: str
+    files: tuple[Path, ...]
+    field: str
+    limit_bytes: int
+
+    @property
+    def holds_reads(self) -> bool:
+        return any(_ending(file) in READS for file in self.files)
+
+    @property
+    def holds_records(self) -> bool:
+        """Whether its documents are wholes that have nothing to do with their neighbours."""
+        return any(_ending(file) in RECORDS or _ending(file) in READS for file in self.files)
+
+    def documents(self) -> Iterator[str]:
+        """All that are not empty, up to the limit; the one that would go beyond it is not among
+        them.
+
+        Raises:
+            ConfigError: what a file holds is broken, or all of them hold nothing.
+        """
+        return within(self.limit_bytes, self._all(), self.name)
+
+    def _all(self) -> Iterator[str]:
+        if not self.files:
+            yield from standard_library_text(self.limit_bytes)
+        for file in self.files:
+            yield from _reader(file)(file, self.field)
+
+
+def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> Source:
+    """The source that a run file calls `name`; a relative path counts from the folder `beside`.
+
+    Raises:
+        ConfigError: nothing there, or reads and text mixed.
+    """
+    if name == STANDARD_LIBRARY:
+        return Source(name, (), field, limit_bytes)
+    path = beside / Path(name).expanduser()
+    files = [path]
+    if path.is_dir():
+        files = sorted(item for item in path.rglob("*") if item.is_file())
+    elif not path.exists():
+        raise refused(path, "it cannot be read: No such file or directory", do=_DO)
+    if not files:
+        raise refused(path, "it holds no files", do=_DO)
+    kinds = {_ending(file) in READS for file in files}
+    if len(kinds) > 1:
+        other = next(file for file in files if _ending(file) not in READS)
+        reason = f"it has reads beside {other.name}, which is text"
+        raise refused(path, reason, do="put reads and text into folders of their own")
+    return Source(name, tuple(files), field, limit_bytes)
+
+
+def within(limit_bytes: int, documents: Iterable[str], name: str) -> Iterator[str]:
+    """The first of `documents`, without empty ones, that have at most `limit_bytes` together.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    room = limit_bytes
+    for document in documents:
+        size = len(document.encode())
+        if size > room:
+            break
+        room -= size
+        if size:
+            yield document
+    if room == limit_bytes:
+        raise ConfigError(
+            f"data.source: {name} holds no text within data.limit_mb = {limit_bytes / 1e6:g}",
+            code="DATA-SOURCE",
+            do=_DO,
+        )
+
+
+_DO = (
+    "set data.source to a file of text, JSON lines, parquet, FASTA or FASTQ, to a folder of them, "
+    'or to "stdlib"'
+)
+
+
+def _ending(path: Path) -> str:
+    """Such as ".fastq" for reads.fastq.gz."""
+    plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    return plain.suffix.lower()
+
+
+def _reader(path: Path) -> Reader:
+    return {**RECORDS, **READS}.get(_ending(path), text_documents)

@@ -1,0 +1,97 @@
+"""Encoded documents on a disk, while it is not known yet which of them are for validation.
+
+Two files: the tokens of all documents, and each document's length. In memory is never more than a
+portion of either, or one document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2ptrain.data.drawing import draws
+
+PORTION_TOKENS = 2**21
+PORTION_DOCUMENTS = 2**16
+
+_LENGTH = np.dtype("<u4")
+
+Tokens = NDArray[np.unsignedinteger[Any]]
+
+
+class Spool:
+    """Documents in the order in which they came."""
+
+    def __init__(self, folder: Path, token_dtype: str) -> None:
+        self._dtype = np.dtype(token_dtype)
+        self._tokens = (folder / "tokens").open("w+b")
+        self._lengths = (folder / "lengths").open("w+b")
+        self.documents = 0
+        self.tokens = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._tokens.close()
+        self._lengths.close()
+
+    def extend(self, documents: Sequence[Tokens]) -> None:
+        for document in documents:
+            self._tokens.write(document.astype(self._dtype).tobytes())
+        lengths = np.array([len(document) for document in documents], dtype=_LENGTH)
+        self._lengths.write(lengths.tobytes())
+        self.documents += len(documents)
+        self.tokens += int(lengths.sum(dtype=np.int64))
+
+    def portions(self) -> Iterator[tuple[int, Tokens, Tokens]]:
+        """(number of the first document, lengths, tokens) of a few documents at a time."""
+        self._tokens.seek(0)
+        first = 0
+        for lengths in _read_all(self._lengths, _LENGTH, PORTION_DOCUMENTS):
+            ends = np.cumsum(lengths, dtype=np.int64)
+            start = 0
+            while start < len(lengths):
+                before = int(ends[start - 1]) if start else 0
+                fit = int(np.searchsorted(ends, before + PORTION_TOKENS, side="right"))
+                stop = max(fit, start + 1)
+                count = int(ends[stop - 1]) - before
+                tokens = np.frombuffer(self._tokens.read(count * self._dtype.itemsize), self._dtype)
+                yield first + start, lengths[start:stop], tokens
+                start = stop
+            first += len(lengths)
+
+    def choose(self, tokens: int, seed: int) -> tuple[NDArray[np.int64], int]:
+        """Documents drawn by chance, just as many as have `tokens` together, or all of them: their
+        numbers, sorted, and the tokens that they do have.
+        """
+        drawn = np.zeros(0, dtype=np.uint64)
+        numbers = lengths = np.zeros(0, dtype=np.int64)
+        first = 0
+        for more in _read_all(self._lengths, _LENGTH, PORTION_DOCUMENTS):
+            drawn = np.concatenate([drawn, draws(seed, "validation", first, len(more))])
+            numbers = np.concatenate([numbers, np.arange(first, first + len(more))])
+            lengths = np.concatenate([lengths, more.astype(np.int64)])
+            order = np.argsort(drawn, kind="stable")
+            enough = int(np.searchsorted(np.cumsum(lengths[order]), tokens)) + 1
+            order = order[:enough]
+            drawn, numbers, lengths = drawn[order], numbers[order], lengths[order]
+            first += len(more)
+        return np.sort(numbers), int(lengths.sum())
+
+
+def _read_all(file: IO[bytes], dtype: np.dtype[Any], portion: int) -> Iterator[Tokens]:
+    """The file's numbers, `portion` at a time; another reader may not move its place meanwhile."""
+    file.seek(0)
+    while data := file.read(portion * dtype.itemsize):
+        yield np.frombuffer(data, dtype)

@@ -1,0 +1,182 @@
+"""The tokens of a run: a tokenizer, learnt from a sample of its documents or given, and its marks.
+
+Text gets a byte-level BPE, which encodes anything and decodes to exactly that. Reads get a BPE over
+nucleotides, with the special tokens where METAGENE-1 (arXiv 2501.02045) has them: BOS 4 and EOS 5.
+A document that spells a mark's name is only text: marks are what packing sets, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from p2ptrain.data.drawing import draws
+from p2ptrain.errors import ConfigError
+
+END_OF_TEXT = "<|endoftext|>"
+TEXT_VOCAB_MIN = 257
+"""256 bytes and the mark, before any merge is learnt."""
+
+NUCLEOTIDES = "ACGTN"
+READ_MARKS = ("[PAD]", "[UNK]", "[SEP]", "[MASK]", "[BOS]", "[EOS]")
+READS_VOCAB_MIN = len(READ_MARKS) + len(NUCLEOTIDES)
+
+BEGINNINGS = ("[BOS]", "<s>", "<bos>", "<|begin_of_text|>", "<|bos|>", END_OF_TEXT)
+ENDINGS = ("[EOS]", "</s>", "<eos>", "<|end_of_text|>", "<|eos|>")
+"""How tokenizers that are given call their marks, the likeliest first."""
+
+SAMPLE_CHARACTERS_MAX = 32 * 10**6
+"""A tokenizer is learnt from at most so much: what more would teach it is beyond its few thousand
+merges, and it counts its words in memory."""
+
+READS_SAMPLE_CHARACTERS_MAX = 8 * 10**6
+"""Reads have no words: each is one that occurs once, and counting is slow."""
+
+PIECE_CHARACTERS = 2**16
+"""A longer document is encoded in pieces, cut after a white space if there is one near."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """`begin` stands before every document, and `end`, if there is one, after it."""
+
+    tokenizer: Tokenizer
+    begin: int
+    end: int | None
+
+    @property
+    def size(self) -> int:
+        """One more than the largest token."""
+        return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
+
+    def to_json(self) -> bytes:
+        return bytes(self.tokenizer.to_str(), "utf-8")
+
+    def encode(self, documents: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """Each document's tokens between its marks."""
+        cut = [pieces(document) for document in documents]
+        flat = [piece for each in cut for piece in each]
+        found = iter(self.tokenizer.encode_batch_fast(flat, add_special_tokens=False))
+        tail = [] if self.end is None else [self.end]
+        encoded = []
+        for each in cut:
+            inside = [token for _ in each for token in next(found).ids]
+            encoded.append(np.asarray([self.begin, *inside, *tail], dtype=np.uint32))
+        return encoded
+
+
+def pieces(document: str) -> list[str]:
+    """The document, in parts of at most PIECE_CHARACTERS."""
+    found = []
+    while len(document) > PIECE_CHARACTERS:
+        cut = max(document.rfind(mark, PIECE_CHARACTERS // 2, PIECE_CHARACTERS) for mark in "\n ")
+        end = cut + 1 if cut > 0 else PIECE_CHARACTERS
+        found.append(document[:end])
+        document = document[end:]
+    return [*found, document]
+
+
+def learn_text(documents: Iterable[str], vocab: int) -> Vocabulary:
+    """A byte-level BPE with at most `vocab` tokens.
+
+    Raises ConfigError: fewer than there are bytes.
+    """
+    _require_vocab(vocab, TEXT_VOCAB_MIN, "a byte-level vocabulary")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    return marked(tokenizer, END_OF_TEXT, None)
+
+
+def learn_reads(documents: Iterable[str], vocab: int) -> Vocabulary:
+    """A BPE over nucleotides with at most `vocab` tokens.
+
+    Raises ConfigError: fewer than there are letters and marks.
+    """
+    _require_vocab(vocab, READS_VOCAB_MIN, "a vocabulary of reads")
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.decoder = decoders.Fuse()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=list(READ_MARKS),
+        initial_alphabet=list(NUCLEOTIDES),
+        limit_alphabet=len(NUCLEOTIDES),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    return marked(tokenizer, "[BOS]", "[EOS]")
+
+
+def marked(tokenizer: Tokenizer, begin: str | None, end: str | None) -> Vocabulary:
+    """`tokenizer` with these marks; for a `begin` of None the first usual one that it has, and the
+    same for `end`.
+
+    Raises ConfigError: it has no such token.
+    """
+    if begin is None:
+        has = tokenizer.get_vocab(with_added_tokens=True)
+        begin = next((name for name in BEGINNINGS if name in has), None)
+        end = end or next((name for name in ENDINGS if name in has), None)
+    if begin is None:
+        raise ConfigError(
+            "the tokenizer has no token that usually begins a document",
+            do='name it in the run file, such as data.begin = "<s>"',
+        )
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    last = None if end is None else _token(tokenizer, end, "end")
+    return Vocabulary(tokenizer, _token(tokenizer, begin, "begin"), last)
+
+
+def _token(tokenizer: Tokenizer, name: str, field: str) -> int:
+    token = tokenizer.token_to_id(name)
+    if token is None:
+        raise ConfigError(
+            f"the tokenizer has no token {name!r}",
+            do=f"name one of its special tokens in data.{field}",
+        )
+    return int(token)
+
+
+def sample(documents: Iterable[str], seed: int, characters_max: int) -> list[str]:
+    """A fair part of `documents`, in their order, of at most `characters_max`.
+
+    Each has a draw, and those under a bar are kept; when they become too many, the bar is halved.
+    """
+    bar, held, kept = 2**64, 0, list[tuple[int, str]]()
+    for draw, document in _with_draws(documents, seed):
+        if draw >= bar:
+            continue
+        kept.append((draw, document))
+        held += len(document)
+        while held > characters_max and len(kept) > 1:
+            bar //= 2
+            kept = [each for each in kept if each[0] < bar]
+            held = sum(len(text) for _, text in kept)
+    return [document for _, document in kept]
+
+
+def _with_draws(documents: Iterable[str], seed: int) -> Iterator[tuple[int, str]]:
+    start, portion = 0, 4096
+    drawn: list[int] = []
+    for index, document in enumerate(documents):
+        if index - start == len(drawn):
+            start, drawn = index, draws(seed, "sample", index, portion).tolist()
+        yield drawn[index - start], document
+
+
+def _require_vocab(vocab: int, least: int, what: str) -> None:
+    if vocab < least:
+        raise ConfigError(f"vocab is {vocab}", do=f"{what} has at least {least}")

@@ -1,0 +1,152 @@
+"""An organiser packs data beforehand: the run is the same, or it says what does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2ptrain.data.blocks import decode_block
+from p2ptrain.data.vocabulary import learn_text
+from p2ptrain.node.home import Home
+from p2ptrain.run import DataIndex, Run, load_run
+from p2ptrain.store import Store
+from tests.cli.conftest import RUN_TOML, Command, Outcome
+
+TEXTS = [{"body": f"{n} times {n} is {n * n}. " * 4} for n in range(600)]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(text) + "\n" for text in TEXTS))
+    return tmp_path
+
+
+def run_file(here: Path, source: str, *changes: tuple[str, str]) -> Path:
+    text = RUN_TOML.replace('"stdlib"', f'"{source}"')
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (here / "run.toml").write_text(text)
+    return here / "run.toml"
+
+
+FIELD = ("seed = 1\n\n[inner]", 'seed = 1\nfield = "body"\n\n[inner]')
+
+
+def publish(p2ptrain: Command, file: Path, home: str) -> tuple[Outcome, Run | None]:
+    where = file.parent / home
+    outcome = p2ptrain("run", "publish", file, "--home", where)
+    return outcome, load_run(Home(where).manifest)
+
+
+def test_a_run_is_the_same_whether_its_data_were_packed_before_or_not(
+    p2ptrain: Command, here: Path
+) -> None:
+    file = run_file(here, "texts.jsonl", FIELD)
+    done = p2ptrain("data", "pack", "--run", file, "--out", here / "packed", "--json")
+    assert done.code == 0, done.err
+    assert sorted(item.name for item in here.iterdir()) == ["packed", "run.toml", "texts.jsonl"]
+    _, at_once = publish(p2ptrain, file, "one")
+    outcome, from_folder = publish(p2ptrain, run_file(here, "packed"), "two")
+    assert at_once is not None, outcome.err
+    assert from_folder is not None, outcome.err
+    assert from_folder.manifest.data == at_once.manifest.data
+    assert from_folder.manifest.tokenizer == at_once.manifest.tokenizer
+    assert at_once.manifest.data.document_token == 0
+    assert done.json["index"] == at_once.manifest.data.index
+    assert 2 < done.json["entropy_nats"] < np.log(512)
+    assert f"has a loss of {done.json['entropy_nats']:.4f} nats" in outcome.err
+
+
+def test_reads_are_packed_with_their_marks_and_published(p2ptrain: Command, here: Path) -> None:
+    reads = here / "reads.fastq.gz"
+    assert p2ptrain("data", "synthesise", reads, "--reads", 800, "--read-bases", 90).code == 0
+    outcome, run = publish(p2ptrain, run_file(here, "reads.fastq.gz"), "home")
+    assert run is not None, outcome.err
+    data = run.manifest.data
+    assert data.document_token == 4
+    with Store(here / "home" / "store") as store:
+        index = DataIndex.from_bytes(
+            store.read_blob(data.index),
+            train_blocks=data.train_blocks,
+            validation_blocks=data.validation_blocks,
+        )
+        rows = decode_block(store.get_chunk(index.train[0]), vocab=512, sequence=32)
+    assert (rows == 4).any(axis=1).sum() > 0
+
+
+def test_the_run_file_may_keep_documents_of_plain_text_apart(p2ptrain: Command, here: Path) -> None:
+    mark = ("seed = 1\n\n[inner]", "seed = 1\nmask_documents = true\n\n[inner]")
+    outcome, run = publish(p2ptrain, run_file(here, "stdlib", mark), "home")
+    assert run is not None, outcome.err
+    assert run.manifest.data.document_token == 0
+
+
+def test_a_tokenizer_that_is_given_is_the_runs(p2ptrain: Command, here: Path) -> None:
+    known = learn_text([text["body"] for text in TEXTS], 300)
+    (here / "mine.json").write_bytes(known.to_json())
+    given = (
+        FIELD[0],
+        FIELD[1].replace("\n\n", '\nmask_documents = false\ntokenizer = "mine.json"\n\n'),
+    )
+    outcome, run = publish(p2ptrain, run_file(here, "texts.jsonl", given), "home")
+    assert run is not None, outcome.err
+    assert run.manifest.data.document_token is None
+    with Store(here / "home" / "store") as store:
+        assert store.read_blob(run.manifest.tokenizer) == known.to_json()
+    (here / "mine.json").write_text("{}")
+    outcome, run = publish(p2ptrain, here / "run.toml", "other")
+    assert (outcome.code, run) == (2, None)
+    assert "data.tokenizer: " in outcome.err
+
+
+def spoil(here: Path) -> None:
+    block = max((here / "packed" / "store").rglob("*"), key=lambda path: len(path.name))
+    block.write_bytes(b"x" * block.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("sequence = 32", "sequence = 16"), "model.sequence is 16, and "),
+        (("batch_sequences = 4", "batch_sequences = 8"), "inner.batch_sequences is 8, and "),
+        (("vocab = 512", "vocab = 300"), "set model.vocab to 512 or more"),
+        (None, "is damaged: "),
+        ({"tokens": -1}, "is not what p2ptrain data pack writes"),
+        ({"more": 1}, "is not what p2ptrain data pack writes"),
+    ],
+    ids=str,
+)
+def test_a_folder_that_was_packed_for_another_run_or_is_damaged_is_refused(
+    p2ptrain: Command, here: Path, change: object, said: str
+) -> None:
+    pack = ("data", "pack", here / "texts.jsonl", "--field", "body", "--out", here / "packed")
+    assert p2ptrain(*pack, "--run", run_file(here, "stdlib")).code == 0
+    changes = []
+    match change:
+        case tuple():
+            changes = [change]
+        case dict():
+            facts = here / "packed" / "data.json"
+            facts.write_text(json.dumps(json.loads(facts.read_text()) | change))
+        case _:
+            spoil(here)
+    outcome, run = publish(p2ptrain, run_file(here, "packed", *changes), "home")
+    assert (outcome.code, run) == (2, None)
+    assert said in outcome.err
+
+
+def test_packing_replaces_nothing_and_leaves_nothing_behind_when_it_fails(
+    p2ptrain: Command, here: Path
+) -> None:
+    (here / "mine").mkdir()
+    (here / "texts.jsonl").write_text('{"text": "good"}\n{"text"\n')
+    file = run_file(here, "texts.jsonl")
+    for out, said in (("mine", "mine already"), ("new", "texts.jsonl, line 2: it is not JSON")):
+        outcome = p2ptrain("data", "pack", "--run", file, "--out", here / out)
+        assert outcome.code == 2
+        assert said in outcome.err
+    assert sorted(item.name for item in here.iterdir()) == ["mine", "run.toml", "texts.jsonl"]

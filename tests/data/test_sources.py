@@ -1,0 +1,186 @@
+"""Any source gives its documents, or says in which line it is broken and what helps."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as arrow
+import pytest
+from pyarrow import parquet
+
+from p2ptrain.data import lines, reads
+from p2ptrain.data.sources import find_source
+from p2ptrain.errors import ConfigError
+
+LINES = "".join(json.dumps({"id": n, "text": f"text {n}"}) + "\n" for n in range(3))
+FASTQ = "@r1\nACGTN\n+\nIIIII\n@r2\nacguR\n+r2\nIIIII\n"
+
+
+def documents(path: Path, *, field: str = "text", limit_bytes: int = 10**6) -> list[str]:
+    source = find_source(path.name, field=field, limit_bytes=limit_bytes, beside=path.parent)
+    return list(source.documents())
+
+
+def table(path: Path, **columns: object) -> None:
+    parquet.write_table(arrow.table(columns), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        ("a.txt", "one\r\ntwo", ["one\ntwo\n"]),
+        ("a.jsonl", LINES + "\n", ["text 0", "text 1", "text 2"]),
+        ("a.NDJSON", '{"text": ""}\n{"text": "ä"}', ["ä"]),
+        ("a.fa", ">r1 x\nAC\nGT\n\n>r2\n>r3\nnn-"[:-1], ["ACGT", "NN"]),
+        ("a.fastq", FASTQ, ["ACGTN", "ACGTN"]),
+        ("a.fq", "\n" + FASTQ.replace("\n", "\r\n"), ["ACGTN", "ACGTN"]),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_documents_come_out_as_they_are(
+    tmp_path: Path, name: str, content: str, found: list[str], packed: bool
+) -> None:
+    path = tmp_path / (name + ".gz" if packed else name)
+    data = content.encode()
+    path.write_bytes(gzip.compress(data) if packed else data)
+    assert documents(path) == found
+
+
+def test_a_column_of_parquet_is_a_source(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(600)]
+    table(tmp_path / "a.parquet", text=texts, n=range(600))
+    assert documents(tmp_path / "a.parquet") == texts
+
+
+def test_long_records_become_several_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "READ_BASES_MAX", 4)
+    (tmp_path / "a.fa").write_text(">r\nACGTAC\nGTA\n")
+    (tmp_path / "a.fq").write_text("@r\nACGTAC\n+\nIIIIII\n")
+    assert documents(tmp_path / "a.fa") == ["ACGT", "ACGT", "A"]
+    assert documents(tmp_path / "a.fq") == ["ACGT", "AC"]
+
+
+def test_a_folder_is_its_files_in_the_order_of_their_paths(tmp_path: Path) -> None:
+    (tmp_path / "all" / "b").mkdir(parents=True)
+    (tmp_path / "all" / "c.txt").write_text("three")
+    (tmp_path / "all" / "a.txt").write_text("one")
+    (tmp_path / "all" / "b" / "x.jsonl").write_text('{"text": "two"}')
+    assert documents(tmp_path / "all") == ["one\n", "two", "three\n"]
+
+
+def test_the_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(LINES)
+    assert documents(tmp_path / "a.jsonl", limit_bytes=13) == ["text 0", "text 1"[:6]]
+    with pytest.raises(ConfigError, match="no text within"):
+        documents(tmp_path / "a.jsonl", limit_bytes=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("a.txt", b"good\n\xff\xfe", "line 2: it is not UTF-8"),
+        ("a.txt", b"x" * 100, "line 1: it is longer than 64 bytes"),
+        ("a.jsonl", b'{"text": "a"}\n{"text"', "line 2: it is not JSON"),
+        ("a.jsonl", b"[" * 60, "line 1: it is not JSON"),
+        ("a.jsonl", b"[1]", "line 1: a JSON object was expected, not list"),
+        ("a.jsonl", b'{"title": 1}', "there is no field 'text'; there is 'title'"),
+        ("a.jsonl", b'{"text": null}', '"text" is null, not text'),
+        ("a.jsonl", b'{"text": 7}', '"text" is int, not text'),
+        ("a.jsonl", b'{"text": "\\ud800"}', 'line 1: "text" holds half a character'),
+        ("a.jsonl", b'{"text": "\xff"}', "line 1: it is not JSON"),
+        ("a.fa", b"ACGT", "line 1: a FASTA record begins with '>'"),
+        (
+            "a.fa",
+            b">p1\nACGT\nMEEP",
+            "line 3: record 'p1' has 'E', which is no nucleotide; is it",
+        ),
+        ("a.fa", b">r\nAC GT", "line 2: record 'r' has ' '"),
+        ("a.fq", b"@r\nACGT\n+\nIII", "line 4: record 'r' has 4 bases and 3 qualities"),
+        ("a.fq", b"@r\nACGT\n+\n", "line 3: the last record has 3 lines of four: 'r'"),
+        ("a.fq", b">r\nACGT\n+\nIIII", "line 1: a FASTQ record begins with '@'"),
+        ("a.fq", b"@r\nACGT\nACGT\nIIII", "line 3: the third line of record 'r'"),
+        ("a.fq.gz", gzip.compress(FASTQ.encode())[:-9], "it is no whole gzip file"),
+        ("a.fq.gz", b"@r\nACGT\n+\nIIII", "it is no whole gzip file"),
+        ("a.parquet", b"PAR1 and more PAR1", "it is no whole parquet file"),
+        ("a.txt", b"", "a.txt holds no text within data.limit_mb = 1"),
+    ],
+)
+def test_a_broken_source_says_where_and_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, complaint: str
+) -> None:
+    monkeypatch.setattr(lines, "LINE_BYTES_MAX", 64)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        documents(tmp_path / name)
+    assert complaint in caught.value.what
+    assert name in caught.value.what
+    assert (caught.value.code, bool(caught.value.do)) == ("DATA-SOURCE", True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ({"body": ["x"]}, "there is no field 'text'; there is 'body'"),
+        ({"text": ["x", None]}, "row 2 of column 'text' is null"),
+        ({"text": [1]}, "row 1 of column 'text' is int"),
+        ({"text": [b"x"]}, "row 1 of column 'text' is bytes"),
+    ],
+)
+def test_a_parquet_file_without_text_says_which_row(
+    tmp_path: Path, columns: dict[str, object], complaint: str
+) -> None:
+    table(tmp_path / "a.parquet", **columns)
+    with pytest.raises(ConfigError) as caught:
+        documents(tmp_path / "a.parquet")
+    assert complaint in caught.value.what
+
+
+def cut(path: Path) -> None:
+    table(path, text=["some text"] * 1000)
+    data = bytearray(path.read_bytes())
+    data[8:40] = bytes(32)
+    path.write_bytes(data)
+
+
+def nothing(path: Path) -> None:
+    pass
+
+
+def mixed(path: Path) -> None:
+    path.mkdir()
+    (path / "a.fq").write_text(FASTQ)
+    (path / "b.txt").write_text("text")
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (cut, "it is no whole parquet file"),
+        (nothing, "No such file"),
+        (Path.mkdir, "it holds no files"),
+        (mixed, "it has reads beside b.txt, which is text"),
+    ],
+)
+def test_what_is_no_source_is_refused(
+    tmp_path: Path, make: Callable[[Path], object], complaint: str
+) -> None:
+    make(tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        documents(tmp_path / "a.parquet")
+    assert caught.value.do
+
+
+def test_without_pyarrow_the_command_that_installs_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table(tmp_path / "a.parquet", text=["x"])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError) as caught:
+        documents(tmp_path / "a.parquet")
+    assert (caught.value.code, caught.value.do) == ("EXTRA-MISSING", "pip install 'p2ptrain[data]'")

@@ -1,0 +1,84 @@
+"""Made-up reads: the same for a seed on every machine, with repeats, and readable as real ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from p2ptrain.data.drawing import below, draws
+from p2ptrain.data.sources import find_source
+from p2ptrain.data.synthesis import SynthesisSpec, genome, other_strand, reads, write_reads
+from p2ptrain.errors import ConfigError
+
+SPEC = SynthesisSpec(reads=500, genomes=2, genome_bases=4000, read_bases=60, seed=3)
+
+
+def splitmix64(state: int, count: int) -> list[int]:
+    """As its authors wrote it, with Python's whole numbers."""
+    found, mask = [], 2**64 - 1
+    for _ in range(count):
+        state = (state + 0x9E3779B97F4A7C15) & mask
+        z = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        found.append(z ^ (z >> 31))
+    return found
+
+
+def test_draws_are_splitmix64s_and_do_not_depend_on_the_portions() -> None:
+    whole = draws(7, "x", 0, 100)
+    np.testing.assert_array_equal(whole[40:], draws(7, "x", 40, 60))
+    assert whole.tolist() == splitmix64(int.from_bytes(blake3(b"7 x").digest()[:8], "little"), 100)
+    assert not set(whole.tolist()) & set(draws(7, "y", 0, 100).tolist())
+    assert set(below(whole, 4).tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("name", ["a.fasta", "a.fq.gz"])
+def test_a_seed_has_the_same_reads_everywhere(tmp_path: Path, name: str) -> None:
+    write_reads(tmp_path / name, SPEC)
+    source = find_source(name, field="", limit_bytes=10**6, beside=tmp_path)
+    found = list(source.documents())
+    assert source.holds_reads
+    assert [len(read) for read in found] == [60] * 500
+    assert blake3("".join(found).encode()).hexdigest()[:16] == "f493bba5ad1702d5"
+    assert [item.name for item in tmp_path.iterdir()] == [name]
+
+
+def test_a_genome_has_repeats_on_both_strands_and_none_if_none_are_asked_for() -> None:
+    def repeated(repeats: float) -> int:
+        spec = SynthesisSpec(reads=1, repeats=repeats, change_rate=0.0)
+        bases = genome(spec, 0)
+        both = [bases, other_strand(bases)]
+        words = Counter(each[i : i + 24].tobytes() for each in both for i in range(49_900))
+        return sum(count for count in words.values() if count > 1)
+
+    assert repeated(0.0) == 0
+    assert repeated(0.5) > 30_000
+
+
+def test_reads_are_of_their_genomes_but_for_errors() -> None:
+    texts = [genome(SPEC, number) for number in range(2)]
+    whole = b"|".join(each.tobytes() for text in texts for each in (text, other_strand(text)))
+    exact = [read.tobytes() in whole for read in reads(SPEC)]
+    # 60 bases without an error in any: 0.998^60.
+    assert 0.8 < sum(exact) / len(exact) < 0.95
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("reads", 0), ("repeats", 1.5), ("read_bases", 4001), ("element_bases", 4001)],
+)
+def test_impossible_reads_are_refused(field: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=field):
+        SynthesisSpec(**{"reads": 1, "genome_bases": 4000, field: value})  # type: ignore[arg-type]
+
+
+def test_nothing_is_overwritten_and_no_other_ending_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "a.fasta").write_text("mine")
+    for name, complaint in (("a.fasta", "already"), ("a.txt", "neither FASTA nor FASTQ")):
+        with pytest.raises(ConfigError, match=complaint):
+            write_reads(tmp_path / name, SPEC)
+    assert (tmp_path / "a.fasta").read_text() == "mine"

@@ -1,0 +1,76 @@
+"""Marks stand where they should, samples are fair, and long documents are encoded in pieces."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, models
+
+from p2ptrain.data import vocabulary
+from p2ptrain.data.vocabulary import learn_reads, learn_text, marked, pieces, sample
+from p2ptrain.errors import ConfigError
+
+
+def test_reads_decode_to_exactly_what_they_were() -> None:
+    known = learn_reads(["ACGTACGTNNAC" * 5] * 9, 32)
+    (tokens,) = known.encode(["ACGTNACG"])
+    assert (tokens[0], tokens[-1]) == (4, 5)
+    assert known.tokenizer.decode(tokens) == "ACGTNACG"
+
+
+@pytest.mark.parametrize("text", ["", "short", "a b " * 30_000, "x" * 200_000, "λ\n" * 70_000])
+def test_pieces_are_the_document_and_none_is_long(text: str) -> None:
+    found = pieces(text)
+    assert "".join(found) == text
+    assert max(map(len, found)) <= vocabulary.PIECE_CHARACTERS
+
+
+def test_a_sample_is_a_fair_part_in_the_order_of_the_source() -> None:
+    documents = [f"{number:08d}" for number in range(10_000)]
+    few = sample(iter(documents), 0, 8 * 1000)
+    assert 400 < len(few) <= 1000
+    assert few == sorted(few)
+    assert few == sample(iter(documents), 0, 8 * 1000)
+    assert few != sample(iter(documents), 1, 8 * 1000)
+    assert 0.3 < sum(int(text) < 5000 for text in few) / len(few) < 0.7
+    assert sample(iter(documents), 0, 10**6) == documents
+
+
+def given(*names: str) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE({"a": 0}, []))
+    tokenizer.add_special_tokens(list(names))
+    tokenizer.enable_truncation(1)
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("names", "begin", "end", "marks"),
+    [
+        (("<s>", "</s>"), None, None, (1, 2)),
+        (("<|endoftext|>",), None, None, (1, None)),
+        (("<s>", "</s>", "<x>"), "<x>", None, (3, None)),
+        (("<s>", "</s>", "<x>"), "<x>", "<s>", (3, 1)),
+    ],
+)
+def test_a_tokenizer_that_is_given_has_its_usual_marks_or_those_that_are_named(
+    names: tuple[str, ...], begin: str | None, end: str | None, marks: tuple[int, int | None]
+) -> None:
+    known = marked(given(*names), begin, end)
+    assert (known.begin, known.end) == marks
+    tail = [] if marks[1] is None else [marks[1]]
+    assert known.encode(["aaa"])[0].tolist() == [marks[0], 0, 0, 0, *tail]
+
+
+@pytest.mark.parametrize(
+    ("begin", "complaint"), [(None, "usually begins a document"), ("<s>", "no token '<s>'")]
+)
+def test_a_tokenizer_without_the_mark_is_refused(begin: str | None, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        marked(given("<y>"), begin, None)
+    assert "data.begin" in caught.value.do
+
+
+def test_too_small_a_vocabulary_is_refused() -> None:
+    with pytest.raises(ConfigError, match="vocab is 10"):
+        learn_reads(["ACGT"], 10)
+    with pytest.raises(ConfigError, match="vocab is 256"):
+        learn_text(["text"], 256)
