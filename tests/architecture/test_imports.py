@@ -13,7 +13,7 @@ TIERS = """
 ids
 errors
 encoding identity names
-config dataplane ipc kernels ledger store
+config dataplane ipc kernels ledger store sync
 data net observe ring run state swarm
 trainer
 node

@@ -1,0 +1,42 @@
+"""The numbers that name a sync mode, checked where they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Merge = Literal["mean", "rda"]
+"""How one pseudo-gradient is made of many: see `merging`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSpec:
+    """`fragments` (P) are synchronised one after the other; a fragment is merged `overlap_steps`
+    (τ) inner steps after it was read, and then local weights keep a share of `mixing` (α).
+
+    `eager` is for a whole outer step of overlap: see `Eager`.
+
+    Raises ValueError for numbers that name no mode.
+    """
+
+    fragments: int = 1
+    overlap_steps: int = 0
+    mixing: float = 0.0
+    eager: bool = False
+    merge: Merge = "mean"
+
+    def __post_init__(self) -> None:
+        _check(self.fragments >= 1, f"a model is cut into {self.fragments} fragments")
+        _check(self.overlap_steps >= 0, f"a mean comes {self.overlap_steps} inner steps later")
+        _check(0 <= self.mixing < 1, f"a share of {self.mixing} of local weights is kept")
+        late = self.overlap_steps > 0
+        _check(late or self.mixing == 0, "weights that did not go on are not mixed")
+        _check(late or not self.eager, "nothing is eager where means come at once")
+        _check(not self.eager or self.mixing == 0, "eager is instead of mixing")
+        _check(not self.eager or self.fragments == 1, "eager takes all fragments at once")
+        _check(self.merge in get_args(Merge), f"there is no merge rule {self.merge!r}")
+
+
+def _check(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(f"this is no sync mode: {what}")

@@ -1,0 +1,89 @@
+"""Fragments are whole layers, far apart, and together they are every element once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.ipc.trainer_config import ModelSpec
+from p2ptrain.state import Layout
+from p2ptrain.sync.fragments import Fragment, fragments
+from p2ptrain.trainer.shapes import layout_of
+
+
+def layout(layers: int, *, tied: bool = True) -> Layout:
+    return layout_of(
+        ModelSpec(
+            vocab=33, layers=layers, width=8, heads=2, kv_heads=1, ffn=20, sequence=4, tied=tied
+        )
+    )
+
+
+def names_in(layout: Layout, fragment: Fragment) -> set[str]:
+    """What lies in it wholly; nothing may lie in it in part."""
+    inside = set()
+    for entry in layout.entries:
+        held = sum(
+            max(0, min(stop, entry.end) - max(start, entry.offset))
+            for start, stop in fragment.ranges
+        )
+        assert held in (0, entry.numel), entry.name
+        inside |= {entry.name} if held else set()
+    return inside
+
+
+@given(layers=st.integers(1, 40), tied=st.booleans(), data=st.data())
+def test_fragments_are_every_element_once(layers: int, tied: bool, data: st.DataObject) -> None:
+    own = 1 if tied else 2
+    count = data.draw(st.one_of(st.just(1), st.integers(own + 1, own + layers)))
+    whole = layout(layers, tied=tied)
+    seen = np.zeros(whole.numel, int)
+    for fragment in fragments(whole, count):
+        for start, stop in fragment.ranges:
+            seen[start:stop] += 1
+    assert seen.tolist() == [1] * whole.numel
+
+
+def test_layers_are_strided_and_embedding_and_head_stand_alone() -> None:
+    whole = layout(12, tied=False)
+    cut = [names_in(whole, fragment) for fragment in fragments(whole, 6)]
+    layers = [{int(name.split(".")[1]) for name in names if "blocks" in name} for names in cut]
+    assert layers == [{0, 4, 8}, {1, 5, 9}, {2, 6, 10}, {3, 7, 11}, set(), set()]
+    assert cut[4] == {"embedding.weight"}
+    assert cut[5] == {"head.weight", "norm.weight"}
+    assert all(len(names) == 27 for names in cut[:4]), "nothing of a layer is left out"
+
+
+def test_a_tied_head_is_the_embedding_and_has_the_last_norm_with_it() -> None:
+    whole = layout(6)
+    cut = [names_in(whole, fragment) for fragment in fragments(whole, 4)]
+    assert cut[3] == {"embedding.weight", "norm.weight"}
+
+
+def test_plain_diloco_has_one_fragment_and_it_is_everything() -> None:
+    assert fragments(layout(3), 1) == (Fragment(((0, layout(3).numel),)),)
+
+
+@pytest.mark.parametrize(("count", "tied"), [(5, True), (2, False), (6, False), (0, True)])
+def test_there_are_no_fragments_without_a_layer(count: int, tied: bool) -> None:
+    with pytest.raises(ValueError, match="make no"):
+        fragments(layout(3, tied=tied), count)
+
+
+@pytest.mark.parametrize("ranges", [(), ((3, 3),), ((0, 4), (4, 8)), ((4, 8), (0, 2)), ((-1, 2),)])
+def test_ranges_that_are_no_fragment_cannot_be_made(ranges: tuple[tuple[int, int], ...]) -> None:
+    with pytest.raises(ValueError, match="of the ranges"):
+        Fragment(ranges)
+
+
+def test_what_is_gathered_is_scattered_to_where_it_was() -> None:
+    whole = layout(6)
+    vector = np.arange(whole.numel, dtype=np.float32)
+    copied = np.zeros_like(vector)
+    for fragment in fragments(whole, 4):
+        piece = np.empty(fragment.numel, np.float32)
+        fragment.gather(vector, piece)
+        fragment.scatter(piece, copied)
+    assert np.array_equal(copied, vector)

@@ -1,0 +1,84 @@
+"""The arithmetic of the modes, against the formulas that their papers give."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from p2ptrain.sync.eager import Eager
+from p2ptrain.sync.merging import lengthened, norms_of, rda, unit
+from p2ptrain.sync.mixing import mix
+
+
+def test_mixing_keeps_its_share_of_local_weights() -> None:
+    local, outer = np.array([1.0, -2.0], np.float32), np.array([3.0, 2.0], np.float32)
+    mix(local, outer, 0.25)
+    assert local.tolist() == [2.5, 1.0]
+
+
+def test_without_mixing_even_a_nan_is_replaced() -> None:
+    local, outer = np.array([math.nan, 1.0], np.float32), np.array([0.1, 0.2], np.float32)
+    mix(local, outer, 0.0)
+    assert local.tobytes() == outer.tobytes()
+
+
+def test_eager_peers_stand_where_the_papers_outer_step_takes_them() -> None:
+    """Each peer's θ by the paper's g, peer by peer, against the shared θ and a deviation."""
+    peers, numel, lr, mu = 3, 5, 0.7, 0.9
+    random = np.random.default_rng(0)
+    deltas = random.standard_normal((6, peers, numel)).astype(np.float32)
+    shared, shared_m = np.zeros(numel), np.zeros(numel)
+    thetas, momenta = np.zeros((peers, numel)), np.zeros((peers, numel))
+    eager = [Eager(numel) for _ in range(peers)]
+    before = np.zeros((peers, numel))
+    for now in deltas:
+        mean = before.mean(axis=0)
+        shared_m = mu * shared_m + mean
+        shared = shared - lr * (mean + mu * shared_m)
+        g = now / peers + mean - before / peers
+        momenta = mu * momenta + g
+        thetas = thetas - lr * (g + mu * momenta)
+        for peer in range(peers):
+            eager[peer].step(now[peer], peers, lr, mu)
+        before = now.astype(np.float64)
+        found = [shared + each.deviation for each in eager]
+        assert np.allclose(found, thetas, atol=1e-5)
+
+
+SPANS = [(0, 4), (4, 6)]
+
+
+def test_orthogonal_contributions_keep_their_length() -> None:
+    vectors = [
+        np.array([2.0, 0, 0, 0, 0, 0, 9.0], np.float32),
+        np.array([0, 2.0, 0, 0, 0, 0, 1.0], np.float32),
+    ]
+    merged = rda(vectors, [1, 1], SPANS)
+    assert merged == pytest.approx([math.sqrt(2), math.sqrt(2), 0, 0, 0, 0, 5.0])
+
+
+def test_weights_turn_the_direction_and_set_the_length() -> None:
+    vectors = [np.array([4.0, 0], np.float32), np.array([0, 8.0], np.float32)]
+    merged = rda(vectors, [3, 1], [(0, 2)])
+    length = (3 * 4 + 1 * 8) / 4
+    assert merged == pytest.approx([length * 3 / math.sqrt(10), length / math.sqrt(10)])
+
+
+def test_directions_that_cancel_move_nothing() -> None:
+    vectors = [np.array([1.0, 1.0], np.float32), np.array([-3.0, -3.0], np.float32)]
+    assert rda(vectors, [1, 1], [(0, 2)]).tolist() == [0, 0]
+
+
+def test_one_peer_alone_merges_what_it_has() -> None:
+    vector = np.array([1.0, -2.0, 0.5, 0, 0, 3.0, 7.0], np.float32)
+    assert rda([vector], [5], SPANS) == pytest.approx(vector)
+
+
+def test_the_three_parts_are_the_whole() -> None:
+    random = np.random.default_rng(1)
+    vectors = [random.standard_normal(7).astype(np.float32) for _ in range(3)]
+    mean = np.mean([unit(each, SPANS) for each in vectors], axis=0, dtype=np.float32)
+    norms = np.mean([norms_of(each, SPANS) for each in vectors], axis=0)
+    assert lengthened(mean, SPANS, norms) == pytest.approx(rda(vectors, [1, 1, 1], SPANS), rel=1e-5)

@@ -1,0 +1,103 @@
+"""When fragments are read and merged: the rule of the paper, and a table of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.sync import Due, SyncSchedule, SyncSpec
+
+
+def drawn(schedule: SyncSchedule, steps: int) -> list[str]:
+    """A line for each fragment: r where it is read, m where it is merged, b for both at once."""
+    lines = [["."] * steps for _ in range(schedule.fragments)]
+    for done in range(1, steps + 1):
+        due = schedule.due(done)
+        for step, mark in ((due.read, "r"), (due.merge, "m")):
+            if step is not None:
+                line = lines[schedule.fragment_of(step)]
+                line[done - 1] = "b" if line[done - 1] == "r" else mark
+    return ["".join(line) for line in lines]
+
+
+def test_streaming_with_three_fragments() -> None:
+    assert drawn(SyncSchedule(6, 3, 1), 15) == [
+        ".rm....rm....rm",
+        "...rm....rm....",
+        ".....rm....rm..",
+    ]
+
+
+def test_plain_reads_and_merges_at_once() -> None:
+    assert drawn(SyncSchedule(4), 13) == ["...b...b...b."]
+
+
+def test_one_step_delayed_reads_anew_before_it_merges_what_it_read_last() -> None:
+    schedule = SyncSchedule(4, 1, 4)
+    assert [schedule.due(done) for done in (4, 8, 12)] == [Due(0, None), Due(1, 0), Due(2, 1)]
+    assert schedule.due(7) == Due(None, None)
+
+
+@given(
+    stride=st.integers(1, 12),
+    fragments=st.integers(1, 6),
+    done=st.integers(1, 300),
+    data=st.data(),
+)
+def test_it_is_the_rule_of_the_paper(
+    stride: int, fragments: int, done: int, data: st.DataObject
+) -> None:
+    """Fragment p is read when (t − t_p) mod H = 0, and merged when (t − t_p − τ) mod H = 0, t ≥
+    τ.
+    """
+    overlap = data.draw(st.integers(0, stride))
+    schedule = SyncSchedule(stride * fragments, fragments, overlap)
+    due, period = schedule.due(done), stride * fragments
+    offsets = [(p + 1) * stride for p in range(fragments)]
+    read = [p for p in range(fragments) if (done - offsets[p]) % period == 0]
+    merged = [p for p in range(fragments) if (done - offsets[p] - overlap) % period == 0]
+    begun = [p for p in merged if done - overlap > 0]
+    assert (
+        [schedule.fragment_of(due.read)] * (due.read is not None) == read
+        if read
+        else (due.read is None)
+    )
+    assert ([] if due.merge is None else [schedule.fragment_of(due.merge)]) == begun
+    for step, at in ((due.read, schedule.read_at), (due.merge, schedule.merged_at)):
+        assert step is None or at(step) == done
+
+
+@pytest.mark.parametrize(("steps", "fragments", "overlap"), [(10, 4, 0), (8, 4, 3), (8, 1, 9)])
+def test_a_schedule_that_does_not_come_out_even_is_refused(
+    steps: int, fragments: int, overlap: int
+) -> None:
+    with pytest.raises(ValueError, match="inner steps"):
+        SyncSchedule(steps, fragments, overlap)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"fragments": 0},
+        {"overlap_steps": -1},
+        {"overlap_steps": 1, "mixing": 1.0},
+        {"mixing": 0.5},
+        {"eager": True},
+        {"overlap_steps": 4, "mixing": 0.5, "eager": True},
+        {"overlap_steps": 1, "fragments": 2, "eager": True},
+        {"merge": "median"},
+    ],
+)
+def test_numbers_that_name_no_mode_are_refused(numbers: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="no sync mode"):
+        SyncSpec(**numbers)
+
+
+def test_the_three_modes_have_a_schedule() -> None:
+    modes = [SyncSpec(), SyncSpec(4, 5, 0.5), SyncSpec(1, 20, eager=True)]
+    assert [SyncSchedule.of(mode, 20) for mode in modes] == [
+        SyncSchedule(20, 1, 0),
+        SyncSchedule(20, 4, 5),
+        SyncSchedule(20, 1, 20),
+    ]
