@@ -65,6 +65,15 @@ class SyncSchedule:
         """Inner steps of one outer step."""
         return self.inner_steps // self.fragments
 
+    @property
+    def delayed(self) -> bool:
+        """Whether a fragment is read anew as soon as it is merged: one-step-delayed async.
+
+        Then local weights go back to θ at every read, also at the first, where nothing is merged
+        yet: what has been read is under way, and must not be read twice.
+        """
+        return self.overlap_steps == self.inner_steps
+
     def fragment_of(self, outer_step: int) -> int:
         return outer_step % self.fragments
 

@@ -37,6 +37,8 @@ def test_one_step_delayed_reads_anew_before_it_merges_what_it_read_last() -> Non
     schedule = SyncSchedule(4, 1, 4)
     assert [schedule.due(done) for done in (4, 8, 12)] == [Due(0, None), Due(1, 0), Due(2, 1)]
     assert schedule.due(7) == Due(None, None)
+    assert schedule.delayed
+    assert not SyncSchedule(4, 2, 2).delayed, "fragments are merged long before they are read"
 
 
 @given(

@@ -1,0 +1,14 @@
+"""What averaging costs in loss: simulated peers in one process, and the comparisons made of them.
+
+settings, arms      what is compared with what, and with which numbers
+corpus              the text, tokenised once
+averaging           the ring's own arithmetic and order of rounding, without sockets
+swarm               peers that train, average and take outer steps, as the sync modes say
+checkpoint, trial   one arm from its start, or from where it was cut, to its record
+queue               all arms that lack, in several processes, over as many sessions as it takes
+results, report     records as JSON lines, tables and plots
+
+Model, loss, optimizer and schedule are the trainer's; quantising, adding and the outer step are the
+kernels', driven by the plan of a real ring. What is not here is the network, the ledger's
+agreement, and FSDP2.
+"""

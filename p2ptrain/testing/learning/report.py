@@ -1,0 +1,144 @@
+"""Tables of what was measured, with ties called ties, and a plot of each comparison's curves.
+
+Arms of equal seed have equal first weights and equal tokens in equal order. So an arm is compared
+with its reference seed by seed: the mean of the differences, and their standard deviation; a mean
+of less than two of these is a tie. One seed alone shows a difference and proves none.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from p2ptrain.testing.learning.curves import Line, drawing
+from p2ptrain.testing.learning.trial import Record
+
+BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
+"""`scripts/compare --collect` writes what stands between these lines of the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    title: str
+    reference: str
+    arms: tuple[str, ...]
+
+
+TABLES = (
+    Table("Peers", "dp", ("diloco-2", "diloco-4", "diloco-8", "mean-4", "alone")),
+    Table("Codecs, four peers", "diloco-4", ("int8", "int4", "int4-feedback")),
+    Table(
+        "Modes, four peers",
+        "diloco-4",
+        (
+            *("plain-0.4", "streaming-1", "streaming-5", "streaming-1-same-lr"),
+            *("async", "eager", "rda"),
+        ),
+    ),
+    Table("One of four at a quarter of the speed", "slow-equally", ("slow-by-tokens",)),
+    Table(
+        "Churn: one of four stops in each outer step, another joins",
+        "three-that-stay",
+        ("churn-fresh", "churn-warmup", "churn-donor", "diloco-4"),
+    ),
+    Table("Outer steps: H = 20 against others", "diloco-4", ("diloco-4-h10", "diloco-4-h40")),
+    Table("Twice the batch", "dp-wide", ("diloco-4-wide",)),
+)
+
+Losses = dict[int, float]
+"""By seed."""
+
+
+def by_arm(records: Iterable[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda each: (each.arm, each.seed)):
+        found.setdefault(record.arm, []).append(record)
+    return found
+
+
+def tables(records: Sequence[Record]) -> str:
+    """All tables, and the trials by which the rates were chosen, in markdown."""
+    found = by_arm(records)
+    parts = [_table(table, found) for table in TABLES]
+    return "\n\n".join([*parts, _trials(found)]) + "\n"
+
+
+def _table(table: Table, found: Mapping[str, list[Record]]) -> str:
+    rows = [
+        f"### {table.title}",
+        "",
+        f"| arm | loss, nats | seeds | − {table.reference} | ÷ {table.reference} | |",
+        "|---|---|---|---|---|---|",
+    ]
+    reference = _losses(found.get(table.reference, ()))
+    for name in (table.reference, *table.arms):
+        losses = _losses(found.get(name, ()))
+        if not losses:
+            rows.append(f"| {name} | not measured yet | 0 | | | |")
+            continue
+        against = "| | | |" if name == table.reference else _against(losses, reference)
+        rows.append(f"| {name} | {_spread(list(losses.values()))} | {len(losses)} {against}")
+    return "\n".join(rows)
+
+
+def _losses(records: Iterable[Record]) -> Losses:
+    return {each.seed: each.loss for each in records if each.loss is not None}
+
+
+def _spread(values: Sequence[float]) -> str:
+    mean = f"{statistics.fmean(values):.4f}"
+    return f"{mean} ± {statistics.stdev(values):.4f}" if len(values) > 1 else mean
+
+
+def _against(losses: Losses, reference: Losses) -> str:
+    """The cells that compare an arm with its reference, over the seeds that both have."""
+    seeds = sorted(losses.keys() & reference.keys())
+    if not seeds:
+        return "| | | |"
+    differences = [losses[seed] - reference[seed] for seed in seeds]
+    ratio = statistics.fmean(losses[seed] / reference[seed] for seed in seeds)
+    return f"| {_spread(differences)} | {ratio:.4f} | {verdict(differences)} |"
+
+
+def verdict(differences: Sequence[float]) -> str:
+    """What the differences, seed by seed, say in a word."""
+    if len(differences) < 2:
+        return "one seed"
+    mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
+    if abs(mean) < 2 * deviation:
+        return "tie"
+    return "higher" if mean > 0 else "lower"
+
+
+def _trials(found: Mapping[str, list[Record]]) -> str:
+    rows = ["### Trials (seed 0)", "", "| arm | loss, nats |", "|---|---|"]
+    for name, records in found.items():
+        rows += [
+            f"| {name} | {'diverged' if each.loss is None else f'{each.loss:.4f}'} |"
+            for each in records
+            if each.seed == 0
+        ]
+    return "\n".join(rows)
+
+
+def insert_tables(page: str, text: str) -> str:
+    """The page with these tables in the place of the last ones."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
+
+
+def picture(comparison: str, records: Sequence[Record]) -> str:
+    """The loss of θ over inner steps, by arm, the mean of the seeds, as SVG."""
+    lines = []
+    for name, found in by_arm(records).items():
+        steps = {step for each in found for step, _, _ in each.curve}
+        curves = [{step: loss for step, loss, _ in each.curve} for each in found]
+        points = [
+            (step, statistics.fmean(curve[step] for curve in curves))
+            for step in sorted(steps)
+            if all(step in curve for curve in curves)
+        ]
+        lines.append(Line(f"{name} ({len(found)})", tuple(points)))
+    return drawing(f"loss of θ, nats: {comparison} (seeds)", "inner steps", lines)

@@ -1,0 +1,123 @@
+"""All numbers of one arm. Two arms with equal settings are the same arm, to the bit.
+
+`batch_sequences` is what all peers together train on in one inner step; a peer trains its share of
+it. `total_steps` counts the inner steps of each peer, whatever their number: so arms that differ
+in their peers alone see the same tokens in as many steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Precision
+from p2ptrain.kernels import Codec, CodecName, codec
+from p2ptrain.sync import SyncSchedule, SyncSpec
+
+Weights = Literal["tokens", "equal"]
+Joining = Literal["fresh", "donor"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextSpec:
+    """The standard library's sources, so many tokens of vocabulary, cut into sequences."""
+
+    limit_bytes: int = 12_000_000
+    validation_sequences: int = 256
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Churn:
+    """In each outer step a peer stops before it has contributed; in the next one another starts.
+
+    Who starts has θ, and an optimizer that is new or copied from a member (`optimizer`); its
+    learning rate rises over `warmup_steps`.
+    """
+
+    optimizer: Joining = "fresh"
+    warmup_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`peers` of 1 without an average (`averages`) is ordinary training: the data-parallel
+    baseline, or, with a smaller batch, a peer that is left alone. `slow` peers, the last ones, do
+    a quarter of the inner steps that the others do.
+    """
+
+    model: ModelSpec
+    peers: int
+    inner_steps: int
+    total_steps: int
+    batch_sequences: int
+    lr: float
+    outer_lr: float = 0.7
+    momentum: float = 0.9
+    averages: bool = True
+    sync: SyncSpec = field(default_factory=SyncSpec)
+    codec: CodecName = "fp32"
+    block: int = 256
+    feedback: bool = False
+    churn: Churn | None = None
+    slow: int = 0
+    weights: Weights = "tokens"
+    warmup_steps: int = 100
+    weight_decay: float = 0.1
+    precision: Precision = "bf16"
+    evaluate_every: int = 160
+    text: TextSpec = field(default_factory=TextSpec)
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        _check(self.batch_sequences % self.peers == 0, "the batch is shared evenly")
+        _check(self.total_steps % self.inner_steps == 0, "outer steps are whole")
+        _check(self.averages or self.peers == 1, "peers alone are compared one by one")
+        _check(not self.slow or self.schedule.stride % SLOWNESS == 0, "a quarter is whole steps")
+        _check(self.slow < self.peers, "somebody is fast")
+        plain = self.sync.fragments == 1 and self.sync.overlap_steps == 0
+        _check(plain or self.churn is None, "churn is compared with plain averaging alone")
+        _check(self.schedule.stride > 0, "there is a schedule")
+
+    @property
+    def schedule(self) -> SyncSchedule:
+        return SyncSchedule.of(self.sync, self.inner_steps)
+
+    @property
+    def peer_sequences(self) -> int:
+        return self.batch_sequences // self.peers
+
+    @property
+    def kernels(self) -> Codec:
+        return codec(self.codec, self.block)
+
+    @property
+    def inner(self) -> InnerSpec:
+        return InnerSpec(
+            steps=self.inner_steps,
+            batch_sequences=self.peer_sequences,
+            lr=self.lr,
+            warmup_steps=min(self.warmup_steps, self.total_steps),
+            total_steps=self.total_steps,
+            schedule="cosine",
+            weight_decay=self.weight_decay,
+        )
+
+    @property
+    def digest(self) -> str:
+        """Names these settings: a record of others is not one of these."""
+        return hashlib.blake2b(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+SLOWNESS = 4
+"""A slow peer does one inner step where the others do so many."""
+
+
+def _check(holds: bool, rule: str) -> None:
+    if not holds:
+        raise ValueError(f"these are no settings of an arm: {rule}")

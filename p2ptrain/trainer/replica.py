@@ -1,0 +1,127 @@
+"""One peer's model and inner optimizer in this process, on a flat vector that numpy sees, too.
+
+For simulating peers, not for training in a run: no shards, no arena, no node. Model, loss,
+optimizer, clipping and rounding to bf16 are the trainer's own; what FSDP2 adds is left out, since
+a dozen peers of one process would each pay for it. `weights` is the flat vector in the canonical
+layout: whoever writes there sets the parameters.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from p2ptrain.data.blocks import Tokens
+from p2ptrain.errors import TrainerDiverged
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Precision
+from p2ptrain.state.layout import Layout, LayoutEntry
+from p2ptrain.trainer.batch import predicted_tokens
+from p2ptrain.trainer.model import Llama, token_losses
+from p2ptrain.trainer.optimizer import clip_gradients, make_optimizer, set_learning_rate
+from p2ptrain.trainer.shapes import layout_of
+
+Floats = NDArray[np.float32]
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What AdamW keeps of each parameter, beside the number of its steps."""
+
+
+def one_thread() -> None:
+    """Compute with one thread from now on: the same bits on every machine of a kind, and several
+    processes side by side.
+    """
+    torch.set_num_threads(1)
+
+
+class Replica:
+    """A peer that starts from weights of zero, and an optimizer that has seen nothing."""
+
+    def __init__(self, model: ModelSpec, inner: InnerSpec, precision: Precision) -> None:
+        self._inner = inner
+        self._bf16 = precision == "bf16"
+        self._layout = layout_of(model)
+        self._model = Llama(model)
+        self._flat = torch.zeros(self._layout.numel)
+        self._places = _lay(self._model, self._layout, self._flat)
+        self._optimizer = make_optimizer(self._model, inner)
+
+    @property
+    def weights(self) -> Floats:
+        return self._flat.numpy()
+
+    def train(self, rows: Tokens, rate: float) -> float:
+        """One inner step. Returns the mean cross-entropy in nats, from before it.
+
+        Raises TrainerDiverged if loss or gradient is not finite.
+        """
+        tokens = predicted_tokens(rows)
+        batch = torch.from_numpy(rows)
+        logits = self._logits(batch[:, :-1], self._bf16)
+        loss, objective = token_losses(logits, batch[:, 1:], self._inner.z_loss)
+        (objective / tokens).backward()
+        norm = clip_gradients(self._model.parameters(), self._inner.clip)
+        mean = float(loss.detach()) / tokens
+        if not math.isfinite(mean) or not math.isfinite(norm):
+            raise TrainerDiverged(f"the loss is {mean} and the gradient's norm {norm}")
+        set_learning_rate(self._optimizer, rate)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return mean
+
+    @torch.no_grad()
+    def loss_of(self, weights: Floats, rows: Tokens) -> float:
+        """The mean cross-entropy of these weights, computed in fp32."""
+        kept = self._flat.clone()
+        self._flat.copy_(torch.from_numpy(weights))
+        total = 0.0
+        for piece in np.array_split(rows, max(1, len(rows) // 16)):
+            batch = torch.from_numpy(piece)
+            total += float(token_losses(self._logits(batch[:, :-1], False), batch[:, 1:], 0.0)[0])
+        self._flat.copy_(kept)
+        return total / predicted_tokens(rows)
+
+    def moments(self) -> dict[str, Floats]:
+        """A copy of what the optimizer keeps, flat, and the number of its steps."""
+        kept = {name: np.zeros(self._layout.numel, np.float32) for name in MOMENTS}
+        steps = 0.0
+        for parameter, entry in self._places:
+            state = self._optimizer.state.get(parameter, {})
+            for name in MOMENTS:
+                if state:
+                    kept[name][entry.offset : entry.end] = state[name].flatten().numpy()
+                    steps = float(state["step"])
+        return {**kept, "step": np.array([steps], np.float32)}
+
+    def set_moments(self, moments: dict[str, Floats]) -> None:
+        """Go on as the optimizer that these were copied from would."""
+        for parameter, entry in self._places:
+            run = slice(entry.offset, entry.end)
+            self._optimizer.state[parameter] = {
+                name: torch.from_numpy(moments[name][run].copy()).view(parameter.shape)
+                for name in MOMENTS
+            } | {"step": torch.tensor(float(moments["step"][0]))}
+
+    def _logits(self, tokens: Tensor, bf16: bool) -> Tensor:
+        if not bf16:
+            return self._model(tokens)
+        # As FSDP2's mixed precision has it: parameters and all that follows in bf16.
+        rounded = {
+            name: parameter.to(torch.bfloat16) for name, parameter in self._model.named_parameters()
+        }
+        return torch.func.functional_call(self._model, rounded, (tokens,))
+
+
+def _lay(model: nn.Module, layout: Layout, flat: Tensor) -> list[tuple[nn.Parameter, LayoutEntry]]:
+    """Make the model's parameters views of `flat`."""
+    parameters = dict(model.named_parameters())
+    places = []
+    for entry in layout.entries:
+        parameter = parameters[entry.name]
+        parameter.data = flat[entry.offset : entry.end].view(entry.shape)
+        places.append((parameter, entry))
+    assert len(places) == len(parameters)
+    return places

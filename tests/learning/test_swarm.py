@@ -1,0 +1,261 @@
+"""Peers of one process do what the modes say, and go on from a checkpoint as if never cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2ptrain.sync import SyncSpec
+from p2ptrain.sync.fragments import Fragment
+from p2ptrain.testing.learning import checkpoint
+from p2ptrain.testing.learning.averaging import Contribution
+from p2ptrain.testing.learning.corpus import Corpus
+from p2ptrain.testing.learning.settings import Churn
+from p2ptrain.testing.learning.swarm import Swarm
+from p2ptrain.testing.learning.trial import Cut, run_trial, tokens_of
+from p2ptrain.trainer.genesis import genesis
+from tests.learning.conftest import MODEL, toy
+
+STREAMING = {"peers": 2, "sync": SyncSpec(2, 1, 0.5), "outer_lr": 0.4}
+
+ARMS = {
+    "plain": toy(codec="int8"),
+    "alone": toy(peers=1, averages=False),
+    "streaming with feedback": toy(**STREAMING, codec="int4", feedback=True),
+    "async": toy(sync=SyncSpec(1, 4)),
+    "eager": toy(sync=SyncSpec(1, 4, eager=True)),
+    "rda": toy(sync=SyncSpec(merge="rda"), precision="bf16"),
+    "one is slow": toy(slow=1),
+    "churn": toy(churn=Churn("donor", warmup_steps=3)),
+}
+
+
+def advanced(swarm: Swarm, steps: int) -> Swarm:
+    for _ in range(steps):
+        swarm.advance()
+    return swarm
+
+
+def bits(swarm: Swarm) -> list[bytes]:
+    """θ, m and everything that peers have of their own."""
+    owned = [peer.replica.moments() | {"weights": peer.replica.weights} for peer in swarm.peers]
+    owned += [{"owes": peer.owes} for peer in swarm.peers if peer.owes is not None]
+    return [
+        swarm.theta.tobytes(),
+        swarm.momentum.tobytes(),
+        *(each[name].tobytes() for each in owned for name in sorted(each)),
+    ]
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_who_goes_on_from_a_checkpoint_makes_the_same_bits(
+    corpus: Corpus, tmp_path: Path, arm: str
+) -> None:
+    settings, path = ARMS[arm], tmp_path / "checkpoint.npz"
+    cut = advanced(Swarm.begin(settings, corpus), 10)
+    checkpoint.save(cut, {"said": 1}, path)
+    loaded = checkpoint.load(settings, corpus, path)
+    assert loaded is not None
+    resumed, notes = loaded
+    assert notes == {"said": 1}
+    whole = advanced(Swarm.begin(settings, corpus), 19)
+    assert bits(advanced(resumed, 9)) == bits(whole)
+    assert (resumed.book, resumed.losses) == (whole.book, whole.losses)
+
+
+def test_a_checkpoint_of_other_settings_is_not_gone_on_from(corpus: Corpus, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    assert checkpoint.load(toy(), corpus, path) is None
+    checkpoint.save(Swarm.begin(toy(), corpus), {}, path)
+    assert checkpoint.load(toy(lr=2e-2), corpus, path) is None
+
+
+def test_one_peer_that_averages_with_itself_in_every_step_trains_as_if_alone(
+    corpus: Corpus,
+) -> None:
+    """θ − (θ − local) is local but for rounding."""
+    one = toy(peers=1, inner_steps=1, outer_lr=1.0, momentum=0.0)
+    averaged = advanced(Swarm.begin(one, corpus), 8)
+    alone = advanced(Swarm.begin(toy(peers=1, inner_steps=1, averages=False), corpus), 8)
+    assert np.abs(averaged.theta - genesis(MODEL, one.seed)).max() > 1e-2
+    assert np.allclose(averaged.theta, alone.theta, rtol=0, atol=2e-5)
+
+
+class Watched(Swarm):
+    """Keeps what each outer step averaged, and which rows were trained on."""
+
+    def __init__(self, *fields: object) -> None:
+        super().__init__(*fields)
+        self.read: list[list[Contribution]] = []
+
+    def _averaged(self, read: list[Contribution], fragment: Fragment) -> bytes:
+        self.read.append(list(read))
+        return super()._averaged(read, fragment)
+
+
+def test_plain_averaging_makes_theta_the_mean_of_the_peers_weights(corpus: Corpus) -> None:
+    swarm = advanced(Watched.begin(toy(peers=4, outer_lr=1.0, momentum=0.0), corpus), 4)
+    mean = np.mean([each.local for each in swarm.read[0]], axis=0)
+    assert np.allclose(swarm.theta, mean, rtol=0, atol=1e-6)
+    assert {peer.replica.weights.tobytes() for peer in swarm.peers} == {swarm.theta.tobytes()}
+
+
+def test_streaming_moves_one_fragment_at_a_time_some_steps_after_it_was_read(
+    corpus: Corpus,
+) -> None:
+    swarm = Swarm.begin(toy(**STREAMING), corpus)
+    whole = swarm.theta.size
+    moved = []
+    for _ in range(8):
+        before = swarm.theta.copy()
+        swarm.advance()
+        changed = np.flatnonzero(swarm.theta != before)
+        moved.append(
+            [
+                number
+                for number, each in enumerate(swarm.fragments)
+                if any(((changed >= a) & (changed < b)).any() for a, b in each.ranges)
+            ]
+        )
+    assert moved == [[], [], [0], [], [1], [], [0], []]
+    assert sum(fragment.numel for fragment in swarm.fragments) == whole
+
+
+def test_a_merged_fragment_keeps_its_share_of_local_weights(corpus: Corpus) -> None:
+    swarm = advanced(Swarm.begin(toy(**STREAMING), corpus), 3)
+    layers, embedding = swarm.fragments
+    first, other = (peer.replica.weights for peer in swarm.peers)
+    (start, stop), *_ = layers.ranges
+    assert np.abs(first[start:stop] - swarm.theta[start:stop]).max() > 0
+    apart = np.abs(first - other)
+    assert apart[start:stop].max() < apart[embedding.ranges[0][0] : embedding.ranges[0][1]].max()
+
+
+def test_with_a_delay_of_a_whole_outer_step_theta_stands_still_for_two(corpus: Corpus) -> None:
+    swarm = advanced(Watched.begin(toy(sync=SyncSpec(1, 4)), corpus), 7)
+    assert np.array_equal(swarm.theta, genesis(MODEL, 1))
+    assert len(swarm.pending) == 1
+    advanced(swarm, 1)
+    assert not np.array_equal(swarm.theta, genesis(MODEL, 1))
+    assert [[each.anchor.tobytes() for each in read] for read in swarm.read] == [
+        [genesis(MODEL, 1).tobytes()] * 2
+    ] * 2, "what was read first was not read again"
+    assert all(np.array_equal(peer.replica.weights, swarm.theta) for peer in swarm.peers)
+
+
+def test_eager_peers_start_from_places_of_their_own(corpus: Corpus) -> None:
+    swarm = advanced(Watched.begin(toy(sync=SyncSpec(1, 4, eager=True)), corpus), 4)
+    assert np.array_equal(swarm.theta, genesis(MODEL, 1)), "what is replicated is the same"
+    for peer, each in zip(swarm.peers, swarm.read[0], strict=True):
+        own = (each.anchor - each.local) / 2
+        step = 0.7 * (own + 0.9 * own)
+        assert np.allclose(peer.replica.weights, swarm.theta - step, rtol=0, atol=1e-6)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A corpus that remembers which places were asked for."""
+
+    corpus: Corpus
+    places: list[int]
+
+    def rows(self, seed: int, first: int, count: int) -> np.ndarray:
+        self.places.extend(range(first, first + count))
+        return self.corpus.rows(seed, first, count)
+
+
+@pytest.mark.parametrize("arm", ["plain", "alone", "streaming with feedback", "async"])
+def test_whatever_the_mode_equal_tokens_are_trained_on(corpus: Corpus, arm: str) -> None:
+    recording = Recording(corpus, [])
+    advanced(Swarm.begin(ARMS[arm], recording), 8)
+    assert sorted(recording.places) == list(range(8 * 4))
+
+
+def test_blocks_of_who_stopped_are_trained_by_others_and_committed_once(corpus: Corpus) -> None:
+    settings = toy(peers=4, batch_sequences=4, churn=Churn())
+    recording = Recording(corpus, [])
+    swarm = Swarm.begin(settings, recording)
+    names = set()
+    for _ in range(6):
+        names |= {peer.name for peer in swarm.peers}
+        advanced(swarm, 4)
+    assert len(names) == 4 + 5
+    assert len(swarm.peers) == 4
+    assert tokens_of(swarm) == 6 * 3 * 4 * 1 * 8, "three of four committed each time"
+    assert set(recording.places) <= set(range(swarm.book.next_block))
+    assert len(recording.places) == 6 * 4 * 4
+
+
+def test_a_slow_peer_weighs_what_it_trained_or_as_much_as_any(corpus: Corpus) -> None:
+    weights = []
+    for rule in ("tokens", "equal"):
+        swarm = advanced(Watched.begin(toy(slow=1, weights=rule), corpus), 4)
+        weights.append([each.weight for each in swarm.read[0]])
+    assert weights == [[4 * 2 * 8, 1 * 2 * 8], [1, 1]]
+
+
+def test_a_fresh_joiner_has_theta_and_rises_slowly(corpus: Corpus) -> None:
+    swarm = advanced(Swarm.begin(toy(churn=Churn(warmup_steps=4)), corpus), 4)
+    joiner = swarm.peers[-1]
+    assert np.array_equal(joiner.replica.weights, swarm.theta)
+    assert joiner.replica.moments()["step"].tolist() == [0.0]
+    advanced(swarm, 1)
+    old, new = (np.abs(peer.replica.weights - swarm.theta).max() for peer in swarm.peers)
+    assert 0 < new < old
+
+
+def test_the_sources_have_text_for_all_arms_and_the_rows_of_a_seed_are_its_own(
+    corpus: Corpus,
+) -> None:
+    count = len(corpus.train)
+    first, second = (corpus.rows(seed, 0, count) for seed in (1, 2))
+    again = corpus.rows(1, count, count)
+    held = sorted(map(tuple, corpus.train.tolist()))
+    assert sorted(map(tuple, first.tolist())) == sorted(map(tuple, again.tolist())) == held
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, again), "each pass has an order of its own"
+
+
+@pytest.mark.parametrize("arm", ["plain", "alone"])
+def test_a_trial_that_is_cut_ends_with_the_record_of_one_that_was_not(
+    texts: Path, tmp_path: Path, arm: str
+) -> None:
+    settings = ARMS[arm]
+    whole = run_trial(arm, settings, tmp_path / "whole", texts)
+    looks = iter([False] * 9 + [True])
+    with pytest.raises(Cut):
+        run_trial(arm, settings, tmp_path / "cut", texts, lambda: next(looks))
+    resumed = run_trial(arm, settings, tmp_path / "cut", texts)
+    told, expected = resumed.plain(), whole.plain()
+    assert told.pop("cpu_s") >= 0
+    assert expected.pop("cpu_s") >= 0
+    assert told == expected
+    assert [step for step, _, _ in whole.curve] == [8, 16, 24]
+    assert whole.loss is not None
+    assert whole.loss < whole.curve[0][1], "it learns"
+    assert whole.tokens == 24 * 4 * 8
+
+
+def test_an_arm_that_cannot_learn_ends_early_and_says_so(texts: Path, tmp_path: Path) -> None:
+    record = run_trial("wild", toy(outer_lr=1e6), tmp_path / "wild", texts)
+    assert record.loss is None
+    assert record.tokens < 24 * 4 * 8
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_sequences": 5},
+        {"total_steps": 23},
+        {"averages": False},
+        {"slow": 2},
+        {"slow": 1, "inner_steps": 3},
+        {"churn": Churn(), "sync": SyncSpec(1, 4)},
+    ],
+)
+def test_settings_that_are_no_arm_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="no settings of an arm"):
+        toy(**changes)
