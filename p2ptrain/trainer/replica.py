@@ -21,7 +21,7 @@ from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Precision
 from p2ptrain.state.layout import Layout, LayoutEntry
 from p2ptrain.trainer.batch import predicted_tokens
 from p2ptrain.trainer.model import Llama, token_losses
-from p2ptrain.trainer.optimizer import clip_gradients, make_optimizer, set_learning_rate
+from p2ptrain.trainer.optimizer import clip_gradients, make_optimizer
 from p2ptrain.trainer.shapes import layout_of
 
 Floats = NDArray[np.float32]
@@ -41,6 +41,7 @@ class Replica:
     """A peer that starts from weights of zero, and an optimizer that has seen nothing."""
 
     def __init__(self, model: ModelSpec, inner: InnerSpec, precision: Precision) -> None:
+        assert not inner.is_muon, "what Muon keeps is not read here"
         self._inner = inner
         self._bf16 = precision == "bf16"
         self._layout = layout_of(model)
@@ -67,9 +68,9 @@ class Replica:
         mean = float(loss.detach()) / tokens
         if not math.isfinite(mean) or not math.isfinite(norm):
             raise TrainerDiverged(f"the loss is {mean} and the gradient's norm {norm}")
-        set_learning_rate(self._optimizer, rate)
+        self._optimizer.set_rate(rate)
         self._optimizer.step()
-        self._optimizer.zero_grad()
+        self._optimizer.forget_gradients()
         return mean
 
     @torch.no_grad()
@@ -89,7 +90,7 @@ class Replica:
         kept = {name: np.zeros(self._layout.numel, np.float32) for name in MOMENTS}
         steps = 0.0
         for parameter, entry in self._places:
-            state = self._optimizer.state.get(parameter, {})
+            state = self._optimizer.state_of(parameter)
             for name in MOMENTS:
                 if state:
                     kept[name][entry.offset : entry.end] = state[name].flatten().numpy()
@@ -100,10 +101,10 @@ class Replica:
         """Go on as the optimizer that these were copied from would."""
         for parameter, entry in self._places:
             run = slice(entry.offset, entry.end)
-            self._optimizer.state[parameter] = {
-                name: torch.from_numpy(moments[name][run].copy()).view(parameter.shape)
-                for name in MOMENTS
-            } | {"step": torch.tensor(float(moments["step"][0]))}
+            kept = {name: torch.from_numpy(moments[name][run].copy()) for name in MOMENTS}
+            state = self._optimizer.state_of(parameter)
+            state.update({name: flat.view(parameter.shape) for name, flat in kept.items()})
+            state["step"] = torch.tensor(float(moments["step"][0]))
 
     def _logits(self, tokens: Tensor, bf16: bool) -> Tensor:
         if not bf16:

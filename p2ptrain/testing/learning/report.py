@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from p2ptrain.testing.learning.curves import Line, drawing
+from p2ptrain.testing.charts import Chart, page
 from p2ptrain.testing.learning.trial import Record
 
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
@@ -129,16 +129,20 @@ def insert_tables(page: str, text: str) -> str:
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
+SHOWN_FROM = 0.25
+"""All curves fall steeply in the first quarter; what they differ by would vanish beside that."""
+
+
 def picture(comparison: str, records: Sequence[Record]) -> str:
     """The loss of θ over inner steps, by arm, the mean of the seeds, as SVG."""
-    lines = []
+    lines = {}
     for name, found in by_arm(records).items():
-        steps = {step for each in found for step, _, _ in each.curve}
         curves = [{step: loss for step, loss, _ in each.curve} for each in found]
-        points = [
-            (step, statistics.fmean(curve[step] for curve in curves))
-            for step in sorted(steps)
-            if all(step in curve for curve in curves)
+        steps = sorted(set[int]().union(*curves))
+        lines[f"{name} ({len(found)})"] = [
+            (float(step), statistics.fmean(curve[step] for curve in curves))
+            for step in steps
+            if step >= SHOWN_FROM * steps[-1] and all(step in curve for curve in curves)
         ]
-        lines.append(Line(f"{name} ({len(found)})", tuple(points)))
-    return drawing(f"loss of θ, nats: {comparison} (seeds)", "inner steps", lines)
+    chart = Chart(f"{comparison}: loss of θ, nats", "inner steps", lines, "linear", "linear")
+    return page([chart], "Means of as many seeds as stand in brackets.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Precision
@@ -107,8 +107,13 @@ class Settings:
 
     @property
     def digest(self) -> str:
-        """Names these settings: a record of others is not one of these."""
-        return hashlib.blake2b(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:16]
+        """Names these settings: a record of others is not one of these.
+
+        Made of what departs from the defaults, so that a setting that comes later, and by default
+        changes nothing, leaves the records of before valid.
+        """
+        spelled = json.dumps(_departures(self), sort_keys=True)
+        return hashlib.blake2b(spelled.encode()).hexdigest()[:16]
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -116,6 +121,18 @@ class Settings:
 
 SLOWNESS = 4
 """A slow peer does one inner step where the others do so many."""
+
+
+def _departures(value: Any) -> Any:
+    """What a dataclass says that its defaults do not, and in it the same of others."""
+    if not is_dataclass(value):
+        return value
+    said = {each.name: (getattr(value, each.name), _default(each)) for each in fields(value)}
+    return {name: _departures(mine) for name, (mine, default) in said.items() if mine != default}
+
+
+def _default(of: Field[Any]) -> Any:
+    return of.default if of.default_factory is MISSING else of.default_factory()
 
 
 def _check(holds: bool, rule: str) -> None:
