@@ -77,30 +77,34 @@ class Fragment:
 
 
 def fragments(layout: Laid, count: int) -> tuple[Fragment, ...]:
-    """The layout in `count` fragments: one is the whole; of several, the last are those of their
-    own.
+    """The layout in `count` fragments, as `numbers` deals its parameters out.
+
+    Raises ValueError if there are too few layers for so many.
+    """
+    dealt = numbers([entry.name for entry in layout.entries], count)
+    runs = _runs([entry.offset for entry in layout.entries], layout.numel)
+    return tuple(
+        Fragment(_joined([run for run, of in zip(runs, dealt, strict=True) if of == number]))
+        for number in range(count)
+    )
+
+
+def numbers(names: Sequence[str], count: int) -> tuple[int, ...]:
+    """The fragment of each parameter; of several, the last are embedding and head.
 
     Raises ValueError if there are too few layers for so many.
     """
     if count == 1:
-        return (Fragment(((0, layout.numel),)),)
-    names = [entry.name for entry in layout.entries]
+        return (0,) * len(names)
     own = [prefix for prefix in (_EMBEDDING, _HEAD) if any(n.startswith(prefix) for n in names)]
     layers = {int(found[1]) for name in names if (found := _LAYER.match(name))}
     strides = count - len(own)
     if not 1 <= strides <= len(layers):
         raise ValueError(f"{len(layers)} layers and {len(own)} others make no {count} fragments")
-    numbers = [_number(name, strides, own) for name in names]
-    starts = [entry.offset for entry in layout.entries]
-    return tuple(
-        Fragment(_joined([run for run, of in zip(_runs(starts, layout.numel), numbers, strict=True)
-                          if of == number]))
-        for number in range(count)
-    )  # fmt: skip
+    return tuple(_number(name, strides, own) for name in names)
 
 
 def _number(name: str, strides: int, own: Sequence[str]) -> int:
-    """The fragment of the parameter `name`."""
     if found := _LAYER.match(name):
         return int(found[1]) % strides
     mine = [at for at, prefix in enumerate(own) if name.startswith(prefix)]

@@ -106,7 +106,7 @@ def verdict(differences: Sequence[float]) -> str:
     if len(differences) < 2:
         return "one seed"
     mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
-    if abs(mean) < 2 * deviation:
+    if abs(mean) <= 2 * deviation:
         return "tie"
     return "higher" if mean > 0 else "lower"
 

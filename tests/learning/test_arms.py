@@ -1,0 +1,183 @@
+"""Which arms there are, which of them can be named yet, and what is said of those that ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.sync import SyncSpec
+from p2ptrain.testing.learning import arms as listed
+from p2ptrain.testing.learning.arms import COMPARISONS, Arm, Key, arms, best
+from p2ptrain.testing.learning.queue import Queue
+from p2ptrain.testing.learning.report import (
+    BEGIN,
+    END,
+    TABLES,
+    insert_tables,
+    picture,
+    tables,
+    verdict,
+)
+from p2ptrain.testing.learning.results import collect, read_results, write_result
+from p2ptrain.testing.learning.trial import Record
+from p2ptrain.trainer.shapes import parameter_count
+from tests.learning.conftest import toy
+
+
+def record(arm: Arm, loss: float | None) -> Record:
+    settings = arm.settings
+    curve = ((10, 3.0, 3.1), (20, loss or 99.0, 2.9))
+    return Record(
+        arm.name, settings.seed, settings.digest, loss, 7, 3, 1.5, curve, settings.plain()
+    )
+
+
+def recorded(found: list[Arm], loss: float = 2.0) -> dict[Key, Record]:
+    return {arm.key: record(arm, loss + arm.settings.seed / 100) for arm in found}
+
+
+def grown() -> tuple[list[Arm], dict[Key, Record]]:
+    """Everything that can be named once everything before has a record."""
+    records: dict[Key, Record] = {}
+    while len(found := arms(records)) > len(records):
+        records = recorded(found)
+    return found, records
+
+
+def test_at_first_only_trials_can_be_named_and_the_baselines_come_first() -> None:
+    first = arms({})
+    assert {arm.comparison for arm in first} == {"tuning"}
+    assert [arm.name.split("-")[0] for arm in first[:9]] == ["dp"] * 8 + ["diloco"]
+    assert len(first) == 3 * 8, "as many trials for the baseline as for each other"
+
+
+def test_in_the_end_all_comparisons_have_three_seeds_of_all_their_arms() -> None:
+    found, _ = grown()
+    assert {arm.comparison for arm in found} == set(COMPARISONS)
+    assert len({arm.key for arm in found}) == len(found)
+    seeds: dict[str, set[int]] = {}
+    for arm in found:
+        seeds.setdefault(arm.name, set()).add(arm.settings.seed)
+    shown = {name for table in TABLES for name in (table.reference, *table.arms)}
+    assert shown == {arm.name for arm in found if arm.comparison != "tuning"}
+    assert {name: seeds[name] for name in shown} == {name: {1, 2, 3} for name in shown}
+
+
+def test_what_is_compared_has_the_same_tokens_and_is_large_enough() -> None:
+    found, _ = grown()
+    by_name = {arm.name: arm.settings for arm in found}
+    assert parameter_count(by_name["dp"].model) > 1_000_000
+    for name in ("dp", "diloco-2", "diloco-4", "diloco-8", "mean-4", "int4-feedback", "eager"):
+        settings = by_name[name]
+        tokens = settings.total_steps * settings.batch_sequences * settings.model.sequence
+        assert tokens == 5_242_880
+        assert tokens > 5 * parameter_count(settings.model)
+        assert settings.total_steps // settings.inner_steps >= 100
+    assert by_name["streaming-5"].sync == SyncSpec(4, 5, 0.5)
+    assert by_name["streaming-5"].schedule.stride == 5
+
+
+def test_the_best_trial_is_chosen_once_all_have_ended_and_who_diverged_has_lost() -> None:
+    grid = [Arm("tuning", f"trial-{lr}", toy(lr=lr)) for lr in (0.1, 0.2, 0.3)]
+    records = {arm.key: record(arm, loss) for arm, loss in zip(grid, (None, 2.5, 2.4), strict=True)}
+    assert best(grid, records) == grid[2].settings
+    assert best(grid, dict(list(records.items())[1:])) is None
+
+
+def test_records_of_other_settings_do_not_count() -> None:
+    first = arms({})[0]
+    old = Arm("tuning", first.name, replace(first.settings, warmup_steps=7))
+    records = recorded([old])
+    assert records.keys().isdisjoint({arm.key for arm in arms(records)})
+
+
+def test_a_setting_that_comes_later_leaves_records_valid() -> None:
+    assert toy(feedback=False).digest == toy().digest
+    assert len({toy().digest, toy(feedback=True).digest, toy(sync=SyncSpec(2, 1, 0.5)).digest}) == 3
+
+
+def test_what_was_collected_is_read_back_and_collected_alike(tmp_path: Path) -> None:
+    found, records = grown()
+    results, folder = tmp_path / "results", tmp_path / "work"
+    collect([(arm.comparison, records[arm.key]) for arm in found[:30]], results)
+    for arm in found[30:]:
+        write_result(records[arm.key], folder / arm.folder)
+    assert read_results(results, folder) == records
+    before = {file.name: file.read_text() for file in results.iterdir()}
+    collect([(arm.comparison, records[arm.key]) for arm in reversed(found[:30])], results)
+    assert {file.name: file.read_text() for file in results.iterdir()} == before
+
+
+def test_a_table_shows_what_was_measured_and_says_what_was_not() -> None:
+    found, records = grown()
+    chosen = [arm for arm in found if arm.name in ("dp", "diloco-2")]
+    text = tables([records[arm.key] for arm in chosen])
+    assert "| dp | 2.0200 ± 0.0100 | 3 | | | |" in text
+    assert "| diloco-2 | 2.0200 ± 0.0100 | 3 | 0.0000 ± 0.0000 | 1.0000 | tie |" in text
+    assert "| diloco-4 | not measured yet | 0 | | | |" in text
+
+
+@pytest.mark.parametrize(
+    ("differences", "word"),
+    [
+        ([0.5], "one seed"),
+        ([0.0, 0.0, 0.0], "tie"),
+        ([0.1, -0.1, 0.2], "tie"),
+        ([0.10, 0.11, 0.12], "higher"),
+        ([-0.10, -0.11, -0.12], "lower"),
+    ],
+)
+def test_a_difference_below_two_deviations_is_a_tie(differences: list[float], word: str) -> None:
+    assert verdict(differences) == word
+
+
+def test_tables_take_the_place_of_the_last_ones_and_leave_the_page() -> None:
+    page = f"# Title\n\n{BEGIN}\nold\n{END}\n\nafter\n"
+    once = insert_tables(page, "new")
+    assert insert_tables(once, "new") == once
+    assert once.startswith("# Title")
+    assert once.endswith("after\n")
+    assert "new" in once
+    assert "old" not in once
+
+
+def test_a_picture_has_a_line_for_each_arm() -> None:
+    found, records = grown()
+    codecs = [records[arm.key] for arm in found if arm.comparison == "codecs"]
+    drawn = picture("codecs", codecs)
+    assert drawn.count("<polyline") == 3
+    assert "int4-feedback (3)" in drawn
+
+
+def test_a_queue_works_off_what_lacks_and_what_that_makes_possible(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trials, and an arm that rests on the better of them."""
+    grid = [Arm("tuning", f"trial-{lr}", toy(lr=lr, total_steps=8)) for lr in (1e-5, 1e-2)]
+
+    def named(records: dict[Key, Record]) -> list[Arm]:
+        chosen = best(grid, records)
+        return [*grid, *([Arm("peers", "last", replace(chosen, seed=5))] if chosen else [])]
+
+    monkeypatch.setattr("p2ptrain.testing.learning.queue.arms", named)
+    queue = Queue(texts, tmp_path / "none", ["peers"])
+    assert [arm.name for arm in queue.lacking()] == ["trial-1e-05", "trial-0.01"]
+    looks = iter([False] * 5)
+    queue.work(lambda: next(looks, True))
+    assert [arm.name for arm in queue.lacking()] == ["trial-1e-05", "trial-0.01"], (
+        "cut in the first"
+    )
+    queue.work(lambda: False)
+    assert queue.lacking() == []
+    records = read_results(tmp_path / "none", texts)
+    assert sorted(key[0] for key in records) == ["last", "trial-0.01", "trial-1e-05"]
+    (last,) = [each for each in records.values() if each.arm == "last"]
+    assert last.settings["lr"] == 1e-2
+    assert not list(texts.glob("*/checkpoint.npz")), "nothing is left of what has ended"
+
+
+def test_grids_try_rates_in_equal_steps() -> None:
+    assert {later / earlier for earlier, later in pairwise(listed.RATES)} == {2.0}
