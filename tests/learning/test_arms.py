@@ -27,11 +27,11 @@ from p2ptrain.trainer.shapes import parameter_count
 from tests.learning.conftest import toy
 
 
-def record(arm: Arm, loss: float | None) -> Record:
+def record(arm: Arm, loss: float | None, text: str = "stdlib") -> Record:
     settings = arm.settings
     curve = ((10, 3.0, 3.1), (20, loss or 99.0, 2.9))
     return Record(
-        arm.name, settings.seed, settings.digest, loss, 7, 3, 1.5, curve, settings.plain()
+        arm.name, settings.seed, settings.digest, text, loss, 7, 3, 1.5, curve, settings.plain()
     )
 
 
@@ -118,6 +118,12 @@ def test_a_table_shows_what_was_measured_and_says_what_was_not() -> None:
     assert "| dp | 2.0200 ± 0.0100 | 3 | | | |" in text
     assert "| diloco-2 | 2.0200 ± 0.0100 | 3 | 0.0000 ± 0.0000 | 1.0000 | tie |" in text
     assert "| diloco-4 | not measured yet | 0 | | | |" in text
+
+
+def test_losses_on_different_texts_are_said_not_to_be_comparable() -> None:
+    first, second, *_ = arms({})
+    assert tables([record(first, 2.0), record(second, 2.0)]).startswith("2 arms and seeds, all on")
+    assert "Not comparable" in tables([record(first, 2.0), record(second, 2.0, "another")])
 
 
 @pytest.mark.parametrize(

@@ -66,11 +66,14 @@ def test_who_goes_on_from_a_checkpoint_makes_the_same_bits(
     assert (resumed.book, resumed.losses) == (whole.book, whole.losses)
 
 
-def test_a_checkpoint_of_other_settings_is_not_gone_on_from(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_settings_or_text_is_not_gone_on_from(
+    corpus: Corpus, tmp_path: Path
+) -> None:
     path = tmp_path / "checkpoint.npz"
     assert checkpoint.load(toy(), corpus, path) is None
     checkpoint.save(Swarm.begin(toy(), corpus), {}, path)
     assert checkpoint.load(toy(lr=2e-2), corpus, path) is None
+    assert checkpoint.load(toy(), Corpus(corpus.train[1:], corpus.validation), path) is None
 
 
 def test_one_peer_that_averages_with_itself_in_every_step_trains_as_if_alone(
@@ -161,6 +164,7 @@ class Recording:
 
     corpus: Corpus
     places: list[int]
+    digest: str = ""
 
     def rows(self, seed: int, first: int, count: int) -> np.ndarray:
         self.places.extend(range(first, first + count))

@@ -26,7 +26,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 def save(swarm: Swarm, notes: Mapping[str, Any], path: Path) -> None:
     """Write the swarm and whatever else its trial notes."""
     facts = {
-        "settings": swarm.settings.digest,
+        "of": [swarm.settings.digest, swarm.corpus.digest],
         "inner_step": swarm.inner_step,
         "joined": swarm.joined,
         "losses": swarm.losses,
@@ -49,12 +49,12 @@ def save(swarm: Swarm, notes: Mapping[str, Any], path: Path) -> None:
 
 
 def load(settings: Settings, corpus: Corpus, path: Path) -> tuple[Swarm, dict[str, Any]] | None:
-    """The swarm and the notes, if these settings' are there."""
+    """The swarm and the notes, if those of these settings and this text are there."""
     if not path.exists():
         return None
     with np.load(path) as kept:
         facts = json.loads(str(kept["facts"]))
-        if facts["settings"] != settings.digest:
+        if facts["of"] != [settings.digest, corpus.digest]:
             return None
         return _restored(settings, corpus, facts, {name: kept[name] for name in kept.files})
 

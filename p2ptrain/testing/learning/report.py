@@ -60,8 +60,16 @@ def by_arm(records: Iterable[Record]) -> dict[str, list[Record]]:
 def tables(records: Sequence[Record]) -> str:
     """All tables, and the trials by which the rates were chosen, in markdown."""
     found = by_arm(records)
-    parts = [_table(table, found) for table in TABLES]
+    parts = [_texts(records), *(_table(table, found) for table in TABLES)]
     return "\n\n".join([*parts, _trials(found)]) + "\n"
+
+
+def _texts(records: Sequence[Record]) -> str:
+    """Losses on different texts are not to be compared: say so if there are any."""
+    texts = sorted({each.text for each in records})
+    if len(texts) > 1:
+        return f"**Not comparable:** arms were trained on different texts: {', '.join(texts)}."
+    return f"{len(records)} arms and seeds" + (f", all on the text {texts[0]}." if texts else ".")
 
 
 def _table(table: Table, found: Mapping[str, list[Record]]) -> str:

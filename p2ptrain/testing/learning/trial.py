@@ -29,12 +29,13 @@ HOPELESS = 20.0
 @dataclass(frozen=True, slots=True)
 class Record:
     """How an arm ended. `curve` is (inner steps, loss of θ, mean loss in training since the last);
-    `loss` the last of it, None if the arm diverged.
+    `loss` the last of it, None if the arm diverged; `text` names the corpus.
     """
 
     arm: str
     seed: int
     digest: str
+    text: str
     loss: float | None
     tokens: int
     outer_steps: int
@@ -91,6 +92,7 @@ def run_trial(
         arm,
         settings.seed,
         settings.digest,
+        corpus.digest,
         None if diverged else curve[-1][1],
         tokens_of(swarm),
         swarm.inner_step // settings.schedule.stride if settings.averages else 0,
