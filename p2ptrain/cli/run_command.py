@@ -21,7 +21,10 @@ def new(
         "run.toml"
     ),
     size: Annotated[
-        str, typer.Option("--size", metavar="SIZE", help="Where to start: demo or tiny.")
+        str,
+        typer.Option(
+            "--size", metavar="SIZE", help="Where to start: demo, tiny, or a recipe of configs/."
+        ),
     ] = "demo",
 ) -> None:
     """Write a commented run file to start from."""
@@ -34,6 +37,58 @@ def new(
     except FileExistsError as exc:
         raise ConfigError(f"{out} exists already", do="choose another name with --out") from exc
     progress(f"{out} is a run to start from. Edit it, then: p2ptrain run publish {out}")
+
+
+@app.command(
+    epilog=examples(
+        "p2ptrain run check run.toml",
+        "p2ptrain run check run.toml --peers 4 --peers 16 --tokens-per-s 25000",
+        "p2ptrain run check run.toml --seed /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…",
+    )
+)
+def check(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", show_default=False)],
+    peers: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--peers",
+            min=2,
+            metavar="N",
+            help="How many may train; may be repeated.",
+            show_default="2, 4, 8 and 16",
+        ),
+    ] = None,
+    tokens_per_s: Annotated[
+        float | None,
+        typer.Option(
+            "--tokens-per-s", min=0.001, help="Of one peer.", show_default="an H100's, estimated"
+        ),
+    ] = None,
+    seed: Annotated[
+        list[str] | None,
+        typer.Option("--seed", metavar="ADDR", help="An address to hand out; may be repeated."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a run takes of peers in memory, bytes and time, and what to reconsider.
+
+    Reads the file and nothing else. Ends with status 2 if the run cannot work.
+    """
+    from p2ptrain.cli.checking import facts, lines
+    from p2ptrain.config.run_file import load_run_file
+    from p2ptrain.node.cost import costs_of
+    from p2ptrain.node.lint import lints_of
+
+    run = load_run_file(run_file)
+    costs = costs_of(run, sorted(set(peers or (2, 4, 8, 16))), tokens_per_s)
+    lints = lints_of(run, costs, seed or ())
+    if as_json:
+        result_json(facts(run, costs, lints))
+    else:
+        for line in lines(run, costs, lints):
+            result(line)
+    if any(lint.is_fault for lint in lints):
+        raise typer.Exit(ConfigError.exit_code)
 
 
 @app.command(

@@ -31,7 +31,7 @@ def tiny_with(changes: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", sample_names())
 def test_the_samples_are_right(name: str) -> None:
     run = parse_run_file(tomllib.loads(sample(name)))
-    assert run.run.name == name
+    assert run.run.name == name.replace("_", "-")
     assert run.run.admission == "allowlist"
     assert run.inner.warmup_steps < run.inner.steps * run.outer.steps
 
@@ -52,7 +52,8 @@ def test_every_setting_of_the_demo_is_explained_or_plain() -> None:
 def test_an_unknown_sample_is_answered_with_the_known() -> None:
     with pytest.raises(ConfigError) as caught:
         sample("../errors")
-    assert caught.value.do == "choose demo or tiny"
+    assert caught.value.do == f"choose {' or '.join(sample_names())}"
+    assert {"demo", "tiny"} <= set(sample_names())
 
 
 WRONG = [

@@ -1,0 +1,112 @@
+"""`p2ptrain run check` on a screen: what a run is, takes, and may make its organiser regret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from p2ptrain.config.run_file import RunFile
+from p2ptrain.node.cost import RATES_MBIT, Costs, Plan
+from p2ptrain.node.lint import Lint
+from p2ptrain.observe.states import size
+from p2ptrain.trainer.cost import TrainerMemory
+
+
+def lines(run: RunFile, costs: Costs, lints: Sequence[Lint]) -> Iterator[str]:
+    model = run.model
+    yield (
+        f"run       {run.run.name}: {costs.parameters:,} parameters, {model.layers} layers of "
+        f"width {model.width}, {model.heads} heads on {model.kv_heads}, vocabulary {model.vocab}, "
+        f"context {model.sequence}"
+    )
+    yield (
+        f"trains    {run.outer.steps} outer steps of {run.inner.steps} inner steps of "
+        f"{run.inner.batch_sequences} sequences: {costs.step_tokens:,} tokens a peer and outer step"
+    )
+    yield from _memory(costs)
+    yield (
+        f"disk      {size(costs.snapshot_bytes)} a snapshot, {size(costs.update_bytes)} an update; "
+        f"a block of data {size(costs.block_bytes)}"
+    )
+    said = (
+        "as told" if costs.is_told else "as an H100 at 40 % of its peak would; --tokens-per-s tells"
+    )
+    yield (
+        f"time      {costs.step_operations:.2e} operations a peer and outer step; at "
+        f"{costs.tokens_per_s:,.0f} tokens/s ({said}) {duration(costs.inner_s)}"
+    )
+    yield from _table(costs)
+    for lint in lints:
+        yield f"{'FAULT' if lint.is_fault else 'warning':<9} {lint.field}: {lint.words}"
+
+
+def _memory(costs: Costs) -> Iterator[str]:
+    trainer, node = costs.trainer_bf16, costs.node
+    yield (
+        f"trainer   weights {size(trainer.weights)}, gradients {size(trainer.gradients)}, "
+        f"optimizer {size(trainer.optimizer)}, all ranks together"
+    )
+    yield (
+        f"          activations a sequence: {_activations(trainer)} in bf16, "
+        f"{_activations(costs.trainer_fp32)} in fp32; at least {size(trainer.least)}"
+    )
+    residual = f", residual {size(node.residual)}" if node.residual else ""
+    yield (
+        f"node      θ {size(node.theta)}, m {size(node.momentum)}, trained weights "
+        f"{size(node.local)}, updates {size(node.updates)}{residual}: {size(node.total)}"
+    )
+
+
+def _activations(memory: TrainerMemory) -> str:
+    return f"{size(memory.activations)} ({size(memory.activations_recomputed)} with --recompute)"
+
+
+def _table(costs: Costs) -> Iterator[str]:
+    head = " ".join(f"{f'at {mbit} Mbit/s':>23}" for mbit in RATES_MBIT)
+    yield f"{'peers':<9} {'sends and receives':>18} {head} {'tokens':>10}"
+    by_peers: dict[int, list[Plan]] = {}
+    for plan in costs.plans:
+        by_peers.setdefault(plan.exchange.peers, []).append(plan)
+    for peers, plans in by_peers.items():
+        cells = " ".join(f"{_cell(plan):>23}" for plan in plans)
+        sent = size(plans[0].exchange.sent_bytes)
+        yield f"{peers:<9} {sent:>18} {cells} {plans[0].tokens:>10.3g}"
+    yield "          (an exchange, the part of the time in which peers train, and the whole run)"
+
+
+def _cell(plan: Plan) -> str:
+    days = duration(plan.days * 86_400)
+    return f"{duration(plan.exchange_s)}, {plan.utilisation:.0%}, {days}"
+
+
+def duration(seconds: float) -> str:
+    """Such as "1.5 s", "12 min", "3.4 h", "21 d"."""
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    for unit, length, until in (("min", 60.0, 90.0), ("h", 3600.0, 48.0)):
+        if seconds < until * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86_400:,.0f} d"
+
+
+def facts(run: RunFile, costs: Costs, lints: Sequence[Lint]) -> dict[str, object]:
+    """For `--json`."""
+    plans = [
+        {
+            "peers": plan.exchange.peers,
+            "sent_bytes": plan.exchange.sent_bytes,
+            "mbit": plan.mbit,
+            "exchange_s": plan.exchange_s,
+            "inner_s": plan.inner_s,
+            "utilisation": plan.utilisation,
+            "days": plan.days,
+            "tokens": plan.tokens,
+        }
+        for plan in costs.plans
+    ]
+    return {
+        "name": run.run.name,
+        **asdict(costs),
+        "plans": plans,
+        "lints": [asdict(lint) for lint in lints],
+    }

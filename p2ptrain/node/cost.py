@@ -1,0 +1,154 @@
+"""What a run costs those who take part: memory, disk, bytes for each outer step, and time.
+
+For whoever plans a run. Pure arithmetic on its sizes; what a machine or a line really gives is the
+reader's to say. `trainer.cost` has the trainer's share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from p2ptrain.config.run_file import RunFile
+from p2ptrain.kernels import codec
+from p2ptrain.run.draft import inner_spec, model_spec
+from p2ptrain.trainer.cost import TrainerMemory, operations_per_token, trainer_memory
+from p2ptrain.trainer.shapes import layout_of, parameter_count
+
+RATES_MBIT = (10, 50, 200)
+"""A slow home line, a usual one, and a good one."""
+
+H100_TFLOPS = 989.0
+"""In bf16 without sparsity, by its data sheet."""
+
+USUAL_UTILISATION = 0.4
+"""Of a device's peak, where nobody measured: what a well-kept trainer reaches."""
+
+SECONDS_PER_DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMemory:
+    """In bytes, beside some 100 MB for the process itself."""
+
+    theta: int
+    momentum: int
+    local: int
+    """What the trainers have trained, in memory that both share."""
+    updates: int
+    """The one that is made, and the one that is applied."""
+    residual: int
+    """What rounding lost, if the codec keeps it."""
+
+    @property
+    def total(self) -> int:
+        return self.theta + self.momentum + self.local + self.updates + self.residual
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One exchange among `peers`: what each sends, and as much comes in."""
+
+    peers: int
+    sent_bytes: int
+
+    def seconds(self, mbit: float) -> float:
+        """At `mbit` Mbit/s up and down; delays and arithmetic come on top."""
+        return self.sent_bytes * 8 / (mbit * 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run with `peers`, each on a line of `mbit`, each training `inner_s` for an outer step."""
+
+    exchange: Exchange
+    mbit: float
+    inner_s: float
+    outer_steps: int
+    tokens: int
+    """Of all peers in all outer steps."""
+
+    @property
+    def exchange_s(self) -> float:
+        return self.exchange.seconds(self.mbit)
+
+    @property
+    def days(self) -> float:
+        return self.outer_steps * (self.inner_s + self.exchange_s) / SECONDS_PER_DAY
+
+    @property
+    def utilisation(self) -> float:
+        """The part of the time in which trainers train."""
+        return self.inner_s / (self.inner_s + self.exchange_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Of one run, for each peer."""
+
+    parameters: int
+    trainer_bf16: TrainerMemory
+    trainer_fp32: TrainerMemory
+    node: NodeMemory
+    update_bytes: int
+    snapshot_bytes: int
+    block_bytes: int
+    step_tokens: int
+    """What a peer trains on in an outer step."""
+    step_operations: int
+    tokens_per_s: float
+    """Of one peer: as was said, or as a usual H100 would."""
+    is_told: bool
+    """Somebody said how fast a peer trains."""
+    plans: tuple[Plan, ...]
+
+    @property
+    def inner_s(self) -> float:
+        return self.step_tokens / self.tokens_per_s
+
+
+def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = None) -> Costs:
+    model, inner = model_spec(run), inner_spec(run)
+    numel = layout_of(model).numel
+    update = codec(run.codec.name, run.codec.block).encoded_bytes(numel)
+    step_tokens = inner.steps * inner.batch_sequences * model.sequence
+    operations = operations_per_token(model)
+    rate = tokens_per_s or H100_TFLOPS * 1e12 * USUAL_UTILISATION / operations
+    vector = 4 * numel
+    return Costs(
+        parameters=parameter_count(model),
+        trainer_bf16=trainer_memory(model, inner, "bf16"),
+        trainer_fp32=trainer_memory(model, inner, "fp32"),
+        node=NodeMemory(vector, vector, vector, 2 * update, vector * run.codec.feedback),
+        update_bytes=update,
+        snapshot_bytes=2 * vector,
+        block_bytes=block_bytes(run),
+        step_tokens=step_tokens,
+        step_operations=step_tokens * operations,
+        tokens_per_s=rate,
+        is_told=tokens_per_s is not None,
+        plans=tuple(
+            Plan(
+                Exchange(count, sent_bytes(update, count)),
+                mbit,
+                step_tokens / rate,
+                run.outer.steps,
+                step_tokens * count * run.outer.steps,
+            )
+            for count in peers
+            for mbit in RATES_MBIT
+        ),
+    )
+
+
+def sent_bytes(update_bytes: int, peers: int) -> int:
+    """What each of `peers` sends for an exchange: all parts but its own, there and back."""
+    return 2 * update_bytes * (peers - 1) // peers
+
+
+def block_bytes(run: RunFile) -> int:
+    """A block of data: its header, and 2 bytes a token, or 4 where the vocabulary needs them."""
+    from p2ptrain.data.blocks import HEADER_BYTES
+
+    token_bytes = 2 if run.model.vocab <= 2**16 else 4
+    return HEADER_BYTES + token_bytes * run.inner.batch_sequences * (run.model.sequence + 1)

@@ -1,0 +1,144 @@
+"""What an organiser may regret about a run file, said before anybody is asked to take part.
+
+Each lint is a pure function of the run and its costs. A fault cannot work; a warning works, and a
+person should know of it. The bounds come from papers or from our own measurements, and say which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from p2ptrain.config.run_file import RunFile
+from p2ptrain.net.addresses import parse_with_peer
+from p2ptrain.node.cost import Costs
+from p2ptrain.store import CHUNK_BYTES_MAX
+
+OUTER_STEPS_MIN = 60
+"""With fewer the gap to data-parallel training explodes (arXiv 2503.09799)."""
+
+TOKENS_PER_PARAMETER_MIN = 5.0
+"""Of a model that saw less than this, a smaller one would have learnt more (Chinchilla: 20)."""
+
+WARMUP_SHARE_MAX = 0.2
+UTILISATION_MIN = 0.8
+USUAL_MBIT = 50
+GUESSED_PARAMETERS_MIN = 100_000_000
+"""Below, the time of starting kernels rules, and what a device might do at best says nothing."""
+
+INT4_LOSS_NATS = 0.003
+"""int4 without feedback against fp32, 0.5 M parameters, four peers: our own measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lint:
+    """`is_fault`: it will not work. `field` is where in the run file."""
+
+    field: str
+    words: str
+    is_fault: bool = False
+
+
+Look = Callable[[RunFile, Costs], Iterator[Lint]]
+
+
+def lints_of(run: RunFile, costs: Costs, seeds: Sequence[str] = ()) -> list[Lint]:
+    """All that is to be said, faults first. Raises ConfigError for a seed that is no address."""
+    found = [lint for look in _LOOKS for lint in look(run, costs)]
+    found += [lint for seed in seeds for lint in _seed(seed)]
+    return sorted(found, key=lambda lint: not lint.is_fault)
+
+
+def _block(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    if costs.block_bytes > CHUNK_BYTES_MAX:
+        over = f"a block of data would have {costs.block_bytes:,} bytes, over {CHUNK_BYTES_MAX:,}"
+        fits = CHUNK_BYTES_MAX * run.inner.batch_sequences // costs.block_bytes
+        yield Lint("inner.batch_sequences", f"{over}; at most {fits} sequences fit", True)
+
+
+def _seed(text: str) -> Iterator[Lint]:
+    import ipaddress
+
+    address, _ = parse_with_peer(text)
+    if address.is_name:
+        return
+    host = ipaddress.ip_address(address.host)
+    if host.is_loopback or host.is_unspecified:
+        yield Lint("seed", f"{address.transport} is this machine's own: nobody else can dial it")
+    elif host.is_private or host.is_link_local:
+        yield Lint("seed", f"{address.transport} is of a private network: nobody outside can dial")
+
+
+def _length(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    if run.outer.steps < OUTER_STEPS_MIN:
+        yield Lint(
+            "outer.steps",
+            f"{run.outer.steps} outer steps: with fewer than {OUTER_STEPS_MIN}, averaging learns "
+            "much worse than training in one place",
+        )
+    total = run.inner.steps * run.outer.steps
+    if run.inner.warmup_steps > WARMUP_SHARE_MAX * total:
+        share = run.inner.warmup_steps / total
+        yield Lint("inner.warmup_steps", f"{share:.0%} of the whole run is warm-up")
+    tokens = costs.step_tokens * run.outer.steps * run.policy.participants_min
+    if tokens < TOKENS_PER_PARAMETER_MIN * costs.parameters:
+        yield Lint(
+            "model",
+            f"{tokens / costs.parameters:.1f} tokens for each parameter with "
+            f"{run.policy.participants_min} peers: a smaller model would learn more from them",
+        )
+
+
+def _exchange(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    if not costs.is_told and costs.parameters < GUESSED_PARAMETERS_MIN:
+        return
+    for plan in costs.plans:
+        if plan.mbit == USUAL_MBIT and plan.utilisation < UTILISATION_MIN:
+            yield Lint(
+                "inner.steps",
+                f"on lines of {plan.mbit} Mbit/s {plan.exchange.peers} peers would train "
+                f"{plan.utilisation:.0%} of the time: more inner steps, or a shorter codec",
+            )
+            return
+
+
+def _codec(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    if run.codec.name == "int4" and not run.codec.feedback:
+        yield Lint(
+            "codec.feedback",
+            f"int4 without feedback costs some {INT4_LOSS_NATS} nats; codec.feedback = true keeps "
+            "what rounding loses",
+        )
+
+
+def _policy(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    policy = run.policy
+    if policy.encryption == "none":
+        yield Lint("policy.encryption", "bulk data can be read and altered by anybody on its way")
+    if run.run.admission == "open" and policy.quorum == "majority":
+        yield Lint(
+            "policy.quorum",
+            'anybody may vote, and a majority of liars can fork the run: "two-thirds" takes more',
+        )
+    if policy.participants_min < 2:
+        yield Lint("policy.participants_min", "a single peer may take outer steps alone")
+    replay = policy.snapshot_every * costs.update_bytes
+    if replay > costs.snapshot_bytes:
+        yield Lint(
+            "policy.snapshot_every",
+            f"the updates between two snapshots are {replay / costs.snapshot_bytes:.1f} times as "
+            "long as a snapshot: newcomers fetch more than they need",
+        )
+
+
+def _shape(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    model = run.model
+    if model.width >= 512 and model.vocab % 64:
+        yield Lint(
+            "model.vocab", f"{model.vocab} is no multiple of 64: matrices are slower on GPUs"
+        )
+    if model.width // model.heads > 256:
+        yield Lint("model.heads", "heads wider than 256 have no fast attention on GPUs")
+
+
+_LOOKS: tuple[Look, ...] = (_block, _length, _exchange, _codec, _policy, _shape)

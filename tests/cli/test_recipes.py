@@ -1,0 +1,59 @@
+"""Every run file that comes with p2ptrain: it loads, it can be afforded, and its model exists."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+import torch
+
+from p2ptrain.config.run_file import parse_run_file
+from p2ptrain.config.samples import sample, sample_names
+from p2ptrain.node.cost import costs_of
+from p2ptrain.node.lint import lints_of
+from p2ptrain.run.draft import inner_spec, model_spec
+from p2ptrain.trainer.model import Llama
+from p2ptrain.trainer.shapes import parameter_count
+from tests.architecture.sources import ROOT
+from tests.cli.conftest import Command
+
+PARAMETERS = {
+    "demo": 541_536,
+    "tiny": 39_584,
+    "opendiloco_150m": 214_983_680,
+    "opendiloco_1b": 1_100_048_384,
+    "intellect1_10b": 10_211_381_248,
+    "metagene_7b": 6_484_660_224,
+    "metagene_mini": 1_836_672,
+}
+"""Worked out by hand from the papers' sizes, and not by the code that is tested."""
+
+
+@pytest.mark.parametrize("name", sample_names())
+def test_a_recipe_loads_builds_and_tells_what_it_takes(name: str, p2ptrain: Command) -> None:
+    run = parse_run_file(tomllib.loads(sample(name)))
+    spec = model_spec(run)
+    with torch.device("meta"):
+        model = Llama(spec)
+    count = sum(each.numel() for each in model.parameters())
+    assert count == parameter_count(spec) == PARAMETERS[name]
+    assert inner_spec(run).total_steps == run.inner.steps * run.outer.steps
+    costs = costs_of(run, [2, 8])
+    assert [lint for lint in lints_of(run, costs) if lint.is_fault] == []
+    checked = p2ptrain("run", "check", ROOT / "configs" / f"{name}.toml")
+    assert checked.code == 0
+    assert f"{count:,} parameters" in checked.out
+    assert all(word in checked.out for word in ("trainer ", "node ", "disk ", "peers "))
+
+
+def test_all_recipes_are_there() -> None:
+    assert set(sample_names()) == set(PARAMETERS)
+    assert all((ROOT / "configs" / f"{name}.toml").is_symlink() for name in PARAMETERS)
+
+
+@pytest.mark.parametrize("name", sorted(set(PARAMETERS) - {"tiny"}))
+def test_a_recipe_says_where_its_numbers_are_from(name: str) -> None:
+    text = sample(name)
+    assert text.startswith("# ")
+    assert name == "demo" or "arXiv" in text.split("[run]")[0]
+    assert all(len(line) <= 120 for line in text.splitlines())

@@ -1,0 +1,126 @@
+"""What a run costs, by hand; and what its organiser should hear of it."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from p2ptrain.config.run_file import RunFile, parse_run_file
+from p2ptrain.config.samples import sample
+from p2ptrain.errors import ConfigError
+from p2ptrain.node.cost import block_bytes, costs_of, sent_bytes
+from p2ptrain.node.lint import lints_of
+
+PEER = "12D3KooWEaGJfj8wwiy7s1AfSQS9VFxuXrUsBoEpA55DyRK8gsjx"
+
+
+def run_with(name: str = "opendiloco_150m", **changes: Any) -> RunFile:
+    """A recipe with "section__field" set to a value."""
+    tree = tomllib.loads(sample(name))
+    for where, value in changes.items():
+        section, _, field = where.partition("__")
+        tree[section][field] = value
+    return parse_run_file(tree)
+
+
+def test_an_exchange_sends_every_part_but_ones_own_there_and_back() -> None:
+    assert [sent_bytes(1000, peers) for peers in (2, 4, 10)] == [1000, 1500, 1800]
+
+
+def test_the_costs_of_a_run_are_those_that_one_works_out_by_hand() -> None:
+    run = run_with(codec__name="fp32", outer__steps=100)
+    costs = costs_of(run, [4], tokens_per_s=1000.0)
+    numel = 214_983_680  # All sizes are multiples of 16, so nothing is padding.
+    assert (costs.update_bytes, costs.snapshot_bytes) == (4 * numel, 8 * numel)
+    assert (costs.node.theta, costs.node.total) == (4 * numel, 5 * 4 * numel)
+    assert costs.step_tokens == 500 * 512 * 1024
+    assert costs.inner_s == pytest.approx(262_144.0)
+    slow, _, _ = costs.plans
+    assert (slow.exchange.sent_bytes, slow.mbit) == (6 * numel, 10)
+    assert slow.exchange_s == pytest.approx(6 * numel * 8 / 10e6)
+    assert slow.days == pytest.approx(100 * (262_144 + slow.exchange_s) / 86_400)
+    assert slow.utilisation == pytest.approx(262_144 / (262_144 + slow.exchange_s))
+    assert slow.tokens == 4 * 100 * costs.step_tokens
+
+
+def test_feedback_costs_the_node_another_vector() -> None:
+    plain, kept = (costs_of(run_with(codec__feedback=each), [2]).node for each in (False, True))
+    assert kept.total - plain.total == kept.residual == 4 * 214_983_680
+
+
+def test_the_length_of_a_block_is_that_of_the_block() -> None:
+    import numpy as np
+
+    from p2ptrain.data.blocks import encode_block
+
+    run = run_with("tiny")
+    rows = np.zeros((run.inner.batch_sequences, run.model.sequence + 1), dtype=np.int64)
+    assert block_bytes(run) == len(encode_block(rows, run.model.vocab))
+
+
+def fields(run: RunFile, *seeds: str, tokens_per_s: float | None = None) -> list[str]:
+    return [lint.field for lint in lints_of(run, costs_of(run, [2, 8], tokens_per_s), seeds)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"inner__batch_sequences": 2100}, "inner.batch_sequences"),
+        ({"outer__steps": 20}, "outer.steps"),
+        ({"inner__warmup_steps": 30_000}, "inner.warmup_steps"),
+        ({"inner__steps": 10, "outer__steps": 8800}, "inner.steps"),
+        ({"inner__batch_sequences": 4}, "model"),
+        ({"codec__name": "int4"}, "codec.feedback"),
+        ({"policy__encryption": "none"}, "policy.encryption"),
+        ({"run__admission": "open"}, "policy.quorum"),
+        ({"policy__participants_min": 1}, "policy.participants_min"),
+        ({"policy__snapshot_every": 9}, "policy.snapshot_every"),
+        ({"model__vocab": 32_001}, "model.vocab"),
+        ({"model__heads": 2, "model__kv_heads": 2}, "model.heads"),
+    ],
+)
+def test_what_an_organiser_may_regret_is_named(changes: dict[str, Any], field: str) -> None:
+    assert field not in fields(run_with())
+    assert field in fields(run_with(**changes))
+
+
+def test_a_fault_comes_first_and_says_what_fits() -> None:
+    run = run_with(inner__batch_sequences=2100, outer__steps=20)
+    first, *_ = lints_of(run, costs_of(run, [2]))
+    assert (first.field, first.is_fault) == ("inner.batch_sequences", True)
+    fits = int(first.words.split("at most ")[1].split()[0])
+    assert block_bytes(run_with(inner__batch_sequences=fits)) <= 4 * 2**20
+    assert block_bytes(run_with(inner__batch_sequences=fits + 2)) > 4 * 2**20
+
+
+def test_the_time_of_a_small_run_is_judged_only_where_somebody_told_it() -> None:
+    assert "inner.steps" not in fields(run_with("metagene_mini"))
+    assert "inner.steps" in fields(run_with("metagene_mini"), tokens_per_s=1e6)
+    assert "inner.steps" not in fields(run_with("metagene_mini"), tokens_per_s=1e3)
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("/ip4/127.0.0.1", "this machine's own"),
+        ("/ip4/0.0.0.0", "this machine's own"),
+        ("/ip4/192.168.1.7", "private network"),
+        ("/ip6/fe80::1", "private network"),
+        ("/ip4/9.9.9.9", None),
+        ("/dns4/seed.example", None),
+    ],
+)
+def test_an_address_that_nobody_can_dial_is_named(host: str, said: str | None) -> None:
+    run = run_with()
+    found = lints_of(run, costs_of(run, [2]), [f"{host}/tcp/4201/p2p/{PEER}"])
+    words = [lint.words for lint in found if lint.field == "seed"]
+    assert len(words) == (said is not None)
+    assert said is None or said in words[0]
+
+
+def test_what_is_no_address_is_refused() -> None:
+    run = run_with()
+    with pytest.raises(ConfigError):
+        lints_of(run, costs_of(run, [2]), ["/ip4/127.0.0.1/tcp/4201"])

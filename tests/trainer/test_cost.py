@@ -1,0 +1,76 @@
+"""The estimate of a trainer's memory against what torch really keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
+from p2ptrain.trainer.cost import (
+    block_activations,
+    end_activations,
+    operations_per_token,
+    trainer_memory,
+)
+from p2ptrain.trainer.model import Llama, token_losses
+from p2ptrain.trainer.shapes import parameter_count
+
+SPEC = ModelSpec(vocab=512, layers=2, width=128, heads=4, kv_heads=4, ffn=344, sequence=256)
+INNER = InnerSpec(steps=2, batch_sequences=2, lr=1e-3, warmup_steps=0, total_steps=4)
+
+
+def kept_bytes(spec: ModelSpec) -> int:
+    """What autograd keeps from one forward pass of one sequence, weights and tables left out."""
+    model = Llama(spec)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    own = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    seen: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    tokens = torch.zeros((1, spec.sequence + 1), dtype=torch.int64)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        _, objective = token_losses(model(tokens[:, :-1]), tokens[:, 1:], 0.0)
+    objective.backward()
+    return sum(seen.values())
+
+
+@pytest.mark.parametrize(
+    "spec", [SPEC, replace(SPEC, layers=6), replace(SPEC, kv_heads=2), replace(SPEC, ffn=1024)]
+)
+def test_the_formula_of_activations_is_near_what_torch_keeps(spec: ModelSpec) -> None:
+    """Of a block; the ends are told apart by taking a model of one block more."""
+    deeper = replace(spec, layers=spec.layers + 1)
+    block = (kept_bytes(deeper) - kept_bytes(spec)) / spec.sequence
+    assert block == pytest.approx(block_activations(spec, 4), rel=0.15)
+    ends = kept_bytes(spec) / spec.sequence - spec.layers * block
+    assert 0.2 * end_activations(spec, 4) < ends < end_activations(spec, 4)
+
+
+def test_what_is_counted_exactly_adds_up() -> None:
+    count = parameter_count(SPEC)
+    memory = trainer_memory(SPEC, INNER, "bf16")
+    assert (memory.weights, memory.gradients, memory.optimizer) == (4 * count, 4 * count, 8 * count)
+    assert memory.activations_recomputed < memory.activations
+    assert memory.least == 16 * count + memory.activations_recomputed
+    inside = 2 * (4 * 128 * 128 + 3 * 128 * 344)
+    muon = trainer_memory(SPEC, replace(INNER, optimizer="muon"), "bf16")
+    assert memory.optimizer - muon.optimizer == 4 * inside
+
+
+def test_operations_are_those_of_the_products() -> None:
+    """Counted one by one: forward 2 for each element of a matrix, backward twice as many."""
+    per_block = 4 * 128 * 128 + 3 * 128 * 344
+    products = 6 * (2 * per_block + 128 * 512)
+    attention = 6 * 2 * 128 * 256
+    gains = 6 * 5 * 128
+    assert operations_per_token(SPEC) == products + attention + gains
+    untied = replace(SPEC, tied=False)
+    assert operations_per_token(untied) == operations_per_token(SPEC)
