@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.state import Phase
 from p2ptrain.testing.simulation import PROFILES, simulate
@@ -73,6 +75,38 @@ def test_a_clock_that_drifts_rings_in_its_own_time_and_never_too_early() -> None
     world.step()
     assert 8.0 <= fast.now < 8.0 + 1e-6
     assert fast.time_until(2.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("rate", "ahead_s", "now_s", "due_s"),
+    [
+        (0.9817134936543366, 37.372057640659605, 14.395465293426312, 51.504280166648904),
+        (1.0, 1e6 + 1 / 3, 1.1, 1e6 + 2.0),
+        (1.0, 0.0, 0.1, 0.7),
+    ],
+)
+def test_a_clock_that_is_asked_again_when_it_rings_has_reached_its_time(
+    rate: float, ahead_s: float, now_s: float, due_s: float
+) -> None:
+    world = Clock()
+    world.at(now_s, lambda: None)
+    world.step()
+    clock = NodeClock(world, rate)
+    clock.leap(ahead_s)
+    for _ in range(3):
+        world.after(clock.time_until(due_s), lambda: None)
+        world.step()
+    assert due_s <= clock.now < due_s + 1e-6
+
+
+def test_a_world_in_which_no_time_passes_any_more_is_stuck() -> None:
+    world = world_of(1, peers=3, steps=2, profile=PROFILES["calm"])
+
+    def again() -> None:
+        world.clock.after(0.0, again)
+
+    world.clock.after(1.5, again)
+    assert run_to_end(world) == "time stands still at 1.5 s"
 
 
 def test_troubled_worlds_are_troubled() -> None:

@@ -9,12 +9,16 @@ from collections.abc import Callable
 
 Action = Callable[[], None]
 
+AT_ONCE_MAX = 100_000
+"""So much never happens at one instant: something plans itself anew without waiting."""
+
 
 class Clock:
     def __init__(self) -> None:
         self.now = 0.0
         self._planned: list[tuple[float, int, Action]] = []
         self._count = 0
+        self._at_once = 0
 
     def after(self, delay_s: float, action: Action) -> None:
         assert delay_s >= 0
@@ -25,11 +29,18 @@ class Clock:
         self._count += 1
         heapq.heappush(self._planned, (max(time, self.now), self._count, action))
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether things go on happening without end while no time passes."""
+        return self._at_once > AT_ONCE_MAX
+
     def step(self) -> bool:
         """Let the next thing happen. False if nothing is planned any more."""
         if not self._planned:
             return False
-        self.now, _, action = heapq.heappop(self._planned)
+        time, _, action = heapq.heappop(self._planned)
+        self._at_once = self._at_once + 1 if time == self.now else 0
+        self.now = time
         action()
         return True
 
@@ -41,7 +52,8 @@ class NodeClock:
     """
 
     ROUNDING_S = 1e-9
-    """A timer rings this much late, so that it never rings before its own time by rounding."""
+    """A timer rings this much late where the two clocks differ, so that it never rings before its
+    own time by rounding: it would look, find nothing due, and ring again at the same instant."""
 
     def __init__(self, world: Clock, rate: float = 1.0) -> None:
         self.rate = rate
@@ -58,7 +70,8 @@ class NodeClock:
 
     def time_until(self, due: float) -> float:
         """How long the world has to wait until this clock shows `due`."""
-        left = due - self._world.now * self.rate - self._ahead_s
+        left = due - self.now
         if left <= 0:
             return 0.0
-        return left if self.rate == 1.0 else left / self.rate + self.ROUNDING_S
+        alike = self.rate == 1.0 and self._ahead_s == 0
+        return left if alike else left / self.rate + self.ROUNDING_S

@@ -80,6 +80,8 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
             break
         if not clock.step():
             return "nothing is planned any more"
+        if clock.stands_still:
+            return f"time stands still at {clock.now} s"
         if clock.now - max(world.committed_at, profile.faults_s) > profile.settle_s:
             return _why_stuck(world)
     return ""
