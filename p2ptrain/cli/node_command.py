@@ -68,6 +68,13 @@ def node(
     micro_batch: Annotated[
         int, typer.Option("--micro-batch", metavar="N", help="Sequences at once; 0: what fits.")
     ] = 0,
+    keep_inner: Annotated[
+        bool,
+        typer.Option(
+            "--keep-inner/--no-keep-inner",
+            help="Keep the inner optimizer on disk, so that a restart loses nothing of it.",
+        ),
+    ] = True,
     limit_up: Annotated[
         str | None,
         typer.Option(
@@ -150,6 +157,7 @@ def node(
         compile=compile,
         recompute=recompute,
         micro_batch=micro_batch,
+        keep_inner=keep_inner,
         limit_up_bytes_per_s=None if limit_up is None else parse_rate(limit_up),
         keep_snapshots=parse_snapshots(keep_snapshots),
         data_cache_bytes=parse_size(data_cache),

@@ -53,6 +53,8 @@ class NodeConfig:
     """Of activations, so that they need not be kept: a third more arithmetic for less memory."""
     micro_batch: int = 0
     """Sequences per forward pass of a rank; 0 for as many as fit."""
+    keep_inner: bool = True
+    """The inner optimizer's state is written down at each outer step, 8 bytes a parameter."""
     limit_up_bytes_per_s: int | None = None
     keep_snapshots: int | None = 2
     """How many certified snapshots, with the updates since; None keeps all that ever was."""

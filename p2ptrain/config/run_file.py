@@ -94,6 +94,7 @@ class InnerSection(Section):
     betas: tuple[Share, Share] = (0.9, 0.95)
     z_loss: NotNegative = 0.0
     optimizer: Literal["adamw", "muon"] = "adamw"
+    join_warmup_steps: Annotated[int, Field(ge=0, le=100_000)] = 0
 
 
 class OuterSection(Section):

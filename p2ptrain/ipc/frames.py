@@ -3,6 +3,7 @@
     node → trainer                            trainer → node
     ─────────────────────────────────────     ─────────────────────────────────────────────
     Load       parameters become θ            Hello          up, this is my layout
+                                              Resumed        with which inner state it goes on
     Train      one inner step per block       Progress       an inner step is done
     Rebase     θ moved; keep local work       FragmentReady  local weights are in the arena
     Evaluate   loss of θ on these blocks      Evaluated      that loss
@@ -154,6 +155,24 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """Said at the first Load of a trainer that keeps its optimizer's state on disk: that of outer
+    step `state_step` was taken up, or (None) there was none.  Later, if it could not be kept:
+    `trouble` says why."""
+
+    kind: ClassVar[str] = "resumed"
+    step: int
+    state_step: int | None
+    trouble: str = ""
+
+    def __post_init__(self) -> None:
+        _check_count("step", self.step)
+        if self.state_step is not None:
+            _check_count("state_step", self.state_step)
+        _check_text("trouble", self.trouble)
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """One inner step is done.  `tokens` counts since the last Load; `loss` is this step's mean."""
 
@@ -226,13 +245,13 @@ class Failed:
 
 
 ToTrainer = Load | Train | Rebase | Evaluate | Pause | Resume | Stop
-ToNode = Hello | Progress | FragmentReady | Evaluated | Failed
+ToNode = Hello | Resumed | Progress | FragmentReady | Evaluated | Failed
 Frame = ToTrainer | ToNode
 
 KINDS: Mapping[str, type[Frame]] = {
     frame.kind: frame
     for frame in (
         *(Load, Train, Rebase, Evaluate, Pause, Resume, Stop),
-        *(Hello, Progress, FragmentReady, Evaluated, Failed),
+        *(Hello, Resumed, Progress, FragmentReady, Evaluated, Failed),
     )
 }

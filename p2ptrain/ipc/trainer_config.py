@@ -73,7 +73,8 @@ class InnerSpec:
 
     The learning rate rises over `warmup_steps`, and falls towards the end of `total_steps`, both
     counted over the whole run; `schedule` says how (see trainer.schedule).  `betas` are AdamW's;
-    with "muon" only embedding, head and vectors have them (see trainer.optimizer).
+    with "muon" only embedding, head and vectors have them (see trainer.optimizer).  A trainer that
+    begins in mid-run with an optimizer that knows nothing warms up over `join_warmup_steps`.
     """
 
     steps: int
@@ -87,6 +88,7 @@ class InnerSpec:
     betas: tuple[float, float] = (0.9, 0.95)
     z_loss: float = 0.0
     optimizer: Optimizer = "adamw"
+    join_warmup_steps: int = 0
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_sequences", "total_steps"):
@@ -97,6 +99,12 @@ class InnerSpec:
             "warmup_steps",
             self.warmup_steps,
             f"choose 0 to total_steps ({self.total_steps})",
+        )
+        _require(
+            type(self.join_warmup_steps) is int and self.join_warmup_steps >= 0,
+            "join_warmup_steps",
+            self.join_warmup_steps,
+            "set it to 0 or more inner steps",
         )
         for name in ("lr", "weight_decay", "clip", "z_loss"):
             value = getattr(self, name)
@@ -131,7 +139,8 @@ class TrainerConfig:
     `threads` is per rank and for the CPU's share; `micro_batch` is sequences per forward pass of
     one rank, 0 for the whole batch. With `recompute` the backward pass makes activations again
     that would be kept otherwise. A document begins at each `document_token` (None: nobody marked
-    where documents begin, and a sequence is one).
+    where documents begin, and a sequence is one).  The inner optimizer's state is kept in
+    `state_folder`, if there is one.
     """
 
     model: ModelSpec
@@ -144,6 +153,7 @@ class TrainerConfig:
     micro_batch: int = 0
     seed: int = 0
     document_token: int | None = None
+    state_folder: str = ""
 
     def __post_init__(self) -> None:
         _require(self.device in get_args(Device), "device", self.device, "choose cpu or cuda")

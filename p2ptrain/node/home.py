@@ -7,6 +7,7 @@ HOME/run/agreed            the run that the user said yes to
 HOME/ledger.log            certified entries          HOME/votes.log   what we promised
 HOME/evidence.log          proofs that a voter lied
 HOME/store/                chunks, snapshots, updates
+HOME/inner/                the trainer's optimizer, 8 bytes a parameter
 HOME/peers.json            addresses of peers met before
 HOME/journal.jsonl         what happened              HOME/control.sock  for `p2ptrain status`
 """
@@ -60,6 +61,10 @@ class Home:
     @property
     def ledger(self) -> Path:
         return self.root / "ledger.log"
+
+    @property
+    def inner(self) -> Path:
+        return self.root / "inner"
 
     @property
     def votes(self) -> Path:

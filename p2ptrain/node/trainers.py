@@ -72,6 +72,7 @@ def subprocesses(parts: Parts) -> Trainers:
             recompute=config.recompute,
             threads=config.threads,
             micro_batch=config.micro_batch,
+            state_folder=str(parts.home.inner) if config.keep_inner else "",
             document_token=parts.manifest.data.document_token,
         ),
         *parts.arena.fds,

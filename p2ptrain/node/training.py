@@ -218,6 +218,10 @@ class Conversation:
         match frame:
             case frames.Hello():
                 self._greet(frame)
+            case frames.Resumed(step, state_step, trouble):
+                parts.journal.write(
+                    "inner-state", step=step, resumed_from=state_step, trouble=trouble
+                )
             case frames.Progress():
                 self._answered_step = frame.step
                 self._note_progress(frame)

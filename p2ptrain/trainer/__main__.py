@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+from pathlib import Path
 
 import torch
 
@@ -17,6 +18,7 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.state.layout import Layout
 from p2ptrain.trainer.arena import Arena, map_vector
 from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE, at_once, is_out_of_memory
+from p2ptrain.trainer.inner_state import InnerState
 from p2ptrain.trainer.loop import Loop
 from p2ptrain.trainer.optimizer import make_optimizer
 from p2ptrain.trainer.parallelize import build
@@ -66,7 +68,11 @@ def _serve(config: TrainerConfig, ranks: Ranks, arguments: argparse.Namespace) -
                 at_once(config, ranks.count),
             )
         )
-    loop = Loop(config, model, make_optimizer(model, config.inner), arena, ranks, channel)
+    optimizer = make_optimizer(model, config.inner)
+    state = None
+    if config.state_folder:
+        state = InnerState(Path(config.state_folder), model, optimizer, layout, ranks)
+    loop = Loop(config, model, optimizer, arena, ranks, channel, state)
     try:
         loop.run()
     except (RuntimeError, MemoryError) as exc:

@@ -31,10 +31,11 @@ from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.arena import Arena
 from p2ptrain.trainer.batch import loss_on, predicted_tokens, train_on
+from p2ptrain.trainer.inner_state import InnerState
 from p2ptrain.trainer.model import Llama
 from p2ptrain.trainer.optimizer import InnerOptimizer
 from p2ptrain.trainer.ranks import Ranks
-from p2ptrain.trainer.schedule import learning_rate
+from p2ptrain.trainer.schedule import join_share, learning_rate
 
 # While rank 0 waits for the node the others wait in a collective; an empty frame now and then keeps
 # that wait far below the collectives' time limit.
@@ -68,6 +69,7 @@ class Loop:
         arena: Arena,
         ranks: Ranks,
         channel: Channel | None,
+        state: InnerState | None = None,
     ) -> None:
         self._config = config
         self._model = model
@@ -75,6 +77,8 @@ class Loop:
         self._arena = arena
         self._ranks = ranks
         self._channel = channel
+        self._state = state
+        self._steps_since_cold = 0
         self._work: Work | None = None
         self._paused = False
 
@@ -111,6 +115,7 @@ class Loop:
         match frame:
             case frames.Load(step):
                 self._arena.load()
+                self._keep_state(step)
                 self._work = Work(step)
             case frames.Train():
                 self._train(frame)
@@ -124,6 +129,22 @@ class Loop:
                 self._paused = False
             case _:
                 self._fail("ORDER", f"a {frame.kind} frame is not for a trainer")
+
+    def _keep_state(self, step: int) -> None:
+        """Take the optimizer's state up at the first Load; at later ones write it down."""
+        first = self._work is None
+        if self._state is None:
+            found, trouble = None, ""
+        elif first:
+            found, trouble = self._state.restore(step), ""
+            self._say(frames.Resumed(step, found))
+        else:
+            found, trouble = None, self._state.save(step)
+        if trouble:
+            self._say(frames.Resumed(step, None, trouble))
+        if first and (step == 0 or found is not None):
+            # The run's own warm-up is all that a founder needs.
+            self._steps_since_cold = self._config.inner.join_warmup_steps
 
     def _train(self, order: frames.Train) -> None:
         if self._work is None:
@@ -147,13 +168,15 @@ class Loop:
         inner_step, path = work.queue.popleft()
         try:
             rows = self._read(path)
-            self._optimizer.set_rate(learning_rate(self._config.inner, inner_step))
+            rate = learning_rate(self._config.inner, inner_step)
+            self._optimizer.set_rate(rate * join_share(self._config.inner, self._steps_since_cold))
             loss = train_on(rows, self._model, self._optimizer, self._ranks, self._config)
         except StoreError as exc:
             return self._fail("DATA", exc.what)
         except TrainerDiverged as exc:
             return self._fail("NAN", f"{exc.what} at inner step {inner_step}")
         tokens = predicted_tokens(rows)
+        self._steps_since_cold += 1
         work.tokens += tokens
         work.blocks += 1
         work.loss_sum += loss * tokens

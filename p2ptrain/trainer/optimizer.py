@@ -34,6 +34,15 @@ class InnerOptimizer:
                 return part.state[parameter]
         raise AssertionError("a parameter that nobody optimises")
 
+    def has_muon(self, parameter: Tensor) -> bool:
+        return any(
+            parameter is each
+            for part in self.parts
+            if isinstance(part, ShardedMuon)
+            for group in part.param_groups
+            for each in group["params"]
+        )
+
     def set_rate(self, rate: float) -> None:
         for group in self.groups:
             group["lr"] = rate

@@ -1,4 +1,4 @@
-"""The local ranks of one peer: how they find each other, and the three things they say together.
+"""The local ranks of one peer: how they find each other, and the few things they say together.
 
 Every peer runs this, also with one rank: the code that follows has no case for being alone.  On
 GPUs the parameters travel by NCCL, but frames and sums of losses go by gloo, so that waiting for
@@ -65,6 +65,16 @@ class Ranks:
         total = values.detach().to("cpu", torch.float64)
         dist.all_reduce(total, group=self.control)
         return total
+
+    def tell(self, numbers: list[int]) -> list[int]:
+        """Rank 0's `numbers`, on every rank."""
+        told = torch.tensor(numbers, dtype=torch.int64)
+        dist.broadcast(told, 0, group=self.control)
+        return [int(each) for each in told]
+
+    def agree(self, yes: bool) -> bool:
+        """Whether any rank says yes, on every rank."""
+        return float(self.sum(torch.tensor(float(yes)))) > 0
 
     def meet(self) -> None:
         """Return once every rank is here."""

@@ -25,6 +25,13 @@ def learning_rate(inner: InnerSpec, inner_step: int) -> float:
     return inner.lr * _shape(inner.schedule, progress)
 
 
+def join_share(inner: InnerSpec, steps_since: int) -> float:
+    """Of the learning rate, for the inner step that has `steps_since` before it since a trainer
+    began in mid-run: AdamW's means over few gradients are noise, and its steps long all the same.
+    """
+    return min(1.0, (steps_since + 1) / max(1, inner.join_warmup_steps))
+
+
 def _shape(schedule: str, progress: float) -> float:
     match schedule:
         case "cosine":

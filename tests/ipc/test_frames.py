@@ -21,6 +21,8 @@ ONE_OF_EACH = (
     frames.Resume(),
     frames.Stop(),
     frames.Hello(0, 2, DIGEST, 869_504, "cpu", 4),
+    frames.Resumed(7, 6),
+    frames.Resumed(0, None, "the disk is full"),
     frames.Progress(7, 71, 6.25, 9000.5, 2048),
     frames.FragmentReady(7, 10_240, 10, 6.0),
     frames.Evaluated(3, 5.5, 1024),

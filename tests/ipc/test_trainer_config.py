@@ -33,6 +33,7 @@ def test_settings_come_back_from_json_as_they_were() -> None:
         (INNER, "clip", -1.0),
         (INNER, "schedule", "linear"),
         (INNER, "optimizer", "sgd"),
+        (INNER, "join_warmup_steps", -1),
         (INNER, "betas", (0.9, 1.0)),
         (CONFIG, "device", "tpu"),
         (CONFIG, "precision", "fp8"),

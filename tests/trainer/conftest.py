@@ -6,6 +6,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
 from p2ptrain.state.layout import Layout
 from p2ptrain.trainer.arena import Arena, map_vector
 from p2ptrain.trainer.genesis import genesis
+from p2ptrain.trainer.inner_state import InnerState
 from p2ptrain.trainer.loop import Loop
 from p2ptrain.trainer.model import Llama
 from p2ptrain.trainer.optimizer import InnerOptimizer, make_optimizer
@@ -137,7 +139,11 @@ def make_desk(vectors: Vectors, ranks: Ranks) -> MakeDesk:
         theta, local = map_vector(vectors.theta_fd, numel), map_vector(vectors.local_fd, numel)
         arena = Arena(model, vectors.layout, theta, local)
         optimizer = make_optimizer(model, config.inner)
-        return Desk(Loop(config, model, optimizer, arena, ranks, None), arena, model, optimizer)
+        folder, layout, state = config.state_folder, vectors.layout, None
+        if folder:
+            state = InnerState(Path(folder), model, optimizer, layout, ranks)
+        loop = Loop(config, model, optimizer, arena, ranks, None, state)
+        return Desk(loop, arena, model, optimizer)
 
     return make
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from p2ptrain.ipc.trainer_config import InnerSpec
-from p2ptrain.trainer.schedule import learning_rate
+from p2ptrain.trainer.schedule import join_share, learning_rate
 
 
 def spec(schedule: str, warmup_steps: int = 10) -> InnerSpec:
@@ -51,3 +52,9 @@ def test_every_rate_is_that_of_the_formula() -> None:
 
 def test_a_run_without_warm_up_starts_at_its_peak() -> None:
     assert learning_rate(spec("constant", warmup_steps=0), 0) == 1.0
+
+
+def test_who_joins_warms_up_for_as_long_as_the_run_says() -> None:
+    inner = replace(spec("wsd"), join_warmup_steps=4)
+    assert [join_share(inner, steps) for steps in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert join_share(spec("wsd"), 0) == 1.0

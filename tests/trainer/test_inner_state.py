@@ -1,0 +1,116 @@
+"""A trainer that was started again trains on as if it had never ended, to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from p2ptrain.ipc.frames import Frame, Load, Progress, Resumed, Train
+from p2ptrain.ipc.trainer_config import TrainerConfig
+
+if TYPE_CHECKING:
+    from tests.trainer.conftest import Desk, MakeDesk, Vectors
+
+
+@pytest.fixture
+def kept(config: TrainerConfig, tmp_path: Path) -> TrainerConfig:
+    return replace(config, state_folder=str(tmp_path / "inner"))
+
+
+def losses(answers: list[Frame]) -> list[float]:
+    return [answer.loss for answer in answers if isinstance(answer, Progress)]
+
+
+def resumed(answers: list[Frame]) -> list[Resumed]:
+    return [answer for answer in answers if isinstance(answer, Resumed)]
+
+
+def first_step_then_load(desk: Desk, paths: tuple[str, ...]) -> list[Frame]:
+    return desk.tell(Load(0), Train(0, paths[:3], 0), Load(1))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_after_a_restart_the_same_losses_and_weights_follow_to_the_bit(
+    optimizer: str,
+    make_desk: MakeDesk,
+    kept: TrainerConfig,
+    vectors: Vectors,
+    block_paths: tuple[str, ...],
+) -> None:
+    kept = replace(kept, inner=replace(kept.inner, optimizer=optimizer))
+    twin = make_desk(replace(kept, state_folder=""))
+    first_step_then_load(twin, block_paths)
+    uninterrupted = losses(twin.tell(Train(1, block_paths[3:6], 3)))
+    weights = vectors.local.tobytes()
+
+    begun = make_desk(kept)
+    assert resumed(first_step_then_load(begun, block_paths)) == [Resumed(0, None)]
+    begun.tell(Train(1, block_paths[3:5], 3))
+    answers = make_desk(kept).tell(Load(1), Train(1, block_paths[3:6], 3))
+    assert resumed(answers) == [Resumed(1, 1)]
+    assert losses(answers) == uninterrupted
+    assert vectors.local.tobytes() == weights
+
+    fresh = losses(
+        make_desk(replace(kept, state_folder="")).tell(Load(1), Train(1, block_paths[3:6], 3))
+    )
+    assert fresh != uninterrupted
+
+
+def test_one_file_is_kept_of_eight_bytes_a_parameter(
+    make_desk: MakeDesk, kept: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    desk = make_desk(kept)
+    for step in range(3):
+        desk.tell(Load(step), Train(step, block_paths[:1], step))
+    (only,) = Path(kept.state_folder).iterdir()
+    assert only.name == "000000000002"
+    assert only.stat().st_size == 4096 + 8 * vectors.layout.numel
+    assert resumed(make_desk(kept).tell(Load(9))) == [Resumed(9, 2)]
+    assert resumed(make_desk(kept).tell(Load(1))) == [Resumed(1, None)]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "no header", "another layout"])
+def test_what_is_damaged_or_not_ours_is_not_taken_up(
+    damage: str, make_desk: MakeDesk, kept: TrainerConfig, block_paths: tuple[str, ...]
+) -> None:
+    first_step_then_load(make_desk(kept), block_paths)
+    file = Path(kept.state_folder) / "000000000001"
+    data = bytearray(file.read_bytes())
+    match damage:
+        case "cut":
+            del data[-1000:]
+        case "flipped":
+            data[-1000] ^= 1
+        case "no header":
+            data[:4096] = bytes(4096)
+        case "another layout":
+            at = data.index(b"layout") + 10
+            data[at] = ord("0") if data[at] != ord("0") else ord("1")
+    file.write_bytes(data)
+    assert resumed(make_desk(kept).tell(Load(1))) == [Resumed(1, None)]
+
+
+def test_a_disk_that_takes_no_more_costs_the_state_and_not_the_trainer(
+    make_desk: MakeDesk, kept: TrainerConfig, tmp_path: Path, block_paths: tuple[str, ...]
+) -> None:
+    (tmp_path / "inner").write_text("where the folder should be")
+    answers = first_step_then_load(make_desk(kept), block_paths)
+    trouble = "the inner optimizer's state is not kept: File exists"
+    assert resumed(answers) == [Resumed(0, None), Resumed(1, None, trouble)]
+
+
+def test_a_joiner_without_a_state_warms_up_and_a_founder_does_not(
+    make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    moved = []
+    for step, warmup in ((0, 0), (0, 100), (3, 0), (3, 100)):
+        slow = replace(config, inner=replace(config.inner, join_warmup_steps=warmup))
+        make_desk(slow).tell(Load(step), Train(step, block_paths[:1], 50))
+        moved.append(float(np.abs(vectors.local - vectors.theta).max()))
+    assert moved[0] == moved[1] == moved[2]
+    assert moved[3] == pytest.approx(moved[2] / 100, rel=1e-2)
