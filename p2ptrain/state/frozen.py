@@ -2,8 +2,9 @@
 
 A snapshot takes seconds to write, and the next outer step must not wait for it. So the state is
 *frozen*, which costs nothing: whoever is about to change bytes says so first, and the pieces in
-question that have not been read yet are then copied. The one piece that is being read at that
-moment is waited for.
+question that have not been read yet are then copied. Reading is copying, too, into memory of the
+reader's. So the longest that anybody waits is the time in which one piece is copied, whatever the
+disk does with it afterwards.
 
 In the worst case, an update right after the freeze, everything is copied once; then memory for a
 second state is needed until the snapshot is written.
@@ -15,20 +16,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
 
 
 class Frozen:
     """A view of `regions`, one after the other, as they were when this was made.
 
-    One thread reads `pieces`, others call `before_write`. It ends with `close` or the `with`
-    block, after which writers are not held up any more and the pieces are gone.
+    One thread calls `fill`, others `before_write`. It ends with `close` or the `with` block, after
+    which writers are not held up any more and nothing is left to be read.
     """
 
     def __init__(self, regions: Sequence[memoryview], piece_bytes: int) -> None:
-        self._pieces = [
-            (number, region[start : start + piece_bytes])
-            for number, region in enumerate(regions)
+        self._pieces: list[Bytes] = [
+            np.frombuffer(region[start : start + piece_bytes], np.uint8)
+            for region in regions
             for start in range(0, len(region), piece_bytes)
         ]
         self._first_piece = [0]
@@ -36,9 +43,11 @@ class Frozen:
             self._first_piece.append(self._first_piece[-1] - (-len(region) // piece_bytes))
         self._piece_bytes = piece_bytes
         self._changed = threading.Condition()
-        self._copies: dict[int, bytes] = {}
+        self._copies: dict[int, Bytes] = {}
         self._next = 0
-        self._reading = -1
+        self._offset = 0  # in the next piece
+        # Pieces that a thread is copying just now, outside the lock and without the GIL.
+        self._in_hand: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -50,40 +59,59 @@ class Frozen:
         """Let go: no copies are made any more."""
         with self._changed:
             self._next = len(self._pieces)
-            self._reading = -1
             self._copies.clear()
-            self._changed.notify_all()
 
-    def pieces(self) -> Iterator[memoryview]:
-        """The bytes in order. Each piece is valid until the next one is asked for."""
-        while (piece := self._begin()) is not None:
-            try:
-                yield piece
-            finally:
-                self._end()
+    def fill(self, view: memoryview) -> int:
+        """Copy the next bytes into `view`; returns how many: fewer than fit only at the end."""
+        target, filled = np.frombuffer(view, np.uint8), 0
+        while filled < len(target) and self._next < len(self._pieces):
+            filled += self._read(target[filled:])
+        return filled
 
-    def _begin(self) -> memoryview | None:
+    def _read(self, target: Bytes) -> int:
+        """Copy what fits of the next piece, or of what is left of it."""
+        index = self._next
+        with self._taken(index):
+            piece = self._copies.get(index, self._pieces[index])[self._offset :]
+            count = min(len(piece), len(target))
+            np.copyto(target[:count], piece[:count])
+            self._offset += count
+            if count == len(piece):
+                self._done_with(index)
+        return count
+
+    def _done_with(self, index: int) -> None:
         with self._changed:
-            if self._next == len(self._pieces):
-                return None
-            index = self._next
-            self._next += 1
-            if index in self._copies:
-                return memoryview(self._copies.pop(index))
-            self._reading = index
-            return self._pieces[index][1]
-
-    def _end(self) -> None:
-        with self._changed:
-            self._reading = -1
-            self._changed.notify_all()
+            self._copies.pop(index, None)
+            # Not just the next one: it may have been closed meanwhile.
+            self._next, self._offset = max(self._next, index + 1), 0
 
     def before_write(self, region: int, start: int, stop: int) -> None:
         """Say that bytes [start, stop) of a region are about to change; returns when they may."""
         first = self._first_piece[region] + start // self._piece_bytes
         last = self._first_piece[region] + (stop - 1) // self._piece_bytes
+        for index in range(first, last + 1):
+            self._keep(index)
+
+    def _keep(self, index: int) -> None:
+        """Copy a piece unless it has been read, or copied, by now."""
+        with self._taken(index):
+            if index < self._next or index in self._copies:
+                return
+            copy = self._pieces[index].copy()
+            with self._changed:
+                if index >= self._next:
+                    self._copies[index] = copy
+
+    @contextmanager
+    def _taken(self, index: int) -> Iterator[None]:
+        """Nobody else reads or copies this piece within the block."""
         with self._changed:
-            for index in range(max(first, self._next), last + 1):
-                if index not in self._copies:
-                    self._copies[index] = bytes(self._pieces[index][1])
-            self._changed.wait_for(lambda: not first <= self._reading <= last)
+            self._changed.wait_for(lambda: index not in self._in_hand)
+            self._in_hand.add(index)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_hand.discard(index)
+                self._changed.notify_all()

@@ -33,7 +33,7 @@ SNAPSHOT = "snapshot"
 
 SHARE_ELEMENTS = 2**20
 """What one thread updates at a time: 4 MiB each of θ and m, as long as one chunk of a snapshot, so
-that at most one chunk is copied or waited for at a time."""
+that at most one chunk of each is copied at a time."""
 
 THREADS_MAX = 4
 """The kernel is bound by memory; more threads than this bring nothing and take from the trainer."""
@@ -143,7 +143,7 @@ class OuterState:
     def freeze(self, piece_bytes: int) -> Iterator[Frozen]:
         """θ and m as they are at this instant, to be read piece by piece while updates go on.
 
-        Enter it where no update can come in between, and read the pieces in another thread.
+        Enter it where no update can come in between, and read it in another thread.
 
         Raises LocalProtocolError if a frozen view exists already: one snapshot at a time.
         """
@@ -199,7 +199,7 @@ class OuterState:
 
 def write_frozen(store: Store, frozen: Frozen, numel: int, meta: Mapping[str, object]) -> Digest:
     """Store a state that was frozen before, in whatever thread; returns the snapshot's digest."""
-    return store.put_blob(SNAPSHOT, frozen.pieces(), {"numel": numel, **meta})
+    return store.put_stream(SNAPSHOT, frozen.fill, {"numel": numel, **meta})
 
 
 def write_state(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import itertools
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ class MemoryDisk:
     _durable_names: _Tree = field(default_factory=dict)
     _locked: set[Path] = field(default_factory=set)
     _is_off: bool = False
+    _turn: threading.RLock = field(default_factory=threading.RLock)
 
     def reboot(self, rng: random.Random | None) -> MemoryDisk:
         """The disk as the next process finds it. Without `rng` only the process died, by SIGKILL:
@@ -171,17 +173,18 @@ class MemoryDisk:
     @contextmanager
     def _write(self, what: str, partly: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Count a change, and let it happen unless this is where the disk fails."""
-        self._check_on()
-        self.writes.append(what)
-        number = len(self.writes)
-        if not (number == self.fail_at or (self.forever and 0 < self.fail_at <= number)):
-            yield
-            return
-        partly()
-        if self.failure is None:
-            self._is_off = True
-            raise PowerCut(what)
-        raise OSError(self.failure, "as the test demands", what)
+        with self._turn:
+            self._check_on()
+            self.writes.append(what)
+            number = len(self.writes)
+            if not (number == self.fail_at or (self.forever and 0 < self.fail_at <= number)):
+                yield
+                return
+            partly()
+            if self.failure is None:
+                self._is_off = True
+                raise PowerCut(what)
+            raise OSError(self.failure, "as the test demands", what)
 
 
 def _copied(tree: _Tree, copies: dict[int, _File]) -> _Tree:

@@ -22,6 +22,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -39,11 +40,11 @@ from p2ptrain.store.blob import (
     Buffer,
     digest_of,
     read_across,
-    rechunked,
 )
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.garbage import Collected, reached_from, reached_from_young, sweep
 from p2ptrain.store.head import HEAD_BYTES_MAX, Head
+from p2ptrain.store.lanes import Fill, Lanes, filling, put_all, threads
 from p2ptrain.store.objects import FANS, Health, Objects
 from p2ptrain.store.pins import Pins
 
@@ -56,10 +57,16 @@ class Store:
     """
 
     def __init__(
-        self, root: Path, *, disk: Disk | None = None, chunk_bytes: int = CHUNK_BYTES
+        self,
+        root: Path,
+        *,
+        disk: Disk | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+        lanes: Lanes = threads,
     ) -> None:
         self.root = root
         self.chunk_bytes = chunk_bytes
+        self._lanes = lanes
         self._disk = disk or LocalDisk()
         self._pins: Counter[Digest] = Counter()
         # For each blob that is being written, how many puts there were before it.
@@ -163,12 +170,17 @@ class Store:
 
         Raises StoreFull; what was written until then is garbage, and is found again on a retry.
         """
-        chunks: list[Digest] = []
-        size = 0
+        return self.put_stream(kind, filling(parts), meta)
+
+    def put_stream(self, kind: str, fill: Fill, meta: Mapping[str, object]) -> Digest:
+        """As `put_blob`, of bytes that `fill` copies to where the store wants them.
+
+        It is called in this thread, and only when its bytes can be taken at once: whoever has to
+        keep them unchanged until then does not wait for the disk.
+        """
+        put = partial(self.put_chunk, settle=False)
         with self._writing_blob():
-            for piece in rechunked(parts, self.chunk_bytes):
-                chunks.append(self.put_chunk(piece, settle=False))
-                size += len(piece)
+            chunks, size = put_all(fill, self.chunk_bytes, put, self._lanes)
             manifest = BlobManifest(kind, size, self.chunk_bytes, tuple(chunks), dict(meta))
             self._objects.settle()
             return self.put_chunk(manifest.to_wire())

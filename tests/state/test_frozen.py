@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,26 +22,29 @@ def frozen_over(memory):
     return Frozen([memoryview(region) for region in memory], PIECE)
 
 
+def taken(frozen, size):
+    view = bytearray(size)
+    return bytes(view[: frozen.fill(memoryview(view))])
+
+
 @given(
     st.lists(st.integers(1, 20), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 19), st.integers(1, 9)), max_size=12),
     st.lists(st.integers(0, 14), max_size=12),
+    st.integers(1, 9),
 )
-def test_writes_at_any_time_do_not_show(lengths, writes, moments):
+def test_writes_at_any_time_do_not_show(lengths, writes, moments, size):
     memory = regions(*lengths)
     expected = b"".join(memory)
     due = sorted(zip(moments, writes, strict=False))
     read = b""
     with frozen_over(memory) as frozen:
-        pieces = frozen.pieces()
         for moment in range(30):
             while due and due[0][0] <= moment:
                 _, (region, start, length) = due.pop(0)
                 change(frozen, memory, region % len(memory), start, length)
-            # Taken and read at once: a write to the piece in hand would wait for this thread.
-            piece = next(pieces, None)
-            read += bytes(piece or b"")
-            frozen._end()
+            read += taken(frozen, size)
+        read += taken(frozen, 256)
     assert read == expected
 
 
@@ -54,46 +58,69 @@ def change(frozen, memory, region, start, length):
 def test_only_pieces_not_yet_read_are_copied():
     memory = regions(12)
     with frozen_over(memory) as frozen:
-        pieces = frozen.pieces()
-        assert bytes(next(pieces)) == bytes(range(4))
-        second = next(pieces)
+        assert taken(frozen, 6) == bytes(range(6))
         frozen.before_write(0, 0, 4)
-        assert len(frozen._copies) == 0
+        assert frozen._copies == {}
         frozen.before_write(0, 8, 9)
         assert list(frozen._copies) == [2]
-        assert bytes(second) == bytes(range(4, 8))
+        frozen.before_write(0, 4, 5)  # the half of it that is left is needed still
+        assert taken(frozen, 6) == bytes(range(6, 12))
+        assert frozen._copies == {}
 
 
-def test_a_writer_waits_for_the_piece_in_hand_and_for_no_other():
+def held_up(monkeypatch):
+    """Make copies wait: the events that say that one has begun, and let it go on."""
+    begun, go_on = threading.Event(), threading.Event()
+    copy = np.copyto
+
+    def wait(*words):
+        begun.set()
+        assert go_on.wait(10)
+        copy(*words)
+
+    monkeypatch.setattr(np, "copyto", wait)
+    return begun, go_on
+
+
+def test_a_writer_waits_while_its_piece_is_copied_and_for_no_other(monkeypatch):
     memory = regions(12)
+    begun, go_on = held_up(monkeypatch)
+    view, written = bytearray(4), threading.Event()
     with frozen_over(memory) as frozen:
-        pieces = frozen.pieces()
-        in_hand = next(pieces)
-        may_write = threading.Event()
+        reader = threading.Thread(target=frozen.fill, args=(memoryview(view),))
+        reader.start()
+        assert begun.wait(10)
 
         def write():
             frozen.before_write(0, 1, 2)
-            may_write.set()
+            written.set()
 
         writer = threading.Thread(target=write)
         writer.start()
         frozen.before_write(0, 4, 12)
-        assert not may_write.is_set()
-        assert bytes(in_hand) == bytes(range(4))
-        next(pieces)
+        assert not written.is_set()
+        go_on.set()
+        reader.join(10)
         writer.join(10)
-        assert may_write.is_set()
+        assert written.is_set()
+        assert view == bytes(range(4))
+        assert list(frozen._copies) == [1, 2]
 
 
-def test_closing_lets_a_waiting_writer_go_and_copies_nothing_more():
+def test_a_reader_who_does_not_come_back_holds_nobody_up():
+    memory = regions(12)
+    with frozen_over(memory) as frozen:
+        assert taken(frozen, 6) == bytes(range(6))
+        change(frozen, memory, 0, 0, 12)  # in this very thread: it would wait for ever
+        assert taken(frozen, 12) == bytes(range(6, 12))
+
+
+def test_after_closing_nothing_is_copied_and_nothing_is_left():
     memory = regions(8)
     frozen = frozen_over(memory)
-    next(frozen.pieces())
-    writer = threading.Thread(target=frozen.before_write, args=(0, 0, 8))
-    writer.start()
+    assert taken(frozen, 2) == bytes(range(2))
+    frozen.before_write(0, 4, 8)
     frozen.close()
-    writer.join(10)
-    assert not writer.is_alive()
     frozen.before_write(0, 0, 8)
     assert frozen._copies == {}
-    assert list(frozen.pieces()) == []
+    assert taken(frozen, 8) == b""

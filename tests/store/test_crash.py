@@ -1,13 +1,19 @@
 """The store's promise, tested at every single write: cut the power there, or fill the disk there.
 
 The story below snapshots, moves the head, collects garbage and goes on. It is first run whole,
-which enumerates its writes; then once for each write and several outcomes of a crash there.
+which enumerates its writes; then once for each write and several outcomes of a crash there. There
+the chunks of a blob are written one after the other; where they are written beside each other, as a
+node does it, a seed decides who goes on at each write (turns).
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import random
+import re
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +23,7 @@ from p2ptrain.errors import StoreError, StoreFull
 from p2ptrain.ids import RunId
 from p2ptrain.store import Head, MemoryDisk, PowerCut, Store, digest_of
 from p2ptrain.store.blob import looks_like_manifest
+from tests.store.turns import AtOnce, TurnsDisk
 
 ROOT = Path("/store")
 RUN = RunId("cd" * 32)
@@ -49,7 +56,8 @@ def story(store, finished):
 
 
 def opened(disk):
-    return Store(ROOT, disk=disk, chunk_bytes=1024)
+    lanes = disk.turns if isinstance(disk, TurnsDisk) else AtOnce
+    return Store(ROOT, disk=disk, chunk_bytes=1024, lanes=lanes)
 
 
 def whole_story():
@@ -130,11 +138,33 @@ def test_five_hundred_random_crashes_three_in_each_story_lose_nothing():
         rng = random.Random(seed)
         disk, finished = MemoryDisk(), 0
         for _ in range(3):
+            disk = TurnsDisk.of(disk, rng)
             disk.fail_at = rng.randint(1, len(WRITES))
             finished = max(finished, run_into(disk))
             disk = disk.reboot(rng if rng.random() < 0.7 else None)
             finished = max(finished, check_whole(opened(disk.reboot(None)), finished))
         finish(disk, rng)
+
+
+def chunks_on_their_way(writes):
+    """How many files were begun and not named yet, at most."""
+    on_their_way = most = 0
+    for write in writes:
+        on_their_way += write.startswith("write ") - write.startswith("replace ")
+        most = max(most, on_their_way)
+    return most
+
+
+def test_turns_mix_the_writes_of_a_blobs_chunks_and_are_the_same_for_the_same_seed():
+    def story_of(seed):
+        disk = TurnsDisk.of(MemoryDisk(), random.Random(seed))
+        opened(disk).put_blob("snapshot", [b"%d" % n * 1024 for n in range(8)], {})
+        return [re.sub(r"/tmp/[0-9-]+", "", write) for write in disk.writes]
+
+    stories = [story_of(seed) for seed in range(20)]
+    assert stories == [story_of(seed) for seed in range(20)]
+    assert len({tuple(each) for each in stories}) > 15
+    assert max(map(chunks_on_their_way, stories)) > 3
 
 
 @pytest.mark.parametrize("fail_at", POINTS)
@@ -186,3 +216,14 @@ def test_a_read_only_disk_has_its_own_code_and_can_be_read(failure):
         store.put_chunk(b"new")
     assert caught.value.code == "STORE-READONLY"
     assert check_whole(store, 1) == 1
+
+
+def test_a_process_that_is_really_killed_at_any_write_leaves_a_valid_head(tmp_path):
+    words = [sys.executable, "-m", "tests.store.killed", str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["points"] == len(told["found"]) > 60
+    assert all(was_killed for was_killed, _, _ in told["found"])
+    assert {finished for _, finished, _ in told["found"]} == set(range(told["steps"] + 1))
+    assert all(0 <= held - finished <= 1 for _, finished, held in told["found"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
 import random
 
 import pytest
@@ -100,6 +103,63 @@ def test_after_a_power_cut_only_what_was_made_durable_is_sure(tmp_path):
     assert ("named", "sure", "written") in survived
     assert {b"", b"data" * 300} < survived
     assert len(survived) > 20  # torn in many ways
+
+
+def pages(count):
+    """Memory that begins at a page, full of bytes of which no two pages are alike."""
+    memory = memoryview(mmap.mmap(-1, count * mmap.PAGESIZE))
+    memory[:] = b"".join(bytes([n]) * mmap.PAGESIZE for n in range(count))
+    return memory
+
+
+ALIKE = {
+    "whole pages": lambda memory: memory,
+    "not to the end of a page": lambda memory: memory[:-1],
+    "not from a page on": lambda memory: memory[1:],
+    "pages, but not where pages are": lambda memory: memory[512 : -mmap.PAGESIZE + 512],
+    "read-only": lambda memory: memory.toreadonly(),
+    "nothing": lambda memory: memory[:0],
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_memory_of_any_place_and_length_is_written_as_it_is(disk, root, name):
+    data = ALIKE[name](pages(3))
+    disk.write(root / "f", memoryview(b"longer than that, and replaced" * 1000))
+    disk.write(root / "f", data)
+    disk.sync(root / "f")
+    assert disk.read(root / "f", 0, 99_999) == data
+
+
+def refuse_around_the_cache(monkeypatch, name, error):
+    """From here on the first such system call that goes around the page cache fails."""
+    call, refused = getattr(os, name), []
+
+    def failing(*words):
+        if not refused and (name == "write" or words[1] & os.O_DIRECT):
+            refused.append(words)
+            raise OSError(error, "as the test demands")
+        return call(*words)
+
+    monkeypatch.setattr(os, name, failing)
+
+
+@pytest.mark.parametrize("call", ["open", "write"])
+def test_where_there_is_no_way_around_the_page_cache_files_are_written_through_it(
+    tmp_path, monkeypatch, call
+):
+    refuse_around_the_cache(monkeypatch, call, errno.EINVAL)
+    LocalDisk().write(tmp_path / "f", pages(2))
+    monkeypatch.undo()
+    assert (tmp_path / "f").read_bytes() == pages(2)
+
+
+@pytest.mark.parametrize("call", ["open", "write"])
+def test_a_disk_that_is_full_is_not_tried_another_way(tmp_path, monkeypatch, call):
+    refuse_around_the_cache(monkeypatch, call, errno.ENOSPC)
+    with pytest.raises(OSError, match="as the test demands") as caught:
+        LocalDisk().write(tmp_path / "f", pages(2))
+    assert caught.value.errno == errno.ENOSPC
 
 
 def test_a_killed_process_loses_nothing_that_the_kernel_had(tmp_path):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from p2ptrain.errors import ChunkCorrupt
 from p2ptrain.ids import RunId
 from p2ptrain.store import Collected, Head, MemoryDisk, Store, digest_of
+from tests.store.turns import AtOnce
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_set_aside_garbage_is_removed_too(store, disk):
     st.sets(st.integers(0, 5)),
 )
 def test_shared_chunks_live_as_long_as_any_blob_that_is_kept(contents, kept_numbers):
-    store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
+    store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024, lanes=AtOnce)
     blobs = [
         store.put_blob("update", [b"%d" % part * 1024 for part in content], {})
         for content in contents

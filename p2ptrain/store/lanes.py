@@ -1,0 +1,85 @@
+"""Many chunks on their way to the disk at once, each in a thread of its own.
+
+A chunk has no name before its bytes are synced, and a sync takes as long as the disk takes to
+answer, however little was written. One chunk after the other, a disk waits most of the time; eight
+beside each other keep it busy, and a file system syncs together what is asked for together. What
+the store promises of each chunk (write beside, sync, rename) holds within its lane, and nothing
+that refers to the chunks is written before all lanes have ended.
+
+Each lane has one buffer, into which the bytes are copied first: so whoever owns them need not wait
+for the disk (see `state.frozen`), and since buffers begin at a page, the disk can take them as they
+are, around the page cache (see `disk`).
+
+It does not know what is done with a chunk; `put` does.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
+
+from p2ptrain.ids import Digest
+from p2ptrain.store.blob import Buffer
+
+LANES = 8
+"""Eight chunks of 4 MiB are 32 MiB of memory. With four the disk idled between two syncs, sixteen
+brought a tenth more; see docs/results/state.md."""
+
+Fill = Callable[[memoryview], int]
+"""Fills a view with the next bytes; returns how many, which are fewer than fit only at the end."""
+
+Lanes = Callable[[], Executor]
+"""What runs the lanes of one blob. Its `with` block must not end before all that it was given."""
+
+threads: Lanes = partial(ThreadPoolExecutor, LANES, "store")
+
+
+def filling(parts: Iterable[Buffer]) -> Fill:
+    """The bytes of `parts`, one after the other. Each part is let go of when it has been read."""
+    left, rest = iter(parts), memoryview(b"")
+
+    def fill(view: memoryview) -> int:
+        nonlocal rest
+        filled = 0
+        while filled < len(view):
+            if not rest:
+                part = next(left, None)
+                if part is None:
+                    break
+                rest = memoryview(part).cast("B")
+            taken = min(len(view) - filled, len(rest))
+            view[filled : filled + taken] = rest[:taken]
+            rest = rest[taken:]
+            filled += taken
+        return filled
+
+    return fill
+
+
+def put_all(
+    fill: Fill, chunk_bytes: int, put: Callable[[memoryview], Digest], lanes: Lanes
+) -> tuple[list[Digest], int]:
+    """Have `put` called with each chunk; returns what it returned, in order, and the bytes in all.
+
+    Raises what `fill` or the first `put` to fail raised, after all that had begun have ended.
+    """
+    chunks: list[Digest] = []
+    under_way: deque[tuple[Future[Digest], memoryview]] = deque()
+    size, count = 0, chunk_bytes
+    with lanes() as executor:
+        while count == chunk_bytes:
+            if len(under_way) < LANES:
+                buffer = memoryview(mmap.mmap(-1, chunk_bytes))
+            else:
+                first, buffer = under_way.popleft()
+                chunks.append(first.result())
+            # Only now that there is a buffer: bytes are never held while the disk is waited for.
+            count = fill(buffer)
+            if count:
+                under_way.append((executor.submit(put, buffer[:count]), buffer))
+                size += count
+        chunks += [lane.result() for lane, _ in under_way]
+    return chunks, size

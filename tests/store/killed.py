@@ -1,0 +1,103 @@
+"""A store in processes that are killed, for real: `python -m tests.store.killed FOLDER`.
+
+A process of its own, since it forks: one child for each point, which tells the story of
+`test_crash` on the real disk, with real threads, and gets SIGKILL in place of one write. Nothing is
+synced, which a killed process does not need: what it wrote the kernel has. What was found is
+written as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from p2ptrain.store import LocalDisk, Store
+from tests.store.test_crash import STEPS, check_whole, story
+
+
+class KillingDisk(LocalDisk):
+    """Kills its process in place of write number `fatal` (from 1), half of which is done."""
+
+    def __init__(self, fatal=0):
+        self.fatal, self.count = fatal, 0
+        self._counting = threading.Lock()
+
+    def _is_fatal(self):
+        with self._counting:
+            self.count += 1
+            return self.count == self.fatal
+
+    def _pass(self):
+        if self._is_fatal():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def write(self, path, data):
+        if self._is_fatal():
+            super().write(path, data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().write(path, data)
+
+    def sync(self, path):
+        self._pass()
+
+    def sync_directory(self, path):
+        self._pass()
+
+    def replace(self, source, target):
+        self._pass()
+        super().replace(source, target)
+
+    def remove(self, path):
+        self._pass()
+        super().remove(path)
+
+
+class Told(list):
+    """Steps that are finished, also for whoever comes after SIGKILL."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def append(self, step):
+        super().append(step)
+        self._path.write_text(str(step))
+
+
+def tell(folder, disk):
+    with Store(folder / "store", disk=disk, chunk_bytes=1024) as store:
+        story(store, Told(folder / "finished"))
+
+
+def killed_at(folder, point):
+    """Whether SIGKILL came, and the last step that was finished by then."""
+    child = os.fork()
+    if child == 0:
+        tell(folder, KillingDisk(point))
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    told = folder / "finished"
+    return os.WTERMSIG(status) == signal.SIGKILL, int(told.read_text()) if told.exists() else 0
+
+
+def main(folder):
+    counting = KillingDisk()
+    tell(folder / "whole", counting)
+    found = []
+    for point in range(1, counting.count + 1):
+        (folder / "killed").mkdir()
+        was_killed, finished = killed_at(folder / "killed", point)
+        after = KillingDisk()  # which kills nobody
+        with Store(folder / "killed" / "store", disk=after, chunk_bytes=1024) as store:
+            found.append([was_killed, finished, check_whole(store, finished)])
+        shutil.rmtree(folder / "killed")
+    json.dump({"points": counting.count, "steps": STEPS, "found": found}, sys.stdout)
+
+
+if __name__ == "__main__":
+    (Path(sys.argv[1]) / "whole").mkdir()
+    main(Path(sys.argv[1]))

@@ -1,0 +1,111 @@
+"""Threads that take turns in an order which a seed decides: interleavings that can be replayed.
+
+`Turns` stands for the executor that runs a store's lanes. Of all its threads and the one that waits
+for them exactly one runs at a time; at each write and sync of a `TurnsDisk` it may become another's
+turn. So a crash at some operation meets all mixtures of chunks that are begun, written and synced.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from p2ptrain.store import MemoryDisk
+
+
+class AtOnce(Executor):
+    """Runs what it is given before it returns: one chunk after the other."""
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        _run(future, call, args, named)
+        return future
+
+
+class _Awaited(Future[Any]):
+    def __init__(self, turns: Turns) -> None:
+        super().__init__()
+        self._turns = turns
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._turns.wait_until(self.done)
+        return super().result(0)
+
+
+class Turns(Executor):
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._main = threading.Semaphore(0)
+        self._live: list[threading.Semaphore] = []
+        self._here = threading.local()
+        self._may_main: Callable[[], bool] = lambda: True
+
+    def __call__(self) -> Turns:
+        """As a store asks for one."""
+        return self
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        future, gate = _Awaited(self), threading.Semaphore(0)
+
+        def live() -> None:
+            gate.acquire()
+            self._here.gate = gate
+            _run(future, call, args, named)
+            self._live.remove(gate)
+            self._chosen().release()
+
+        self._live.append(gate)
+        threading.Thread(target=live).start()
+        self.switch()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.wait_until(lambda: not self._live)
+
+    def switch(self) -> None:
+        """Let somebody go on, who may be the caller; returns when it is its turn again."""
+        here, chosen = getattr(self._here, "gate", self._main), self._chosen()
+        if chosen is not here:
+            chosen.release()
+            here.acquire()
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """The others' turn until it does. For the main thread."""
+        self._may_main = holds
+        while not holds():
+            self.switch()
+        self._may_main = lambda: True
+
+    def _chosen(self) -> threading.Semaphore:
+        return self._rng.choice(self._live + [self._main] * self._may_main())
+
+
+class TurnsDisk(MemoryDisk):
+    """A disk in memory on which chunks are written beside each other, by `turns`."""
+
+    turns: Turns
+
+    @classmethod
+    def of(cls, disk: MemoryDisk, rng: random.Random) -> TurnsDisk:
+        """What this disk holds, for a process whose threads take turns as `rng` says."""
+        made = cls(_names=disk._names, _durable_names=disk._durable_names)
+        made.turns = Turns(rng)
+        return made
+
+    def write(self, path: Any, data: memoryview) -> None:
+        self.turns.switch()
+        super().write(path, data)
+
+    def sync(self, path: Any) -> None:
+        self.turns.switch()
+        super().sync(path)
+
+
+def _run(future: Future[Any], call: Callable[..., Any], args: Any, named: Any) -> None:
+    try:
+        future.set_result(call(*args, **named))
+    except BaseException as exc:
+        future.set_exception(exc)
