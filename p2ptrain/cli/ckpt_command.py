@@ -62,7 +62,7 @@ def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
     Works while the node runs, and without one.
     """
-    where = open_home(home)
+    where = open_home(home, to_write=False)
     account = account_in(where)
     rows = list(_rows(where, account))
     if as_json:
@@ -191,7 +191,7 @@ def verify(
     from p2ptrain.node.audit import named_by
     from p2ptrain.store import StoreReader
 
-    where = open_home(home)
+    where = open_home(home, to_write=False)
     named = named_by(account_in(where), snapshot)
     store = StoreReader(where.store)
     manifest = store.manifest(named.digest)

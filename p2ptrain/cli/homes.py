@@ -36,8 +36,8 @@ def home_path(given: Path | None) -> Path:
     return Path(platformdirs.user_data_dir("p2ptrain", appauthor=False))
 
 
-def open_home(given: Path | None) -> Home:
-    """The home, made if it is not there yet.
+def open_home(given: Path | None, *, to_write: bool = True) -> Home:
+    """The home, made if it is not there yet. Who only looks may do so on a read-only disk.
 
     Raises ConfigError: it cannot be a home, because of what is there, or of who we are.
     """
@@ -49,7 +49,7 @@ def open_home(given: Path | None) -> Home:
     except OSError as exc:
         raise _no_home(path, exc.strerror or str(exc)) from exc
     for folder in (home.root, home.run):
-        if not os.access(folder, os.W_OK | os.X_OK):
+        if to_write and not os.access(folder, os.W_OK | os.X_OK):
             raise _no_home(path, "it cannot be written to")
     return home
 

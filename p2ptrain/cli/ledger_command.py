@@ -42,7 +42,7 @@ def show(home: HomeOption = None, last: LastOption = 20, as_json: JsonOption = F
 
     Works while the node runs, and without one.
     """
-    where = open_home(home)
+    where = open_home(home, to_write=False)
     run = run_of(where)
     chain = chain_of(run, where.ledger)
     if as_json:
@@ -70,8 +70,12 @@ def verify(
 
     Names the first bad entry. Needs no network, and believes nobody.
     """
-    run = run_of(open_home(home)) if manifest is None else run_at(manifest)
-    chain = chain_of(run, open_home(home).ledger) if file is None else _exported(run, file)
+    run = run_of(open_home(home, to_write=False)) if manifest is None else run_at(manifest)
+    chain = (
+        chain_of(run, open_home(home, to_write=False).ledger)
+        if file is None
+        else _exported(run, file)
+    )
     if as_json:
         result_json({**_summary(run, chain), "good": True})
         return

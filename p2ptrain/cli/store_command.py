@@ -43,7 +43,7 @@ def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """
     from p2ptrain.store import LocalDisk, Pins, Survey
 
-    where = open_home(home)
+    where = open_home(home, to_write=False)
     usage = Survey(where.store, LocalDisk()).usage()
     pins = len(Pins(where.store, LocalDisk()).read())
     total_bytes = sum(each.bytes for each in usage.values())
@@ -84,7 +84,7 @@ def check(
     Works while the node runs, and without one. Changes nothing unless told to repair: then a node
     that runs here does that, and without one the peers are asked as an observer asks them.
     """
-    where = open_home(home)
+    where = open_home(home, to_write=repair)
     looked, bad = _looked_at(where)
     left = _repaired(where, bad, tuple(bootstrap or ())) if repair and bad else bad
     mended = [digest for digest in bad if digest not in set(left)]

@@ -56,7 +56,7 @@ def verify(
     Works while the node runs, and without one; asks nobody and believes nobody. Names the first
     difference: its height, its outer step, and who signed for it. Needs memory for θ and m.
     """
-    where = open_home(home)
+    where = open_home(home, to_write=False)
     held = run_of(where)
     if run is not None:
         _check_asked_for(run, held)
@@ -84,6 +84,9 @@ class Findings:
     head: str | None = None
     step: int | None = None
     """The outer step that is under way."""
+    torn: str | None = None
+    """What follows the ledger's last sound record: half a record, which a crash leaves there, or a
+    node that is writing it just now. Nobody was told of it, so nothing is lost."""
     begun: int | None = None
     reached: int | None = None
     """The outer steps between these two were replayed."""
@@ -115,8 +118,9 @@ def _audited(where: Home, run: Run, start: str) -> Findings:
     findings = Findings(run.id, run.manifest.name)
     try:
         log = RecordLog(where.ledger, disk=ReadingDisk()) if where.ledger.exists() else None
-        if log is not None and log.recovered:
-            progress(f"the ledger's end, which is being written or damaged: {log.recovered}")
+        if log is not None and log.torn_bytes:
+            findings.torn = f"{where.ledger.name} ends in {log.torn_bytes} bytes of a torn record"
+            progress(f"{findings.torn}: being written, or left by a crash; it counts for nothing")
         walk = Walk(rules_of(run), log or (), where.ledger)
         account = account_of(run.manifest, walk.begins, _told(walk))
     except (EntryBroken, LogCorrupt) as exc:
@@ -255,8 +259,9 @@ def _incomplete(findings: Findings, missing: Missing) -> TryLater:
 
 def _words(findings: Findings) -> str:
     compared = len(findings.compared)
+    torn = f"; {findings.torn}" if findings.torn else ""
     return (
         f"the run {findings.name!r} verifies: {findings.entries} entries, {findings.updates} "
         f"updates from outer step {findings.begun} to {findings.reached}, {compared} certified "
-        f"snapshots on the way are what they lead to"
+        f"snapshots on the way are what they lead to{torn}"
     )

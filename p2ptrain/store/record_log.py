@@ -58,6 +58,7 @@ class LogCorrupt(StoreError):
 class RecordLog:
     """Records in the order of their appending, those before a crash included.
 
+    `torn_bytes` at the end were no sound record when it was opened; `recovered` says so in words.
     For one thread at a time. After a failed append the log is cut back to what it was before;
     where the disk does not even allow that, it refuses every further append until opened anew.
 
@@ -67,6 +68,7 @@ class RecordLog:
     def __init__(self, path: Path, *, disk: Disk | None = None) -> None:
         self.path = path
         self.recovered = ""
+        self.torn_bytes = 0
         self._disk = disk or LocalDisk()
         self._usable = True
         self._seed = 0
@@ -166,8 +168,10 @@ class RecordLog:
         if self._size < size:
             self._check_never_durable(self._size, size)
             self._disk.truncate(self.path, self._size)
-            torn = size - self._size
-            self.recovered = f"cut {torn} bytes off {self.path.name}: a torn, unsynced tail"
+            self.torn_bytes = size - self._size
+            self.recovered = (
+                f"cut {self.torn_bytes} bytes off {self.path.name}: a torn, unsynced tail"
+            )
         # What the process before us wrote and did not sync is relied on from here on.
         self._disk.sync(self.path)
         self._disk.sync_directory(self.path.parent)

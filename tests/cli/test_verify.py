@@ -77,6 +77,7 @@ def test_a_good_run_verifies_from_genesis_on(verify: Command, history: History) 
         "updates": STEPS,
         "compared": [2, 4, 6],
         "state": history.state,
+        "torn": None,
         "difference": None,
         "missing": None,
     }
@@ -173,6 +174,26 @@ def test_a_flipped_byte_in_the_ledger_is_named(
     assert "damaged at byte" in found["what"]
 
 
+@pytest.mark.parametrize("left", ["all but one byte", "one byte"])
+def test_a_torn_last_record_of_the_ledger_is_named_and_left_where_it_is(
+    verify: Command, home: Home, history: History, left: str
+) -> None:
+    *sound, last = [entry_bytes(each) for each in history.chain]
+    RecordLog(home.ledger).rewrite(sound)
+    good_bytes = home.ledger.stat().st_size
+    RecordLog(home.ledger).append([last])
+    whole = home.ledger.read_bytes()
+    torn = whole[:-1] if left == "all but one byte" else whole[: good_bytes + 1]
+    home.ledger.write_bytes(torn)
+    done = verify("--json")
+    assert (done.code, done.json["good"], done.json["entries"]) == (0, True, len(sound))
+    said = f"ledger.log ends in {len(torn) - good_bytes} bytes of a torn record"
+    assert done.json["torn"] == said
+    assert said in done.err
+    assert said in verify().out
+    assert home.ledger.read_bytes() == torn
+
+
 def test_an_entry_without_its_votes_is_named(verify: Command, home: Home, history: History) -> None:
     third = history.chain[2]
     unsigned = Certificate(third.entry.height, 0, third.entry.digest, ())
@@ -258,6 +279,7 @@ def test_the_schema_is_the_same_whatever_was_found(
     verify: Command, home: Home, history: History
 ) -> None:
     good = verify("--json").json
+    assert good["torn"] is None
     home.ledger.write_bytes(b"")
     bad = verify("--json").json
     assert list(good) == list(bad)

@@ -146,14 +146,14 @@ class Gate:
 
     def __init__(self, r: Rig) -> None:
         self._opened = threading.Event()
-        put_blob = r.parts.store.put_blob
+        put_stream = r.parts.store.put_stream
 
         def slow(kind: str, *arguments: object) -> Digest:
             if kind == "snapshot":
                 assert self._opened.wait(10.0)
-            return put_blob(kind, *arguments)  # type: ignore[arg-type]
+            return put_stream(kind, *arguments)  # type: ignore[arg-type]
 
-        r.parts.store.put_blob = slow  # type: ignore[method-assign,assignment]
+        r.parts.store.put_stream = slow  # type: ignore[method-assign,assignment]
 
     def open(self) -> None:
         self._opened.set()

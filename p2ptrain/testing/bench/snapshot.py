@@ -40,7 +40,7 @@ def state_of(numel: int, threads: int | None = None) -> OuterState:
     """θ and m of which every page is touched."""
     state = OuterState(numel, threads=threads)
     random = np.random.Generator(np.random.SFC64(1))
-    state.theta[:] = random.random(numel, dtype=np.float32)
+    random.random(dtype=np.float32, out=state.theta)
     state.momentum[:] = state.theta
     return state
 

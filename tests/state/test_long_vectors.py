@@ -1,0 +1,150 @@
+"""θ and m of more than 2³¹ elements, of which only a few pages are ever touched.
+
+Offsets in elements pass 2³¹, and in bytes 2³³: whatever kept one of them in 32 bits would wrap
+round and touch the wrong place, or nothing at all.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+
+from p2ptrain import kernels
+from p2ptrain.state import Frozen, Layout, OuterState
+from p2ptrain.state.outer_state import SHARE_ELEMENTS, SNAPSHOT
+from p2ptrain.store import CHUNK_BYTES, BlobManifest, digest_of
+from p2ptrain.store.blob import read_across
+
+# Not whole shares, nor whole chunks: the last ones are short, and one chunk has the end of θ and
+# the beginning of m in it.
+NUMEL = 2**31 + SHARE_ELEMENTS + 4096
+LAST_SHARE = 2**31 + SHARE_ELEMENTS
+CODEC = kernels.codec("int8", 64)
+LR, MU = 0.7, 0.9
+
+
+def zeros(count):
+    """So many bytes, which take no memory as long as they are only read."""
+    memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+NO_RESERVE = 0x4000
+"""MAP_NORESERVE, which `mmap` has no name for: nobody means to fill them all."""
+
+
+@pytest.fixture
+def state():
+    state = OuterState(NUMEL, threads=2)
+    yield state
+    state.close()
+
+
+def of_the_tail(codec, gradient):
+    """A payload of NUMEL elements that are zeros up to LAST_SHARE."""
+    payload = zeros(codec.encoded_bytes(NUMEL))
+    start = codec.encoded_bytes(LAST_SHARE)
+    codec.quantise(gradient, memoryview(payload)[start:])
+    return payload
+
+
+class EndsOnly:
+    """A codec that takes the first and the last share alone, and notes which it was asked for."""
+
+    def __init__(self, codec, theta):
+        self._codec, self._base = codec, theta.ctypes.data
+        self.name, self.block = codec.name, codec.block
+        self.check, self.encoded_bytes = codec.check, codec.encoded_bytes
+        self.starts = []
+
+    def outer_step(self, theta, momentum, payload, lr, mu):
+        start = (np.frombuffer(theta, np.float32).ctypes.data - self._base) // 4
+        self.starts.append(start)
+        if start in (0, LAST_SHARE):
+            self._codec.outer_step(theta, momentum, payload, lr, mu)
+
+
+def test_an_update_reaches_the_last_element_and_each_share_once(state):
+    gradient = np.random.default_rng(1).standard_normal(NUMEL - LAST_SHARE, dtype=np.float32)
+    codec = EndsOnly(CODEC, state.theta)
+    state.theta[LAST_SHARE:] = 1.0
+    expected, momentum = state.theta[LAST_SHARE:].copy(), np.zeros_like(gradient)
+    update = of_the_tail(CODEC, gradient)
+    CODEC.outer_step(expected, momentum, memoryview(update)[-CODEC.encoded_bytes(4096) :], LR, MU)
+    state.apply(memoryview(update), LR, MU, codec)
+    assert sorted(codec.starts) == list(range(0, NUMEL, SHARE_ELEMENTS))
+    assert state.theta[LAST_SHARE:].tobytes() == expected.tobytes()
+    assert state.momentum[LAST_SHARE:].tobytes() == momentum.tobytes()
+    assert state.theta[:4096].tobytes() == state.momentum[:4096].tobytes() == bytes(16384)
+
+
+@pytest.mark.parametrize("name", ["int8", "fp32"])
+def test_a_kernel_sees_the_last_block_and_tells_which_is_bad(name):
+    codec = kernels.codec(name, 64)
+    gradient = np.zeros(NUMEL - LAST_SHARE, np.float32)
+    gradient[-1] = -3.0
+    update = of_the_tail(codec, gradient)
+    codec.check(update, NUMEL)
+    assert codec.peak(update, NUMEL) == pytest.approx(3.0)
+    memoryview(update)[codec.encoded_bytes(NUMEL - 64) :][:4] = np.float32(np.nan).tobytes()
+    with pytest.raises(kernels.BadScale) as caught:
+        codec.check(update, NUMEL)
+    assert caught.value.block == NUMEL // 64 - 1
+
+
+def test_what_a_snapshot_has_not_read_is_copied_where_it_lies(state):
+    regions = [state.theta_vector.bytes_view, memoryview(state.momentum).cast("B")]
+    state.momentum[-1] = 5.0
+    with Frozen(regions, CHUNK_BYTES) as frozen:
+        frozen.before_write(1, 4 * LAST_SHARE, 4 * NUMEL)
+        state.momentum[-1] = 6.0
+        (index,) = frozen._copies
+        assert index == 2 * -(-4 * NUMEL // CHUNK_BYTES) - 1
+        assert frozen._copies[index].view(np.float32)[-1] == 5.0
+
+
+class Sparse:
+    """A snapshot of which all chunks are zeros but the one across θ and m, and the last."""
+
+    def __init__(self):
+        count = -(-8 * NUMEL // CHUNK_BYTES)
+        self.across = 4 * NUMEL // CHUNK_BYTES
+        named = [digest_of(b"%d" % n) for n in (0, 1, 2)]
+        chunks = [named[0]] * count
+        chunks[self.across], chunks[-1] = named[1:]
+        meta = {"numel": NUMEL}
+        self._manifest = BlobManifest(SNAPSHOT, 8 * NUMEL, CHUNK_BYTES, tuple(chunks), meta)
+
+    def manifest(self, digest):
+        return self._manifest
+
+    def read_blob_into(self, digest, *views):
+        read_across(self._manifest, views, self._read_into)
+        return self._manifest
+
+    def _read_into(self, chunk, view):
+        if chunk != self._manifest.chunks[0]:
+            view[:] = np.arange(len(view) // 4, dtype=np.uint32).tobytes()
+
+
+def test_a_snapshot_is_loaded_to_where_it_belongs_across_theta_and_m(state):
+    sparse = Sparse()
+    manifest = state.load_snapshot(sparse, digest_of(b"any"))
+    elements = CHUNK_BYTES // 4
+    start = sparse.across * elements
+    across = np.concatenate([state.theta[start:], state.momentum[: start + elements - NUMEL]])
+    assert across.tobytes() == np.arange(elements, dtype=np.uint32).tobytes()
+    length = manifest.chunk_size(len(manifest.chunks) - 1) // 4
+    assert length == 2 * NUMEL % elements
+    assert state.momentum[-length:].tobytes() == np.arange(length, dtype=np.uint32).tobytes()
+    assert not state.theta[-elements - 4096 - 1 : start].any()
+
+
+def test_a_layout_places_parameters_beyond_two_to_the_31():
+    layout = Layout.of([("a", (2**16, 2**15)), ("b", (3, 5)), ("c", (2**20, 2**12))])
+    assert [entry.offset for entry in layout.entries] == [0, 2**31, 2**31 + 16]
+    assert layout.numel == 2**31 + 16 + 2**32
+    assert Layout.from_wire(layout.to_wire()) == layout

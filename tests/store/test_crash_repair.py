@@ -1,0 +1,137 @@
+"""Repairing a store, and disowning its snapshot, cut short at each of their writes."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.errors import ChunkMissing
+from p2ptrain.ids import RunId
+from p2ptrain.node.quarantine import disown
+from p2ptrain.store import Head, MemoryDisk, PowerCut, Store, Survey, digest_of
+from tests.store.turns import AtOnce
+
+ROOT = Path("/store")
+RUN = RunId("cd" * 32)
+SNAPSHOT = b"one" * 500 + b"two" * 500 + b"tail"
+SEEDS = 8
+
+
+def opened(disk):
+    return Store(ROOT, disk=disk, chunk_bytes=1024, lanes=AtOnce)
+
+
+def stored():
+    """A store with a head, as a disk that survived everything until now, and its snapshot."""
+    disk = MemoryDisk()
+    store = opened(disk)
+    digest = store.put_blob("snapshot", [SNAPSHOT], {})
+    store.put_head(Head(RUN, 2, digest_of(b"entry"), 1, digest, 1))
+    return disk.reboot(random.Random(0)), digest
+
+
+def rot(disk, digest):
+    """Damage two of the snapshot's chunks and its list of them; returns the sound bytes."""
+    store = opened(disk)
+    manifest = store.manifest(digest)
+    victims = {each: store.get_chunk(each) for each in (manifest.chunks[1], manifest.chunks[2])}
+    victims[digest] = store.get_chunk(digest)
+    for victim in victims:
+        disk.damage(store.chunk_path(victim), lambda data: b"\0" + data[1:])
+    store.close()
+    return victims
+
+
+def repair(store, victims):
+    """As a scrub and `store check --repair` do it: set aside, fetch, make the names durable."""
+    for victim in victims:
+        store.examine(victim)
+    for victim, sound in victims.items():
+        if not store.has_chunk(victim):
+            store.put_chunk(sound, expected=victim, settle=False)
+    store.settle()
+
+
+def count_of(work):
+    """How many writes there are, from the opening of the store on."""
+    disk, digest = stored()
+    work(disk, digest)
+    return len(disk.writes)
+
+
+def whole_repair(disk, digest):
+    victims = rot(disk, digest)
+    disk.writes.clear()
+    repair(opened(disk), victims)
+    return victims
+
+
+@pytest.mark.parametrize("fail_at", range(1, count_of(whole_repair) + 1))
+def test_a_repair_that_is_cut_short_believes_no_rot_loses_nothing_else_and_can_be_repeated(fail_at):
+    for seed in range(SEEDS):
+        disk, digest = stored()
+        victims = rot(disk, digest)
+        disk.writes.clear()
+        disk.fail_at, done = fail_at, False
+        with suppress(PowerCut):
+            repair(opened(disk), victims)
+            done = True
+        assert not done
+        disk = disk.reboot(random.Random(seed) if seed else None)
+        rotten = {each for each, is_damaged in Survey(ROOT, disk).damaged() if is_damaged}
+        store = opened(disk)
+        head = store.head()
+        assert (head.snapshot, head.step) == (digest, 1)
+        assert rotten <= set(victims)
+        for victim, sound in victims.items():
+            assert victim in rotten or sound_or_gone(store, victim) in (sound, None)
+        repair(store, victims)
+        assert store.read_blob(digest) == SNAPSHOT
+        after = disk.reboot(random.Random(seed))
+        assert not any(is_damaged for _, is_damaged in Survey(ROOT, after).damaged())
+        assert opened(after).read_blob(digest) == SNAPSHOT
+
+
+def sound_or_gone(store, digest):
+    try:
+        return store.get_chunk(digest)
+    except ChunkMissing:
+        return None
+
+
+def whole_disowning(disk, digest):
+    disk.writes.clear()
+    disown(opened(disk))
+
+
+@pytest.mark.parametrize("fail_at", range(1, count_of(whole_disowning) + 2))
+def test_a_snapshot_is_disowned_or_not_whenever_that_is_cut_short_and_once_it_is_it_stays(fail_at):
+    for seed in range(SEEDS):
+        disk, digest = stored()
+        disk.writes.clear()
+        disk.fail_at, done = fail_at, False
+        with suppress(PowerCut):
+            disown(opened(disk))
+            done = True
+        after = opened(disk.reboot(random.Random(seed) if seed else None))
+        head = after.head()
+        assert (head.run, head.height, head.head, head.step) == (RUN, 2, digest_of(b"entry"), 1)
+        assert (head.snapshot, head.snapshot_step) in [(None, None)] + [(digest, 1)] * (not done)
+        assert after.read_blob(digest) == SNAPSHOT  # kept: it may still be found to be right
+        disown(after)
+        assert after.head().snapshot is None
+
+
+def test_the_cuts_of_a_disowning_come_before_and_after_it():
+    heads = set()
+    for fail_at in range(1, count_of(whole_disowning) + 1):
+        disk, _ = stored()
+        disk.writes.clear()
+        disk.fail_at = fail_at
+        with suppress(PowerCut):
+            disown(opened(disk))
+        heads.add(opened(disk.reboot(None)).head().snapshot_step)
+    assert heads == {1, None}
