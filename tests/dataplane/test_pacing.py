@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import cycle, repeat
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.dataplane.pacing import FLOOR, Flow, Pacer, Rank, Ticket
+from p2ptrain.dataplane.uplink import BURST_S
 from p2ptrain.errors import LocalProtocolError
 
 RATE = 1000
@@ -38,6 +41,8 @@ class Line:
 
     senders: list[Sender]
     pacer: Pacer = field(default_factory=lambda: Pacer(RATE, burst_bytes=0))
+    late: Iterator[float] = field(default_factory=lambda: repeat(0.0))
+    """By how much who has waited is woken late, one time after the other."""
     now: float = 1000.0
     granted: list[tuple[float, Sender, int]] = field(default_factory=list)
 
@@ -45,7 +50,7 @@ class Line:
         """Everybody looks whenever it was told to, until the line has come to `until`."""
         while self.now < until:
             waits = [self._look(sender) for sender in self.senders]
-            self.now += max(min(waits), 1e-9)
+            self.now += min(waits) + next(self.late) if min(waits) else 1e-9
 
     def _look(self, sender: Sender) -> float:
         while len(sender.tickets) < sender.open_max:
@@ -105,6 +110,17 @@ def test_a_line_that_somebody_waits_for_is_never_idle(senders: list[Sender]) -> 
     line = Line(senders)
     line.run(1002.0)
     assert RATE * 2 - 300 <= sum(count for _, _, count in line.granted) <= RATE * 2 + 0.001
+
+
+@settings(deadline=None, max_examples=20)
+@given(senders, st.lists(st.floats(0, BURST_S), min_size=1, max_size=20))
+def test_in_the_long_run_the_rate_is_the_caps_within_a_percent_though_all_wake_late(
+    senders: list[Sender], late: list[float]
+) -> None:
+    """The burst that an uplink has by itself makes up for what threads are woken late."""
+    line = Line(senders, Pacer(RATE, burst_bytes=round(BURST_S * RATE)), cycle(late))
+    line.run(1040.0)
+    assert sum(sender.sent for sender in senders) == pytest.approx(RATE * 40, rel=0.01)
 
 
 @settings(deadline=None, max_examples=40)

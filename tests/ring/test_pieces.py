@@ -6,7 +6,7 @@ import struct
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
@@ -49,9 +49,11 @@ def test_a_header_survives_the_wire(header: Header) -> None:
     assert decode_header(header.encode()) == header
 
 
+@example(bytes([max(Kind)]).ljust(HEADER_BYTES, b"\0"))
+@example(bytes([max(Kind) + 1]).ljust(HEADER_BYTES, b"\0"))
 @given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
 def test_any_bytes_are_a_header_or_a_fault_of_the_peer(data: bytes) -> None:
-    if data[0] in (1, 2, 3, 4):
+    if data[0] in set(Kind):
         assert decode_header(data).encode() == data
     else:
         with pytest.raises(RemoteProtocolError):
