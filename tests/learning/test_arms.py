@@ -18,6 +18,7 @@ from p2ptrain.testing.learning.report import (
     TABLES,
     insert_tables,
     picture,
+    rise,
     tables,
     verdict,
 )
@@ -115,9 +116,19 @@ def test_a_table_shows_what_was_measured_and_says_what_was_not() -> None:
     found, records = grown()
     chosen = [arm for arm in found if arm.name in ("dp", "diloco-2")]
     text = tables([records[arm.key] for arm in chosen])
-    assert "| dp | 2.0200 ± 0.0100 | 3 | | | |" in text
-    assert "| diloco-2 | 2.0200 ± 0.0100 | 3 | 0.0000 ± 0.0000 | 1.0000 | tie |" in text
-    assert "| diloco-4 | not measured yet | 0 | | | |" in text
+    assert "| dp | 2.0200 ± 0.0100 | 3 | | | |  |" in text
+    row = "| diloco-2 | 2.0200 ± 0.0100 | 3 | 0.0000 ± 0.0000 | 1.0000 | tie | ÷ ≤ 1.02 |"
+    assert row in text
+    assert "| diloco-4 | not measured yet | 0 | | | | ÷ ≤ 1.05 |" in text
+    assert "- churn-donor: not measured yet" in text
+
+
+def test_the_largest_rise_is_between_neighbours() -> None:
+    first = record(arms({})[0], 2.0)
+    losses = (5.0, 4.0, 4.25, 3.0, 3.1)
+    curve = tuple((step, loss, 0.0) for step, loss in enumerate(losses))
+    assert rise(replace(first, curve=curve)) == pytest.approx(0.25)
+    assert rise(replace(first, curve=curve[:2])) == 0, "it only fell"
 
 
 def test_losses_on_different_texts_are_said_not_to_be_comparable() -> None:

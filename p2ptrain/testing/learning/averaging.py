@@ -17,7 +17,7 @@ from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import Codec
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
-from p2ptrain.ring.blame import Blamed, Verdict
+from p2ptrain.ring.blame import Verdict
 from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.wire import Header
 from p2ptrain.ring.work import Send, Work
@@ -100,6 +100,3 @@ def _deliver(request: ReduceRequest, works: Sequence[Work], sender: int, send: S
     place[:] = body
     works[sender].gone(send)
     return works[send.to].arrived(arrival)
-
-
-__all__ = ["Blamed", "Contribution", "average"]

@@ -2,13 +2,14 @@
 
 An arm is whose lock one holds; the kernel lets go of it when the process ends, however it ends, and
 whoever takes it next goes on from the checkpoint. Where all arms that lack are taken, the next ones
-may depend on them: wait for one to end, and look again.
+may depend on them: look again now and then.
 """
 
 from __future__ import annotations
 
 import fcntl
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from pathlib import Path
 from p2ptrain.testing.learning.arms import Arm, arms
 from p2ptrain.testing.learning.results import read_results, write_result
 from p2ptrain.testing.learning.trial import Cut, run_trial
+
+LOOK_EVERY_S = 5.0
+"""Next to nothing beside the ten minutes of an arm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,11 @@ class Queue:
         """Until nothing lacks, or `stop` says so."""
         while not stop() and (lacking := self.lacking()):
             if not any(self._try(arm, stop) for arm in lacking):
-                with self._lock(lacking[0], wait=True):
-                    pass
+                time.sleep(LOOK_EVERY_S)
 
     def _try(self, arm: Arm, stop: Callable[[], bool]) -> bool:
         """Run it, unless somebody else does. Whether it was ours."""
-        with self._lock(arm, wait=False) as ours:
+        with self._lock(arm) as ours:
             if not ours:
                 return False
             if arm.key in read_results(self.results, self.folder):
@@ -60,12 +63,12 @@ class Queue:
             return True
 
     @contextmanager
-    def _lock(self, arm: Arm, *, wait: bool) -> Iterator[bool]:
+    def _lock(self, arm: Arm) -> Iterator[bool]:
         place = self.folder / arm.folder
         place.mkdir(parents=True, exist_ok=True)
         with (place / "lock").open("w") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 yield False
             else:

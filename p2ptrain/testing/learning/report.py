@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 from p2ptrain.testing.charts import Chart, page
 from p2ptrain.testing.learning.trial import Record
@@ -20,14 +21,29 @@ BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
 @dataclass(frozen=True, slots=True)
 class Table:
+    """`asked` is what is hoped for of an arm, in the words of its column."""
+
     title: str
     reference: str
     arms: tuple[str, ...]
+    asked: Mapping[str, str] = field(default_factory=dict)
 
+
+CHURN = ("churn-fresh", "churn-warmup", "churn-donor")
 
 TABLES = (
-    Table("Peers", "dp", ("diloco-2", "diloco-4", "diloco-8", "mean-4", "alone")),
-    Table("Codecs, four peers", "diloco-4", ("int8", "int4", "int4-feedback")),
+    Table(
+        "Peers",
+        "dp",
+        ("diloco-2", "diloco-4", "diloco-8", "mean-4", "alone"),
+        {"diloco-2": "÷ ≤ 1.02", "diloco-4": "÷ ≤ 1.05"},
+    ),
+    Table(
+        "Codecs, four peers",
+        "diloco-4",
+        ("int8", "int4", "int4-feedback"),
+        {"int8": "− ≤ 0.002", "int4": "− ≤ 0.005", "int4-feedback": "− ≤ 0.005"},
+    ),
     Table(
         "Modes, four peers",
         "diloco-4",
@@ -35,13 +51,16 @@ TABLES = (
             *("plain-0.4", "streaming-1", "streaming-5", "streaming-1-same-lr"),
             *("async", "eager", "rda"),
         ),
+        {"streaming-1": "÷ ≤ 1.005"},
     ),
     Table("One of four at a quarter of the speed", "slow-equally", ("slow-by-tokens",)),
     Table(
-        "Churn: one of four stops in each outer step, another joins",
-        "three-that-stay",
-        ("churn-fresh", "churn-warmup", "churn-donor", "diloco-4"),
+        "Churn against four that stay, and contribute a third more",
+        "diloco-4",
+        CHURN,
+        dict.fromkeys(CHURN, "÷ ≤ 1.01"),
     ),
+    Table("Churn against three that stay", "three-that-stay", CHURN),
     Table("Outer steps: H = 20 against others", "diloco-4", ("diloco-4-h10", "diloco-4-h40")),
     Table("Twice the batch", "dp-wide", ("diloco-4-wide",)),
 )
@@ -61,7 +80,7 @@ def tables(records: Sequence[Record]) -> str:
     """All tables, and the trials by which the rates were chosen, in markdown."""
     found = by_arm(records)
     parts = [_texts(records), *(_table(table, found) for table in TABLES)]
-    return "\n\n".join([*parts, _trials(found)]) + "\n"
+    return "\n\n".join([*parts, _rises(found), _trials(found)]) + "\n"
 
 
 def _texts(records: Sequence[Record]) -> str:
@@ -76,17 +95,18 @@ def _table(table: Table, found: Mapping[str, list[Record]]) -> str:
     rows = [
         f"### {table.title}",
         "",
-        f"| arm | loss, nats | seeds | − {table.reference} | ÷ {table.reference} | |",
-        "|---|---|---|---|---|---|",
+        f"| arm | loss, nats | seeds | − {table.reference} | ÷ {table.reference} | | asked for |",
+        "|---|---|---|---|---|---|---|",
     ]
     reference = _losses(found.get(table.reference, ()))
     for name in (table.reference, *table.arms):
         losses = _losses(found.get(name, ()))
         if not losses:
-            rows.append(f"| {name} | not measured yet | 0 | | | |")
+            rows.append(f"| {name} | not measured yet | 0 | | | | {table.asked.get(name, '')} |")
             continue
-        against = "| | | |" if name == table.reference else _against(losses, reference)
-        rows.append(f"| {name} | {_spread(list(losses.values()))} | {len(losses)} {against}")
+        against = "| | |" if name == table.reference else _against(losses, reference)
+        shown = f"| {name} | {_spread(list(losses.values()))} | {len(losses)} {against}"
+        rows.append(f"{shown} | {table.asked.get(name, '')} |")
     return "\n".join(rows)
 
 
@@ -103,10 +123,10 @@ def _against(losses: Losses, reference: Losses) -> str:
     """The cells that compare an arm with its reference, over the seeds that both have."""
     seeds = sorted(losses.keys() & reference.keys())
     if not seeds:
-        return "| | | |"
+        return "| | |"
     differences = [losses[seed] - reference[seed] for seed in seeds]
     ratio = statistics.fmean(losses[seed] / reference[seed] for seed in seeds)
-    return f"| {_spread(differences)} | {ratio:.4f} | {verdict(differences)} |"
+    return f"| {_spread(differences)} | {ratio:.4f} | {verdict(differences)}"
 
 
 def verdict(differences: Sequence[float]) -> str:
@@ -117,6 +137,21 @@ def verdict(differences: Sequence[float]) -> str:
     if abs(mean) <= 2 * deviation:
         return "tie"
     return "higher" if mean > 0 else "lower"
+
+
+def _rises(found: Mapping[str, list[Record]]) -> str:
+    """The worst of any seed, of arms that are evaluated after each outer step."""
+    rows = ["### The largest rise of the loss from one outer step to the next", ""]
+    for name in ("three-that-stay", *CHURN):
+        rises = [rise(each) for each in found.get(name, ())]
+        rows.append(f"- {name}: {f'{max(rises):.4f} nats' if rises else 'not measured yet'}")
+    return "\n".join([*rows, "", "Asked for: no rise above 0.1 nats at a join."])
+
+
+def rise(record: Record) -> float:
+    """How much the loss of θ rose at most between two evaluations; 0 if it never did."""
+    losses = [loss for _, loss, _ in record.curve]
+    return max(0.0, *(later - earlier for earlier, later in pairwise([losses[0], *losses])))
 
 
 def _trials(found: Mapping[str, list[Record]]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from p2ptrain.errors import TrainerDiverged
+from p2ptrain.ring.blame import Blamed
 from p2ptrain.testing.learning import checkpoint
 from p2ptrain.testing.learning.corpus import corpus_for
 from p2ptrain.testing.learning.settings import Settings
@@ -114,7 +115,7 @@ def _advanced(swarm: Swarm, curve: list[Any]) -> bool:
     settings = swarm.settings
     try:
         swarm.advance()
-    except TrainerDiverged:
+    except (TrainerDiverged, Blamed):
         return False
     last = swarm.inner_step == settings.total_steps
     if last:
