@@ -32,7 +32,7 @@ def begun(config: TrainerConfig) -> Replica:
     return replica
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 1e-3)])
 def test_a_replica_takes_the_inner_steps_of_a_sharded_trainer(
     make_desk: MakeDesk,
     ranks: Ranks,
@@ -40,6 +40,7 @@ def test_a_replica_takes_the_inner_steps_of_a_sharded_trainer(
     vectors: Vectors,
     block_paths: tuple[str, ...],
     precision: Precision,
+    tolerance: float,
 ) -> None:
     config = replace(config, precision=precision)
     desk, replica = make_desk(config), begun(config)
@@ -47,11 +48,12 @@ def test_a_replica_takes_the_inner_steps_of_a_sharded_trainer(
     desk.optimizer.set_rate(1e-2)
     for rows in blocks(block_paths[:4], config):
         expected = train_on(rows, desk.model, desk.optimizer, ranks, config)
-        assert replica.train(rows, 1e-2) == pytest.approx(expected, rel=1e-5)
+        assert replica.train(rows, 1e-2) == pytest.approx(expected, rel=tolerance)
     desk.arena.store()
-    tolerance = {"fp32": 1e-6, "bf16": 1e-3}[precision]
-    assert np.abs(replica.weights - vectors.theta).max() > 1e-2
-    assert np.allclose(replica.weights, vectors.local, rtol=0, atol=tolerance)
+    moved = vectors.local - vectors.theta
+    assert np.abs(moved).max() > 1e-2
+    apart = np.linalg.norm(replica.weights - vectors.local)
+    assert apart < 100 * tolerance * np.linalg.norm(moved)
 
 
 def test_an_optimizer_goes_on_from_its_moments_to_the_bit(
