@@ -174,7 +174,11 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One inner step is done.  `tokens` counts since the last Load; `loss` is this step's mean."""
+    """One inner step is done.  `tokens` counts since the last Load; `loss` is this step's mean.
+
+    It took `data_wait_s` until its block was read.  `mfu` is None where the device's peak is not
+    known (see `trainer.peak`).
+    """
 
     kind: ClassVar[str] = "progress"
     step: int
@@ -182,6 +186,8 @@ class Progress:
     loss: float
     tokens_per_s: float
     tokens: int
+    data_wait_s: float = 0.0
+    mfu: float | None = None
 
     def __post_init__(self) -> None:
         _check_count("step", self.step)
@@ -189,6 +195,9 @@ class Progress:
         _check_count("tokens", self.tokens)
         _check_finite("loss", self.loss)
         _check_finite("tokens_per_s", self.tokens_per_s)
+        _check_finite("data_wait_s", self.data_wait_s)
+        if self.mfu is not None:
+            _check_finite("mfu", self.mfu)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,11 @@ down, is given up at once: nobody waits for a deadline that the agreement has al
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
 import trio
 
 from p2ptrain.errors import ReduceAborted, StoreError
@@ -28,6 +30,7 @@ from p2ptrain.node.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.ring import Reduce, ReduceRequest
 from p2ptrain.state import Residual
+from p2ptrain.state.pseudo_gradient import compare
 
 STREAMS = 2
 SLOWEST_BYTES_PER_S = 125_000
@@ -166,6 +169,14 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
             report = await _while_it_matters(parts, roster, run)
         finally:
             parts.standing.ring = None
+        # Under the lock: a moment later θ may be that of the next step.
+        compared = await trio.to_thread.run_sync(
+            compare,
+            parts.outer.vectors.theta,
+            parts.arena.local,
+            np.frombuffer(payload, np.uint8),
+            request.codec,
+        )
     for each in report.traffic:
         parts.paths.moved(each.peer, each.sent_bytes, each.sending_s)
     try:
@@ -174,8 +185,11 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         raise ReduceAborted(roster.step, roster.attempt, (), f"not stored: {exc.what}") from exc
     if residual is not None:
         _set_aside(parts, residual, roster, update)
-    parts.journal.write("exchange-done", **where, update=update, **report.facts())
+    parts.journal.write(
+        "exchange-done", **where, update=update, **report.facts(), **asdict(compared)
+    )
     parts.standing.last_reduce = report
+    parts.standing.comparison = compared
     return update
 
 

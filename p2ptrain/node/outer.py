@@ -205,6 +205,7 @@ async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
         await _apply(parts, commit)
     else:
         parts.outer.step = step + 1
+    _note_utilisation(parts)
     parts.journal.write("committed", **_account(parts, step, closing))
     parts.changes.ring()
     parts.speak_now()
@@ -276,6 +277,15 @@ async def _write(parts: Parts, closing: Certified, frozen: Frozen, held: ExitSta
     await parts.tell(SnapshotTaken(step, digest))
 
 
+def _note_utilisation(parts: Parts) -> None:
+    """Which share of the time since the last outer step this node spent in inner steps."""
+    standing, now_s = parts.standing, time.monotonic()
+    if standing.advanced_s is not None:
+        wall_s = max(1e-9, now_s - standing.advanced_s)
+        standing.utilisation = min(1.0, standing.inner_s / wall_s)
+    standing.advanced_s, standing.inner_s = now_s, 0.0
+
+
 def _account(parts: Parts, step: int, closing: Certified) -> dict[str, object]:
     """What the journal says of an outer step that is behind us."""
     participants = parts.history.participants(step)
@@ -287,4 +297,5 @@ def _account(parts: Parts, step: int, closing: Certified) -> dict[str, object]:
         "tokens": sum(each.tokens for each in participants),
         "peers": len(participants),
         "took_part": any(each.peer == parts.me for each in participants),
+        "compute_utilisation": parts.standing.utilisation,
     }

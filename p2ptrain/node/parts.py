@@ -47,6 +47,7 @@ from p2ptrain.ring import Arrangement, Reduce
 from p2ptrain.ring import ReduceReport as RingReport
 from p2ptrain.run import DataIndex, JoinRequest, RunManifest
 from p2ptrain.state import Arena, Layout, OuterState, Residual
+from p2ptrain.state.pseudo_gradient import Comparison
 from p2ptrain.store import RecordLog, Store
 
 COMPLAINT_S = 10.0
@@ -96,6 +97,9 @@ class Standing:
     inner_steps: int = 0
     tokens_per_s: float = 0.0
     loss: float | None = None
+    mfu: float | None = None
+    inner_s: float = 0.0
+    """In inner steps since the last outer step; `outer` sets it back."""
     trainer_up: bool = False
     trainer: str = ""
     """On what it trains, in words."""
@@ -105,7 +109,12 @@ class Standing:
     reduce: ReduceReport | None = None
     ring: Reduce | None = None
     last_reduce: RingReport | None = None
-    """How the newest that ended well went. These three by `exchange`."""
+    """How the newest that ended well went."""
+    comparison: Comparison | None = None
+    """Of our own work with the mean, in the newest of them. These four by `exchange`."""
+    utilisation: float | None = None
+    """Inner steps' share of the time of the last outer step; by `outer`."""
+    advanced_s: float | None = None
     refused: bool = False
     """Somebody would not take our votes; set by `outboxes`, cleared by `revocation`."""
     warnings: dict[str, str] = field(default_factory=dict)

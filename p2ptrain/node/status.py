@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 import trio
 
@@ -45,6 +46,9 @@ async def status(parts: Parts) -> NodeStatus:
         tokens_per_s=standing.tokens_per_s,
         loss=standing.loss,
         validation_loss=standing.validation[1] if standing.validation else None,
+        mfu=standing.mfu,
+        compute_utilisation=standing.utilisation,
+        learning=asdict(standing.comparison) if standing.comparison else {},
         waits_for=f"{agreement.reason}: {waited_for}" if waited_for else agreement.reason,
         branch=branches.in_words(agreement.branch, parts.ledger),
         averaging=arranging.in_words(parts),

@@ -312,7 +312,11 @@ class Conversation:
             loss=progress.loss,
             tokens_per_s=progress.tokens_per_s,
             seconds=now_s - self._inner_started_s,
+            data_wait_s=progress.data_wait_s,
+            mfu=progress.mfu,
         )
+        standing.inner_s += now_s - self._inner_started_s
+        standing.mfu = progress.mfu
         self._inner_started_s = now_s
         standing.inner_step += 1
         standing.loss = progress.loss

@@ -55,6 +55,13 @@ class NodeStatus:
     tokens_per_s: float = 0.0
     loss: float | None = None
     validation_loss: float | None = None
+    mfu: float | None = None
+    """Of the last inner step, where the device's peak is known."""
+    compute_utilisation: float | None = None
+    """Inner steps' share of the last outer step's time."""
+    learning: Mapping[str, float] = field(default_factory=dict)
+    """The newest exchange: length of our pseudo-gradient and of the mean, the cosine between them,
+    and what quantising ours loses."""
     ledger_origin: str = ""
     """Where its ledger begins, in words; empty if at genesis."""
     waits_for: str = ""

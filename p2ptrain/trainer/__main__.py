@@ -64,7 +64,7 @@ def _serve(config: TrainerConfig, ranks: Ranks, arguments: argparse.Namespace) -
                 ranks.count,
                 layout.digest,
                 parameters,
-                _device_name(ranks.device),
+                ranks.device_name,
                 at_once(config, ranks.count),
             )
         )
@@ -82,10 +82,6 @@ def _serve(config: TrainerConfig, ranks: Ranks, arguments: argparse.Namespace) -
         sys.stderr.write(f"{str(exc).splitlines()[0]}\n")
         sys.stderr.flush()
         os._exit(OUT_OF_MEMORY_EXIT_CODE)
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def _die_with_the_node(lifeline_fd: int) -> None:

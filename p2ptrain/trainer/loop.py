@@ -34,6 +34,7 @@ from p2ptrain.trainer.batch import loss_on, predicted_tokens, train_on
 from p2ptrain.trainer.inner_state import InnerState
 from p2ptrain.trainer.model import Llama
 from p2ptrain.trainer.optimizer import InnerOptimizer
+from p2ptrain.trainer.peak import mfu
 from p2ptrain.trainer.ranks import Ranks
 from p2ptrain.trainer.schedule import join_share, learning_rate
 
@@ -168,6 +169,7 @@ class Loop:
         inner_step, path = work.queue.popleft()
         try:
             rows = self._read(path)
+            read_s = time.monotonic() - started_s
             rate = learning_rate(self._config.inner, inner_step)
             self._optimizer.set_rate(rate * join_share(self._config.inner, self._steps_since_cold))
             loss = train_on(rows, self._model, self._optimizer, self._ranks, self._config)
@@ -181,7 +183,8 @@ class Loop:
         work.blocks += 1
         work.loss_sum += loss * tokens
         rate = tokens / max(1e-9, time.monotonic() - started_s)
-        self._say(frames.Progress(work.step, inner_step, loss, rate, work.tokens))
+        share = mfu(self._config.model, self._ranks.device_name, self._ranks.count, rate)
+        self._say(frames.Progress(work.step, inner_step, loss, rate, work.tokens, read_s, share))
         self._publish_if_done(work)
 
     def _publish_if_done(self, work: Work) -> None:

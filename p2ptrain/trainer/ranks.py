@@ -43,6 +43,11 @@ class Ranks:
     def first(self) -> bool:
         return self.rank == 0
 
+    @property
+    def device_name(self) -> str:
+        """As its maker calls it; "cpu" for a CPU."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+
     def share(self, frame: Frame | None) -> Frame | None:
         """Rank 0's frame, on every rank.
 

@@ -1,0 +1,74 @@
+"""How a peer's own pseudo-gradient compares with the mean: numbers to look at, which steer nothing.
+
+Taken of a sample of at most `SAMPLE_MAX` elements, spread evenly in whole blocks of the codec, so
+that it costs milliseconds at any size; a model that is smaller is taken whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from p2ptrain.kernels import Codec
+from p2ptrain.kernels.formats import Bytes, Floats
+
+SAMPLE_MAX = 2**20
+PIECE = 2**14
+"""Elements: long enough for the kernels, and 64 of them see all layers of most models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Of one peer in one outer step.
+
+    `norm` and `mean_norm`: lengths of its own pseudo-gradient and of the mean, scaled up from the
+    sample.  `cosine` between the two: 1 if all peers agree, about 1/√M if M peers have nothing in
+    common.  `quantisation_error`: what the codec loses of its own, as a share of its length.
+    """
+
+    norm: float
+    mean_norm: float
+    cosine: float
+    quantisation_error: float
+
+
+def compare(theta: Floats, local: Floats, mean: Bytes, codec: Codec) -> Comparison:
+    """Of θ − `local` with the mean that the update `mean` encodes.  Blocks for some milliseconds.
+
+    A length of zero has no direction: its cosine is 0, and so is its error.
+    """
+    sums = np.zeros(4)
+    sampled = 0
+    for start, end in pieces(theta.size, codec.block):
+        own = theta[start:end] - local[start:end]
+        told, ours = np.empty_like(own), np.empty_like(own)
+        codec.dequantise(mean[codec.encoded_bytes(start) : codec.encoded_bytes(end)], told)
+        payload = np.empty(codec.encoded_bytes(end - start), dtype=np.uint8)
+        codec.quantise(own, payload)
+        codec.dequantise(payload, ours)
+        exact, lost = own.astype(np.float64), np.subtract(ours, own, dtype=np.float64)
+        sums += (exact @ exact, told @ told.astype(np.float64), exact @ told, lost @ lost)
+        sampled += end - start
+    norm, mean_norm, error = (math.sqrt(sums[index]) for index in (0, 1, 3))
+    scale = math.sqrt(theta.size / max(1, sampled))
+    return Comparison(
+        norm * scale,
+        mean_norm * scale,
+        float(sums[2]) / (norm * mean_norm) if norm and mean_norm else 0.0,
+        error / norm if norm else 0.0,
+    )
+
+
+def pieces(numel: int, block: int) -> Iterator[tuple[int, int]]:
+    """Where the sample lies: everything, or evenly spread pieces that begin with a block."""
+    if numel <= SAMPLE_MAX:
+        yield 0, numel
+        return
+    length = PIECE // block * block
+    count = SAMPLE_MAX // length
+    for index in range(count):
+        start = (numel - length) * index // (count - 1) // block * block
+        yield start, start + length

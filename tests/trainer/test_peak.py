@@ -1,0 +1,36 @@
+"""MFU by its formula."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.ipc.trainer_config import ModelSpec
+from p2ptrain.trainer.peak import flops_per_token, mfu, peak_flops_per_s
+
+LLAMA_8B = ModelSpec(128_256, 32, 4096, 32, 8, 14_336, 8192, tied=False)
+
+
+def test_a_token_of_llama_8b_costs_what_torchtitan_counts() -> None:
+    parameters = 8_030_261_248
+    expected = 6 * (parameters - 128_256 * 4096) + 12 * 32 * 4096 * 8192
+    assert flops_per_token(LLAMA_8B) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA GeForce RTX 4090", 165e12),
+        ("cpu", None),
+        ("A device of next year", None),
+    ],
+)
+def test_the_peak_is_the_devices_or_nobodys(device: str, peak: float | None) -> None:
+    assert peak_flops_per_s(device) == peak
+
+
+def test_utilisation_is_of_all_devices_together() -> None:
+    tokens_per_s = 2 * 989e12 / flops_per_token(LLAMA_8B)
+    assert mfu(LLAMA_8B, "NVIDIA H100 80GB HBM3", 2, tokens_per_s) == pytest.approx(1.0)
+    assert mfu(LLAMA_8B, "cpu", 2, tokens_per_s) is None
