@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -9,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.sync import SyncSpec
-from p2ptrain.testing.learning import arms as listed
-from p2ptrain.testing.learning.arms import COMPARISONS, Arm, Key, arms, best
+from p2ptrain.testing.learning.arms import COMPARISONS, arms
 from p2ptrain.testing.learning.queue import Queue
 from p2ptrain.testing.learning.report import (
     BEGIN,
@@ -23,7 +24,9 @@ from p2ptrain.testing.learning.report import (
     verdict,
 )
 from p2ptrain.testing.learning.results import collect, read_results, write_result
+from p2ptrain.testing.learning.settings import Settings
 from p2ptrain.testing.learning.trial import Record
+from p2ptrain.testing.learning.tuning import RATES, Arm, Key, Search, baseline, best, diloco
 from p2ptrain.trainer.shapes import parameter_count
 from tests.learning.conftest import toy
 
@@ -86,6 +89,36 @@ def test_the_best_trial_is_chosen_once_all_have_ended_and_who_diverged_has_lost(
     records = {arm.key: record(arm, loss) for arm, loss in zip(grid, (None, 2.5, 2.4), strict=True)}
     assert best(grid, records) == grid[2].settings
     assert best(grid, dict(list(records.items())[1:])) is None
+
+
+def searched(search: Search, loss_at: Callable[[Settings], float]) -> list[str]:
+    """The names of all trials of a search over a landscape, in the order in which they are made."""
+    records: dict[Key, Record] = {}
+    while True:
+        trials, chosen = search.trials(records)
+        if chosen is not None:
+            assert loss_at(chosen) == min(loss_at(arm.settings) for arm in trials)
+            return [arm.name for arm in trials]
+        records = {arm.key: record(arm, loss_at(arm.settings)) for arm in trials}
+
+
+def test_a_search_whose_best_lies_inside_its_grid_ends_with_it() -> None:
+    names = searched(baseline(), lambda each: abs(each.lr - 4e-3) + each.batch_sequences)
+    assert len(names) == 8
+
+
+def test_a_search_goes_beyond_its_edge_as_long_as_it_gets_better() -> None:
+    names = searched(baseline(), lambda each: abs(each.lr - 3e-2) + each.batch_sequences)
+    assert names[8:] == ["dp-b16-lr0.016", "dp-b16-lr0.032", "dp-b16-lr0.064"]
+
+
+def test_a_search_goes_beyond_on_both_sides_and_along_both_rates() -> None:
+    def loss_at(settings: Settings) -> float:
+        return abs(math.log(settings.lr / 2e-3)) + abs(math.log(settings.outer_lr / 0.3))
+
+    names = searched(diloco(4), loss_at)
+    assert "diloco-4-lr0.002-outer0.3125" in names
+    assert len(names) <= 8 + 6
 
 
 def test_records_of_other_settings_do_not_count() -> None:
@@ -197,4 +230,4 @@ def test_a_queue_works_off_what_lacks_and_what_that_makes_possible(
 
 
 def test_grids_try_rates_in_equal_steps() -> None:
-    assert {later / earlier for earlier, later in pairwise(listed.RATES)} == {2.0}
+    assert {later / earlier for earlier, later in pairwise(RATES)} == {2.0}

@@ -1,6 +1,7 @@
 """What averaging costs in loss: simulated peers in one process, and the comparisons made of them.
 
-settings, arms      what is compared with what, and with which numbers
+settings            all numbers of an arm
+tuning, arms        how the rates are chosen, and what is compared with what
 corpus              the text, tokenised once
 averaging           the ring's own arithmetic and order of rounding, without sockets
 swarm               peers that train, average and take outer steps, as the sync modes say

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2ptrain.testing.learning.arms import Arm, arms
+from p2ptrain.testing.learning.arms import arms
 from p2ptrain.testing.learning.results import read_results, write_result
 from p2ptrain.testing.learning.trial import Cut, run_trial
+from p2ptrain.testing.learning.tuning import Arm
 
 LOOK_EVERY_S = 5.0
 """Next to nothing beside the ten minutes of an arm."""

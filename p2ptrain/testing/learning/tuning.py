@@ -1,0 +1,135 @@
+"""How the rates are chosen: the data-parallel baseline's first, and DiLoCo's with as many trials.
+
+A search tries a grid. While the best lies on its edge, it tries the next value beyond: what is best
+of a grid that ends too early is tuned in name only. Trials have a seed of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+from p2ptrain.ipc.trainer_config import ModelSpec
+from p2ptrain.testing.learning.settings import Settings
+from p2ptrain.testing.learning.trial import Record
+
+MODEL = ModelSpec(vocab=1024, layers=4, width=128, heads=4, kv_heads=4, ffn=400, sequence=128)
+"""1,008,768 parameters: the fewest asked for, since a core trains 10,000 tokens a second."""
+
+BASE = Settings(
+    MODEL, peers=1, inner_steps=20, total_steps=2560, batch_sequences=16, lr=4e-3, averages=False
+)
+"""5.24 million tokens, 5.2 for each parameter; 128 outer steps of 20 inner steps."""
+
+TUNING_SEED = 0
+RATES = (1e-3, 2e-3, 4e-3, 8e-3)
+RATE_FACTOR = 2.0
+BATCHES = (16.0, 32.0)
+"""Smaller ones would be other comparisons: more steps than DiLoCo has."""
+OUTER_RATES = (0.5, 0.8)
+"""With each of the rates: as many trials as the baseline has with its batches."""
+OUTER_FACTOR = 1.6
+
+BEYOND_MAX = 6
+"""Trials beyond a grid: rates that are still best there are further off than any that were used."""
+
+Key = tuple[str, int, str]
+"""An arm's name, its seed, and the digest of its settings."""
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    comparison: str
+    name: str
+    settings: Settings
+
+    @property
+    def key(self) -> Key:
+        return self.name, self.settings.seed, self.settings.digest
+
+    @property
+    def folder(self) -> str:
+        return f"{self.name}-seed{self.settings.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A grid over inner rates and something else; `factors` lead beyond it, 1 if nothing does."""
+
+    make: Callable[[float, float], Arm]
+    grid: tuple[Point, ...]
+    factors: Point
+
+    def trials(self, records: Mapping[Key, Record]) -> tuple[list[Arm], Settings | None]:
+        """All trials that are known to be needed, and, once they have ended, the best settings."""
+        points = list(self.grid)
+        for _ in range(BEYOND_MAX):
+            if (chosen := self._best(points, records)) is None:
+                return self._arms(points), None
+            if (beyond := self._beyond(points, chosen)) is None:
+                break
+            points.append(beyond)
+        found = self._arms(points)
+        return found, best(found, records)
+
+    def _arms(self, points: Sequence[Point]) -> list[Arm]:
+        return [self.make(*point) for point in points]
+
+    def _best(self, points: Sequence[Point], records: Mapping[Key, Record]) -> Point | None:
+        settings = best(self._arms(points), records)
+        return next((each for each in points if self.make(*each).settings == settings), None)
+
+    def _beyond(self, points: Sequence[Point], at: Point) -> Point | None:
+        """The next point on a line through `at` that ends there."""
+        rates = [rate for rate, other in points if other == at[1]]
+        others = [other for rate, other in points if rate == at[0]]
+        candidates = [(rate, at[1]) for rate in _next(rates, at[0], self.factors[0])]
+        candidates += [(at[0], other) for other in _next(others, at[1], self.factors[1])]
+        return next((each for each in candidates if each not in points), None)
+
+
+def _next(values: Sequence[float], at: float, factor: float) -> list[float]:
+    if factor == 1:
+        return []
+    return [at * factor] * (at == max(values)) + [at / factor] * (at == min(values))
+
+
+def best(trials: Sequence[Arm], records: Mapping[Key, Record]) -> Settings | None:
+    """The settings with the lowest loss, once all trials have one; who diverged has lost."""
+    losses = []
+    for arm in trials:
+        record = records.get(arm.key)
+        if record is None:
+            return None
+        if record.loss is not None:
+            losses.append((record.loss, arm.name, arm.settings))
+    return min(losses, key=lambda each: each[:2])[2]
+
+
+def baseline() -> Search:
+    """Rates and batches of ordinary training; the tokens are the same."""
+    return Search(_baseline, tuple(product(RATES, BATCHES)), (RATE_FACTOR, 1.0))
+
+
+def _baseline(rate: float, batch: float) -> Arm:
+    sequences = int(batch)
+    steps = BASE.total_steps * BASE.batch_sequences // sequences
+    settings = replace(
+        BASE, lr=rate, batch_sequences=sequences, total_steps=steps, seed=TUNING_SEED
+    )
+    return Arm("tuning", f"dp-b{sequences}-lr{rate:g}", settings)
+
+
+def diloco(peers: int) -> Search:
+    """Inner and outer rates of plain DiLoCo, with the steps and tokens of the base."""
+    grid = tuple(product(RATES, OUTER_RATES))
+    return Search(partial(_diloco, peers), grid, (RATE_FACTOR, OUTER_FACTOR))
+
+
+def _diloco(peers: int, rate: float, outer: float) -> Arm:
+    settings = replace(BASE, peers=peers, averages=True, lr=rate, outer_lr=outer, seed=TUNING_SEED)
+    return Arm("tuning", f"diloco-{peers}-lr{rate:g}-outer{outer:g}", settings)
