@@ -44,6 +44,8 @@ class Frozen:
         self._piece_bytes = piece_bytes
         self._changed = threading.Condition()
         self._copies: dict[int, Bytes] = {}
+        # Copies that have been read. New memory costs several times what copying into it does.
+        self._spare: list[Bytes] = []
         self._next = 0
         self._offset = 0  # in the next piece
         # Pieces that a thread is copying just now, outside the lock and without the GIL.
@@ -60,6 +62,7 @@ class Frozen:
         with self._changed:
             self._next = len(self._pieces)
             self._copies.clear()
+            self._spare.clear()
 
     def fill(self, view: memoryview) -> int:
         """Copy the next bytes into `view`; returns how many: fewer than fit only at the end."""
@@ -82,7 +85,9 @@ class Frozen:
 
     def _done_with(self, index: int) -> None:
         with self._changed:
-            self._copies.pop(index, None)
+            copy = self._copies.pop(index, None)
+            if copy is not None and len(copy) == self._piece_bytes:
+                self._spare.append(copy)
             # Not just the next one: it may have been closed meanwhile.
             self._next, self._offset = max(self._next, index + 1), 0
 
@@ -98,10 +103,16 @@ class Frozen:
         with self._taken(index):
             if index < self._next or index in self._copies:
                 return
-            copy = self._pieces[index].copy()
+            piece = self._pieces[index]
+            copy = self._memory()[: len(piece)]
+            np.copyto(copy, piece)
             with self._changed:
                 if index >= self._next:
                     self._copies[index] = copy
+
+    def _memory(self) -> Bytes:
+        with self._changed:
+            return self._spare.pop() if self._spare else np.empty(self._piece_bytes, np.uint8)
 
     @contextmanager
     def _taken(self, index: int) -> Iterator[None]:

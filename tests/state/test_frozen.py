@@ -27,6 +27,18 @@ def taken(frozen, size):
     return bytes(view[: frozen.fill(memoryview(view))])
 
 
+def test_memory_of_copies_that_were_read_is_used_again():
+    memory = regions(4 * PIECE + 1)
+    with frozen_over(memory) as frozen:
+        change(frozen, memory, 0, 0, 2 * PIECE)
+        first = [copy.ctypes.data for copy in frozen._copies.values()]
+        assert taken(frozen, 2 * PIECE) == bytes(range(2 * PIECE))
+        change(frozen, memory, 0, 2 * PIECE, 2 * PIECE + 1)
+        again = [copy.ctypes.data for copy in frozen._copies.values()]
+        assert set(first) < set(again)
+        assert taken(frozen, 99) == bytes(range(2 * PIECE, 4 * PIECE + 1))
+
+
 @given(
     st.lists(st.integers(1, 20), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 19), st.integers(1, 9)), max_size=12),
@@ -69,13 +81,14 @@ def test_only_pieces_not_yet_read_are_copied():
 
 
 def held_up(monkeypatch):
-    """Make copies wait: the events that say that one has begun, and let it go on."""
+    """Make the next copy wait: the events that say that it has begun, and let it go on."""
     begun, go_on = threading.Event(), threading.Event()
     copy = np.copyto
 
     def wait(*words):
-        begun.set()
-        assert go_on.wait(10)
+        if not begun.is_set():
+            begun.set()
+            assert go_on.wait(10)
         copy(*words)
 
     monkeypatch.setattr(np, "copyto", wait)

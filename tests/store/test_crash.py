@@ -191,6 +191,22 @@ def test_an_error_at_any_write_is_named_loses_nothing_and_is_over_when_the_cause
     finish(disk.reboot(None), random.Random(1))
 
 
+def test_a_disk_that_is_full_while_chunks_are_on_their_way_leaves_nothing_half_done():
+    for seed in range(60):
+        rng = random.Random(seed)
+        disk = TurnsDisk.of(MemoryDisk(), rng)
+        disk.fail_at, disk.failure = rng.randint(1, 80), errno.ENOSPC
+        disk.forever = seed % 2 == 0
+        finished = [0]
+        with suppress(StoreFull):
+            story(opened(disk), finished)
+        left = disk.names(ROOT / "tmp") if ROOT / "tmp" in disk._names else []
+        assert left == [] or disk.forever  # who cannot write cannot tidy up, until the next start
+        after = disk.reboot(rng if seed % 3 else None)
+        check_whole(opened(after.reboot(None)), finished[-1])
+        finish(after, rng)
+
+
 def test_a_disk_that_stays_full_refuses_writes_and_goes_on_serving():
     disk = MemoryDisk()
     store = opened(disk)
