@@ -198,7 +198,7 @@ def test_a_picture_has_a_line_for_each_arm() -> None:
     found, records = grown()
     codecs = [records[arm.key] for arm in found if arm.comparison == "codecs"]
     drawn = picture("codecs", codecs)
-    assert drawn.count("<polyline") == 3
+    assert drawn.count("<polyline") == 2 * 3, "all of it, and the end once more"
     assert "int4-feedback (3)" in drawn
 
 

@@ -172,20 +172,25 @@ def insert_tables(page: str, text: str) -> str:
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
-SHOWN_FROM = 0.25
-"""All curves fall steeply in the first quarter; what they differ by would vanish beside that."""
+SHOWN_FROM = (0.25, 0.75)
+"""All curves fall steeply in the first quarter; what they differ by would vanish beside that. And
+the end once more, since it is what counts."""
 
 
 def picture(comparison: str, records: Sequence[Record]) -> str:
     """The loss of θ over inner steps, by arm, the mean of the seeds, as SVG."""
-    lines = {}
-    for name, found in by_arm(records).items():
-        curves = [{step: loss for step, loss, _ in each.curve} for each in found]
-        steps = sorted(set[int]().union(*curves))
-        lines[f"{name} ({len(found)})"] = [
-            (float(step), statistics.fmean(curve[step] for curve in curves))
-            for step in steps
-            if step >= SHOWN_FROM * steps[-1] and all(step in curve for curve in curves)
-        ]
-    chart = Chart(f"{comparison}: loss of θ, nats", "inner steps", lines, "linear", "linear")
-    return page([chart], "Means of as many seeds as stand in brackets.")
+    curves = {f"{name} ({len(found)})": _mean(found) for name, found in by_arm(records).items()}
+    charts = []
+    for share in SHOWN_FROM:
+        lines = {name: [p for p in line if p[0] >= share * line[-1][0]]
+                 for name, line in curves.items()}  # fmt: skip
+        title = f"{comparison}: loss of θ, nats"
+        charts.append(Chart(title, "inner steps", lines, "linear", "linear"))
+    return page(charts, "Means of as many seeds as stand in brackets.")
+
+
+def _mean(records: Sequence[Record]) -> list[tuple[float, float]]:
+    """Of the steps that all seeds have."""
+    curves = [{step: loss for step, loss, _ in each.curve} for each in records]
+    steps = sorted(set(curves[0]).intersection(*curves))
+    return [(float(step), statistics.fmean(curve[step] for curve in curves)) for step in steps]
