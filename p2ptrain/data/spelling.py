@@ -32,6 +32,8 @@ class Speller:
                 code="MODEL-FOLDER",
                 do="give a folder that p2ptrain export --to hf DIR has made",
             ) from exc
+        # Who types the name of a special token has typed a text, and not that token.
+        self._tokenizer.encode_special_tokens = True
         self._held: list[int] = []
 
     @property

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from p2ptrain.errors import ManifestInvalid
 
 ROLES = {
-    "bos": ("<|bos|>", "<bos>", "[BOS]", "<s>", "<|endoftext|>"),
-    "eos": ("<|eos|>", "<eos>", "[EOS]", "</s>", "<|endoftext|>"),
+    "bos": ("<|bos|>", "<bos>", "[BOS]", "<s>", "<|begin_of_text|>", "<|endoftext|>"),
+    "eos": ("<|eos|>", "<eos>", "[EOS]", "</s>", "<|end_of_text|>", "<|endoftext|>"),
     "pad": ("<|pad|>", "<pad>", "[PAD]"),
     "unk": ("<|unk|>", "<unk>", "[UNK]"),
 }

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.data.pack import train_tokenizer
 from p2ptrain.data.spelling import Speller
+from p2ptrain.data.vocabulary import learn_text
 from p2ptrain.errors import ConfigError
 
 
 @pytest.fixture
 def speller(tmp_path: Path) -> Speller:
-    train_tokenizer(["plain words only, " * 9], 270).save(str(tmp_path / "t.json"))
+    learnt = learn_text(["plain words only, " * 9], 270)
+    (tmp_path / "t.json").write_bytes(learnt.to_json())
     return Speller(tmp_path / "t.json")
 
 
@@ -32,6 +33,12 @@ def test_bytes_that_are_no_character_are_not_held_for_ever(speller: Speller) -> 
     assert any(shown)
     speller.begin()
     assert speller.decoded(speller.encoded("w")[0]) == "w"
+
+
+def test_the_name_of_a_special_token_is_text_like_any_other(speller: Speller) -> None:
+    tokens = speller.encoded("<|endoftext|>")
+    assert len(tokens) > 1
+    assert "".join(map(speller.decoded, tokens)) == "<|endoftext|>"
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", "[1]"])
