@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Face of codec_impl.c: check the buffers, release the GIL, one C call.
 
-It does not know what a fault means to the caller: it returns (fault, block) or None.
+It does not know what a fault means to the caller: it returns (fault, block, read, made).
 """
 
 from cpython.buffer cimport (
@@ -14,6 +14,8 @@ cdef extern from "codec_impl.h":
     ctypedef struct p2p_outcome:
         int fault
         int64_t block
+        float read
+        float made
     ctypedef struct p2p_share:
         const uint8_t *payload
         const p2p_f32 *theta
@@ -23,15 +25,16 @@ cdef extern from "codec_impl.h":
         float divisor
         uint8_t *out
         p2p_f32 *residual_out
+        p2p_f32 *sum
     ctypedef struct p2p_kernels:
         p2p_outcome quantise(const p2p_f32 *, uint8_t *, int64_t, int64_t) nogil
         p2p_outcome dequantise(const uint8_t *, p2p_f32 *, int64_t, int64_t) nogil
         p2p_outcome quantise_difference(p2p_share, int64_t, int64_t) nogil
+        p2p_outcome add_difference(p2p_share, int64_t, int64_t) nogil
         p2p_outcome add_difference_requantise(p2p_share, int64_t, int64_t) nogil
         p2p_outcome outer_step(
             p2p_f32 *, p2p_f32 *, const uint8_t *, float, float, int64_t, int64_t) nogil
         p2p_outcome check(const uint8_t *, int64_t, int64_t) nogil
-        p2p_outcome peak(const uint8_t *, float *, int64_t, int64_t) nogil
     const p2p_kernels *p2p_kernels_of(int codec, int variant) nogil
     const char *p2p_variant_name(int variant) nogil
     int64_t p2p_encoded_bytes(int codec, int64_t numel, int64_t block) nogil
@@ -94,7 +97,7 @@ cdef inline const p2p_kernels *kernels_of(int codec, int variant) except NULL:
 
 
 cdef inline told(p2p_outcome outcome):
-    return None if outcome.fault == 0 else (outcome.fault, outcome.block)
+    return outcome.fault, outcome.block, outcome.read, outcome.made
 
 
 def variants():
@@ -147,9 +150,30 @@ def quantise_difference(
     share.payload, share.theta, share.local = NULL, t.floats(), l.floats()
     share.residual = NULL if r is None else r.floats()
     share.weight, share.divisor, share.out = weight, 1, o.bytes()
-    share.residual_out = NULL if kept is None else kept.floats()
+    share.residual_out, share.sum = (NULL if kept is None else kept.floats()), NULL
     with nogil:
         outcome = kernels.quantise_difference(share, t.count, block)
+    return told(outcome)
+
+
+def add_difference(
+    int codec, int64_t block, int variant, payload, theta, local, float weight, total, residual
+):
+    cdef const p2p_kernels *kernels = kernels_of(codec, variant)
+    cdef Buffer t = vector(theta)
+    cdef Buffer l = vector_if_any(local, t.count)
+    cdef Buffer p = payload_of(payload, codec, t.count, block)
+    cdef Buffer s = vector(total, t.count, True)
+    cdef Buffer r = vector_if_any(residual, t.count)
+    cdef p2p_share share
+    cdef p2p_outcome outcome
+    share.payload, share.theta, share.sum = p.bytes(), t.floats(), s.floats()
+    share.local = NULL if l is None else l.floats()
+    share.residual = NULL if r is None else r.floats()
+    share.weight, share.divisor = weight, 1
+    share.out, share.residual_out = NULL, NULL
+    with nogil:
+        outcome = kernels.add_difference(share, t.count, block)
     return told(outcome)
 
 
@@ -159,14 +183,15 @@ def add_difference_requantise(
 ):
     cdef const p2p_kernels *kernels = kernels_of(codec, variant)
     cdef Buffer t = vector(theta)
-    cdef Buffer l = vector(local, t.count)
+    cdef Buffer l = vector_if_any(local, t.count)
     cdef Buffer p = payload_of(payload, codec, t.count, block)
     cdef Buffer o = payload_of(out, codec, t.count, block, True)
     cdef Buffer r = vector_if_any(residual, t.count)
     cdef Buffer kept = vector_if_any(residual_out, t.count, True)
     cdef p2p_share share
     cdef p2p_outcome outcome
-    share.payload, share.theta, share.local = p.bytes(), t.floats(), l.floats()
+    share.payload, share.theta, share.sum = p.bytes(), t.floats(), NULL
+    share.local = NULL if l is None else l.floats()
     share.residual = NULL if r is None else r.floats()
     share.weight, share.divisor, share.out = weight, divisor, o.bytes()
     share.residual_out = NULL if kept is None else kept.floats()
@@ -197,14 +222,3 @@ def check(int codec, int64_t block, int variant, payload, int64_t numel):
     with nogil:
         outcome = kernels.check(<const uint8_t *>p.view.buf, numel, block)
     return told(outcome)
-
-
-def peak(int codec, int64_t block, int variant, payload, int64_t numel):
-    """The outcome, and the largest magnitude."""
-    cdef const p2p_kernels *kernels = kernels_of(codec, variant)
-    cdef Buffer p = payload_of(payload, codec, numel, block)
-    cdef p2p_outcome outcome
-    cdef float top
-    with nogil:
-        outcome = kernels.peak(<const uint8_t *>p.view.buf, &top, numel, block)
-    return told(outcome), top

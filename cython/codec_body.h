@@ -6,10 +6,14 @@
 INLINE p2p_outcome NAME(quantise_blocks)(const p2p_f32 *src, uint8_t *out, int64_t first,
                                          int64_t last, int block, int n)
 {
-    for (int64_t b = first; b < last; b++)
-        if (!NAME(put)(src + b * block, out + b * BLOCK_BYTES(block), n))
-            return (p2p_outcome){P2P_NOT_FINITE, b};
-    return fine;
+    p2p_outcome outcome = fine;
+    for (int64_t b = first; b < last; b++) {
+        float made = NAME(put)(src + b * block, out + b * BLOCK_BYTES(block), n);
+        if (made < 0.0f)
+            return refused(P2P_NOT_FINITE, b);
+        note(&outcome.made, made);
+    }
+    return outcome;
 }
 
 INLINE p2p_outcome NAME(dequantise_blocks)(const uint8_t *payload, p2p_f32 *out, int64_t first,
@@ -17,8 +21,8 @@ INLINE p2p_outcome NAME(dequantise_blocks)(const uint8_t *payload, p2p_f32 *out,
 {
     for (int64_t b = first; b < last; b++) {
         const uint8_t *from = payload + b * BLOCK_BYTES(block);
-        if (!NAME(fine)(from, n))
-            return (p2p_outcome){P2P_BAD_SCALE, b};
+        if (NAME(peak)(from, n) < 0.0f)
+            return refused(P2P_BAD_SCALE, b);
         p2p_f32 *to = out + b * block;
 #define STORE(L) L##_put(to + i, delta)
         EACH_DELTA(from, n, STORE);
@@ -37,10 +41,10 @@ INLINE int NAME(keep_residual)(const float *sum, float divisor, const uint8_t *o
     return VARIANT_NAME(amax_bits)(residual_out, n) <= bits_of(P2P_AMAX_MAX);
 }
 
-/* The end of both sums: add the residual, divide, quantise, keep what that loses. Division by 1
- * changes no bit, so hops that do not divide skip it. */
-INLINE int NAME(settle)(float *sum, const p2p_share *share, float divisor, int64_t at, uint8_t *out,
-                        int n)
+/* The end of both sums: add the residual, divide, quantise, keep what that loses; the peak, as `put`.
+ * Division by 1 changes no bit, so hops that do not divide skip it. */
+INLINE float NAME(settle)(float *sum, const p2p_share *share, float divisor, int64_t at,
+                          uint8_t *out, int n)
 {
     float mean[P2P_BLOCK_MAX];
 #define ADD_RESIDUAL(L) L##_put(sum + i, L##_get(sum + i) + L##_get(share->residual + at + i))
@@ -51,44 +55,86 @@ INLINE int NAME(settle)(float *sum, const p2p_share *share, float divisor, int64
         EACH(n, DIVIDE);
 #undef ADD_RESIDUAL
 #undef DIVIDE
-    if (!NAME(put)(divisor != 1.0f ? mean : sum, out, n))
-        return 0;
-    return !share->residual_out ||
-           NAME(keep_residual)(sum, divisor, out, share->residual_out + at, n);
+    float made = NAME(put)(divisor != 1.0f ? mean : sum, out, n);
+    if (made < 0.0f || !share->residual_out)
+        return made;
+    return NAME(keep_residual)(sum, divisor, out, share->residual_out + at, n) ? made : REFUSED;
 }
 
 INLINE p2p_outcome NAME(difference_blocks)(const p2p_share *share, int64_t first, int64_t last,
                                            int block, int n)
 {
     float sum[P2P_BLOCK_MAX], weight = share->weight;
+    p2p_outcome outcome = fine;
     for (int64_t b = first; b < last; b++) {
         const p2p_f32 *t = share->theta + b * block, *l = share->local + b * block;
 #define SUM(L) L##_put(sum + i, weight * (L##_get(t + i) - L##_get(l + i)))
         EACH(n, SUM);
 #undef SUM
-        if (!NAME(settle)(sum, share, 1.0f, b * block, share->out + b * BLOCK_BYTES(block), n))
-            return (p2p_outcome){P2P_NOT_FINITE, b};
+        uint8_t *to = share->out + b * BLOCK_BYTES(block);
+        float made = NAME(settle)(sum, share, 1.0f, b * block, to, n);
+        if (made < 0.0f)
+            return refused(P2P_NOT_FINITE, b);
+        note(&outcome.made, made);
     }
-    return fine;
+    return outcome;
 }
 
-INLINE p2p_outcome NAME(add_blocks)(const p2p_share *share, int64_t first, int64_t last, int block,
-                                    int n)
+/* sum = deq(from) + weight * (theta - local), for the block at element `at`; `all` of theta if there is
+ * no local, which is known when it is compiled: a branch in the loop over blocks made it half as fast. */
+INLINE void NAME(add_own)(p2p_f32 *sum, const uint8_t *from, const p2p_share *share, int all,
+                          int64_t at, int n)
 {
-    float sum[P2P_BLOCK_MAX], weight = share->weight;
+    float weight = share->weight;
+    const p2p_f32 *t = share->theta + at, *l = all ? t : share->local + at;
+#define ADD_OWN(L)                                                                                 \
+    L##_f own = L##_get(t + i);                                                                    \
+    if (!all)                                                                                      \
+        own = own - L##_get(l + i);                                                                \
+    L##_put(sum + i, delta + weight * own)
+    EACH_DELTA(from, n, ADD_OWN);
+#undef ADD_OWN
+}
+
+INLINE p2p_outcome NAME(sum_blocks)(const p2p_share *share, int all, int64_t first, int64_t last,
+                                    int block, int n)
+{
+    p2p_outcome outcome = fine;
     for (int64_t b = first; b < last; b++) {
         const uint8_t *from = share->payload + b * BLOCK_BYTES(block);
-        if (!NAME(fine)(from, n))
-            return (p2p_outcome){P2P_BAD_SCALE, b};
-        const p2p_f32 *t = share->theta + b * block, *l = share->local + b * block;
-#define SUM(L) L##_put(sum + i, delta + weight * (L##_get(t + i) - L##_get(l + i)))
-        EACH_DELTA(from, n, SUM);
-#undef SUM
-        if (!NAME(settle)(sum, share, share->divisor, b * block,
-                          share->out + b * BLOCK_BYTES(block), n))
-            return (p2p_outcome){P2P_NOT_FINITE, b};
+        float read = NAME(peak)(from, n);
+        if (read < 0.0f)
+            return refused(P2P_BAD_SCALE, b);
+        note(&outcome.read, read);
+        p2p_f32 *sum = share->sum + b * block;
+        NAME(add_own)(sum, from, share, all, b * block, n);
+#define ADD_RESIDUAL(L) L##_put(sum + i, L##_get(sum + i) + L##_get(share->residual + b * block + i))
+        if (share->residual)
+            EACH(n, ADD_RESIDUAL);
+#undef ADD_RESIDUAL
     }
-    return fine;
+    return outcome;
+}
+
+INLINE p2p_outcome NAME(add_blocks)(const p2p_share *share, int all, int64_t first, int64_t last,
+                                    int block, int n)
+{
+    float sum[P2P_BLOCK_MAX];
+    p2p_outcome outcome = fine;
+    for (int64_t b = first; b < last; b++) {
+        const uint8_t *from = share->payload + b * BLOCK_BYTES(block);
+        float read = NAME(peak)(from, n);
+        if (read < 0.0f)
+            return refused(P2P_BAD_SCALE, b);
+        note(&outcome.read, read);
+        NAME(add_own)((p2p_f32 *)sum, from, share, all, b * block, n);
+        uint8_t *to = share->out + b * BLOCK_BYTES(block);
+        float made = NAME(settle)(sum, share, share->divisor, b * block, to, n);
+        if (made < 0.0f)
+            return refused(P2P_NOT_FINITE, b);
+        note(&outcome.made, made);
+    }
+    return outcome;
 }
 
 INLINE p2p_outcome NAME(step_blocks)(p2p_f32 *theta, p2p_f32 *momentum, const uint8_t *payload,
@@ -111,23 +157,14 @@ INLINE p2p_outcome NAME(step_blocks)(p2p_f32 *theta, p2p_f32 *momentum, const ui
 INLINE p2p_outcome NAME(check_blocks)(const uint8_t *payload, int64_t first, int64_t last, int block,
                                       int n)
 {
-    for (int64_t b = first; b < last; b++)
-        if (!NAME(fine)(payload + b * BLOCK_BYTES(block), n))
-            return (p2p_outcome){P2P_BAD_SCALE, b};
-    return fine;
-}
-
-INLINE p2p_outcome NAME(peak_blocks)(const uint8_t *payload, float *out, int64_t first, int64_t last,
-                                     int block, int n)
-{
+    p2p_outcome outcome = fine;
     for (int64_t b = first; b < last; b++) {
-        const uint8_t *from = payload + b * BLOCK_BYTES(block);
-        if (!NAME(fine)(from, n))
-            return (p2p_outcome){P2P_BAD_SCALE, b};
-        float top = NAME(block_peak)(from, n);
-        *out = top > *out ? top : *out;
+        float read = NAME(peak)(payload + b * BLOCK_BYTES(block), n);
+        if (read < 0.0f)
+            return refused(P2P_BAD_SCALE, b);
+        note(&outcome.read, read);
     }
-    return fine;
+    return outcome;
 }
 
 /* Each kernel runs the whole blocks, with the usual length as a constant so that the compiler unrolls
@@ -140,8 +177,9 @@ INLINE p2p_outcome NAME(peak_blocks)(const uint8_t *payload, float *out, int64_t
         block == USUAL_BLOCK && (plain)                                                            \
             ? NAME(of)(__VA_ARGS__, 0, whole, USUAL_BLOCK, USUAL_BLOCK)                            \
             : NAME(of)(__VA_ARGS__, 0, whole, length, length);                                     \
-    return outcome.fault || !tail ? outcome                                                        \
-                                  : NAME(of)(__VA_ARGS__, whole, whole + 1, length, tail)
+    return outcome.fault || !tail                                                                  \
+               ? outcome                                                                           \
+               : both(outcome, NAME(of)(__VA_ARGS__, whole, whole + 1, length, tail))
 
 static KERNEL p2p_outcome NAME(quantise)(const p2p_f32 *src, uint8_t *out, int64_t numel,
                                          int64_t block)
@@ -160,22 +198,28 @@ static KERNEL p2p_outcome NAME(quantise_difference)(p2p_share share, int64_t num
     IN_BLOCKS(!share.residual && !share.residual_out, difference_blocks, &share);
 }
 
+static KERNEL p2p_outcome NAME(add_difference)(p2p_share share, int64_t numel, int64_t block)
+{
+    if (share.local) {
+        IN_BLOCKS(!share.residual, sum_blocks, &share, 0);
+    } else {
+        IN_BLOCKS(!share.residual, sum_blocks, &share, 1);
+    }
+}
+
 static KERNEL p2p_outcome NAME(add_difference_requantise)(p2p_share share, int64_t numel,
                                                           int64_t block)
 {
-    IN_BLOCKS(!share.residual && !share.residual_out, add_blocks, &share);
+    if (share.local) {
+        IN_BLOCKS(!share.residual && !share.residual_out, add_blocks, &share, 0);
+    } else {
+        IN_BLOCKS(!share.residual && !share.residual_out, add_blocks, &share, 1);
+    }
 }
 
 static KERNEL p2p_outcome NAME(check)(const uint8_t *payload, int64_t numel, int64_t block)
 {
     IN_BLOCKS(1, check_blocks, payload);
-}
-
-static KERNEL p2p_outcome NAME(peak)(const uint8_t *payload, float *out, int64_t numel,
-                                     int64_t block)
-{
-    *out = 0.0f;
-    IN_BLOCKS(1, peak_blocks, payload, out);
 }
 
 static KERNEL p2p_outcome NAME(outer_step)(p2p_f32 *theta, p2p_f32 *momentum,
@@ -189,8 +233,13 @@ static KERNEL p2p_outcome NAME(outer_step)(p2p_f32 *theta, p2p_f32 *momentum,
 }
 
 static const p2p_kernels NAME(kernels) = {
-    NAME(quantise),   NAME(dequantise), NAME(quantise_difference), NAME(add_difference_requantise),
-    NAME(outer_step), NAME(check),      NAME(peak),
+    NAME(quantise),
+    NAME(dequantise),
+    NAME(quantise_difference),
+    NAME(add_difference),
+    NAME(add_difference_requantise),
+    NAME(outer_step),
+    NAME(check),
 };
 
 #undef IN_BLOCKS

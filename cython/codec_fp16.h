@@ -31,19 +31,21 @@ static inline float float_of_half(uint16_t half)
 }
 #endif
 
-INLINE int NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
+INLINE float NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
 {
     p2p_u16 *halves = (p2p_u16 *)out;
-    if (VARIANT_NAME(amax_bits)(x, n) >= bits_of(FP16_OVERFLOW))
-        return 0;
+    uint32_t top = VARIANT_NAME(amax_bits)(x, n);
+    if (top >= bits_of(FP16_OVERFLOW))
+        return REFUSED;
     int i = 0;
     IN_LANES(i, n, LANE(put_halves)(halves + i, lane_get(x + i)));
     for (; i < n; i++)
         halves[i] = half_of(x[i]);
-    return 1;
+    return float_of_half(half_of(float_of(top)));
 }
 
-INLINE uint16_t NAME(top)(const uint8_t *block, int n)
+/* Infinities and NaNs have all bits of the exponent set. */
+INLINE float NAME(peak)(const uint8_t *block, int n)
 {
     const p2p_u16 *halves = (const p2p_u16 *)block;
     uint16_t top = 0;
@@ -51,18 +53,7 @@ INLINE uint16_t NAME(top)(const uint8_t *block, int n)
         uint16_t magnitude = halves[i] & 0x7fffu;
         top = magnitude > top ? magnitude : top;
     }
-    return top;
-}
-
-/* Infinities and NaNs have all bits of the exponent set. */
-INLINE int NAME(fine)(const uint8_t *block, int n)
-{
-    return NAME(top)(block, n) < 0x7c00u;
-}
-
-INLINE float NAME(block_peak)(const uint8_t *block, int n)
-{
-    return float_of_half(NAME(top)(block, n));
+    return top < 0x7c00u ? float_of_half(top) : REFUSED;
 }
 
 #define EACH_DELTA(block, n, DO)                                                                   \

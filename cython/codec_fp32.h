@@ -10,24 +10,21 @@ static inline int64_t fp32_bytes(int64_t n)
 }
 #endif
 
-INLINE int NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
+INLINE float NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
 {
-    if (VARIANT_NAME(amax_bits)(x, n) > bits_of(P2P_AMAX_MAX))
-        return 0;
+    uint32_t top = VARIANT_NAME(amax_bits)(x, n);
+    if (top > bits_of(P2P_AMAX_MAX))
+        return REFUSED;
     p2p_f32 *values = (p2p_f32 *)out;
     for (int i = 0; i < n; i++)
         values[i] = x[i];
-    return 1;
+    return float_of(top);
 }
 
-INLINE int NAME(fine)(const uint8_t *block, int n)
+INLINE float NAME(peak)(const uint8_t *block, int n)
 {
-    return VARIANT_NAME(amax_bits)((const p2p_f32 *)block, n) <= bits_of(P2P_AMAX_MAX);
-}
-
-INLINE float NAME(block_peak)(const uint8_t *block, int n)
-{
-    return float_of(VARIANT_NAME(amax_bits)((const p2p_f32 *)block, n));
+    uint32_t top = VARIANT_NAME(amax_bits)((const p2p_f32 *)block, n);
+    return top <= bits_of(P2P_AMAX_MAX) ? float_of(top) : REFUSED;
 }
 
 #define EACH_DELTA(block, n, DO)                                                                   \

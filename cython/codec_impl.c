@@ -21,7 +21,29 @@
  * the low bits of the sum are then the rounded value in two's complement. Right for |x| < 2^22. */
 #define ROUNDER 12582912.0f
 
-static const p2p_outcome fine = {P2P_FINE, -1};
+static const p2p_outcome fine = {P2P_FINE, -1, 0.0f, 0.0f};
+
+#define REFUSED -1.0f /* in the place of a peak */
+
+static inline void note(float *peak, float of_block)
+{
+    *peak = of_block > *peak ? of_block : *peak;
+}
+
+static inline p2p_outcome refused(int fault, int64_t block)
+{
+    return (p2p_outcome){fault, block, 0.0f, 0.0f};
+}
+
+/* Of the whole blocks, which were fine, and of the tail. */
+static inline p2p_outcome both(p2p_outcome whole, p2p_outcome tail)
+{
+    if (!tail.fault) {
+        note(&tail.read, whole.read);
+        note(&tail.made, whole.made);
+    }
+    return tail;
+}
 
 static inline uint32_t bits_of(float x)
 {

@@ -20,7 +20,7 @@
  * Every operation is a single fp32 operation rounded to nearest even, in the order written, so that
  * all variants, on all machines, give the same bits as p2ptrain/kernels/reference.py.
  * Pointers to floats need no alignment. What is written overlaps nothing that is read, but `out` may
- * be `payload`, and `residual_out` may be `residual`.
+ * be `payload`, `residual_out` may be `residual`, and `sum` may be `theta`.
  */
 #ifndef P2PTRAIN_CODEC_IMPL_H
 #define P2PTRAIN_CODEC_IMPL_H
@@ -37,19 +37,22 @@ typedef uint16_t p2p_u16 __attribute__((aligned(1), may_alias));
 enum { P2P_FP32, P2P_FP16, P2P_INT8, P2P_INT4, P2P_CODECS };
 enum { P2P_FINE, P2P_NOT_FINITE, P2P_BAD_SCALE };
 
+/* The largest magnitudes that payloads stand for, from their scales alone where there are some, for
+ * codes that quantise writes: -128 and -8, which it does not, stand for a 127th and a seventh more. A
+ * pass that reads or writes a payload knows them anyway, and another one would cost a third of it. */
 typedef struct {
-    int fault;     /* one of the above */
-    int64_t block; /* the first block at fault */
+    int fault;          /* one of the above */
+    int64_t block;      /* the first block at fault */
+    float read, made;   /* the peaks of `payload` and of `out`, if it is fine; 0 where there is none */
 } p2p_outcome;
 
-/* One peer's part in a sum. `payload` and `divisor` serve add_difference_requantise alone; each
- * residual may be NULL. */
+/* One peer's part in a sum. `local` may be NULL and stands for zeros then, and so may each residual. */
 typedef struct {
     const uint8_t *payload;
     const p2p_f32 *theta, *local, *residual;
     float weight, divisor;
     uint8_t *out;
-    p2p_f32 *residual_out;
+    p2p_f32 *residual_out, *sum;
 } p2p_share;
 
 typedef struct {
@@ -62,6 +65,9 @@ typedef struct {
     /* sum = weight * (theta - local) [+ residual]; out = q(sum); residual_out = sum - deq(out) */
     p2p_outcome (*quantise_difference)(p2p_share share, int64_t numel, int64_t block);
 
+    /* sum = deq(payload) + weight * (theta - local) [+ residual] */
+    p2p_outcome (*add_difference)(p2p_share share, int64_t numel, int64_t block);
+
     /* sum = deq(payload) + weight * (theta - local) [+ residual]; out = q(sum / divisor);
      * residual_out = sum - divisor * deq(out), which is refused like a sum if it is not finite. */
     p2p_outcome (*add_difference_requantise)(p2p_share share, int64_t numel, int64_t block);
@@ -73,11 +79,6 @@ typedef struct {
 
     /* Is every block one that quantise could have written, codes of int8 and int4 apart? */
     p2p_outcome (*check)(const uint8_t *payload, int64_t numel, int64_t block);
-
-    /* The same, and the largest magnitude that the payload can stand for, from its scales alone where
-     * there are some: codes that quantise writes. -128 and -8, which it does not, stand for a 127th
-     * and a seventh more. */
-    p2p_outcome (*peak)(const uint8_t *payload, float *out, int64_t numel, int64_t block);
 } p2p_kernels;
 
 /* The variants that this machine can run, best first; the last is the compiler's baseline.

@@ -23,11 +23,11 @@ static inline float int4_scale(const uint8_t *block)
 }
 #endif
 
-INLINE int NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
+INLINE float NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
 {
     uint32_t top = VARIANT_NAME(amax_bits)(x, n);
     if (top > bits_of(P2P_AMAX_MAX))
-        return 0;
+        return REFUSED;
     uint32_t scale = 0;
     float inverse = 0.0f;
     if (top >= bits_of(P2P_AMAX_MIN)) {
@@ -49,19 +49,14 @@ INLINE int NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
     }
     if (n % 2)
         codes[half - 1] = (uint8_t)(bits_of(x[half - 1] * inverse + ROUNDER) & 15u);
-    return 1;
+    return float_of(scale) * 7.0f;
 }
 
-INLINE int NAME(fine)(const uint8_t *block, int n)
+INLINE float NAME(peak)(const uint8_t *block, int n)
 {
     (void)n;
-    return within(int4_scale(block), INT4_SCALE_MIN, INT4_SCALE_MAX);
-}
-
-INLINE float NAME(block_peak)(const uint8_t *block, int n)
-{
-    (void)n;
-    return int4_scale(block) * 7.0f;
+    float scale = int4_scale(block);
+    return within(scale, INT4_SCALE_MIN, INT4_SCALE_MAX) ? scale * 7.0f : REFUSED;
 }
 
 #define EACH_DELTA(block, n, DO)                                                                   \

@@ -20,11 +20,11 @@ static inline float int8_scale(const uint8_t *block)
 }
 #endif
 
-INLINE int NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
+INLINE float NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
 {
     uint32_t top = VARIANT_NAME(amax_bits)(x, n);
     if (top > bits_of(P2P_AMAX_MAX))
-        return 0;
+        return REFUSED;
     float scale = 0.0f, inverse = 0.0f;
     if (top >= bits_of(P2P_AMAX_MIN)) {
         float amax = float_of(top);
@@ -37,19 +37,14 @@ INLINE int NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
     IN_LANES(i, n, LANE(put_bytes)(codes + i, LANE(bits)(lane_get(x + i) * inverse + ROUNDER)));
     for (; i < n; i++)
         codes[i] = (uint8_t)bits_of(x[i] * inverse + ROUNDER);
-    return 1;
+    return scale * 127.0f;
 }
 
-INLINE int NAME(fine)(const uint8_t *block, int n)
+INLINE float NAME(peak)(const uint8_t *block, int n)
 {
     (void)n;
-    return within(int8_scale(block), INT8_SCALE_MIN, INT8_SCALE_MAX);
-}
-
-INLINE float NAME(block_peak)(const uint8_t *block, int n)
-{
-    (void)n;
-    return int8_scale(block) * 127.0f;
+    float scale = int8_scale(block);
+    return within(scale, INT8_SCALE_MIN, INT8_SCALE_MAX) ? scale * 127.0f : REFUSED;
 }
 
 #define EACH_DELTA(block, n, DO)                                                                   \

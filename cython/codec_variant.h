@@ -6,13 +6,13 @@
  * without lanes has: there the compiler vectorises. L##_f is a float or LANES of them.
  *
  * A codec's own header gives
- *     put(x, out, n)            quantise a block; 0 if some x is not finite or too large
- *     fine(block, n)            is it a block that put could have written, codes apart?
- *     block_peak(block, n)      the largest magnitude that put can have made it of, if it is fine
+ *     put(x, out, n)            quantise a block: its peak; below 0 if some x is not finite or too large
+ *     peak(block, n)            the largest magnitude that put can have made it of; below 0 if it is not
+ *                               a block that put could have written, codes apart
  *     EACH_DELTA(block, n, DO)  DO(L) for each i in 0..n-1 in order, `delta` being deq(block)[i]
  *     BLOCK_BYTES(n)            of a block of n elements
  *     USUAL_BLOCK               a length for which the compiler makes loops of its own
- * and codec_body.h makes the seven kernels of these. */
+ * and codec_body.h makes the kernels of these. */
 
 #define INLINE static inline __attribute__((always_inline)) KERNEL
 

@@ -1,6 +1,6 @@
 from p2ptrain.kernels.codecs import Bytes, Floats
 
-Outcome = tuple[int, int] | None
+Outcome = tuple[int, int, float, float]
 BLOCK_MAX: int
 
 def variants() -> tuple[str, ...]: ...
@@ -18,13 +18,24 @@ def quantise_difference(
     residual: Floats | None,
     residual_out: Floats | None,
 ) -> Outcome: ...
+def add_difference(
+    codec: int,
+    block: int,
+    variant: int,
+    payload: Bytes,
+    theta: Floats,
+    local: Floats | None,
+    weight: float,
+    total: Floats,
+    residual: Floats | None,
+) -> Outcome: ...
 def add_difference_requantise(
     codec: int,
     block: int,
     variant: int,
     payload: Bytes,
     theta: Floats,
-    local: Floats,
+    local: Floats | None,
     weight: float,
     divisor: float,
     out: Bytes,
@@ -42,6 +53,3 @@ def outer_step(
     mu: float,
 ) -> Outcome: ...
 def check(codec: int, block: int, variant: int, payload: Bytes, numel: int) -> Outcome: ...
-def peak(
-    codec: int, block: int, variant: int, payload: Bytes, numel: int
-) -> tuple[Outcome, float]: ...

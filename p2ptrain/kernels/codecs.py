@@ -7,6 +7,11 @@ slice then starts at `encoded_bytes(start)`. Outputs are given by the caller, si
 costs more than any kernel. The GIL is released. Results are bit-identical in all variants and on
 all machines to `kernels.reference`.
 
+A payload's *peak* is the largest magnitude that it stands for: in int8 and int4 from the scales
+alone, for the codes that `quantise` writes. Codes of -128 and -8, which only a liar writes, stand
+for a 127th and a seventh more. Whatever adds or writes a payload tells its peak, which costs
+nothing beside it.
+
 It does not know of peers, parts or steps. After a fault the output holds nothing of use, except
 that `outer_step` checks the whole payload before it changes anything.
 
@@ -85,9 +90,9 @@ class Codec:
         """Bytes of the payload of `numel` elements."""
         return _codecs.encoded_bytes(self._number, numel, self.block)
 
-    def quantise(self, src: Floats, out: Bytes, *, variant: str = "") -> None:
-        """out = q(src)."""
-        _judge(_codecs.quantise(self._number, self.block, _index(variant), src, out))
+    def quantise(self, src: Floats, out: Bytes, *, variant: str = "") -> float:
+        """out = q(src). Returns the peak of `out`."""
+        return _judge(_codecs.quantise(self._number, self.block, _index(variant), src, out))[1]
 
     def dequantise(self, payload: Bytes, out: Floats, *, variant: str = "") -> None:
         """out = deq(payload)."""
@@ -103,25 +108,48 @@ class Codec:
         residual: Floats | None = None,
         residual_out: Floats | None = None,
         variant: str = "",
-    ) -> None:
+    ) -> float:
         """A peer's own contribution, in one pass: out = q(sum), sum = weight · (θ − local).
 
         With `residual`, what earlier steps lost, the sum is that much larger. `residual_out` gets
         what is lost now, sum − deq(out), and may be `residual` itself. Each goes without the other:
-        no residual is a residual of zeros.
+        no residual is a residual of zeros. Returns the peak of `out`.
         """
-        _judge(
+        return _judge(
             _codecs.quantise_difference(
                 self._number, self.block, _index(variant),
                 theta, local, weight, out, residual, residual_out,
             )
-        )  # fmt: skip
+        )[1]  # fmt: skip
+
+    def add_difference(
+        self,
+        payload: Bytes,
+        theta: Floats,
+        local: Floats | None,
+        weight: float,
+        total: Floats,
+        *,
+        residual: Floats | None = None,
+        variant: str = "",
+    ) -> float:
+        """Where several sums meet, all but the last: total = deq(payload) + weight · (θ − local).
+
+        Without `local` nothing is subtracted, and `total` may be `theta`: so the next sum is added
+        to it. Returns the peak of `payload`.
+        """
+        return _judge(
+            _codecs.add_difference(
+                self._number, self.block, _index(variant),
+                payload, theta, local, weight, total, residual,
+            )
+        )[0]  # fmt: skip
 
     def add_difference_requantise(
         self,
         payload: Bytes,
         theta: Floats,
-        local: Floats,
+        local: Floats | None,
         weight: float,
         divisor: float,
         out: Bytes,
@@ -129,13 +157,14 @@ class Codec:
         residual: Floats | None = None,
         residual_out: Floats | None = None,
         variant: str = "",
-    ) -> None:
+    ) -> tuple[float, float]:
         """One hop of a ring, in one pass: out = q((deq(payload) + weight · (θ − local)) / divisor).
 
-        `out` may be `payload`. `divisor` is 1 on all hops but the last. Residuals are as in
-        `quantise_difference`, in units of the sum: residual_out = sum − divisor · deq(out).
+        `out` may be `payload`. Without `local` nothing is subtracted. `divisor` is 1 on all hops
+        but the last. Residuals are as in `quantise_difference`, in units of the sum:
+        residual_out = sum − divisor · deq(out). Returns the peaks of `payload` and of `out`.
         """
-        _judge(
+        return _judge(
             _codecs.add_difference_requantise(
                 self._number, self.block, _index(variant),
                 payload, theta, local, weight, divisor, out, residual, residual_out,
@@ -171,13 +200,9 @@ class Codec:
         _judge(_codecs.check(self._number, self.block, _index(variant), payload, numel))
 
     def peak(self, payload: Bytes, numel: int, *, variant: str = "") -> float:
-        """Check it, and tell the largest magnitude that it stands for: in int8 and int4 from the
-        scales alone, for the codes that `quantise` writes. Codes of -128 and -8, which only a liar
-        writes, stand for a 127th and a seventh more.
-        """
-        fault, top = _codecs.peak(self._number, self.block, _index(variant), payload, numel)
-        _judge(fault)
-        return top
+        """Check it, and tell its peak."""
+        outcome = _codecs.check(self._number, self.block, _index(variant), payload, numel)
+        return _judge(outcome)[0]
 
     @property
     def growth(self) -> float:
@@ -206,7 +231,9 @@ def _index(variant: str) -> int:
     return VARIANTS.index(variant)
 
 
-def _judge(fault: tuple[int, int] | None) -> None:
-    if fault is not None:
-        kind, block = fault
-        raise NonFinite(block) if kind == _NOT_FINITE else BadScale(block)
+def _judge(outcome: tuple[int, int, float, float]) -> tuple[float, float]:
+    """The peaks of what was read and of what was made."""
+    fault, block, read, made = outcome
+    if fault:
+        raise NonFinite(block) if fault == _NOT_FINITE else BadScale(block)
+    return read, made

@@ -42,7 +42,7 @@ class ReferenceCodec:
         tops = [FORMATS[self.name].peak(rows).max() for rows, _ in self._rows_of(payload, numel)]
         return float(max(tops, default=0.0))
 
-    def quantise(self, src: Floats, out: Bytes) -> None:
+    def quantise(self, src: Floats, out: Bytes) -> float:
         first = at = 0
         for start, blocks, n in self._groups(src.size):
             rows = src[start : start + blocks * n].reshape(blocks, n)
@@ -52,6 +52,7 @@ class ReferenceCodec:
             encoded = FORMATS[self.name].encode(rows)
             out[at : at + encoded.size] = encoded.reshape(-1)
             first, at = first + blocks, at + encoded.size
+        return self.peak(out, src.size)
 
     def dequantise(self, payload: Bytes, out: Floats) -> None:
         self.check(payload, out.size)
@@ -67,25 +68,40 @@ class ReferenceCodec:
         *,
         residual: Floats | None = None,
         residual_out: Floats | None = None,
-    ) -> None:
-        total = _own(theta, local, weight)
-        self._settle(total, np.float32(1), out, residual, residual_out)
+    ) -> float:
+        total = _with(_own(theta, local, weight), residual)
+        return self._settle(total, np.float32(1), out, residual_out)
+
+    def add_difference(
+        self,
+        payload: Bytes,
+        theta: Floats,
+        local: Floats | None,
+        weight: float,
+        total: Floats,
+        *,
+        residual: Floats | None = None,
+    ) -> float:
+        with np.errstate(invalid="ignore", over="ignore"):
+            added = self._values(payload, theta.size) + _own(theta, local, weight)
+        total[:] = _with(added, residual)
+        return self.peak(payload, theta.size)
 
     def add_difference_requantise(
         self,
         payload: Bytes,
         theta: Floats,
-        local: Floats,
+        local: Floats | None,
         weight: float,
         divisor: float,
         out: Bytes,
         *,
         residual: Floats | None = None,
         residual_out: Floats | None = None,
-    ) -> None:
-        with np.errstate(invalid="ignore", over="ignore"):
-            total = self._values(payload, theta.size) + _own(theta, local, weight)
-        self._settle(total, np.float32(divisor), out, residual, residual_out)
+    ) -> tuple[float, float]:
+        total = np.empty_like(theta)
+        read = self.add_difference(payload, theta, local, weight, total, residual=residual)
+        return read, self._settle(total, np.float32(divisor), out, residual_out)
 
     def outer_step(
         self, theta: Floats, momentum: Floats, payload: Bytes, lr: float, mu: float
@@ -101,16 +117,14 @@ class ReferenceCodec:
         total: Floats,
         divisor: np.float32,
         out: Bytes,
-        residual: Floats | None,
         residual_out: Floats | None,
-    ) -> None:
+    ) -> float:
         with np.errstate(invalid="ignore", over="ignore"):
-            if residual is not None:
-                total = total + residual
-            self.quantise(total / divisor, out)
+            made = self.quantise(total / divisor, out)
             if residual_out is not None:
                 residual_out[:] = total - divisor * self._values(out, total.size)
                 self._demand_in_range(residual_out)
+        return made
 
     def _demand_in_range(self, values: Floats) -> None:
         wrong = ~(np.abs(values) <= AMAX_MAX)
@@ -138,6 +152,11 @@ class ReferenceCodec:
         return found
 
 
-def _own(theta: Floats, local: Floats, weight: float) -> Floats:
+def _own(theta: Floats, local: Floats | None, weight: float) -> Floats:
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.float32(weight) * (theta - local)
+        return np.float32(weight) * (theta if local is None else theta - local)
+
+
+def _with(total: Floats, residual: Floats | None) -> Floats:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return total if residual is None else total + residual

@@ -24,6 +24,8 @@ from p2ptrain.ring.plan import Segment
 from p2ptrain.ring.request import ReduceRequest
 
 Floats = NDArray[np.float32]
+Own = tuple[Floats, Floats | None, float]
+"""What a sum is added to: a vector, what is subtracted from it, and a weight."""
 
 
 class Arithmetic:
@@ -59,8 +61,8 @@ class Arithmetic:
 
     def alone(self) -> None:
         """The whole reduce of a single peer: the mean is the own pseudo-gradient."""
-        self._quantise_own(0, self._theta.size, self.payload)
-        self._hold_own(self.payload, self._theta.size, self.influence.mean_max)
+        made = self._quantise_own(0, self._theta.size, self.payload)
+        self._hold_own(made, self.influence.mean_max)
 
     def place(self, segment: Segment) -> memoryview:
         """Where `segment` is received, added to, sent from, and in the end stays."""
@@ -68,92 +70,107 @@ class Arithmetic:
 
     def contribute(self, segment: Segment) -> None:
         """A segment sets out: quantise the own contribution."""
-        self._quantise_own(segment.start, segment.stop, self.place(segment))
-        self.settled(segment, last=False)
+        made = self._quantise_own(segment.start, segment.stop, self.place(segment))
+        self._settled(segment, made, last=False)
 
     def add(self, segment: Segment, sender: PeerId, *, last: bool) -> None:
         """Add the own contribution to the sum that has arrived; if it is the `last`, divide."""
         run, place = slice(segment.start, segment.stop), self.place(segment)
-        self.hold(segment, place, sender)
+        own = (self._theta[run], self._local[run], self._weight)
+        kept = _run_of(self._residual, run)
+        self._requantise(segment, place, (sender,), own, kept, last=last)
+
+    def begin(self, segment: Segment, sum: memoryview, sender: PeerId, total: Floats) -> None:
+        """The first of several sums for a segment has arrived: `total` is it and the own
+        contribution.
+        """
+        run = slice(segment.start, segment.stop)
+        own = (self._theta[run], self._local[run], self._weight)
+        kept = _run_of(self._residual, run)
+        self._add(segment, sum, sender, own, total, kept)
+
+    def go_on(self, segment: Segment, sum: memoryview, sender: PeerId, total: Floats) -> None:
+        """Another has arrived, which is not the last: it is added to `total`."""
+        self._add(segment, sum, sender, (total, None, 1.0), total, None)
+
+    def finish(
+        self,
+        segment: Segment,
+        sum: memoryview,
+        senders: tuple[PeerId, ...],
+        total: Floats,
+        *,
+        last: bool,
+    ) -> None:
+        """The last of them has: add it too, and quantise to the segment's place."""
+        self._requantise(segment, sum, senders, (total, None, 1.0), None, last=last)
+
+    def accept(self, segment: Segment, sender: PeerId) -> None:
+        """A mean has arrived: is it one that a codec wrote, of contributions as agreed?"""
         try:
-            self.codec.add_difference_requantise(
-                place,
-                self._theta[run],
-                self._local[run],
-                self._weight,
-                self._divisor if last else 1.0,
-                place,
-                residual=_run_of(self._residual, run),
-                residual_out=_run_of(self._residual_out, run),
-            )
+            peak = self.codec.peak(self.place(segment), segment.stop - segment.start)
         except BadScale as exc:
             raise Blamed(_their_fault(sender, exc.what)) from exc
+        _hold(sender, peak, self.influence.mean_max)
+
+    def _add(
+        self,
+        segment: Segment,
+        sum: memoryview,
+        sender: PeerId,
+        own: Own,
+        total: Floats,
+        residual: Floats | None,
+    ) -> None:
+        try:
+            read = self.codec.add_difference(sum, *own, total, residual=residual)
+        except BadScale as exc:
+            raise Blamed(_their_fault(sender, exc.what)) from exc
+        _hold(sender, read, self.influence.sum_max(segment.part, sender))
+
+    def _requantise(
+        self,
+        segment: Segment,
+        sum: memoryview,
+        senders: tuple[PeerId, ...],
+        own: Own,
+        residual: Floats | None,
+        *,
+        last: bool,
+    ) -> None:
+        """`sum` has come from the last of `senders`; the others' are in `own`."""
+        run, divisor = slice(segment.start, segment.stop), self._divisor if last else 1.0
+        kept = _run_of(self._residual_out, run)
+        try:
+            read, made = self.codec.add_difference_requantise(
+                sum, *own, divisor, self.place(segment), residual=residual, residual_out=kept
+            )
+        except BadScale as exc:
+            raise Blamed(_their_fault(senders[-1], exc.what)) from exc
         except NonFinite as exc:
             self.contribute(segment)  # raises if it is our own that is not finite
-            raise Blamed(_their_fault(sender, "its sums are out of range")) from exc
-        self.settled(segment, last=last)
+            names = " and ".join(map(label, senders))
+            raise Blamed(Blame(senders, f"the sums of {names} are out of range")) from exc
+        _hold(senders[-1], read, self.influence.sum_max(segment.part, senders[-1]))
+        self._settled(segment, made, last=last)
 
-    def hold(self, segment: Segment, place: memoryview, sender: PeerId) -> None:
-        """A sum has arrived: is it within what those whose contributions it holds may add?"""
-        if self.influence.bounded:
-            self._judge(segment, place, sender, self.influence.sum_max(segment.part, sender))
-
-    def settled(self, segment: Segment, *, last: bool) -> None:
+    def _settled(self, segment: Segment, made: float, *, last: bool) -> None:
         """What was made here is within its bound before it leaves, or we are at fault: what came
         was within its own.
         """
         influence = self.influence
         limit = influence.mean_max if last else influence.sum_max(segment.part, self._me)
-        self._hold_own(self.place(segment), segment.stop - segment.start, limit)
+        self._hold_own(made, limit)
 
-    def accept(self, segment: Segment, sender: PeerId) -> None:
-        """A mean has arrived: is it one that a codec wrote, of contributions as agreed?"""
-        self._judge(segment, self.place(segment), sender, self.influence.mean_max)
-
-    def _judge(self, segment: Segment, place: memoryview, sender: PeerId, limit: float) -> None:
-        try:
-            peak = self.codec.peak(place, segment.stop - segment.start)
-        except BadScale as exc:
-            raise Blamed(_their_fault(sender, exc.what)) from exc
-        if peak > limit:
-            what = f"it is {peak:.3g} large, where {limit:.3g} is agreed"
-            raise Blamed(_their_fault(sender, what))
-
-    def own(self, segment: Segment, out: Floats) -> None:
-        """The own contribution, not quantised."""
-        run = slice(segment.start, segment.stop)
-        with np.errstate(invalid="ignore", over="ignore"):
-            np.subtract(self._theta[run], self._local[run], out=out)
-            np.multiply(out, np.float32(self._weight), out=out)
-            if self._residual is not None:
-                np.add(out, self._residual[run], out=out)
-
-    def settle(self, segment: Segment, total: Floats, scratch: Floats, *, last: bool) -> None:
-        """Quantise a sum, or if it is the `last` the mean, to its place.
-
-        Raises NonFinite.
-        """
-        divisor, place = np.float32(self._divisor if last else 1.0), self.place(segment)
-        np.divide(total, divisor, out=scratch)
-        self.codec.quantise(scratch, place)
-        if self._residual_out is not None:
-            self.codec.dequantise(place, scratch)
-            np.multiply(scratch, divisor, out=scratch)
-            run = slice(segment.start, segment.stop)
-            np.subtract(total, scratch, out=self._residual_out[run])
-
-    def _hold_own(self, place: memoryview, count: int, limit: float) -> None:
-        if not self.influence.bounded:
-            return
-        peak = self.codec.peak(place, count)
+    def _hold_own(self, peak: float, limit: float) -> None:
         if peak > limit:
             what = f"the pseudo-gradient of {label(self._me)} is too large for this run"
             raise Blamed(Blame((self._me,), f"{what}: {peak:.3g}, not {limit:.3g}", own=True))
 
-    def _quantise_own(self, start: int, stop: int, out: memoryview) -> None:
+    def _quantise_own(self, start: int, stop: int, out: memoryview) -> float:
         run = slice(start, stop)
         try:
-            self.codec.quantise_difference(
+            return self.codec.quantise_difference(
                 self._theta[run],
                 self._local[run],
                 self._weight,
@@ -173,16 +190,13 @@ class Arithmetic:
 class Accumulator:
     """Adds the sums of several neighbours to one segment after another. For one thread."""
 
-    def __init__(
-        self, arithmetic: Arithmetic, term: Floats, bytes: int, segments: Sequence[Segment]
-    ) -> None:
-        """For `segments` in this order, which fit in `term`, scratch that accumulators of one
-        thread share.
-        """
+    def __init__(self, arithmetic: Arithmetic, segments: Sequence[Segment]) -> None:
+        """For `segments` in this order."""
         self._arithmetic = arithmetic
-        self._total = np.empty_like(term)
-        self._term = term
-        self._arriving = memoryview(bytearray(bytes))
+        longest = max((segment.stop - segment.start for segment in segments), default=0)
+        self._total = np.empty(longest, np.float32)
+        bytes_max = max((segment.bytes for segment in segments), default=0)
+        self._arriving = memoryview(bytearray(bytes_max))
         self._segments = iter(segments)
         self._segment = next(self._segments, None)
         """The one that is being added up, or will be next; None when there are no more."""
@@ -199,37 +213,32 @@ class Accumulator:
 
     def add(self, segment: Segment, sender: PeerId) -> None:
         """Add the sum that has arrived; to the own contribution, if it is the first."""
-        count = segment.stop - segment.start
-        total, term = self._total[:count], self._term[:count]
         assert self._segment == segment
-        self._arithmetic.hold(segment, self.place(segment), sender)
-        if self.added == 0:
-            self._arithmetic.own(segment, total)
-        try:
-            self._arithmetic.codec.dequantise(self.place(segment), term)
-        except BadScale as exc:
-            raise Blamed(_their_fault(sender, exc.what)) from exc
-        with np.errstate(invalid="ignore", over="ignore"):
-            np.add(total, term, out=total)
+        step = self._arithmetic.go_on if self.added else self._arithmetic.begin
+        step(segment, self.place(segment), sender, self._total_of(segment))
         self.added += 1
 
     def finish(self, segment: Segment, senders: tuple[PeerId, ...], *, last: bool) -> None:
-        """The last sum has been added: quantise to the segment's place, and turn to the next."""
+        """The last sum has arrived: quantise to the segment's place, and turn to the next."""
         assert self._segment == segment
-        assert self.added == len(senders)
+        assert self.added == len(senders) - 1
         self._segment, self.added = next(self._segments, None), 0
-        count = segment.stop - segment.start
-        total, term = self._total[:count], self._term[:count]
-        try:
-            self._arithmetic.settle(segment, total, term, last=last)
-        except NonFinite as exc:
-            self._arithmetic.contribute(segment)  # raises if it is our own that is not finite
-            raise Blamed(Blame(senders, "their sums are out of range")) from exc
-        self._arithmetic.settled(segment, last=last)
+        arrived, total = self.place(segment), self._total_of(segment)
+        self._arithmetic.finish(segment, arrived, senders, total, last=last)
+
+    def _total_of(self, segment: Segment) -> Floats:
+        return self._total[: segment.stop - segment.start]
 
 
 def _run_of(vector: Floats | None, run: slice) -> Floats | None:
     return None if vector is None else vector[run]
+
+
+def _hold(sender: PeerId, peak: float, limit: float) -> None:
+    """What has arrived is within what those whose contributions it holds may add."""
+    if peak > limit:
+        what = f"it is {peak:.3g} large, where {limit:.3g} is agreed"
+        raise Blamed(_their_fault(sender, what))
 
 
 def _their_fault(sender: PeerId, what: str) -> Blame:

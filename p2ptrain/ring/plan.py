@@ -132,8 +132,8 @@ def plan(
 def _segment_blocks(schedule: Schedule, codec: Cut, segment_bytes: int) -> int:
     block_bytes = codec.encoded_bytes(codec.block)
     if accumulates(schedule):
-        # Each accumulator has the sum in fp32 and what is arriving; they share one fp32 scratch.
-        held_bytes = ACCUMULATORS * (4 * codec.block + block_bytes) + 4 * codec.block
+        # Each accumulator has the sum in fp32 and what is arriving.
+        held_bytes = ACCUMULATORS * (4 * codec.block + block_bytes)
         block_bytes = max(block_bytes, -(-held_bytes // SEGMENTS_HELD_MAX))
     return max(1, segment_bytes // block_bytes)
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ring.arithmetic import Accumulator
 from p2ptrain.ring.attempt import Attempt
@@ -138,8 +136,8 @@ class Work:
             self._arithmetic.add(segment, sender, last=route.owned)
         else:
             accumulator = self._accumulator(route.owned)
-            accumulator.add(segment, sender)
             if arrival.sender != route.sums_from[-1]:
+                accumulator.add(segment, sender)
                 return []
             senders = tuple(self._peers[number] for number in route.sums_from)
             accumulator.finish(segment, senders, last=route.owned)
@@ -180,16 +178,13 @@ class Work:
         return self._accumulators[owned]
 
     def _made_accumulators(self) -> dict[bool, Accumulator]:
-        segments = [segment for run in self._runs for segment in run]
-        term = np.empty(max(segment.stop - segment.start for segment in segments), np.float32)
-        bytes_max = max(segment.bytes for segment in segments)
         due: dict[bool, list[Segment]] = {}
         for route, run in zip(self._routes, self._runs, strict=True):
             if len(route.sums_from) > 1:
                 due.setdefault(route.owned, []).extend(run)
         assert len(due) <= ACCUMULATORS
         return {
-            owned: Accumulator(self._arithmetic, term, bytes_max, _in_order(segments))
+            owned: Accumulator(self._arithmetic, _in_order(segments))
             for owned, segments in due.items()
         }
 

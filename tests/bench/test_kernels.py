@@ -16,7 +16,8 @@ from p2ptrain.testing.bench.kernels import BLOCKS, measure, moved_bytes
 from p2ptrain.testing.bench.timing import best_times
 
 KERNELS = {
-    *("quantise", "dequantise", "difference", "add", "add, with residuals"),
+    *("quantise", "dequantise", "difference", "add", "add a vector", "sum up"),
+    "add, with residuals",
     "outer step",
 }
 
@@ -87,4 +88,5 @@ def test_the_best_turn_counts() -> None:
 def test_bytes_moved_are_counted_by_hand() -> None:
     assert moved_bytes("quantise", 1.0) == 5
     assert moved_bytes("add", 1.0) == 10
+    assert moved_bytes("add a vector", 1.0) == 6
     assert moved_bytes("outer step", 0.5) == 16.5

@@ -30,24 +30,16 @@ Place = Callable[[Array], Array]
 GARBAGE = 7
 
 
-def told(call: Callable[..., None], *arguments: Any, **options: Any) -> str:
-    """What became of a call: fine, or which fault in which block."""
+def told(call: Callable[..., object], *arguments: Any, **options: Any) -> object:
+    """What a call returned, its peaks, or which fault it found in which block."""
     try:
-        call(*arguments, **options)
+        return call(*arguments, **options)
     except (BadScale, NonFinite) as fault:
         return f"{type(fault).__name__} {fault.block}"
-    return "fine"
-
-
-def peak_of(codec: Any, payload: Array, numel: int) -> object:
-    try:
-        return codec.peak(payload, numel)
-    except BadScale as fault:
-        return f"BadScale {fault.block}"
 
 
 def sums(codec: Any, given: list[Array], weight: float, divisor: float) -> dict[str, object]:
-    """Both functions that quantise a sum, with and without residuals: faults and outputs."""
+    """The functions that make a sum, with and without residuals: faults, peaks and outputs."""
     payload, theta, local, residual = given
     found: dict[str, object] = {}
     for name, old, keeps in [
@@ -61,10 +53,22 @@ def sums(codec: Any, given: list[Array], weight: float, divisor: float) -> dict[
         out = np.full_like(payload, GARBAGE)
         fault = told(codec.quantise_difference, theta, local, weight, out, **options)
         found[f"difference, {name}"] = fault, *outcome(fault, out, kept)
-        fault = told(
-            codec.add_difference_requantise, payload, theta, local, weight, divisor, out, **options
-        )
-        found[f"hop, {name}"] = fault, *outcome(fault, out, kept)
+        for own, subtracted in [("hop", local), ("hop of one vector", None)]:
+            fault = told(
+                codec.add_difference_requantise,
+                *(payload, theta, subtracted, weight, divisor, out),
+                **options,
+            )
+            found[f"{own}, {name}"] = fault, *outcome(fault, out, kept)
+    for own, subtracted in [("difference", local), ("vector", None)]:
+        for name, old in [("plain", None), ("feedback", residual)]:
+            total = theta.copy()
+            fault = told(
+                codec.add_difference,
+                *(payload, total, subtracted, weight, total),
+                residual=old,
+            )
+            found[f"sum of a {own}, {name}"] = fault, *outcome(fault, total)
     return found
 
 
@@ -75,19 +79,21 @@ def alone(codec: Any, given: list[Array]) -> dict[str, object]:
     moved, theta_moved = momentum.copy(), theta.copy()
     return {
         "check": told(codec.check, payload, theta.size),
-        "peak": peak_of(codec, payload, theta.size),
+        "peak": told(codec.peak, payload, theta.size),
         "quantise": ((fault := told(codec.quantise, theta, out)), *outcome(fault, out)),
         "dequantise": ((fault := told(codec.dequantise, payload, values)), *outcome(fault, values)),
         "outer step": (
             told(codec.outer_step, theta_moved, moved, payload, 0.7, 0.9),
-            *outcome("fine", theta_moved, moved),
+            *outcome(None, theta_moved, moved),
         ),
     }
 
 
-def outcome(fault: str, *outputs: Array) -> list[bytes]:
-    """After a fault an output holds nothing of use."""
-    return [each.tobytes() for each in outputs] if fault == "fine" else []
+def outcome(returned: object, *outputs: Array) -> list[bytes]:
+    """After a fault an output holds nothing of use, and NaNs have any bits."""
+    if isinstance(returned, str):
+        return []
+    return [np.where(np.isnan(each), GARBAGE, each).tobytes() for each in outputs]
 
 
 def agree(

@@ -87,7 +87,7 @@ class Bench:
     def memcpy(self) -> None:
         ctypes.memmove(self.copy.ctypes.data, self.theta.ctypes.data, self.theta.nbytes)
 
-    def calls(self, codec: Codec) -> dict[str, Callable[[], None]]:
+    def calls(self, codec: Codec) -> dict[str, Callable[[], object]]:
         theta, local, demand = self.theta, self.local, self.variant
         payload, out = (np.zeros(codec.encoded_bytes(self.elements), np.uint8) for _ in range(2))
         codec.quantise(theta, payload)
@@ -98,6 +98,12 @@ class Bench:
             "difference": lambda: codec.quantise_difference(theta, local, 3.0, out, variant=demand),
             "add": lambda: codec.add_difference_requantise(
                 out, theta, local, 3.0, 1.0, out, variant=demand
+            ),
+            "add a vector": lambda: codec.add_difference_requantise(
+                out, theta, None, 1.0, 1.0, out, variant=demand
+            ),
+            "sum up": lambda: codec.add_difference(
+                payload, self.copy, None, 1.0, self.copy, variant=demand
             ),
             "add, with residuals": lambda: codec.add_difference_requantise(
                 out, theta, local, 3.0, 1.0, out, variant=demand, **feedback
@@ -115,6 +121,8 @@ def moved_bytes(kernel: str, payload: float) -> float:
         "dequantise": FP32_BYTES + payload,
         "difference": 2 * FP32_BYTES + payload,
         "add": 2 * FP32_BYTES + 2 * payload,
+        "add a vector": FP32_BYTES + 2 * payload,
+        "sum up": 2 * FP32_BYTES + payload,
         "add, with residuals": 4 * FP32_BYTES + 2 * payload,
         "outer step": 4 * FP32_BYTES + payload,
     }[kernel]
@@ -154,8 +162,8 @@ def _report(codec: Codec, elements: int, seconds: dict[str, float]) -> CodecRepo
     figures = {
         kernel: _figure(kernel, payload, elements, seconds[f"{codec.name} {kernel}"], seconds)
         for kernel in (
-            *("quantise", "dequantise", "difference", "add", "add, with residuals"),
-            "outer step",
+            *("quantise", "dequantise", "difference", "add", "add a vector", "sum up"),
+            *("add, with residuals", "outer step"),
         )
     }
     return CodecReport(codec.block, payload, figures, relative_errors(codec))

@@ -171,7 +171,7 @@ def _dress_arithmetic(gate: Gate, ledger: Ledger) -> None:
 
     dressed: Any = Arithmetic
     dressed.add = gated("scatter", Arithmetic.add)
-    dressed.settle = gated("scatter", Arithmetic.settle)
+    dressed.finish = gated("scatter", Arithmetic.finish)
     dressed.accept = gated("gather", Arithmetic.accept)
 
 
