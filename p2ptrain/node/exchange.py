@@ -28,11 +28,10 @@ from p2ptrain.node.orders import Work
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
-from p2ptrain.ring import Reduce, ReduceRequest
+from p2ptrain.ring import Reduce, ReduceRequest, streams_for
 from p2ptrain.state import Residual
 from p2ptrain.state.pseudo_gradient import compare
 
-STREAMS = 2
 SLOWEST_BYTES_PER_S = 125_000
 """1 Mbit/s: over slower links nobody would wait. A link that is silent is given up sooner."""
 
@@ -202,6 +201,7 @@ def _set_aside(parts: Parts, residual: Residual, roster: Roster, update: Digest)
 
 
 def _request(parts: Parts, roster: Roster) -> ReduceRequest:
+    payload_bytes = updates.payload_bytes(parts)
     return ReduceRequest(
         # A line of its own for each branch: nobody takes one attempt for another's namesake.
         run=RunId(parts.ledger.state.line),
@@ -213,9 +213,9 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
         numel=parts.layout.numel,
         codec=updates.codec_of(parts),
         schedule=roster.schedule,
-        streams=STREAMS,
+        streams=streams_for(roster.schedule, len(roster.peers), payload_bytes),
         influence_max=parts.manifest.influence_max,
-        deadline_s=max(REDUCE_S_MIN, 2 * updates.payload_bytes(parts) / SLOWEST_BYTES_PER_S),
+        deadline_s=max(REDUCE_S_MIN, 2 * payload_bytes / SLOWEST_BYTES_PER_S),
     )
 
 

@@ -2,6 +2,7 @@
 
 arrangement                     in which order, and by which schedule: pure
 plan                            who sends which bytes to whom: pure
+streams_for                     over how many connections: pure
 ReduceRequest, Reduce           one attempt: `run` it in a thread, `abort` it from any
 ReduceReport                    how it went
 own_peak, mean_max              what is held to the bound before a reduce, and after it
@@ -15,6 +16,7 @@ from p2ptrain.ring.plan import Plan, Segment, plan
 from p2ptrain.ring.reduce import Links, Reduce
 from p2ptrain.ring.request import ReduceReport, ReduceRequest, Traffic
 from p2ptrain.ring.schedules import SCHEDULES, Route, Schedule, routes
+from p2ptrain.ring.streams import streams_for
 
 __all__ = [
     "NEIGHBOURS_MAX",
@@ -35,4 +37,5 @@ __all__ = [
     "own_peak",
     "plan",
     "routes",
+    "streams_for",
 ]

@@ -23,6 +23,7 @@ from math import inf, isinf
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.order import BETTER_BY, Rates, best_order
 from p2ptrain.ring.schedules import SCHEDULES, Schedule, routes
+from p2ptrain.ring.streams import streams_for
 
 RATE_ASSUMED = 12.5e6
 """Bytes per second of a path when none was measured: 100 Mbit/s."""
@@ -30,12 +31,12 @@ RATE_ASSUMED = 12.5e6
 DELAY_ASSUMED_S = 0.02
 """One way, of a path when none was measured: across half a continent."""
 
-CONNECT_S = 0.008
-"""For each neighbour: a mutual TLS handshake costs each end some 4 ms of CPU, nodes have two
-connections to a neighbour, and make them for each attempt."""
+CONNECT_S = 0.004
+"""For each connection: what a mutual TLS handshake costs each end in CPU. Nodes make them for each
+attempt."""
 
 NEIGHBOURS_MAX = 62
-"""Of two connections each, half of what a data plane takes in. A grid of a thousand has so many."""
+"""A quarter of the connections that a data plane takes in. A grid of a thousand has so many."""
 
 Pair = tuple[PeerId, PeerId]
 
@@ -122,7 +123,8 @@ def estimate_s(
         slowest_s = max(slowest_s, parts * part_bytes / uplinks[order[place]])
     # A part goes round the whole ring; by the others it may have only slow hops.
     delay_s = statistics.fmean(delays_s) if schedule == "ring" else max(delays_s)
-    return loads.hops * delay_s + slowest_s + CONNECT_S * len(loads.partners)
+    connections = len(loads.partners) * streams_for(schedule, count, payload_bytes)
+    return loads.hops * delay_s + slowest_s + CONNECT_S * connections
 
 
 @dataclass(frozen=True, slots=True)
