@@ -245,6 +245,42 @@ def replay(
     _tell(measure(elements, threads, rounds, chosen), as_json)
 
 
+@app.command(
+    epilog=examples("p2ptrain bench trainer", "p2ptrain bench trainer --against none --json")
+)
+def trainer(
+    layers: Annotated[int, typer.Option("--layers", min=1)] = 4,
+    width: Annotated[int, typer.Option("--width", min=64, help="A multiple of 64.")] = 256,
+    sequence: Annotated[int, typer.Option("--sequence", min=1, help="Tokens of context.")] = 256,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences a step.")] = 4,
+    precision: Annotated[str, typer.Option("--precision", help="fp32, bf16.")] = "bf16",
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda.")] = "cpu",
+    compile: Annotated[bool, typer.Option("--compile", help="All of them.")] = False,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="In a round.")] = 3,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 5,
+    against: Annotated[
+        str,
+        typer.Option(
+            "--against",
+            help="transformers (is downloaded into an environment that is thrown away), or none.",
+        ),
+    ] = "transformers",
+    as_json: JsonOption = False,
+) -> None:
+    """Train with FSDP2 on one rank, in a plain loop, and with transformers' model, in turns.
+
+    On a CPU seconds are those of one processor.
+    """
+    from p2ptrain.testing.bench.processes import Failed
+    from p2ptrain.testing.bench.trainer import measure, setting
+
+    chosen = setting(layers, width, sequence, batch, precision, device, compile=compile)
+    try:
+        _tell(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)
+    except Failed as exc:
+        raise ConfigError(f"this could not be measured: {exc}", do="--against none") from exc
+
+
 def _tell(lines: Iterable[Line], as_json: bool) -> None:
     """One line each, as soon as it is known."""
     for line in lines:

@@ -29,7 +29,9 @@ from p2ptrain.trainer.shapes import layout_of
 # Odd sizes: neither vocab nor ffn nor the batch divides by two ranks.
 MODEL = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
 INNER = InnerSpec(steps=4, batch_sequences=5, lr=1e-2, warmup_steps=2, total_steps=400)
-CONFIG = TrainerConfig(MODEL, INNER)
+DEVICE = os.environ.get("P2PTRAIN_TEST_DEVICE", "cpu")
+"""scripts/gpu_check has the tests of the trainer run on a GPU as well."""
+CONFIG = TrainerConfig(MODEL, INNER, device=DEVICE)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -85,7 +87,7 @@ def block_paths(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
     torch.set_num_threads(1)
-    with open_ranks("cpu", store_fd=None) as ranks:
+    with open_ranks(DEVICE, store_fd=None) as ranks:
         yield ranks
 
 

@@ -1,0 +1,83 @@
+"""What is said of a trainer's speed, and of a machine's GPU; nothing is timed here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.testing import gpu_check
+from p2ptrain.testing.bench import trainer
+from p2ptrain.testing.bench.processes import Failed
+from p2ptrain.trainer.shapes import parameter_count
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_bench_says_our_rate_and_its_ratio_to_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+
+    def run(config: TrainerConfig, names: list[str], *how: object) -> dict[str, object]:
+        asked.append((config.precision, names, *how))
+        return {
+            "fsdp2": {"tokens_per_s": 90.0, "parameters": 4_300_000},
+            "plain": {"tokens_per_s": 100.0},
+        }
+
+    monkeypatch.setattr(trainer, "run", run)
+    chosen = trainer.setting(2, 128, 32, 4, "bf16", "cpu")
+    lines = list(trainer.measure(chosen, 3, 5, transformers=False))
+    assert asked == [("bf16", ["fsdp2", "plain"], 3, 5, sys.executable)]
+    assert [str(line) for line in lines] == [
+        "FSDP2 with one rank, 4.3 M parameters, bf16: 90 tokens/s",
+        "FSDP2 with one rank, 4.3 M parameters, bf16: 0.9 × the tokens/s of "
+        "a plain loop without FSDP2",
+    ]
+
+
+def test_all_contenders_that_are_here_really_train() -> None:
+    config = trainer.setting(1, 64, 16, 2, "bf16", "cpu", vocab=300)
+    speeds = trainer.run(config, ["fsdp2", "plain"], 1, 1, sys.executable)
+    assert {name: each["parameters"] for name, each in speeds.items()} == dict.fromkeys(
+        ("fsdp2", "plain"), parameter_count(config.model)
+    )
+    assert all(each["tokens_per_s"] > 0 for each in speeds.values())
+    assert all(5.0 < each["loss"] < 6.5 for each in speeds.values())
+
+
+def test_a_contender_that_fails_says_why() -> None:
+    with pytest.raises(Failed, match="KeyError: 'nobody'"):
+        trainer.run(trainer.setting(1, 64, 16, 2, "bf16", "cpu"), ["nobody"], 1, 1, sys.executable)
+
+
+def test_the_models_of_the_gpu_check_have_about_the_sizes_that_they_are_called_by() -> None:
+    sizes = {name: parameter_count(config.model) for name, config in gpu_check.models().items()}
+    assert 1.4e8 < sizes["150M"] < 2.2e8
+    assert 0.95e9 < sizes["1B"] < 1.15e9
+
+
+def test_a_part_that_fails_is_told_and_the_others_are_done_all_the_same() -> None:
+    def fails() -> dict[str, object]:
+        raise Failed("no such kernel image")
+
+    report = gpu_check.check("A GPU", {"one": fails, "two": lambda: {"ok": True}})
+    assert (report["gpu"], report["ok"]) == ("A GPU", False)
+    assert report["parts"] == {
+        "one": {"ok": False, "reason": "no such kernel image"},
+        "two": {"ok": True},
+    }
+
+
+def test_without_a_gpu_the_check_says_so_and_exits_with_0() -> None:
+    program = [sys.executable, "-m", "p2ptrain.testing.gpu_check"]
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": ""}
+    done = subprocess.run(program, cwd=ROOT, env=hidden, capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)
+    assert (told["gpu"], told["ok"]) == (None, True)
+    assert "no GPU" in told["reason"]
