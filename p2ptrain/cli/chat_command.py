@@ -171,19 +171,22 @@ class Talk:
 def _converse(talk: Talk) -> None:
     """Ask for a text, go on from it, until Ctrl-D. Ctrl-C ends the text, or, while asking, all."""
     progress("a text to go on from, and Enter; Ctrl-C ends what it says, Ctrl-D ends this")
-    marked = coloured(sys.stdout)
-    while True:
-        try:
-            prompt = input("> ")
-        except (EOFError, KeyboardInterrupt):
-            print()
-            return
-        try:
-            if prompt:
-                print(f"{DIM}{prompt}{PLAIN}" if marked else prompt, end="", flush=True)
-                talk.go_on(prompt)
-        except KeyboardInterrupt:
-            print(" …")
+    try:
+        while True:
+            _answer(talk, input("> "))
+    except (EOFError, KeyboardInterrupt):
+        print()
+
+
+def _answer(talk: Talk, prompt: str) -> None:
+    if not prompt:
+        return
+    try:
+        shown = f"{DIM}{prompt}{PLAIN}" if coloured(sys.stdout) else prompt
+        print(shown, end="", flush=True)
+        talk.go_on(prompt)
+    except KeyboardInterrupt:
+        print(" …")
 
 
 def visible(text: str) -> str:
