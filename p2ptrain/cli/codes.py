@@ -223,6 +223,10 @@ STORES = {
         "The ledger on this disk does not fit together: an entry is missing, altered, or of "
         "another run. Move the home away, or give the node a new one; it fetches the ledger again."
     ),
+    "TRAINED-OTHERWISE": (
+        "What a trainer logged is not what the ledger credits its node with: a block was trained "
+        "twice, by somebody else, or not at all."
+    ),
     "LEDGER-PRUNED": (
         "Everybody that can be reached has forgotten the old entries of the ledger that this node "
         "lacks; it is nobody's fault. Start it when somebody who keeps everything is there, or "

@@ -22,6 +22,7 @@ from p2ptrain.cli import (
     run_command,
     status_command,
     store_command,
+    trained_command,
 )
 from p2ptrain.cli.chat_command import EXAMPLES as CHAT_EXAMPLES
 from p2ptrain.cli.chat_command import chat
@@ -62,6 +63,7 @@ app.add_typer(run_command.app, name="run")
 app.add_typer(data_command.app, name="data")
 app.add_typer(allow_command.app, name="allow")
 ledger_command.app.command("evidence", epilog=evidence_command.EXAMPLES)(evidence_command.evidence)
+ledger_command.app.command("trained", epilog=trained_command.EXAMPLES)(trained_command.trained)
 app.add_typer(ledger_command.app, name="ledger")
 app.add_typer(store_command.app, name="store")
 app.add_typer(ckpt_command.app, name="ckpt")

@@ -202,20 +202,24 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class FragmentReady:
-    """Every rank's weights are in the arena.  They hold `tokens` of the first `blocks` blocks of
-    the lease, trained since the last Load; `loss` is the mean over these."""
+    """Every rank's weights are in the arena.  They hold `tokens` of the blocks that were read from
+    `block_paths`, trained in this order since the last Load; `loss` is the mean over these."""
 
     kind: ClassVar[str] = "fragment_ready"
     step: int
     tokens: int
-    blocks: int
+    block_paths: tuple[str, ...]
     loss: float
 
     def __post_init__(self) -> None:
         _check_count("step", self.step)
         _check_count("tokens", self.tokens)
-        _check_count("blocks", self.blocks)
+        _check_paths(self.block_paths)
         _check_finite("loss", self.loss)
+
+    @property
+    def blocks(self) -> int:
+        return len(self.block_paths)
 
 
 @dataclass(frozen=True, slots=True)

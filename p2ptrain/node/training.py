@@ -79,6 +79,8 @@ class Conversation:
         self._running = running
         self._up = False
         self._desk: Desk | None = None
+        self._paths: tuple[str, ...] = ()
+        """The files of the desk's blocks."""
         self._loaded_step = 0
         self._answered_step: int | None = None
         """The outer step of the newest report: orders up to it have been carried out."""
@@ -172,14 +174,15 @@ class Conversation:
         match order:
             case LoadOrder(step):
                 frame: frames.ToTrainer = frames.Load(step)
-                self._loaded_step = step
+                self._loaded_step, self._paths = step, ()
             case RebaseOrder(step):
                 frame = frames.Rebase(step)
             case TrainOrder(step, blocks):
-                paths = await data.paths_of(parts, self._blocks_of([order]))
+                paths = tuple(map(str, await data.paths_of(parts, self._blocks_of([order]))))
+                self._paths += paths
                 before = len(self._desk.blocks) if self._desk else 0
                 first_inner_step = self._loaded_step * parts.manifest.inner.steps + before
-                frame = frames.Train(step, tuple(map(str, paths)), first_inner_step)
+                frame = frames.Train(step, paths, first_inner_step)
                 standing.inner_step, standing.inner_steps = before, before + len(blocks)
                 self._inner_started_s = time.monotonic()
                 parts.enter(Training(standing.inner_step, standing.inner_steps))
@@ -266,12 +269,20 @@ class Conversation:
         parts, lease = self._parts, self._whole_lease_of(ready)
         if not lease:
             return
+        if ready.block_paths != self._paths:
+            raise TrainerError("the trainer did not train on the blocks that it was given")
         await self._hold_to_the_bound()
         if self._whole_lease_of(ready) != lease:
             return
         parts.standing.work = Work(ready.step, lease, ready.tokens)
         parts.journal.write(
-            "ready", step=ready.step, tokens=ready.tokens, blocks=ready.blocks, loss=ready.loss
+            "ready",
+            peer=parts.me,
+            step=ready.step,
+            head=parts.ledger.state.head,
+            tokens=ready.tokens,
+            trained=lease,
+            loss=ready.loss,
         )
         parts.enter(StandingBy("for the others to finish their inner steps"))
         await parts.tell(Ready(parts.me, ready.step, ready.tokens, ready.blocks))

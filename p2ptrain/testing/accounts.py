@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.state import apply, genesis
-from p2ptrain.ledger.values import Certified, Commit
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState, apply, genesis
+from p2ptrain.ledger.values import Certified, Commit, Entry
 from p2ptrain.node.chain import rules_of
+from p2ptrain.observe.journal import read_journal
+from p2ptrain.observe.trained import Trained, check_trained
 from p2ptrain.run import Run
 from p2ptrain.testing.fake_trainer import trace
 
 Credits = dict[PeerId, tuple[int, ...]]
 """Who trained which blocks."""
+
+
+def trained_by(chain: Iterable[Certified], run: Run, journals: Iterable[Path]) -> Trained:
+    """Whether all committed blocks of a chain from genesis on were trained once, by these journals
+    of all who took part."""
+    rules = rules_of(run)
+    records = (record for journal in journals for record in read_journal(journal))
+    return check_trained(genesis(rules), _states_before(rules, chain), records)
+
+
+def _states_before(rules: Rules, chain: Iterable[Certified]) -> Iterator[tuple[LedgerState, Entry]]:
+    state = genesis(rules)
+    for certified in chain:
+        yield state, certified.entry
+        state = apply(rules, state, certified.entry)
 
 
 class Account:

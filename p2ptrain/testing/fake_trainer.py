@@ -146,7 +146,7 @@ class Loop:
         self._weights = np.zeros_like(self._theta)
         self._queue: deque[tuple[int, str]] = deque()
         self._step = 0
-        self._blocks = 0
+        self._trained: list[str] = []
         self._loaded = self._ready = False
 
     def run(self) -> None:
@@ -164,7 +164,7 @@ class Loop:
 
     def _turn(self) -> bool:
         """Obey a frame, or do an inner step. False when it is over."""
-        if self._remote.takes_its_life(self._blocks, more=bool(self._queue)):
+        if self._remote.takes_its_life(len(self._trained), more=bool(self._queue)):
             raise Died
         if self._remote.stuck:
             self._pause.wait(LOOK_S)
@@ -185,7 +185,7 @@ class Loop:
             case frames.Load(step):
                 self._anchor[:] = self._theta
                 self._weights[:] = self._anchor
-                self._step, self._blocks, self._loaded, self._ready = step, 0, True, False
+                self._step, self._trained, self._loaded, self._ready = step, [], True, False
                 self._queue.clear()
             case frames.Train(step, paths, first_inner_step):
                 assert self._loaded, "Train before Load"
@@ -212,9 +212,9 @@ class Loop:
         block = block_of(path)
         assert Path(path).exists(), "the node gave a block that is not there"
         self._weights -= trace(block, len(self._weights))
-        self._blocks += 1
+        self._trained.append(path)
         self._remote.trained.append(block)
-        tokens = self._blocks * self._block_tokens
+        tokens = len(self._trained) * self._block_tokens
         self._say(frames.Progress(self._step, inner_step, 2.0, 1000.0, tokens))
         self._publish_if_done()
 
@@ -225,5 +225,5 @@ class Loop:
         if self._remote.poison is not None:
             self._local[0], self._remote.poison = self._remote.poison, None
         self._ready = True
-        tokens = self._blocks * self._block_tokens
-        self._say(frames.FragmentReady(self._step, tokens, self._blocks, 2.0))
+        tokens = len(self._trained) * self._block_tokens
+        self._say(frames.FragmentReady(self._step, tokens, tuple(self._trained), 2.0))

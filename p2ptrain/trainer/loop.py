@@ -49,14 +49,14 @@ class Work:
 
     step: int
     tokens: int = 0
-    blocks: int = 0
+    trained: list[str] = field(default_factory=list)
     loss_sum: float = 0.0
     queue: deque[tuple[int, str]] = field(default_factory=deque)
     ready: bool = False
 
     def report(self) -> frames.FragmentReady:
         loss = self.loss_sum / max(1, self.tokens)
-        return frames.FragmentReady(self.step, self.tokens, self.blocks, loss)
+        return frames.FragmentReady(self.step, self.tokens, tuple(self.trained), loss)
 
 
 class Loop:
@@ -180,7 +180,7 @@ class Loop:
         tokens = predicted_tokens(rows)
         self._steps_since_cold += 1
         work.tokens += tokens
-        work.blocks += 1
+        work.trained.append(path)
         work.loss_sum += loss * tokens
         rate = tokens / max(1e-9, time.monotonic() - started_s)
         share = mfu(self._config.model, self._ranks.device_name, self._ranks.count, rate)

@@ -35,6 +35,8 @@ GOOD = Facts(
     refused_says_what_to_do=True,
     seed_stopped_at_step=10,
     steps_after_seed_stopped=6,
+    blocks_trained_once=480,
+    blocks_trained_otherwise=0,
 )
 
 
@@ -78,6 +80,9 @@ def other(**changes: object) -> list[dict[str, object]]:
         {"refused_says_what_to_do": False},
         {"seed_stopped_at_step": None},
         {"steps_after_seed_stopped": 1},
+        {"blocks_trained_once": 0},
+        {"blocks_trained_otherwise": 1},
+        {"blocks_trained_otherwise": None},
     ],
     ids=str,
 )

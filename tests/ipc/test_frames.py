@@ -25,7 +25,7 @@ ONE_OF_EACH = (
     frames.Resumed(0, None, "the disk is full"),
     frames.Progress(7, 71, 6.25, 9000.5, 2048),
     frames.Progress(7, 71, 6.25, 9000.5, 2048, 0.25, 0.41),
-    frames.FragmentReady(7, 10_240, 10, 6.0),
+    frames.FragmentReady(7, 10_240, ("/store/ab/cd", "/store/ef/gh"), 6.0),
     frames.Evaluated(3, 5.5, 1024),
     frames.Failed("NAN", "the loss is nan at inner step 71"),
     frames.Failed("DATA", "a block is refused", 3),
@@ -59,12 +59,13 @@ def test_the_table_of_kinds_names_every_frame() -> None:
             frames.Hello,
             {"rank": 0, "ranks": 1, "layout_digest": DIGEST, "parameters": 1, "micro_batch": 0},
         ),
-        (frames.FragmentReady, {"step": 0, "tokens": 1, "blocks": 1, "loss": math.nan}),
         (
             frames.Progress,
             {"step": 0, "inner_step": 0, "loss": 1.0, "tokens_per_s": 1.0, "tokens": 1}
             | {"mfu": math.nan},
         ),
+        (frames.FragmentReady, {"step": 0, "tokens": 1, "block_paths": ("a",), "loss": math.nan}),
+        (frames.FragmentReady, {"step": 0, "tokens": 1, "block_paths": 1, "loss": 1.0}),
         (frames.Evaluated, {"request": 0, "loss": math.inf, "tokens": 1}),
         (frames.Evaluated, {"request": 0, "loss": "low", "tokens": 1}),
         (frames.Failed, {"code": "X" * 33, "text": ""}),

@@ -39,7 +39,7 @@ from p2ptrain.run import (
     save_allowlist,
 )
 from p2ptrain.store import Disk
-from p2ptrain.testing.accounts import Account, Credits, update_fault
+from p2ptrain.testing.accounts import Account, Credits, trained_by, update_fault
 from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
 from p2ptrain.testing.published import publish
 
@@ -292,8 +292,8 @@ class Swarm:
         return account
 
     def check_chain(self, witness: str = "seed") -> None:
-        """Every committed block was committed once, was trained by whom it is credited to, and is
-        in the update with the weight that was agreed: nothing else is."""
+        """Every committed block was committed once, was trained by whom it is credited to, as the
+        journals say too, and is in the update with the weight that was agreed: nothing else is."""
         node = self.nodes[witness]
         seen: set[int] = set()
         by_peer = {each.peer: each for each in self.nodes.values()}
@@ -304,6 +304,11 @@ class Swarm:
                 trained = set(by_peer[peer].remote.trained)
                 assert {self.data(node, block) for block in theirs} <= trained, f"step {step}"
             self._check_update(node, update, blocks)
+        assert self.run is not None
+        journals = [each.home.journal for each in self.nodes.values()]
+        found = trained_by(node.parts.ledger.chain, self.run, journals)
+        assert (found.faults, found.unseen) == ([], 0)
+        assert found.checked >= len(seen)
 
     def data(self, node: SwarmNode, block: int) -> Digest:
         return node.parts.data_block(block)

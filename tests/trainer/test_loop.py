@@ -42,7 +42,7 @@ def test_a_lease_is_trained_and_its_weights_lie_in_the_arena(
     assert [(p.step, p.inner_step, p.tokens) for p in progress] == [
         (3, 12 + index, (index + 1) * BLOCK_TOKENS) for index in range(4)
     ]
-    assert ready == FragmentReady(3, 4 * BLOCK_TOKENS, 4, ready.loss)
+    assert ready == FragmentReady(3, 4 * BLOCK_TOKENS, block_paths[:4], ready.loss)
     assert ready.loss == pytest.approx(np.mean([p.loss for p in progress]))
     for name, parameter in desk.model.named_parameters():
         weights = parameter.full_tensor().detach().numpy()
@@ -83,7 +83,7 @@ def test_load_drops_local_work_and_its_counts(
 ) -> None:
     desk.tell(Load(0), Train(0, block_paths[:3], 0))
     answers = desk.tell(Load(1), Train(1, (), 3))
-    assert answers == [FragmentReady(1, 0, 0, 0.0)]
+    assert answers == [FragmentReady(1, 0, (), 0.0)]
     np.testing.assert_array_equal(vectors.local, vectors.theta)
 
 

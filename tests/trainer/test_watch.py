@@ -9,7 +9,7 @@ from p2ptrain.ipc import frames
 from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
 
 HELLO = frames.Hello(0, 1, Digest("0" * 64), 100, "cpu", 1)
-READY = frames.FragmentReady(0, 10, 1, 1.0)
+READY = frames.FragmentReady(0, 10, ("/store/ab/cd",), 1.0)
 LEASE = frames.Train(0, ("a", "b", "c"), 0)
 PATIENCE = Patience(start_limit_s=100, silence_floor_s=10, silence_factor=20)
 

@@ -25,7 +25,7 @@ from p2ptrain.node.chain import rules_of
 from p2ptrain.node.home import Home
 from p2ptrain.run import DataIndex, Run
 from p2ptrain.store import RecordLog, Store
-from p2ptrain.testing.accounts import Account, Credits, update_fault
+from p2ptrain.testing.accounts import Account, Credits, trained_by, update_fault
 from p2ptrain.testing.chaos.crew import Crew, Sighting
 from p2ptrain.trainer.shapes import layout_of
 
@@ -90,7 +90,7 @@ def chain_of(home: Home, run: Run) -> list[Certified]:
 
 def work(crew: Crew) -> list[str]:
     """Every committed block was committed once, and each update is made of the work that the ledger
-    credits, and of nothing else."""
+    credits, and of nothing else; and that is what trainers logged."""
     longest = max(crew.nodes, key=lambda node: len(node.seen.decided))
     home, run = Home(longest.home), crew.run
     account = Account(chain_of(home, run), run).committed()
@@ -106,6 +106,8 @@ def work(crew: Crew) -> list[str]:
         }
     if not found:
         wrong.append(f"{longest.name} holds no update to check")
+    journals = [Home(node.home).journal for node in crew.nodes]
+    wrong += [fault.words for fault in trained_by(chain_of(home, run), run, journals).faults]
     return wrong + [f"step {step}: {fault}" for step, fault in faults.items() if fault]
 
 

@@ -256,8 +256,19 @@ class Story:
         facts.outer_steps = min((node["outer_step"] for node in facts.nodes), default=0)
         if facts.seed_stopped_at_step is not None:
             facts.steps_after_seed_stopped = facts.outer_steps - facts.seed_stopped_at_step
+        self._audit()
         losses = sorted(self._validations())
         facts.val_loss_first, facts.val_loss_last = losses[0][1], losses[-1][1]
+
+    def _audit(self) -> None:
+        """Hold the ledger against what all trainers have logged, the killed one's too."""
+        home = self.volunteers[0].home
+        journals = [str(node.home / "journal.jsonl") for node in self.cast.values()]
+        said = json.loads(
+            run_command("ledger", "trained", *journals, "--home", str(home), "--json")
+        )
+        self.facts.blocks_trained_once = said["checked"]
+        self.facts.blocks_trained_otherwise = said["unseen"]
 
     def _validations(self) -> list[tuple[int, float]]:
         """(outer step, loss of θ before it) as measured by whoever's turn it was."""

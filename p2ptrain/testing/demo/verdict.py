@@ -39,6 +39,8 @@ class Facts:
     refused_says_what_to_do: bool = False
     seed_stopped_at_step: int | None = None
     steps_after_seed_stopped: int = 0
+    blocks_trained_once: int = 0
+    blocks_trained_otherwise: int | None = None
 
 
 def claims(facts: Facts) -> dict[str, bool]:
@@ -67,6 +69,9 @@ def claims(facts: Facts) -> dict[str, bool]:
         and facts.refused_code is not None
         and facts.refused_code.startswith("AUTH-")
         and facts.refused_says_what_to_do,
+        "each committed block was trained once, by who held its lease": (
+            facts.blocks_trained_once > 0 and facts.blocks_trained_otherwise == 0
+        ),
         "the run went on without the seed": facts.seed_stopped_at_step is not None
         and facts.steps_after_seed_stopped >= STEPS_AFTER_SEED_MIN,
     }

@@ -1,0 +1,89 @@
+"""`p2ptrain ledger trained`: the ledger held against what trainers logged, block by block.
+
+Journals stay at home: this looks at those that are given to it, as an auditor who has some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from p2ptrain.cli.homes import HomeOption, open_home, run_of
+from p2ptrain.cli.output import JsonOption, examples, result, result_json
+from p2ptrain.errors import ConfigError, P2PTrainError
+
+if TYPE_CHECKING:
+    from p2ptrain.observe.trained import Trained
+
+EXAMPLES = examples(
+    "p2ptrain ledger trained",
+    "p2ptrain ledger trained ann/journal.jsonl bob/journal.jsonl --json",
+)
+FAULTS_SHOWN_MAX = 10
+
+
+def trained(
+    journals: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[JOURNAL]...",
+            help="journal.jsonl of some nodes, from their homes.",
+            show_default="this home's own",
+        ),
+    ] = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that each committed block was trained once, by the member that held its lease.
+
+    Compares this home's ledger with what the trainers of other nodes wrote into their journals.
+    """
+    from p2ptrain.cli.chains import Walk, records_in
+    from p2ptrain.node.chain import rules_of
+    from p2ptrain.observe.trained import check_trained
+
+    where = open_home(home)
+    walk = Walk(rules_of(run_of(where)), records_in(where.ledger), where.ledger)
+    links = ((link.before, link.certified.entry) for link in walk.links())
+    records = _records(journals or [where.journal])
+    found = check_trained(walk.begins, links, records)
+    if not as_json:
+        return _tell(found)
+    result_json(_plain(found))
+    if not found.good:
+        raise typer.Exit(P2PTrainError.exit_code)
+
+
+def _records(journals: Sequence[Path]) -> Iterator[Mapping[str, object]]:
+    from p2ptrain.observe.journal import read_journal
+
+    for journal in journals:
+        if not journal.is_file():
+            raise ConfigError(f"{journal} is no journal", do="name the journal.jsonl of a home")
+        yield from read_journal(journal)
+
+
+def _plain(found: Trained) -> dict[str, object]:
+    return {
+        "good": found.good,
+        "checked": found.checked,
+        "unseen": found.unseen,
+        "faults": [fault.words for fault in found.faults],
+    }
+
+
+def _tell(found: Trained) -> None:
+    if not found.good:
+        raise P2PTrainError(
+            f"{len(found.faults)} blocks were not trained exactly once by who is credited with it",
+            code="TRAINED-OTHERWISE",
+            evidence=[fault.words for fault in found.faults[:FAULTS_SHOWN_MAX]],
+            likely="the journal is of another run or was altered, or this is a fault in p2ptrain",
+            do="report it, with this ledger (p2ptrain ledger export) and the journals",
+        )
+    result(f"{found.checked} committed blocks were trained once each, by who held their lease")
+    if found.unseen:
+        result(f"of {found.unseen} others the journals given say nothing")
