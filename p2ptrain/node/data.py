@@ -13,6 +13,7 @@ from pathlib import Path
 from p2ptrain.ids import Digest
 from p2ptrain.node import transfer
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.retention import TOKEN_BYTES_MAX, cached_blocks_max, kept_data
 
 AHEAD_BATCH_BLOCKS = 64
 AHEAD_BYTES_MAX = 1 << 30
@@ -34,7 +35,10 @@ async def fetch_ahead(parts: Parts) -> None:
     held: set[Digest] = set()
     while True:
         height = parts.ledger.state.height
-        missing = [digest for digest in ahead(parts) if digest not in held]
+        wanted = ahead(parts)
+        # What is not wanted any more may be collected, and is fetched again if it ever is.
+        held.intersection_update(wanted)
+        missing = [digest for digest in wanted if digest not in held]
         for start in range(0, len(missing), AHEAD_BATCH_BLOCKS):
             batch = missing[start : start + AHEAD_BATCH_BLOCKS]
             await paths_of(parts, batch)
@@ -46,18 +50,21 @@ async def fetch_ahead(parts: Parts) -> None:
 
 
 def ahead(parts: Parts) -> list[Digest]:
-    """Validation blocks, then all that are leased or given back, then those from the cursor on.
+    """Validation blocks, then our lease, all others', those given back, those from the cursor on.
 
     Another member's lease comes back if it leaves, at a time when whoever had its blocks may be
-    gone too. For the same reason we look ahead for some more members than there are.
+    gone too. For the same reason we look ahead for some more members than there are. Nothing is
+    fetched that the next collection would remove: the order is that of `retention`, and so is the
+    bound of the cache.
     """
+    assert parts.data is not None, "nobody fetches ahead before the data index is here"
     rules, state = parts.ledger.rules, parts.ledger.state
-    members = len(state.members) + NEWCOMERS
-    needed = (rules.outer_steps - state.step) * rules.blocks_per_lease * members
-    block_bytes = 4 * parts.manifest.data.block_tokens
-    count = min(needed, AHEAD_BYTES_MAX // block_bytes, rules.blocks)
-    first = state.lease_book.next_block
     book = state.lease_book
-    leased = [block for lease in book.held.values() for block in lease]
-    following = [*leased, *book.returned, *range(first, first + count)]
-    return [*parts.validation_blocks, *dict.fromkeys(map(parts.data_block, following))]
+    members = len(state.members) + NEWCOMERS
+    leased = sum(map(len, book.held.values())) + len(book.returned)
+    needed = leased + (rules.outer_steps - state.step) * rules.blocks_per_lease * members
+    most = min(needed, AHEAD_BYTES_MAX // (TOKEN_BYTES_MAX * parts.manifest.data.block_tokens))
+    cached = cached_blocks_max(parts.config, parts.manifest)
+    if cached is not None:
+        most = min(most, cached)
+    return list(kept_data(parts.data, book, rules, parts.me, most))

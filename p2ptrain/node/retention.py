@@ -18,7 +18,7 @@ import trio
 
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ChunkCorrupt, TryLater
-from p2ptrain.ids import Digest
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.rules import Rules
@@ -47,19 +47,22 @@ def kept_blobs(
 
 
 def kept_data(
-    data: DataIndex, book: Leases, rules: Rules, blocks_max: int | None
+    data: DataIndex, book: Leases, rules: Rules, me: PeerId, blocks_max: int | None
 ) -> Sequence[Digest]:
     """The data blocks to keep: those that are needed soonest, in the order of their need.
 
-    The cursor comes back to a block only after all others, so one pass from here names each once.
-    `blocks_max` None keeps them all.
+    First comes our own lease, all of it even if it is more than `blocks_max`: our trainer is about
+    to read it. The cursor comes back to a block only after all others, so one pass from here names
+    each once. `blocks_max` None keeps them all.
     """
     if blocks_max is None:
         return [*data.validation, *data.train]
+    own = book.held.get(me, ())
     leased = [block for lease in book.held.values() for block in lease]
     once = range(book.next_block, book.next_block + rules.blocks)
-    blocks = (data.train[rules.data_block(block)] for block in (*leased, *book.returned, *once))
-    return [*data.validation, *list(dict.fromkeys(blocks))[:blocks_max]]
+    needed = (*own, *leased, *book.returned, *once)
+    blocks = dict.fromkeys(data.train[rules.data_block(block)] for block in needed)
+    return [*data.validation, *list(blocks)[: max(blocks_max, len(own))]]
 
 
 def cached_blocks_max(config: NodeConfig, manifest: RunManifest) -> int | None:
@@ -85,7 +88,8 @@ def roots(manifest: RunManifest, ledger: Ledger, data: DataIndex, config: NodeCo
     under_way = (*ledger.voted_for(), *ledger.view.held)
     blobs = (*kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots), *under_way)
     blocks_max = cached_blocks_max(config, manifest)
-    return Roots(blobs, kept_data(data, ledger.state.lease_book, ledger.rules, blocks_max))
+    book = ledger.state.lease_book
+    return Roots(blobs, kept_data(data, book, ledger.rules, ledger.me, blocks_max))
 
 
 async def keep_store_small(parts: Parts) -> None:

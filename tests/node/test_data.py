@@ -9,6 +9,7 @@ import pytest
 
 from p2ptrain.node import data as module
 from p2ptrain.node.data import NEWCOMERS, ahead, paths_of
+from p2ptrain.node.retention import roots
 from p2ptrain.run import DataIndex
 from p2ptrain.testing.published import BLOCK_TOKENS, BLOCKS
 from tests.node.rig import ANN, Rig, opening, rig
@@ -53,8 +54,33 @@ async def test_no_more_is_kept_ahead_than_there_is_or_than_fits(
     async with rig(tmp_path, steps=10_000) as r:
         know_data(r)
         assert len(ahead(r.parts)) == 2 + BLOCKS
-        monkeypatch.setattr(module, "AHEAD_BYTES_MAX", 10 * 4 * BLOCK_TOKENS)
-        assert len(ahead(r.parts)) == 2 + 2 + 10
+        block_bytes = 4 * BLOCK_TOKENS
+        monkeypatch.setattr(module, "AHEAD_BYTES_MAX", 10 * block_bytes)
+        assert len(ahead(r.parts)) == 2 + 10
+        r.parts.config = replace(r.parts.config, data_cache_bytes=7 * block_bytes)
+        assert len(ahead(r.parts)) == 2 + 7
+
+
+async def test_however_small_the_cache_is_nothing_of_our_lease_is_collected(tmp_path: Path) -> None:
+    """And all that is fetched ahead is kept, so that nothing is fetched for the bin."""
+    async with rig(tmp_path, steps=9, inner_steps=4) as r:
+        index, store = know_data(r), r.parts.store
+        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        ledger = r.parts.ledger
+        own = [index.train[block] for block in ledger.state.leases[r.parts.me]]
+        for blocks in (0, 3, 6, 10):
+            cache = replace(r.parts.config, data_cache_bytes=blocks * 4 * BLOCK_TOKENS)
+            r.parts.config = cache
+            needed = roots(r.run.manifest, ledger, index, cache)
+            for _ in range(2):  # What was just put is spared once.
+                store.collect_garbage(needed.blobs, keep_chunks=needed.chunks)
+            left = [block for block in index.train if store.has_chunk(block)]
+            assert set(own) <= set(left)
+            assert len(left) <= max(blocks, len(own))
+            assert set(ahead(r.parts)) <= {*left, *index.validation}
+            await paths_of(r.parts, own)
+            for number in range(BLOCKS):
+                store.put_chunk(b"block %06d" % number + bytes(200), settle=False)
 
 
 async def test_paths_are_those_of_the_store(tmp_path: Path) -> None:

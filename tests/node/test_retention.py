@@ -26,7 +26,7 @@ from p2ptrain.node.retention import (
 from p2ptrain.run import DataIndex
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy
-from tests.node.rig import Rig, entry_of, opening, rig, settled
+from tests.node.rig import ANN, Rig, entry_of, opening, rig, settled
 from tests.node.test_data import know_data
 
 
@@ -83,11 +83,16 @@ async def test_of_the_data_what_is_needed_soonest_is_kept(tmp_path: Path) -> Non
         index, rules = know_data(r), r.parts.ledger.rules
         last = rules.blocks - 1
         book = Leases({r.parts.me: (7, 9)}, returned=(3,), next_block=last)
-        kept = kept_data(index, book, rules, 5)
+        me = r.parts.me
+        kept = kept_data(index, book, rules, me, 5)
         soonest = [index.train[block] for block in (7, 9, 3, last, 0)]
         assert kept == [*index.validation, *soonest]
-        assert len(kept_data(index, book, rules, 10**9)) == len(index.validation) + rules.blocks
-        assert kept_data(index, book, rules, None) == [*index.validation, *index.train]
+        shared = Leases({ANN.peer: (1, 2), me: (7, 9)}, next_block=10)
+        for blocks_max in (0, 2):
+            own_first = kept_data(index, shared, rules, me, blocks_max)
+            assert own_first == [*index.validation, index.train[7], index.train[9]]
+        assert len(kept_data(index, book, rules, me, 10**9)) == len(index.validation) + rules.blocks
+        assert kept_data(index, book, rules, me, None) == [*index.validation, *index.train]
 
 
 async def test_a_seed_keeps_all_data_and_others_what_fits(tmp_path: Path) -> None:
