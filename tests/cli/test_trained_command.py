@@ -1,0 +1,60 @@
+"""A home's ledger is held against journals, and says which block does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.ledger.values import Commit
+from p2ptrain.node.home import Home
+from p2ptrain.observe.journal import Journal
+from p2ptrain.testing.accounts import Account
+from p2ptrain.testing.histories import make_history
+from p2ptrain.testing.published import policy, publish
+from tests.cli.conftest import Command
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """Three outer steps of one trainer, and its journal."""
+    home = Home(tmp_path / "home")
+    run = publish(home, rules=policy(participants_min=1), steps=9)
+    history = make_history(home, run, 3)
+    commits = [each.entry for each in history.chain if isinstance(each.entry.value, Commit)]
+    with Journal(home.journal) as journal:
+        for entry, (step, _, credits) in zip(
+            commits, Account(history.chain, run).committed(), strict=True
+        ):
+            ((peer, blocks),) = credits.items()
+            journal.write("ready", peer=peer, step=step, head=entry.parent, trained=blocks)
+    return home
+
+
+def test_a_home_that_logged_what_it_trained_is_told_so(p2ptrain: Command, home: Home) -> None:
+    done = p2ptrain("ledger", "trained", "--home", home.root)
+    assert (done.code, done.out) == (
+        0,
+        "6 committed blocks were trained once each, by who held their lease\n",
+    )
+
+
+def test_a_journal_that_says_otherwise_is_an_error_that_names_the_block(
+    p2ptrain: Command, home: Home
+) -> None:
+    text = home.journal.read_text().replace('"trained":[2,3]', '"trained":[2,2,3]')
+    home.journal.write_text(text)
+    done = p2ptrain("ledger", "trained", home.journal, "--home", home.root)
+    assert done.code == 1
+    assert "error[TRAINED-OTHERWISE]" in done.err
+    assert "outer step 1, block 2, " in done.err
+    told = p2ptrain("ledger", "trained", home.journal, "--home", home.root, "--json")
+    assert (told.code, told.json["good"], len(told.json["faults"])) == (1, False, 1)
+
+
+def test_where_there_is_no_journal_nothing_is_claimed(p2ptrain: Command, home: Home) -> None:
+    (home.root / "empty.jsonl").touch()
+    done = p2ptrain("ledger", "trained", home.root / "empty.jsonl", "--home", home.root, "--json")
+    assert {"good": True, "checked": 0, "unseen": 6}.items() <= done.json.items()
+    missing = p2ptrain("ledger", "trained", home.root / "none", "--home", home.root)
+    assert (missing.code, "is no journal" in missing.err) == (2, True)
