@@ -106,3 +106,8 @@ def test_a_participant_that_dies_in_a_reduce_delays_the_commit_by_little(
 def test_voters_that_an_entry_names_after_they_vanished_come_back(seed: int) -> None:
     """These two stood still: the entry was under way when most of its voters went for ever."""
     assert simulate(seed, peers=5, steps=20, profile="chaos").good
+
+
+def test_members_that_went_for_ever_before_a_process_began_are_missed_by_it() -> None:
+    """This one stood still: all who were left had restarted, and none knew whom to expect."""
+    assert simulate(43983, peers=5, steps=20, profile="chaos").good

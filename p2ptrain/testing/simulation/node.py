@@ -113,8 +113,10 @@ class SimNode:
         self._training = False
         self._unwell: set[PeerId] = set()
         self._look_at = now
+        self._watched = {self.me}
         for peer in self._world.others(self.me):
-            self.detector.watch(peer, now)
+            self.watch(peer)
+        self._expect_members()
 
     def _arrange(self, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
         """Whatever is proposed, and proposed again: nothing may depend on it."""
@@ -128,8 +130,15 @@ class SimNode:
 
     def watch(self, peer: PeerId) -> None:
         """`peer` exists from now on."""
+        self._watched.add(peer)
         self.detector.watch(peer, self.clock.now)
         self._look_at = min(self._look_at, self.clock.now)
+
+    def _expect_members(self) -> None:
+        """As the real node does: who went for ever before this process began is missed, too."""
+        for member in self.state.members:
+            if member not in self._watched:
+                self.watch(member)
 
     def begin(self) -> None:
         self._give_up_reduce()
@@ -184,6 +193,7 @@ class SimNode:
                 raise ProcessDied
             self._carry_out(effect)
         if ledger.state.height > height:
+            self._expect_members()
             self.follow()
 
     def _carry_out(self, effect: Effect) -> None:
