@@ -13,7 +13,7 @@ from itertools import product
 from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.learning.settings import Churn, Settings
 from p2ptrain.testing.learning.trial import Record
-from p2ptrain.testing.learning.tuning import BASE, Arm, Key, baseline, best, diloco
+from p2ptrain.testing.learning.tuning import BASE, Arm, Key, baseline, best, diloco, late
 
 COMPARISONS = ("tuning", "peers", "codecs", "modes", "unequal", "churn", "horizon")
 SEEDS = (1, 2, 3)
@@ -38,6 +38,10 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
         listed += seeded("modes", modes(four))
         listed += seeded("unequal", unequal(four))
         listed += seeded("churn", churn(four))
+        for name, spec in delayed(four).items():
+            trials, chosen = late(name, replace(four, sync=spec)).trials(records)
+            listed += trials
+            listed += seeded("modes", {name: chosen} if chosen else {})
     if dp and four:
         listed += seeded("horizon", horizon(four, wide_baseline(dp_trials, records)))
     return listed
@@ -77,16 +81,20 @@ def codecs(four: Settings) -> dict[str, Settings]:
 
 
 def modes(four: Settings) -> dict[str, Settings]:
-    late, steps = replace(four, outer_lr=STREAMING_OUTER_LR), four.inner_steps
+    slower = replace(four, outer_lr=STREAMING_OUTER_LR)
     return {
-        "streaming-1": replace(late, sync=SyncSpec(4, 1, 0.5)),
-        "streaming-5": replace(late, sync=SyncSpec(4, 5, 0.5)),
-        "plain-0.4": late,
+        "streaming-1": replace(slower, sync=SyncSpec(4, 1, 0.5)),
+        "streaming-5": replace(slower, sync=SyncSpec(4, 5, 0.5)),
+        "plain-0.4": slower,
         "streaming-1-same-lr": replace(four, sync=SyncSpec(4, 1, 0.5)),
-        "async": replace(four, sync=SyncSpec(1, steps)),
-        "eager": replace(four, sync=SyncSpec(1, steps, eager=True)),
         "rda": replace(four, sync=SyncSpec(merge="rda")),
     }
+
+
+def delayed(four: Settings) -> dict[str, SyncSpec]:
+    """Modes whose means come an outer step late: their momentum and outer rate are tuned anew."""
+    steps = four.inner_steps
+    return {"async": SyncSpec(1, steps), "eager": SyncSpec(1, steps, eager=True)}
 
 
 def unequal(four: Settings) -> dict[str, Settings]:

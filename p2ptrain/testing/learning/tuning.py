@@ -32,6 +32,12 @@ OUTER_RATES = (0.5, 0.8)
 """With each of the rates: as many trials as the baseline has with its batches."""
 OUTER_FACTOR = 1.6
 
+LATE_GRID = ((0.0, 0.5), (0.0, 1.0), (0.9, 0.1), (0.9, 0.2))
+"""Momentum and outer rate where means come an outer step late. What is stable without a delay need
+not be with one: sharp directions, in which H inner steps go all the way, swing ever wider with 0.9
+and 0.7."""
+LATE_FACTOR = 2.0
+
 BEYOND_MAX = 6
 """Trials beyond a grid: rates that are still best there are further off than any that were used."""
 
@@ -58,7 +64,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A grid over inner rates and something else; `factors` lead beyond it, 1 if nothing does."""
+    """A grid over two numbers; `factors` lead beyond it, 1 if nothing does."""
 
     make: Callable[[float, float], Arm]
     grid: tuple[Point, ...]
@@ -85,9 +91,9 @@ class Search:
 
     def _beyond(self, points: Sequence[Point], at: Point) -> Point | None:
         """The next point on a line through `at` that ends there."""
-        rates = [rate for rate, other in points if other == at[1]]
-        others = [other for rate, other in points if rate == at[0]]
-        candidates = [(rate, at[1]) for rate in _next(rates, at[0], self.factors[0])]
+        firsts = [first for first, other in points if other == at[1]]
+        others = [other for first, other in points if first == at[0]]
+        candidates = [(first, at[1]) for first in _next(firsts, at[0], self.factors[0])]
         candidates += [(at[0], other) for other in _next(others, at[1], self.factors[1])]
         return next((each for each in candidates if each not in points), None)
 
@@ -133,3 +139,13 @@ def diloco(peers: int) -> Search:
 def _diloco(peers: int, rate: float, outer: float) -> Arm:
     settings = replace(BASE, peers=peers, averages=True, lr=rate, outer_lr=outer, seed=TUNING_SEED)
     return Arm("tuning", f"diloco-{peers}-lr{rate:g}-outer{outer:g}", settings)
+
+
+def late(name: str, base: Settings) -> Search:
+    """Momentum and outer rate of a mode whose means come late; the rest is `base`'s."""
+    return Search(partial(_late, name, base), LATE_GRID, (1.0, LATE_FACTOR))
+
+
+def _late(name: str, base: Settings, momentum: float, outer: float) -> Arm:
+    settings = replace(base, momentum=momentum, outer_lr=outer, seed=TUNING_SEED)
+    return Arm("tuning", f"{name}-momentum{momentum:g}-outer{outer:g}", settings)
