@@ -103,6 +103,18 @@ class OuterSection(Section):
     momentum: Share = 0.9
 
 
+class SyncSection(Section):
+    fragments: Annotated[int, Field(ge=1, le=1024)] = 1
+    overlap_steps: Annotated[int, Field(ge=0, le=100_000)] = 0
+    mixing: Share = 0.0
+
+    @model_validator(mode="after")
+    def _mixes_what_went_on(self) -> SyncSection:
+        if self.mixing and not self.overlap_steps:
+            raise ValueError("mixing needs overlap_steps: without them nothing goes on meanwhile")
+        return self
+
+
 class CodecSection(Section):
     name: Literal["fp32", "fp16", "int8", "int4"] = "int8"
     block: Annotated[int, Field(ge=32, le=4096)] = 256
@@ -147,16 +159,42 @@ class RunFile(Section):
     data: DataSection = DataSection()
     inner: InnerSection
     outer: OuterSection
+    sync: SyncSection = SyncSection()
     codec: CodecSection = CodecSection()
     policy: PolicySection = PolicySection()
 
+    @property
+    def inner_steps_total(self) -> int:
+        """Of each peer, over the whole run."""
+        return self.inner.steps // self.sync.fragments * self.outer.steps
+
     @model_validator(mode="after")
     def _warms_up_within_the_run(self) -> RunFile:
-        total = self.inner.steps * self.outer.steps
+        total = self.inner_steps_total
         if self.inner.warmup_steps > total:
             raise ValueError(
                 f"inner.warmup_steps {self.inner.warmup_steps} is more than the whole run: "
-                f"inner.steps × outer.steps = {total}"
+                f"inner.steps ÷ sync.fragments × outer.steps = {total}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fragments_share_the_steps(self) -> RunFile:
+        inner, sync = self.inner.steps, self.sync
+        if inner % sync.fragments:
+            raise ValueError(f"sync.fragments {sync.fragments} must divide inner.steps {inner}")
+        if sync.overlap_steps > inner // sync.fragments:
+            raise ValueError(
+                f"sync.overlap_steps {sync.overlap_steps} is longer than an outer step, which is "
+                f"inner.steps ÷ sync.fragments = {inner // sync.fragments}"
+            )
+        if sync.mixing and sync.overlap_steps == inner:
+            raise ValueError("sync.mixing must be 0 where sync.overlap_steps is a whole outer step")
+        own = 1 if self.model.tied else 2
+        if sync.fragments > 1 and not 1 <= sync.fragments - own <= self.model.layers:
+            raise ValueError(
+                f"sync.fragments {sync.fragments} does not fit: of {self.model.layers} layers and "
+                f"{own} apart from them choose {own + 1} to {own + self.model.layers}, or 1"
             )
         return self
 

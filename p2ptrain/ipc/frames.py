@@ -5,7 +5,8 @@
     Load       parameters become θ            Hello          up, this is my layout
                                               Resumed        with which inner state it goes on
     Train      one inner step per block       Progress       an inner step is done
-    Rebase     θ moved; keep local work       FragmentReady  local weights are in the arena
+    Merge      θ moved; your work is in it    FragmentReady  local weights are in the arena
+    Rebase     θ moved; keep local work
     Evaluate   loss of θ on these blocks      Evaluated      that loss
     Pause, Resume, Stop                       Failed         cannot go on, and why
 
@@ -70,17 +71,36 @@ class Train:
 
     `first_inner_step` counts from the start of the run and places the learning rate.  Work since
     the last Load still counts: after a Skip, a further Train adds to the same pseudo-gradient.
+    With `ahead` the trainer is not ready after these: the arena's weights are being averaged.
     """
 
     kind: ClassVar[str] = "train"
     step: int
     block_paths: tuple[str, ...]
     first_inner_step: int
+    ahead: bool = False
 
     def __post_init__(self) -> None:
         _check_count("step", self.step)
         _check_count("first_inner_step", self.first_inner_step)
         _check_paths(self.block_paths)
+        if type(self.ahead) is not bool:
+            raise ValueError("ahead is yes or no")
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """θ is now that of `step`, and what the trainer was ready with is in it.
+
+    In the fragment that it was ready with, the weights become θ, or meet it half-way as the run
+    says; in others that have moved since, they move with θ.  Work from after it was ready stays.
+    """
+
+    kind: ClassVar[str] = "merge"
+    step: int
+
+    def __post_init__(self) -> None:
+        _check_count("step", self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +223,8 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class FragmentReady:
     """Every rank's weights are in the arena.  They hold `tokens` of the blocks that were read from
-    `block_paths`, trained in this order since the last Load; `loss` is the mean over these."""
+    `block_paths`, trained in this order since the last Load or Merge; `loss` is the mean over
+    these."""
 
     kind: ClassVar[str] = "fragment_ready"
     step: int
@@ -257,14 +278,14 @@ class Failed:
             _check_count("evaluation", self.evaluation)
 
 
-ToTrainer = Load | Train | Rebase | Evaluate | Pause | Resume | Stop
+ToTrainer = Load | Train | Merge | Rebase | Evaluate | Pause | Resume | Stop
 ToNode = Hello | Resumed | Progress | FragmentReady | Evaluated | Failed
 Frame = ToTrainer | ToNode
 
 KINDS: Mapping[str, type[Frame]] = {
     frame.kind: frame
     for frame in (
-        *(Load, Train, Rebase, Evaluate, Pause, Resume, Stop),
+        *(Load, Train, Merge, Rebase, Evaluate, Pause, Resume, Stop),
         *(Hello, Resumed, Progress, FragmentReady, Evaluated, Failed),
     )
 }

@@ -140,7 +140,9 @@ class TrainerConfig:
     one rank, 0 for the whole batch. With `recompute` the backward pass makes activations again
     that would be kept otherwise. A document begins at each `document_token` (None: nobody marked
     where documents begin, and a sequence is one).  The inner optimizer's state is kept in
-    `state_folder`, if there is one.
+    `state_folder`, if there is one. The model is averaged in `fragments`, and local weights keep a
+    share of `mixing` when the mean comes; if it comes a whole outer step late, they are `delayed`:
+    back at θ after each report, since what was reported must not be reported twice.
     """
 
     model: ModelSpec
@@ -154,8 +156,13 @@ class TrainerConfig:
     seed: int = 0
     document_token: int | None = None
     state_folder: str = ""
+    fragments: int = 1
+    mixing: float = 0.0
+    delayed: bool = False
 
     def __post_init__(self) -> None:
+        _require(self.fragments > 0, "fragments", self.fragments, "1 is the whole model")
+        _require(0 <= self.mixing < 1, "mixing", self.mixing, "choose 0 to below 1")
         _require(self.device in get_args(Device), "device", self.device, "choose cpu or cuda")
         _require(self.precision in get_args(Precision), "precision", self.precision, "fp32 or bf16")
         _require(self.threads > 0, "threads", self.threads, "set threads to 1 or more")

@@ -40,6 +40,7 @@ from p2ptrain.run import Run
 from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.store import Disk, Store
 from p2ptrain.swarm import PURPOSE, ChunkServer
+from p2ptrain.sync.fragments import fragments
 from p2ptrain.trainer.shapes import layout_of
 
 EVENTS_MAX = 4096
@@ -177,9 +178,11 @@ def _memory(
     stack.callback(arena.close)
     if not run.manifest.codec.feedback:
         return Outer(vectors), arena
-    residual = Residual(layout.numel)
-    stack.callback(residual.close)
-    return Outer(vectors, residual), arena
+    cut = fragments(layout, run.manifest.sync.fragments)
+    residuals = tuple(Residual(fragment.numel) for fragment in cut)
+    for residual in residuals:
+        stack.callback(residual.close)
+    return Outer(vectors, residuals), arena
 
 
 def _layout(run: Run) -> Layout:

@@ -224,6 +224,10 @@ class Replay:
     _updates: int = 0
     _step: int = 0
     _compared: list[Named] = field(default_factory=list)
+    _form: UpdateFormat = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._form = UpdateFormat.of(self.run.id, self.run.manifest)
 
     def judge(self) -> Verdict:
         """Raises StoreError only for what is the disk's fault, such as STORE-IO."""
@@ -273,8 +277,7 @@ class Replay:
         self.tell(step + 1)
 
     def _apply(self, state: OuterState, ended: Ended, update: Digest) -> None:
-        manifest = self.run.manifest
-        form = UpdateFormat(self.run.id, state.numel, manifest.codec)
+        outer, form = self.run.manifest.outer, self._form
         try:
             payload = form.read(self.store, update, ended.step)
         except ChunkMissing as exc:
@@ -284,7 +287,7 @@ class Replay:
             raise _Ended(
                 Difference("update", source.height, ended.step, update, what, source.signed_by)
             ) from exc
-        state.apply(payload, manifest.outer.lr, manifest.outer.momentum, form.codec)
+        state.apply(payload, outer.lr, outer.momentum, form.codec, form.fragment(ended.step))
         self._updates += 1
 
     def _compare(self, state: OuterState, named: Named) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from p2ptrain.config.run_file import RunFile
 from p2ptrain.kernels import codec
 from p2ptrain.run.draft import inner_spec, model_spec
+from p2ptrain.sync.fragments import fragments
 from p2ptrain.trainer.cost import TrainerMemory, operations_per_token, trainer_memory
 from p2ptrain.trainer.shapes import layout_of, parameter_count
 
@@ -67,19 +68,26 @@ class Plan:
     outer_steps: int
     tokens: int
     """Of all peers in all outer steps."""
+    overlap_s: float = 0.0
+    """For so long training goes on while an exchange is under way."""
 
     @property
     def exchange_s(self) -> float:
         return self.exchange.seconds(self.mbit)
 
     @property
+    def waited_s(self) -> float:
+        """What an exchange keeps trainers from training."""
+        return max(0.0, self.exchange_s - self.overlap_s)
+
+    @property
     def days(self) -> float:
-        return self.outer_steps * (self.inner_s + self.exchange_s) / SECONDS_PER_DAY
+        return self.outer_steps * (self.inner_s + self.waited_s) / SECONDS_PER_DAY
 
     @property
     def utilisation(self) -> float:
         """The part of the time in which trainers train."""
-        return self.inner_s / (self.inner_s + self.exchange_s)
+        return self.inner_s / (self.inner_s + self.waited_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +117,12 @@ class Costs:
 
 def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = None) -> Costs:
     model, inner = model_spec(run), inner_spec(run)
-    numel = layout_of(model).numel
-    update = codec(run.codec.name, run.codec.block).encoded_bytes(numel)
-    step_tokens = inner.steps * inner.batch_sequences * model.sequence
+    layout, sync = layout_of(model), run.sync
+    numel = layout.numel
+    cut, of_run = fragments(layout, sync.fragments), codec(run.codec.name, run.codec.block)
+    update = sum(of_run.encoded_bytes(each.numel) for each in cut) // len(cut)
+    step_tokens = inner.steps // sync.fragments * inner.batch_sequences * model.sequence
+    overlap_tokens = sync.overlap_steps * inner.batch_sequences * model.sequence
     operations = operations_per_token(model)
     rate = tokens_per_s or H100_TFLOPS * 1e12 * USUAL_UTILISATION / operations
     vector = 4 * numel
@@ -134,6 +145,7 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
                 step_tokens / rate,
                 run.outer.steps,
                 step_tokens * count * run.outer.steps,
+                overlap_tokens / rate,
             )
             for count in peers
             for mbit in RATES_MBIT

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from p2ptrain.run import Run
+    from p2ptrain.sync import SyncSpec
 
 
 def run_facts(run: Run) -> dict[str, object]:
@@ -43,6 +45,7 @@ def _without_quorum(run: Run) -> str:
 def run_lines(run: Run) -> list[str]:
     """One screen: whose run it is, what it trains, how, and what an exchange sends."""
     from p2ptrain.names import label
+    from p2ptrain.node.update_format import UpdateFormat
     from p2ptrain.observe.states import size
     from p2ptrain.trainer.shapes import parameter_count
 
@@ -51,7 +54,8 @@ def run_lines(run: Run) -> list[str]:
     parameters = parameter_count(model)
     created = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.created_unix))
     secrecy = "over TLS" if manifest.encrypted else "NOT ENCRYPTED: for a private network only"
-    lease_tokens = inner.steps * data.block_tokens
+    update_bytes = UpdateFormat.of(run.id, manifest).payload_bytes_mean
+    lease_tokens = manifest.blocks_per_step * data.block_tokens
     return [
         f"run       {manifest.name} ({run.id})",
         f"signed by {label(manifest.organiser)}, {created}",
@@ -64,10 +68,20 @@ def run_lines(run: Run) -> list[str]:
         f"learning rate {inner.lr:g}, {inner.schedule}",
         f"outer     {outer.steps} steps of {lease_tokens} tokens a peer, "
         f"learning rate {outer.lr:g}, momentum {outer.momentum:g}",
-        f"exchange  about {size(2 * parameters)} up and down for each peer and outer step "
+        *_sync_lines(manifest.sync),
+        f"exchange  about {size(2 * update_bytes)} up and down for each peer and outer step "
         f"({manifest.codec.name}, blocks of {manifest.codec.block}), {secrecy}",
         f"quorum    {manifest.policy.quorum}; at least {manifest.policy.participants_min} trainers",
         f"          without one, {_without_quorum(run)}",
         f"bound     a participant moves each weight by at most {manifest.influence_max:.3g} in an "
         "outer step, before the mean is taken",
     ]
+
+
+def _sync_lines(sync: SyncSpec) -> Iterator[str]:
+    """Nothing for plain DiLoCo."""
+    late = f"{sync.overlap_steps} inner steps go on meanwhile, and keep {sync.mixing:.0%}"
+    if sync.fragments > 1:
+        yield f"sync      {sync.fragments} fragments in turns, one in each outer step"
+    if sync.overlap_steps:
+        yield f"overlap   {late}"

@@ -29,8 +29,9 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.ring import Reduce, ReduceRequest, streams_for
-from p2ptrain.state import Residual
+from p2ptrain.state import Arena, Float32Vector, Residual
 from p2ptrain.state.pseudo_gradient import compare
+from p2ptrain.sync.fragments import Fragment
 
 SLOWEST_BYTES_PER_S = 125_000
 """1 Mbit/s: over slower links nobody would wait. A link that is silent is given up sooner."""
@@ -141,20 +142,23 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
     """
     assert parts.arena is not None, "a seed is never a participant"
     request = _request(parts, roster)
-    payload = bytearray(updates.payload_bytes(parts))
+    payload = bytearray(updates.payload_bytes(parts, roster.step))
     async with parts.outer.lock:
         # Whoever held the lock may have moved θ on.
         if reason := _why_moot(parts, roster):
             raise reason
         await _while_it_matters(parts, roster, partial(connect, parts, request, edges))
-        residual = parts.outer.residual
+        residual = parts.residual(roster.step)
         if residual is not None:
             residual.begun()
+        theta, local = await trio.to_thread.run_sync(
+            partial(_side_by_side, parts.fragment(roster.step), parts.arena)
+        )
         reduce = Reduce(
             request,
             edges.links(request),
-            parts.outer.vectors.theta,
-            parts.arena.local,
+            theta,
+            local,
             payload,
             parts.uplink,
             residual=None if residual is None else residual.owed,
@@ -171,8 +175,8 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         # Under the lock: a moment later θ may be that of the next step.
         compared = await trio.to_thread.run_sync(
             compare,
-            parts.outer.vectors.theta,
-            parts.arena.local,
+            theta,
+            local,
             np.frombuffer(payload, np.uint8),
             request.codec,
         )
@@ -192,6 +196,17 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
     return update
 
 
+def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
+    """θ and local weights of the fragment, each as one vector: themselves, or a copy."""
+    if len(fragment.ranges) == 1:
+        ((start, stop),) = fragment.ranges
+        return arena.theta[start:stop], arena.local[start:stop]
+    theta, local = (np.empty(fragment.numel, np.float32) for _ in range(2))
+    fragment.gather(arena.theta, theta)
+    fragment.gather(arena.local, local)
+    return theta, local
+
+
 def _set_aside(parts: Parts, residual: Residual, roster: Roster, update: Digest) -> None:
     """Keep what rounding lost until `update` is committed, which others may have done already."""
     residual.set_aside(update)
@@ -201,7 +216,7 @@ def _set_aside(parts: Parts, residual: Residual, roster: Roster, update: Digest)
 
 
 def _request(parts: Parts, roster: Roster) -> ReduceRequest:
-    payload_bytes = updates.payload_bytes(parts)
+    payload_bytes = updates.payload_bytes(parts, roster.step)
     return ReduceRequest(
         # A line of its own for each branch: nobody takes one attempt for another's namesake.
         run=RunId(parts.ledger.state.line),
@@ -210,7 +225,7 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
         peers=roster.peers,
         me=roster.peers.index(parts.me),
         weights=tuple(each.tokens for each in roster.participants),
-        numel=parts.layout.numel,
+        numel=parts.fragment(roster.step).numel,
         codec=updates.codec_of(parts),
         schedule=roster.schedule,
         streams=streams_for(roster.schedule, len(roster.peers), payload_bytes),

@@ -1,30 +1,48 @@
 """What the trainer should be told next, as a pure function of what it was told and what is agreed.
 
-The ledger's lease says which blocks are ours and uncommitted. From it alone follows whether our
-last work was taken: if the blocks we gave the trainer still head the lease, nobody has committed
-them, and the work must be kept and re-based; if they have left it, the work is in θ (or was given
-back to others), and the trainer starts from θ.
+The ledger's lease says which blocks are ours and uncommitted. From it follows whether our last work
+was taken: if the blocks we gave the trainer still head the lease, nobody has committed them, and
+the work must be kept and re-based; if those that were offered have left it, they are in θ.
 
     trainer was told       now agreed            orders
     ──────────────────     ──────────────────    ──────────────────────────────────────────
     nothing                step s, lease B       Load(s), Train(B)
     step s, blocks B       step s, lease B       –
     step s, blocks B       step s+1, B + C       Rebase(s+1), Train(C)      left out, or Skip
-    step s, blocks B       step s+1, C           Load(s+1), Train(C)        committed
+    step s, blocks B       step s+1, C           Merge(s+1), Train(C)       committed
+    step s, blocks B       step s+1, D           Load(s+1), Train(D)        lost to others
     step s, blocks B       no lease              – (stand by)
+
+Where training goes on while an outer step is agreed (overlap, τ inner steps), a lease holds the
+next outer step's blocks, too: of `B + C` only B is due. Once B is offered, the first τ blocks of C
+are trained ahead; then the trainer waits for θ. If B was not taken, all of `B + C` is due next.
+
+    step s, B, offered     step s, lease B+C     Ahead(C[:τ])
+    step s, B + C[:τ]      step s+1, C + D       Merge(s+1), Train(C[τ:])   committed
+    step s, B + C[:τ]      step s+1, B + C + D   Rebase(s+1), Train(C[τ:])  left out, or Skip
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+Blocks = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What the trainer was last told: θ of which step, and the blocks it was given on top of it."""
+    """What the trainer was last told: θ of which step, and the blocks it was given on top of it.
+
+    The first `carried` of them were offered at earlier steps and not taken. The first `offered` are
+    what it was ready with at this step; none before it is ready.
+    """
 
     step: int
-    blocks: tuple[int, ...]
+    blocks: Blocks
+    carried: int = 0
+    offered: int = 0
+    is_ahead: bool = False
+    """Whether it trains, or has trained, more than it was ready with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +53,34 @@ class Work:
     """
 
     step: int
-    blocks: tuple[int, ...]
+    blocks: Blocks
     tokens: int
 
-    def stands_for(self, step: int, lease: tuple[int, ...]) -> bool:
+    def stands_for(self, step: int, lease: Blocks, pace: Pace) -> bool:
         """Whether it is all that this lease asks for in outer step `step`."""
-        return self.step == step and self.blocks == lease
+        whole = len(self.blocks) if pace.overlap else len(lease)
+        return self.step == step and self.blocks == lease[:whole]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`stride`: blocks of an outer step; `overlap`: how many of the next are trained ahead (τ)."""
+
+    stride: int
+    overlap: int = 0
+
+    def due(self, lease: Blocks, carried: int = 0) -> Blocks:
+        """What of a lease is for the outer step that is next: without overlap, all of it."""
+        return lease[: carried + self.stride] if self.overlap else lease
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOrder:
     step: int
 
 
@@ -55,25 +91,59 @@ class RebaseOrder:
 
 @dataclass(frozen=True, slots=True)
 class TrainOrder:
+    """Train these, too, and then be ready."""
+
     step: int
-    blocks: tuple[int, ...]
+    blocks: Blocks
 
 
-Order = LoadOrder | RebaseOrder | TrainOrder
+@dataclass(frozen=True, slots=True)
+class AheadOrder:
+    """Train these, too, while what was offered is averaged."""
+
+    step: int
+    blocks: Blocks
 
 
-def next_orders(desk: Desk | None, step: int, lease: tuple[int, ...]) -> list[Order]:
-    """The orders that bring a trainer from `desk` to outer step `step` with `lease`."""
+Order = LoadOrder | MergeOrder | RebaseOrder | TrainOrder | AheadOrder
+
+
+def next_orders(
+    desk: Desk | None, step: int, lease: Blocks, pace: Pace, *, taken: bool = True
+) -> list[Order]:
+    """The orders that bring a trainer from `desk` to outer step `step` with `lease`.
+
+    `taken`: the outer step of `desk` was committed with our work in it.
+    """
     if not lease:
         return []
-    if desk is None or lease[: len(desk.blocks)] != desk.blocks:
-        return [LoadOrder(step), TrainOrder(step, lease)]
-    orders: list[Order] = []
-    if desk.step != step:
-        orders.append(RebaseOrder(step))
-    if more := lease[len(desk.blocks) :]:
-        orders.append(TrainOrder(step, more))
-    return orders
+    if desk is not None and desk.step == step and lease[: len(desk.blocks)] == desk.blocks:
+        return _same_step(desk, lease, pace)
+    first = _change(desk, step, lease, taken)
+    there = after(desk, first)
+    more = pace.due(lease, there.carried)[len(there.blocks) :]
+    if not more and isinstance(first, RebaseOrder) and not there.is_ahead:
+        return [first]  # It will be ready, or was and is again, without being told.
+    return [first, TrainOrder(step, more)]
+
+
+def _change(desk: Desk | None, step: int, lease: Blocks, taken: bool) -> Order:
+    """How the trainer comes to θ of `step`."""
+    if desk is None:
+        return LoadOrder(step)
+    if lease[: len(desk.blocks)] == desk.blocks:
+        return RebaseOrder(step)
+    rest = desk.blocks[desk.offered :]
+    if taken and desk.offered and desk.step < step and lease[: len(rest)] == rest:
+        return MergeOrder(step)
+    return LoadOrder(step)
+
+
+def _same_step(desk: Desk, lease: Blocks, pace: Pace) -> list[Order]:
+    if more := pace.due(lease, desk.carried)[len(desk.blocks) :]:
+        return [TrainOrder(desk.step, more)]
+    ahead = lease[len(desk.blocks) : desk.offered + pace.overlap]
+    return [AheadOrder(desk.step, ahead)] if desk.offered and ahead else []
 
 
 def after(desk: Desk | None, order: Order) -> Desk:
@@ -81,6 +151,12 @@ def after(desk: Desk | None, order: Order) -> Desk:
     if isinstance(order, LoadOrder):
         return Desk(order.step, ())
     assert desk is not None, "the first order is always Load"
-    if isinstance(order, RebaseOrder):
-        return Desk(order.step, desk.blocks)
-    return Desk(order.step, desk.blocks + order.blocks)
+    match order:
+        case MergeOrder(step):
+            return Desk(step, desk.blocks[desk.offered :])
+        case RebaseOrder(step):
+            return Desk(step, desk.blocks, max(desk.carried, desk.offered), 0, desk.is_ahead)
+        case TrainOrder(step, blocks):
+            return Desk(step, desk.blocks + blocks, desk.carried)
+        case AheadOrder(_, blocks):
+            return replace(desk, blocks=desk.blocks + blocks, is_ahead=True)

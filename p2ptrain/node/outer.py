@@ -101,7 +101,7 @@ def _start(parts: Parts, useless: Collection[Digest], first_step: int = 0) -> St
             *(each for each in others if each.digest not in useless),
         ],
         snapshot_bytes=8 * parts.layout.numel,
-        update_bytes=updates.payload_bytes(parts),
+        update_bytes=updates.format_of(parts).payload_bytes_mean,
         first_step=max(first_step, parts.ledger.kept.start.step),
     )
 
@@ -229,12 +229,13 @@ async def _apply(parts: Parts, commit: Commit) -> None:
     while parts.standing.theta_in_use:
         await parts.changes.wait()
     outer, codec = parts.manifest.outer, updates.codec_of(parts)
-    apply = partial(parts.outer.vectors.apply, payload, outer.lr, outer.momentum, codec)
+    fragment, residual = parts.fragment(commit.step), parts.residual(commit.step)
+    apply = partial(parts.outer.vectors.apply, payload, outer.lr, outer.momentum, codec, fragment)
     async with parts.outer.lock:
         parts.outer.moving = True
         await trio.to_thread.run_sync(apply)
-        if parts.outer.residual is not None:
-            parts.outer.residual.committed(commit.update)
+        if residual is not None:
+            residual.committed(commit.update)
         parts.outer.step = commit.step + 1
         parts.outer.moving = False
 

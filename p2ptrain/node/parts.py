@@ -49,6 +49,7 @@ from p2ptrain.run import DataIndex, JoinRequest, RunManifest
 from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.state.pseudo_gradient import Comparison
 from p2ptrain.store import RecordLog, Store
+from p2ptrain.sync.fragments import Fragment, fragments
 
 COMPLAINT_S = 10.0
 COMPLAINTS_MAX = 1024
@@ -62,8 +63,9 @@ class Outer:
     """
 
     vectors: OuterState
-    residual: Residual | None = None
-    """Where the run has error feedback and this node trains. `exchange` writes it too."""
+    residuals: tuple[Residual, ...] = ()
+    """Of each fragment, where the run has error feedback and this node trains. `exchange` writes
+    them too."""
     lock: trio.Lock = field(default_factory=trio.Lock)
     step: int | None = None
     moving: bool = False
@@ -163,6 +165,8 @@ class Parts:
     congestion: Congestion
     """What this machine's sockets run under."""
     events: trio.MemorySendChannel[Event]
+    fragments: tuple[Fragment, ...] = field(init=False)
+    """Which elements of θ an outer step is about: `fragment` says."""
     history: History = field(init=False)
     paths: PathBook = field(init=False)
     data: DataIndex | None = None
@@ -186,6 +190,7 @@ class Parts:
     started_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
+        self.fragments = fragments(self.layout, self.manifest.sync.fragments)
         self.history = History(self.ledger.kept)
         self.paths = PathBook(self.me)
 
@@ -196,6 +201,15 @@ class Parts:
     @property
     def trains(self) -> bool:
         return self.arena is not None
+
+    def fragment(self, step: int) -> Fragment:
+        """Which elements of θ outer step `step` is about."""
+        return self.fragments[step % len(self.fragments)]
+
+    def residual(self, step: int) -> Residual | None:
+        """What this peer's rounding lost of that fragment, if the run has error feedback."""
+        residuals = self.outer.residuals
+        return residuals[step % len(residuals)] if residuals else None
 
     @property
     def validation_blocks(self) -> tuple[Digest, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -21,9 +22,12 @@ from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.state import Phase
 from p2ptrain.node import data
 from p2ptrain.node.orders import (
+    AheadOrder,
     Desk,
     LoadOrder,
+    MergeOrder,
     Order,
+    Pace,
     RebaseOrder,
     TrainOrder,
     Work,
@@ -81,7 +85,11 @@ class Conversation:
         self._desk: Desk | None = None
         self._paths: tuple[str, ...] = ()
         """The files of the desk's blocks."""
+        manifest = parts.manifest
+        self._pace = Pace(manifest.blocks_per_step, manifest.sync.overlap_steps)
         self._loaded_step = 0
+        self._to_train = 0
+        """Blocks that it was given and has not trained yet."""
         self._answered_step: int | None = None
         """The outer step of the newest report: orders up to it have been carried out."""
         self._evaluated_step: int | None = None
@@ -142,6 +150,13 @@ class Conversation:
             if not orders and not evaluated:
                 await self._parts.changes.wait()
 
+    def _taken(self) -> bool:
+        """Whether what the trainer was ready with is in θ."""
+        parts, desk = self._parts, self._desk
+        if desk is None or not desk.offered or desk.step >= parts.ledger.state.step:
+            return False
+        return any(each.peer == parts.me for each in parts.history.participants(desk.step))
+
     def _may_read_theta(self) -> bool:
         """Whether θ stands at the ledger's head and nothing is about to change it."""
         parts = self._parts
@@ -154,19 +169,29 @@ class Conversation:
 
     def _orders_due(self) -> list[Order]:
         parts, state = self._parts, self._parts.ledger.state
-        if not self._may_read_theta() or state.phase is Phase.ENDED:
+        if not self._up or state.phase is Phase.ENDED:
             return []
         lease = state.leases.get(parts.me, ())
-        if not lease:
+        if not lease and self._may_read_theta():
             parts.standing.work = None
             parts.enter(StandingBy("for a place in the next roster"))
         work = parts.standing.work
-        if self._desk is None and work is not None and work.stands_for(state.step, lease):
+        stands = work is not None and work.stands_for(state.step, lease, self._pace)
+        if self._desk is None and stands:
             return []  # The trainer before this one made it; `local` must stay as it is.
-        return next_orders(self._desk, state.step, lease)
+        orders = next_orders(self._desk, state.step, lease, self._pace, taken=self._taken())
+        return orders if orders and self._may_give(orders[0]) else []
+
+    def _may_give(self, order: Order) -> bool:
+        """Whoever trains ahead needs no θ for it, and meets the next one when that is done."""
+        if isinstance(order, AheadOrder):
+            return not self._rests_on_wrong_theta
+        waits = isinstance(order, MergeOrder) and self._to_train > 0
+        return self._may_read_theta() and not waits
 
     def _blocks_of(self, orders: list[Order]) -> list[Digest]:
-        blocks = [block for each in orders if isinstance(each, TrainOrder) for block in each.blocks]
+        trains = [each for each in orders if isinstance(each, TrainOrder | AheadOrder)]
+        blocks = [block for each in trains for block in each.blocks]
         return [self._parts.data_block(block) for block in blocks]
 
     async def _give(self, order: Order) -> None:
@@ -174,20 +199,28 @@ class Conversation:
         match order:
             case LoadOrder(step):
                 frame: frames.ToTrainer = frames.Load(step)
-                self._loaded_step, self._paths = step, ()
+                self._loaded_step, self._to_train, self._paths = step, 0, ()
+            case MergeOrder(step):
+                frame = frames.Merge(step)
+                assert self._desk is not None
+                self._loaded_step, self._paths = step, self._paths[self._desk.offered :]
             case RebaseOrder(step):
                 frame = frames.Rebase(step)
-            case TrainOrder(step, blocks):
+            case TrainOrder(step, blocks) | AheadOrder(step, blocks):
                 paths = tuple(map(str, await data.paths_of(parts, self._blocks_of([order]))))
                 self._paths += paths
                 before = len(self._desk.blocks) if self._desk else 0
-                first_inner_step = self._loaded_step * parts.manifest.inner.steps + before
-                frame = frames.Train(step, paths, first_inner_step)
-                standing.inner_step, standing.inner_steps = before, before + len(blocks)
+                first_inner_step = self._loaded_step * self._pace.stride + before
+                ahead = isinstance(order, AheadOrder)
+                frame = frames.Train(step, paths, first_inner_step, ahead)
+                self._to_train += len(blocks)
                 self._inner_started_s = time.monotonic()
-                parts.enter(Training(standing.inner_step, standing.inner_steps))
+                if blocks and not ahead:
+                    standing.inner_step, standing.inner_steps = before, before + len(blocks)
+                    parts.enter(Training(standing.inner_step, standing.inner_steps))
         self._desk = after(self._desk, order)
-        standing.work = None
+        if not isinstance(order, AheadOrder):
+            standing.work = None
         self._note_use_of_theta()
         await trio.to_thread.run_sync(self._running.send, frame)
 
@@ -274,6 +307,8 @@ class Conversation:
         await self._hold_to_the_bound()
         if self._whole_lease_of(ready) != lease:
             return
+        assert self._desk is not None
+        self._desk = replace(self._desk, offered=ready.blocks)
         parts.standing.work = Work(ready.step, lease, ready.tokens)
         parts.journal.write(
             "ready",
@@ -289,11 +324,13 @@ class Conversation:
         parts.speak_now()
 
     def _whole_lease_of(self, ready: frames.FragmentReady) -> tuple[int, ...]:
-        """Our lease as it is agreed now, if that is what is `ready`."""
-        state = self._parts.ledger.state
+        """What is due of our lease as it is agreed now, if that is what is `ready`."""
+        state, desk = self._parts.ledger.state, self._desk
+        if desk is None or not ready.step == desk.step == state.step:
+            return ()
         lease = state.leases.get(self._parts.me, ())
-        whole = self._desk == Desk(ready.step, lease) and ready.blocks == len(lease)
-        return lease if whole and ready.step == state.step else ()
+        due = self._pace.due(lease, desk.carried)
+        return due if desk.blocks == due and ready.blocks == len(due) else ()
 
     async def _hold_to_the_bound(self) -> None:
         """What would be refused by the others is not offered. θ is in use all the while.
@@ -301,12 +338,17 @@ class Conversation:
         Raises:
             TrainerDiverged: the weights that were trained here are too far from θ.
         """
-        arena, most = self._parts.arena, self._parts.manifest.influence_max
+        parts, desk = self._parts, self._desk
+        arena, most = parts.arena, parts.manifest.influence_max
         assert arena is not None
-        peak = await trio.to_thread.run_sync(own_peak, arena.theta, arena.local)
-        if not math.isfinite(peak):
+        assert desk is not None
+        pieces = [slice(*each) for each in parts.fragment(desk.step).ranges]
+        peaks = await trio.to_thread.run_sync(
+            lambda: [own_peak(arena.theta[each], arena.local[each]) for each in pieces]
+        )
+        if not all(map(math.isfinite, peaks)):
             raise TrainerDiverged("a weight that was trained here is not a finite number")
-        if peak > most:
+        if (peak := max(peaks)) > most:
             raise TrainerDiverged(
                 f"a weight that was trained here is {peak:.3g} away from the shared one; "
                 f"this run takes at most {most:.3g}",
@@ -329,10 +371,12 @@ class Conversation:
         standing.inner_s += now_s - self._inner_started_s
         standing.mfu = progress.mfu
         self._inner_started_s = now_s
-        standing.inner_step += 1
+        self._to_train = max(0, self._to_train - 1)
         standing.loss = progress.loss
         standing.tokens_per_s = progress.tokens_per_s
-        parts.enter(Training(standing.inner_step, standing.inner_steps))
+        if self._desk is None or not self._desk.offered:
+            standing.inner_step += 1
+            parts.enter(Training(standing.inner_step, standing.inner_steps))
 
     def _forget_damaged_blocks(self) -> None:
         """Read this lease's blocks once; the store counts a damaged one as missing from then on,

@@ -24,7 +24,7 @@ from p2ptrain.ring import mean_max
 
 def format_of(parts: Parts) -> UpdateFormat:
     """What an update of this run looks like."""
-    return UpdateFormat(parts.run, parts.layout.numel, parts.manifest.codec)
+    return UpdateFormat(parts.run, parts.fragments, parts.manifest.codec)
 
 
 def codec_of(parts: Parts) -> kernels.Codec:
@@ -32,9 +32,9 @@ def codec_of(parts: Parts) -> kernels.Codec:
     return format_of(parts).codec
 
 
-def payload_bytes(parts: Parts) -> int:
-    """The length of every update of this run."""
-    return format_of(parts).payload_bytes
+def payload_bytes(parts: Parts, step: int) -> int:
+    """The length of the update of outer step `step`."""
+    return format_of(parts).payload_bytes(step)
 
 
 async def store(parts: Parts, step: int, payload: bytearray) -> Digest:
@@ -75,7 +75,8 @@ async def inspect(parts: Parts, digest: Digest, step: int) -> None:
             await trio.to_thread.run_sync(check)
     payload = await obtain(parts, digest, step)
     most = _mean_max(parts, step)
-    peak = await trio.to_thread.run_sync(codec_of(parts).peak, payload, parts.layout.numel)
+    numel = parts.fragment(step).numel
+    peak = await trio.to_thread.run_sync(codec_of(parts).peak, payload, numel)
     if peak > most:
         what = f"update {digest[:12]} is {peak:.3g} large, where {most:.3g} is agreed"
         raise RemoteProtocolError(what)

@@ -10,6 +10,7 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, RunManifest
+from p2ptrain.sync import SyncSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,7 @@ def model_spec(run_file: RunFile) -> ModelSpec:
 
 
 def inner_spec(run_file: RunFile) -> InnerSpec:
-    return InnerSpec(
-        **run_file.inner.model_dump(), total_steps=run_file.inner.steps * run_file.outer.steps
-    )
+    return InnerSpec(**run_file.inner.model_dump(), total_steps=run_file.inner_steps_total)
 
 
 def draft_manifest(
@@ -74,6 +73,7 @@ def draft_manifest(
             ),
             inner=inner_spec(run_file),
             outer=OuterSpec(**run_file.outer.model_dump()),
+            sync=SyncSpec(**run_file.sync.model_dump()),
             codec=CodecSpec(**run_file.codec.model_dump()),
             policy=Policy(**run_file.policy.model_dump()),
             genesis=made.genesis,

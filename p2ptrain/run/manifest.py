@@ -1,7 +1,7 @@
 """The run manifest: all that peers must agree on, once and for good. Its digest is the run's id.
 
     model, tokenizer, data     what is trained, on what
-    inner, outer, codec        how: each peer alone, all together, and what travels in between
+    inner, outer, sync, codec  how: each peer alone, all together, when, and what travels
     policy                     quorum, waiting times, snapshots
     genesis, layout            the digest of the first θ and m, and of where each parameter lies
     founders, admission        who votes first, and who may take part at all
@@ -31,6 +31,7 @@ from p2ptrain.names import label
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.reading import plain, read
 from p2ptrain.store.blob import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
+from p2ptrain.sync import SyncSchedule, SyncSpec
 
 VERSION = 1
 """The version of everything that peers say to each other. A run never changes it."""
@@ -174,9 +175,17 @@ class Policy:
             _require(0 < getattr(self, name) <= COUNT_MAX, f"policy.{name}", getattr(self, name))
 
 
+_LAYERS_APART = 2
+"""Embedding and head, which are in no layer."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunManifest:
-    """One run, as its organiser fixed it."""
+    """One run, as its organiser fixed it.
+
+    `inner.steps` (H) are the inner steps between two averages of the same fragment; `outer.steps`
+    counts averages of any.
+    """
 
     name: str
     organiser: PeerId
@@ -186,6 +195,7 @@ class RunManifest:
     data: DataSpec
     inner: InnerSpec
     outer: OuterSpec
+    sync: SyncSpec
     codec: CodecSpec
     policy: Policy
     genesis: Digest
@@ -213,10 +223,20 @@ class RunManifest:
         _require(
             0 < self.influence_max <= INFLUENCE_MAX, "policy.influence_max", self.influence_max
         )
+        self._check_sync()
         block_tokens = self.inner.batch_sequences * self.model.sequence
         _require(block_tokens == self.data.block_tokens, "data.block_tokens", block_tokens)
         mark = self.data.document_token
         _require(mark is None or mark < self.model.vocab, "data.document_token", mark)
+
+    def _check_sync(self) -> None:
+        sync, own = self.sync, 1 if self.model.tied else _LAYERS_APART
+        _require(sync.merge == "mean" and not sync.eager, "sync", sync)
+        fits = sync.fragments == 1 or 1 <= sync.fragments - own <= self.model.layers
+        _require(fits, "sync.fragments", sync.fragments)
+        stride, over = divmod(self.inner.steps, sync.fragments)
+        _require(over == 0 and sync.overlap_steps <= stride, "sync", sync)
+        _require(sync.mixing == 0 or not self.delayed, "sync.mixing", sync.mixing)
 
     @property
     def encrypted(self) -> bool:
@@ -229,13 +249,23 @@ class RunManifest:
         return self.policy.influence_max * self.inner.lr * self.inner.steps
 
     @property
+    def delayed(self) -> bool:
+        """Whether an outer step is averaged while the whole next one is trained."""
+        return SyncSchedule.of(self.sync, self.inner.steps).delayed
+
+    @property
+    def blocks_per_step(self) -> int:
+        """One block is one inner step's batch; so many go into an outer step of one member."""
+        return self.inner.steps // self.sync.fragments
+
+    @property
     def blocks_per_lease(self) -> int:
-        """One block is one inner step's batch, so a full lease is the inner phase."""
-        return self.inner.steps
+        """Training goes on for `overlap_steps` blocks of the next while an outer step is agreed."""
+        return self.blocks_per_step + self.sync.overlap_steps
 
     def to_payload(self) -> bytes:
         """The canonical bytes, whose digest is the run id."""
-        sections = ("model", "data", "inner", "outer", "codec", "policy")
+        sections = ("model", "data", "inner", "outer", "sync", "codec", "policy")
         return pack({**plain(self), **{name: plain(getattr(self, name)) for name in sections}})
 
     @classmethod
@@ -268,6 +298,7 @@ _SECTIONS: dict[str, type] = {
     "data": DataSpec,
     "inner": InnerSpec,
     "outer": OuterSpec,
+    "sync": SyncSpec,
     "codec": CodecSpec,
     "policy": Policy,
 }

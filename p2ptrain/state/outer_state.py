@@ -28,6 +28,7 @@ from p2ptrain.kernels import Codec
 from p2ptrain.state.frozen import Frozen
 from p2ptrain.state.shared_vector import BYTES_PER_ELEMENT, Float32Vector, SharedVector
 from p2ptrain.store import BlobManifest, Store, describe
+from p2ptrain.sync.fragments import Fragment
 
 SNAPSHOT = "snapshot"
 
@@ -86,22 +87,30 @@ class OuterState:
         self.theta_vector.close()
         self._momentum.close()
 
-    def apply(self, payload: bytes | memoryview, lr: float, mu: float, codec: Codec) -> None:
+    def apply(
+        self,
+        payload: bytes | memoryview,
+        lr: float,
+        mu: float,
+        codec: Codec,
+        fragment: Fragment | None = None,
+    ) -> None:
         """m ← μ m + Δ, θ ← θ − lr (Δ + μ m), where Δ is the pseudo-gradient in `payload`.
 
-        `payload` is the whole update, of exactly `codec.encoded_bytes(numel)` bytes.
+        `payload` is the whole update of `fragment` (of all, if none is given), of exactly
+        `codec.encoded_bytes(fragment.numel)` bytes. Nothing else of θ and m is touched.
 
         Raises ValueError for another length, and kernels.BadScale for what no codec writes; θ and m
         are then untouched.
         """
-        if len(payload) != codec.encoded_bytes(self.numel):
-            raise ValueError(f"{len(payload)} bytes are no update of {self.numel} parameters")
-        codec.check(payload, self.numel)
+        fragment = fragment or Fragment(((0, self.numel),))
+        if len(payload) != codec.encoded_bytes(fragment.numel):
+            raise ValueError(f"{len(payload)} bytes are no update of {fragment.numel} parameters")
+        codec.check(payload, fragment.numel)
         view = memoryview(payload)
         with self._changing:
-            frozen = self._frozen
-            share = partial(self._apply_share, view, lr, mu, codec, frozen)
-            starts = range(0, self.numel, _share_elements(codec.block))
+            share = partial(self._apply_share, view, lr, mu, codec, self._frozen, fragment)
+            starts = range(0, fragment.numel, _share_elements(codec.block))
             if len(starts) == 1 or self._threads == 1:
                 for start in starts:
                     share(start)
@@ -117,19 +126,30 @@ class OuterState:
         mu: float,
         codec: Codec,
         frozen: Frozen | None,
+        fragment: Fragment,
         start: int,
     ) -> None:
-        stop = min(start + _share_elements(codec.block), self.numel)
+        stop = min(start + _share_elements(codec.block), fragment.numel)
+        pieces = fragment.pieces(start, stop)
         if frozen is not None:
             for region in (0, 1):
-                frozen.before_write(region, start * BYTES_PER_ELEMENT, stop * BYTES_PER_ELEMENT)
-        codec.outer_step(
-            self.theta[start:stop].data,
-            self.momentum[start:stop].data,
-            payload[codec.encoded_bytes(start) : codec.encoded_bytes(stop)],
-            lr,
-            mu,
-        )
+                for first, last in pieces:
+                    frozen.before_write(region, first * BYTES_PER_ELEMENT, last * BYTES_PER_ELEMENT)
+        encoded = payload[codec.encoded_bytes(start) : codec.encoded_bytes(stop)]
+        if len(pieces) == 1:
+            first, last = pieces[0]
+            codec.outer_step(
+                self.theta[first:last].data, self.momentum[first:last].data, encoded, lr, mu
+            )
+            return
+        # A block of the codec may span two pieces, so they are put side by side.
+        share = Fragment(tuple(pieces))
+        theta, momentum = (np.empty(stop - start, np.float32) for _ in range(2))
+        share.gather(self.theta, theta)
+        share.gather(self.momentum, momentum)
+        codec.outer_step(theta.data, momentum.data, encoded, lr, mu)
+        share.scatter(theta, self.theta)
+        share.scatter(momentum, self.momentum)
 
     def digest(self) -> Digest:
         """blake3 of θ then m: equal on all peers that applied the same entries."""

@@ -67,6 +67,16 @@ class Fragment:
             at += stop - start
         assert at == len(out) == self.numel
 
+    def pieces(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Where elements [start, stop) of this fragment lie in the flat vector, in their order."""
+        found, at = [], 0
+        for low, high in self.ranges:
+            first, last = max(start - at, 0), min(stop - at, high - low)
+            if first < last:
+                found.append((low + first, low + last))
+            at += high - low
+        return found
+
     def scatter(self, values: NDArray[Any], vector: NDArray[Any]) -> None:
         """This fragment of `vector` = values."""
         at = 0
@@ -102,6 +112,15 @@ def numbers(names: Sequence[str], count: int) -> tuple[int, ...]:
     if not 1 <= strides <= len(layers):
         raise ValueError(f"{len(layers)} layers and {len(own)} others make no {count} fragments")
     return tuple(_number(name, strides, own) for name in names)
+
+
+def fragment_at(fragments: Sequence[Fragment], offset: int) -> int:
+    """The number of the fragment that this element of the flat vector belongs to."""
+    return next(
+        number
+        for number, fragment in enumerate(fragments)
+        if any(start <= offset < stop for start, stop in fragment.ranges)
+    )
 
 
 def _number(name: str, strides: int, own: Sequence[str]) -> int:

@@ -24,6 +24,7 @@ from p2ptrain.ipc import frames
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.wire import FrameReader
 from p2ptrain.node.parts import Parts
+from p2ptrain.sync.mixing import mix
 
 LOOK_S = 0.02
 """How soon a trainer that is held notices that it may go on."""
@@ -144,10 +145,14 @@ class Loop:
         self._channel = Channel(sock)
         self._anchor = np.zeros_like(self._theta)
         self._weights = np.zeros_like(self._theta)
+        self._fragments, self._mixing = parts.fragments, parts.manifest.sync.mixing
+        self._delayed = parts.manifest.delayed
+        self._aside = np.zeros_like(self._theta)
         self._queue: deque[tuple[int, str]] = deque()
         self._step = 0
         self._trained: list[str] = []
-        self._loaded = self._ready = False
+        self._offered = 0
+        self._loaded = self._ahead = self._ready = False
 
     def run(self) -> None:
         try:
@@ -186,22 +191,40 @@ class Loop:
                 self._anchor[:] = self._theta
                 self._weights[:] = self._anchor
                 self._step, self._trained, self._loaded, self._ready = step, [], True, False
+                self._offered = 0
                 self._queue.clear()
-            case frames.Train(step, paths, first_inner_step):
+            case frames.Train(step, paths, first_inner_step, ahead):
                 assert self._loaded, "Train before Load"
-                self._step, self._ready = step, False
+                self._step, self._ahead, self._ready = step, ahead, False
                 self._queue.extend(enumerate(paths, first_inner_step))
                 self._publish_if_done()
+            case frames.Merge(step):
+                assert self._offered, "Merge of what was never ready"
+                if not self._delayed:
+                    for start, stop in self._fragments[self._step % len(self._fragments)].ranges:
+                        mix(self._weights[start:stop], self._theta[start:stop], self._mixing)
+                        self._anchor[start:stop] = self._theta[start:stop]
+                self._aside[:] = 0
+                self._move_with_theta()
+                del self._trained[: self._offered]
+                self._step, self._offered, self._ready = step, 0, False
             case frames.Rebase(step):
                 assert self._loaded, "Rebase before Load"
-                self._weights += self._theta - self._anchor
-                self._anchor[:] = self._theta
+                self._weights += self._aside
+                self._aside[:] = 0
+                self._move_with_theta()
                 self._step = step
                 if self._ready:
                     self._publish_if_done()
             case frames.Evaluate(request, paths):
                 loss = float(np.abs(self._theta).mean())
                 self._say(frames.Evaluated(request, loss, self._block_tokens * len(paths)))
+
+    def _move_with_theta(self) -> None:
+        """Elements that did not move are not touched: x − a + a is not x."""
+        moved = self._theta != self._anchor
+        self._weights[moved] += self._theta[moved] - self._anchor[moved]
+        self._anchor[:] = self._theta
 
     def _inner_step(self) -> None:
         if self._remote.fault is not None:
@@ -219,11 +242,15 @@ class Loop:
         self._publish_if_done()
 
     def _publish_if_done(self) -> None:
-        if self._queue:
+        if self._queue or self._ahead:
             return
-        self._local[:] = self._weights
+        for start, stop in self._fragments[self._step % len(self._fragments)].ranges:
+            self._local[start:stop] = self._weights[start:stop]
         if self._remote.poison is not None:
             self._local[0], self._remote.poison = self._remote.poison, None
-        self._ready = True
+        if self._delayed:
+            self._aside += self._weights - self._anchor
+            self._weights[:] = self._anchor
+        self._ready, self._offered = True, len(self._trained)
         tokens = len(self._trained) * self._block_tokens
         self._say(frames.FragmentReady(self._step, tokens, tuple(self._trained), 2.0))

@@ -53,7 +53,7 @@ def make_history(home: Home, run: Run, steps: int) -> History:
     manifest, rules = run.manifest, rules_of(run)
     state, outer = genesis(rules), OuterState(layout_of(manifest.model).numel)
     pending: SnapshotRef | None = None
-    form = UpdateFormat(run.id, outer.numel, manifest.codec)
+    form = UpdateFormat.of(run.id, manifest)
     with Store(home.store, chunk_bytes=manifest.policy.chunk_bytes) as store:
         outer.load_snapshot(store, manifest.genesis)
         for step in range(steps):
@@ -63,7 +63,8 @@ def make_history(home: Home, run: Run, steps: int) -> History:
             for value in (_opening(state, me), commit):
                 history.chain.append(_certified(run, state, value, me))
                 state = apply(rules, state, history.chain[-1].entry)
-            outer.apply(payload, manifest.outer.lr, manifest.outer.momentum, form.codec)
+            rates = manifest.outer.lr, manifest.outer.momentum
+            outer.apply(payload, *rates, form.codec, form.fragment(step))
             pending = None
             if (step + 1) % manifest.policy.snapshot_every == 0:
                 meta = snapshot_meta(run.id, step + 1, manifest.layout)
@@ -81,8 +82,10 @@ _ANY = Digest("0" * 64)
 
 
 def _update(form: UpdateFormat, step: int) -> bytes:
-    vector = np.random.default_rng(step).standard_normal(form.numel, dtype=np.float32)
-    payload = bytearray(form.payload_bytes)
+    vector = np.random.default_rng(step).standard_normal(
+        form.fragment(step).numel, dtype=np.float32
+    )
+    payload = bytearray(form.payload_bytes(step))
     form.codec.quantise(vector * np.float32(0.01), payload)
     return bytes(payload)
 

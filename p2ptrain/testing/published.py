@@ -30,6 +30,7 @@ from p2ptrain.run import (
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy
 from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
+from p2ptrain.sync import SyncSpec
 from p2ptrain.trainer.genesis import genesis as first_weights
 from p2ptrain.trainer.shapes import layout_of
 
@@ -96,6 +97,7 @@ def manifest_of(
     admission: str = "allowlist",
     rules: Policy | None = None,
     codec: CodecSpec | None = None,
+    sync: SyncSpec | None = None,
 ) -> RunManifest:
     made = content()
     return RunManifest(
@@ -109,6 +111,7 @@ def manifest_of(
             steps=inner_steps, batch_sequences=2, lr=0.1, warmup_steps=0, total_steps=1000
         ),
         outer=OuterSpec(lr=0.7, momentum=0.5, steps=steps),
+        sync=sync or SyncSpec(),
         codec=codec or CodecSpec("int8", 64),
         policy=rules or policy(),
         genesis=made.genesis,

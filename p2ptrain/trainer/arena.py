@@ -14,6 +14,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from p2ptrain.errors import ConfigError
 from p2ptrain.state.layout import Layout, LayoutEntry
+from p2ptrain.sync.fragments import fragment_at, fragments
 
 _FLOAT_BYTES = 4
 
@@ -41,55 +43,124 @@ def map_vector(fd: int, numel: int) -> Tensor:
     return torch.frombuffer(mmap.mmap(fd, needed), dtype=torch.float32, count=numel)
 
 
-class Arena:
-    """Moves this rank's parameters between the model and the arena.
-
-    `anchor` is θ as it was last loaded: what the local work is measured against, and what a Rebase
-    subtracts.
+@dataclass(slots=True)
+class Share:
+    """One fragment's parameters, as far as this rank has them: `own` in the model, and the slices
+    of the arena. `anchor` is θ as it was last read: what a Rebase measures θ's way from.
     """
 
-    def __init__(self, model: nn.Module, layout: Layout, theta: Tensor, local: Tensor) -> None:
-        parameters = dict(model.named_parameters())
-        self._own: list[Tensor] = []
-        self._theta: list[Tensor] = []
-        self._local: list[Tensor] = []
-        for entry in layout.entries:
-            shard, offset = own_share(parameters[entry.name], entry)
-            if shard.numel():
-                self._own.append(shard)
-                self._theta.append(theta[offset : offset + shard.numel()].view(shard.shape))
-                self._local.append(local[offset : offset + shard.numel()].view(shard.shape))
-        self._anchor = [torch.zeros_like(shard) for shard in self._own]
+    own: list[Tensor] = field(default_factory=list)
+    theta: list[Tensor] = field(default_factory=list)
+    local: list[Tensor] = field(default_factory=list)
+    anchor: list[Tensor] = field(default_factory=list)
 
     @torch.no_grad()
-    def load(self) -> None:
-        """Parameters become θ."""
-        torch._foreach_copy_(self._anchor, self._theta)
-        torch._foreach_copy_(self._own, self._anchor)
+    def merge(self, mixing: float) -> None:
+        if not self.own:
+            return
+        torch._foreach_copy_(self.anchor, self.theta)
+        if mixing == 0:
+            torch._foreach_copy_(self.own, self.anchor)
+        else:
+            torch._foreach_lerp_(self.own, self.anchor, 1 - mixing)
 
     @torch.no_grad()
     def rebase(self) -> None:
-        """Parameters move by as much as θ did since it was last loaded: local work is kept."""
-        torch._foreach_sub_(self._own, self._anchor)
-        torch._foreach_copy_(self._anchor, self._theta)
-        torch._foreach_add_(self._own, self._anchor)
+        if not self.own:
+            return
+        torch._foreach_sub_(self.own, self.anchor)
+        torch._foreach_copy_(self.anchor, self.theta)
+        torch._foreach_add_(self.own, self.anchor)
 
     @torch.no_grad()
     def store(self) -> None:
-        """`local` becomes the parameters, in this rank's share."""
-        torch._foreach_copy_(self._local, self._own)
+        if self.own:
+            torch._foreach_copy_(self.local, self.own)
+
+    @torch.no_grad()
+    def set_aside(self) -> None:
+        if self.own:
+            torch._foreach_copy_(self.own, self.anchor)
+
+    @torch.no_grad()
+    def take_back(self) -> None:
+        if self.own:
+            torch._foreach_sub_(self.own, self.anchor)
+            torch._foreach_add_(self.own, self.local)
+
+
+class Arena:
+    """Moves this rank's parameters between the model and the arena.
+
+    The model is cut into `count` fragments, which an outer step is about one after the other. A
+    fragment is whole parameters, so a rank has a share of each of them.
+    """
+
+    def __init__(
+        self, model: nn.Module, layout: Layout, theta: Tensor, local: Tensor, *, count: int = 1
+    ) -> None:
+        parameters = dict(model.named_parameters())
+        cut = fragments(layout, count)
+        self._fragments = [Share() for _ in cut]
+        for entry in layout.entries:
+            shard, offset = own_share(parameters[entry.name], entry)
+            if shard.numel():
+                share = self._fragments[fragment_at(cut, entry.offset)]
+                place = slice(offset, offset + shard.numel())
+                share.own.append(shard)
+                share.theta.append(theta[place].view(shard.shape))
+                share.local.append(local[place].view(shard.shape))
+                share.anchor.append(torch.zeros_like(shard))
+
+    def load(self) -> None:
+        """Parameters become θ."""
+        for share in self._fragments:
+            share.merge(0.0)
+
+    def merge(self, ready_step: int, step: int, mixing: float) -> None:
+        """θ is that of `step`, and what was stored at `ready_step` is in it.
+
+        There parameters become θ, but for a share of `mixing`; where θ has moved since, they do.
+        """
+        self._of(ready_step).merge(mixing)
+        self.rebase(ready_step + 1, step)
+
+    def rebase(self, since_step: int, step: int) -> None:
+        """Parameters move by as much as θ did from `since_step` on: local work is kept."""
+        count = len(self._fragments)
+        for moved in range(max(since_step, step - count), step):
+            self._of(moved).rebase()
+
+    def store(self, step: int) -> None:
+        """`local` becomes the parameters of the fragment of `step`, in this rank's share."""
+        self._of(step).store()
+
+    def set_aside(self) -> None:
+        """Parameters are θ again; the work that was stored is in `local`, and nowhere else."""
+        for share in self._fragments:
+            share.set_aside()
+
+    def take_back(self) -> None:
+        """The work that was set aside is added to what was done since."""
+        for share in self._fragments:
+            share.take_back()
+
+    def _of(self, step: int) -> Share:
+        return self._fragments[step % len(self._fragments)]
 
     @contextmanager
     def outer_parameters(self) -> Iterator[None]:
         """Inside, the parameters are θ as it lies in the arena; afterwards what they were."""
+        own = [shard for share in self._fragments for shard in share.own]
         with torch.no_grad():
-            kept = [shard.clone() for shard in self._own]
-            torch._foreach_copy_(self._own, self._theta)
+            kept = [shard.clone() for shard in own]
+            for share in self._fragments:
+                torch._foreach_copy_(share.own, share.theta)
         try:
             yield
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(self._own, kept)
+                torch._foreach_copy_(own, kept)
 
 
 def own_share(parameter: Tensor, entry: LayoutEntry) -> tuple[Tensor, int]:

@@ -5,7 +5,8 @@
     empty        standing by      Load
     standing by  training         Train
     training     ready            its last block, after which `local` holds the weights
-    ready        training         Train (after a Skip)
+    ready        training         Train (after a Skip, or ahead)
+    ready        standing by      Merge (what was ready is in θ; what was trained ahead stays)
     ready        ready            Rebase (writes `local` again)
     any          standing by      Load
 
@@ -52,11 +53,23 @@ class Work:
     trained: list[str] = field(default_factory=list)
     loss_sum: float = 0.0
     queue: deque[tuple[int, str]] = field(default_factory=deque)
+    ahead: bool = False
     ready: bool = False
+    offered: tuple[int, int, float] = (0, 0, 0.0)
+    """Of these, the tokens, blocks and sum of losses that the last report was about."""
+    set_aside: bool = False
+    """Whether that work is in the arena's `local` alone (a run whose means come a step late)."""
 
     def report(self) -> frames.FragmentReady:
+        self.offered = (self.tokens, len(self.trained), self.loss_sum)
         loss = self.loss_sum / max(1, self.tokens)
         return frames.FragmentReady(self.step, self.tokens, tuple(self.trained), loss)
+
+    def taken(self, step: int) -> Work:
+        """What is left of it once its last report is in θ of `step`."""
+        tokens, blocks, loss_sum = self.offered
+        left = self.trained[blocks:]
+        return Work(step, self.tokens - tokens, left, self.loss_sum - loss_sum, self.queue)
 
 
 class Loop:
@@ -120,6 +133,8 @@ class Loop:
                 self._work = Work(step)
             case frames.Train():
                 self._train(frame)
+            case frames.Merge(step):
+                self._merge(step)
             case frames.Rebase(step):
                 self._rebase(step)
             case frames.Evaluate(request, block_paths):
@@ -132,7 +147,7 @@ class Loop:
                 self._fail("ORDER", f"a {frame.kind} frame is not for a trainer")
 
     def _keep_state(self, step: int) -> None:
-        """Take the optimizer's state up at the first Load; at later ones write it down."""
+        """Take the optimizer's state up at the first Load; afterwards write it down."""
         first = self._work is None
         if self._state is None:
             found, trouble = None, ""
@@ -151,14 +166,27 @@ class Loop:
         if self._work is None:
             return self._fail("ORDER", "Train before the first Load")
         self._work.step = order.step
-        self._work.ready = False
+        self._work.ahead, self._work.ready = order.ahead, False
         self._work.queue.extend(enumerate(order.block_paths, order.first_inner_step))
         self._publish_if_done(self._work)
+
+    def _merge(self, step: int) -> None:
+        if self._work is None or not self._work.offered[1]:
+            return self._fail("ORDER", "Merge of what was never ready")
+        if self._config.delayed:
+            self._arena.rebase(self._work.step, step)
+        else:
+            self._arena.merge(self._work.step, step, self._config.mixing)
+        self._keep_state(step)
+        self._work = self._work.taken(step)
 
     def _rebase(self, step: int) -> None:
         if self._work is None:
             return self._fail("ORDER", "Rebase before the first Load")
-        self._arena.rebase()
+        if self._work.set_aside:
+            self._arena.take_back()
+            self._work.set_aside = False
+        self._arena.rebase(self._work.step, step)
         self._work.step = step
         if self._work.ready:
             self._publish_if_done(self._work)
@@ -189,10 +217,13 @@ class Loop:
 
     def _publish_if_done(self, work: Work) -> None:
         """Write the weights to `local` and say so, once no block is left and all ranks have."""
-        if work.queue:
+        if work.queue or work.ahead:
             return
-        self._arena.store()
+        self._arena.store(work.step)
         self._ranks.meet()
+        if self._config.delayed:
+            self._arena.set_aside()
+            work.set_aside = True
         work.ready = True
         self._say(work.report())
 

@@ -82,7 +82,7 @@ def test_head_is_the_newest_snapshot_and_the_updates_after_it(
     manifest = history.run.manifest
     state, store = OuterState(NUMEL), StoreReader(home.store)
     state.load_snapshot(store, history.snapshots[4])
-    form = UpdateFormat(history.run.id, NUMEL, manifest.codec)
+    form = UpdateFormat.of(history.run.id, manifest)
     payload = form.read(store, history.updates[4], 4)
     state.apply(payload, manifest.outer.lr, manifest.outer.momentum, form.codec)
     done = export("--snapshot", "head", "--json")

@@ -180,7 +180,7 @@ def test_a_run_is_shown_in_words_and_as_json(p2ptrain: Command, organiser_home: 
     assert value["schema"] == 1
     assert value["outer_steps"] == file["outer"]["steps"]
     assert any("2 layers of width 32" in line for line in lines)
-    assert any("about 79.2 kB up and down" in line for line in lines)
+    assert any("about 80.4 kB up and down" in line for line in lines)
 
 
 def test_a_home_without_a_run_and_one_with_a_forged_run_are_told_apart(

@@ -57,6 +57,17 @@ def test_an_unknown_sample_is_answered_with_the_known() -> None:
 
 
 WRONG = [
+    ({"sync": {"fragments": 2}, "inner.steps": 3}, "sync.fragments 2 must divide inner.steps 3"),
+    (
+        {"sync": {"fragments": 4}, "inner.steps": 8},
+        "sync.fragments 4 does not fit: of 2 layers and 1 apart from them choose 2 to 3",
+    ),
+    ({"sync": {"overlap_steps": 3}}, "sync.overlap_steps 3 is longer than an outer step"),
+    (
+        {"sync": {"overlap_steps": 2, "mixing": 0.5}},
+        "sync.mixing must be 0 where sync.overlap_steps is",
+    ),
+    ({"sync": {"mixing": 0.5}}, "sync: mixing needs overlap_steps"),
     ({"model.width": None}, "model.width is missing"),
     ({"model.width": "wide"}, "model.width is 'wide'; it should be a valid integer"),
     ({"model.width": 32.5}, "model.width is 32.5; it should be a valid integer"),

@@ -15,6 +15,8 @@ DIGEST = Digest("ab" * 32)
 ONE_OF_EACH = (
     frames.Load(7),
     frames.Train(7, ("/store/ab/cd", "/store/ef/gh"), 70),
+    frames.Train(7, ("/store/ab/cd",), 72, ahead=True),
+    frames.Merge(8),
     frames.Rebase(8),
     frames.Evaluate(3, ("/store/x",)),
     frames.Pause(),
@@ -50,6 +52,8 @@ def test_the_table_of_kinds_names_every_frame() -> None:
         (frames.Load, {"step": 2**60}),
         (frames.Load, {"step": "7"}),
         (frames.Train, {"step": 0, "block_paths": ["a"], "first_inner_step": 0}),
+        (frames.Train, {"step": 0, "block_paths": (), "first_inner_step": 0, "ahead": 1}),
+        (frames.Merge, {"step": -1}),
         (frames.Train, {"step": 0, "block_paths": (1,), "first_inner_step": 0}),
         (frames.Train, {"step": 0, "block_paths": ("a",) * 4097, "first_inner_step": 0}),
         (frames.Evaluate, {"request": 0, "block_paths": ("x" * 5000,)}),

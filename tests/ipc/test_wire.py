@@ -66,6 +66,9 @@ def test_a_stream_that_ends_inside_a_frame_is_told_from_one_that_ends_after_it()
         cut.end()
 
 
+TRAIN = {"kind": "train", "step": 1, "block_paths": ["a"], "first_inner_step": 0, "ahead": False}
+
+
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
@@ -76,8 +79,9 @@ def test_a_stream_that_ends_inside_a_frame_is_told_from_one_that_ends_after_it()
         ({"kind": "load"}, "has the fields"),
         ({"kind": "load", "step": 1, "also": 2}, "has the fields"),
         ({"kind": "load", "step": "one"}, "invalid"),
-        ({"kind": "train", "step": 1, "block_paths": "ab", "first_inner_step": 0}, "invalid"),
-        ({"kind": "train", "step": 1, "block_paths": [["a"]], "first_inner_step": 0}, "invalid"),
+        ({**TRAIN, "block_paths": "ab"}, "invalid"),
+        ({**TRAIN, "block_paths": [["a"]]}, "invalid"),
+        ({**TRAIN, "ahead": 0}, "invalid"),
     ],
 )
 def test_a_map_that_is_no_frame_is_refused_in_words(value: object, complaint: str) -> None:

@@ -292,23 +292,31 @@ class Swarm:
         return account
 
     def check_chain(self, witness: str = "seed") -> None:
-        """Every committed block was committed once, was trained by whom it is credited to, as the
-        journals say too, and is in the update with the weight that was agreed: nothing else is."""
+        """Blocks are right (`check_blocks`), and the update is of them, with the weight that was
+        agreed: nothing else is in it."""
+        node = self.nodes[witness]
+        for _, update, blocks in self.check_blocks(witness):
+            self._check_update(node, update, blocks)
+
+    def check_blocks(self, witness: str = "seed") -> list[tuple[int, Digest, Credits]]:
+        """Every committed block was committed once, and trained by whom it is credited to, as the
+        journals say too. Returns what was committed."""
         node = self.nodes[witness]
         seen: set[int] = set()
         by_peer = {each.peer: each for each in self.nodes.values()}
-        for step, update, blocks in self.committed(node):
+        committed = self.committed(node)
+        for step, _, blocks in committed:
             for peer, theirs in blocks.items():
                 assert seen.isdisjoint(theirs), f"step {step}: a block was committed twice"
                 seen.update(theirs)
                 trained = set(by_peer[peer].remote.trained)
                 assert {self.data(node, block) for block in theirs} <= trained, f"step {step}"
-            self._check_update(node, update, blocks)
         assert self.run is not None
         journals = [each.home.journal for each in self.nodes.values()]
         found = trained_by(node.parts.ledger.chain, self.run, journals)
         assert (found.faults, found.unseen) == ([], 0)
         assert found.checked >= len(seen)
+        return committed
 
     def data(self, node: SwarmNode, block: int) -> Digest:
         return node.parts.data_block(block)

@@ -45,6 +45,20 @@ def test_the_costs_of_a_run_are_those_that_one_works_out_by_hand() -> None:
     assert slow.tokens == 4 * 100 * costs.step_tokens
 
 
+def test_fragments_are_sent_in_turns_and_hide_behind_training_as_far_as_it_goes_on() -> None:
+    whole = costs_of(run_with(codec__name="fp32"), [4], tokens_per_s=1000.0)
+    tree = tomllib.loads(sample("opendiloco_150m"))
+    tree["codec"]["name"] = "fp32"
+    tree["sync"] = {"fragments": 5, "overlap_steps": 1, "mixing": 0.5}
+    cut = costs_of(parse_run_file(tree), [4], tokens_per_s=1000.0)
+    assert (5 * cut.update_bytes, 5 * cut.step_tokens) == (whole.update_bytes, whole.step_tokens)
+    for all_at_once, in_turns in zip(whole.plans, cut.plans, strict=True):
+        assert in_turns.overlap_s == 512 * 1024 / 1000.0
+        assert in_turns.exchange_s == pytest.approx(all_at_once.exchange_s / 5)
+        assert in_turns.waited_s == max(0.0, in_turns.exchange_s - 512 * 1024 / 1000.0)
+    assert cut.plans[-1].utilisation == 1.0 > whole.plans[-1].utilisation
+
+
 def test_feedback_costs_the_node_another_vector() -> None:
     plain, kept = (costs_of(run_with(codec__feedback=each), [2]).node for each in (False, True))
     assert kept.total - plain.total == kept.residual == 4 * 214_983_680

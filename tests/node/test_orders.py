@@ -6,9 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2ptrain.node.orders import Desk, LoadOrder, RebaseOrder, TrainOrder, after, next_orders
+from p2ptrain.node.orders import (
+    AheadOrder,
+    Desk,
+    LoadOrder,
+    MergeOrder,
+    Pace,
+    RebaseOrder,
+    TrainOrder,
+    Work,
+    after,
+    next_orders,
+)
 
-B, C = (1, 2, 3), (7, 8)
+B, C, D = (1, 2, 3), (7, 8, 9), (11, 12, 13)
+PLAIN, LATE, ASYNC = Pace(3), Pace(3, 2), Pace(3, 3)
+READY = Desk(4, B, 0, 3)
+"""Was ready with B at outer step 4."""
+
+AHEAD = Desk(4, B + C[:2], 0, 3, True)
 
 
 @pytest.mark.parametrize(
@@ -17,32 +33,92 @@ B, C = (1, 2, 3), (7, 8)
         (None, 4, B, [LoadOrder(4), TrainOrder(4, B)]),
         (None, 4, (), []),
         (Desk(4, B), 4, B, []),
-        (Desk(4, B), 5, B, [RebaseOrder(5)]),
+        (READY, 4, B, []),
+        (READY, 5, B, [RebaseOrder(5)]),
+        (READY, 5, B + C, [RebaseOrder(5), TrainOrder(5, C)]),
         (Desk(4, B), 5, B + C, [RebaseOrder(5), TrainOrder(5, C)]),
+        (READY, 5, C, [MergeOrder(5), TrainOrder(5, C)]),
         (Desk(4, B), 5, C, [LoadOrder(5), TrainOrder(5, C)]),
-        (Desk(4, B), 4, C, [LoadOrder(4), TrainOrder(4, C)]),
-        (Desk(4, B), 5, (), []),
-        (Desk(4, B), 9, B, [RebaseOrder(9)]),
+        (READY, 4, C, [LoadOrder(4), TrainOrder(4, C)]),
+        (READY, 5, (), []),
+        (READY, 9, B, [RebaseOrder(9)]),
+        (READY, 4, B + C, [TrainOrder(4, C)]),
     ],
 )
 def test_each_row_of_the_table_of_orders(desk, step, lease, expected):
-    assert next_orders(desk, step, lease) == expected
+    assert next_orders(desk, step, lease, PLAIN) == expected
+
+
+def test_work_that_went_to_others_is_not_taken_for_merged():
+    assert next_orders(READY, 5, C, PLAIN, taken=False) == [LoadOrder(5), TrainOrder(5, C)]
+
+
+@pytest.mark.parametrize(
+    ("desk", "step", "lease", "expected"),
+    [
+        (None, 4, B + C, [LoadOrder(4), TrainOrder(4, B)]),
+        (Desk(4, B), 4, B + C, []),
+        (READY, 4, B + C, [AheadOrder(4, C[:2])]),
+        (READY, 4, B, []),
+        (AHEAD, 4, B + C, []),
+        (AHEAD, 5, C + D, [MergeOrder(5), TrainOrder(5, C[2:])]),
+        (AHEAD, 5, B + C, [RebaseOrder(5), TrainOrder(5, C[2:])]),
+        (AHEAD, 5, B + C + D, [RebaseOrder(5), TrainOrder(5, C[2:])]),
+        (AHEAD, 5, B + C[:2], [RebaseOrder(5), TrainOrder(5, ())]),
+        (AHEAD, 5, D, [LoadOrder(5), TrainOrder(5, D)]),
+        (Desk(4, B), 5, B + C, [RebaseOrder(5)]),
+        (Desk(5, B + C, 3, 6), 5, B + C + D, [AheadOrder(5, D[:2])]),
+        (Desk(5, B + C, 3, 6), 6, D, [MergeOrder(6), TrainOrder(6, D)]),
+    ],
+)
+def test_while_an_outer_step_is_agreed_the_next_is_begun(desk, step, lease, expected):
+    assert next_orders(desk, step, lease, LATE) == expected
+
+
+def test_whoever_trains_a_whole_outer_step_ahead_has_nothing_left_but_to_be_ready():
+    desk = Desk(4, B + C, 0, 3, True)
+    assert next_orders(desk, 5, C + D, ASYNC) == [MergeOrder(5), TrainOrder(5, ())]
+
+
+@pytest.mark.parametrize(
+    ("pace", "lease", "stands"),
+    [
+        (PLAIN, B, True),
+        (PLAIN, B + C, False),
+        (LATE, B + C, True),
+        (LATE, C + D, False),
+    ],
+)
+def test_work_that_lies_in_the_arena_stands_for_what_was_due(pace, lease, stands):
+    assert Work(4, B, 30).stands_for(4, lease, pace) is stands
+    assert not Work(3, B, 30).stands_for(4, lease, pace)
 
 
 leases = st.lists(st.integers(0, 9), max_size=6, unique=True).map(tuple)
+paces = st.builds(Pace, st.integers(1, 3), st.integers(0, 3))
+steps = st.integers(0, 3)
 
 
-@given(st.none() | st.builds(Desk, st.integers(0, 3), leases), st.integers(0, 3), leases)
-def test_a_trainer_that_obeyed_needs_no_further_orders(desk, step, lease):
-    for order in next_orders(desk, step, lease):
+@st.composite
+def desks(draw):
+    blocks = draw(leases)
+    offered = draw(st.integers(0, len(blocks)))
+    carried = draw(st.integers(0, offered))
+    return Desk(draw(steps), blocks, carried, offered, 0 < offered < len(blocks))
+
+
+@given(st.none() | desks(), steps, leases, paces, st.booleans())
+def test_a_trainer_that_obeyed_needs_no_further_orders(desk, step, lease, pace, taken):
+    for order in next_orders(desk, step, lease, pace, taken=taken):
         desk = after(desk, order)
     if lease:
-        assert desk == Desk(step, lease)
-    assert next_orders(desk, step, lease) == []
+        assert desk.step == step
+        assert desk.blocks == lease[: len(desk.blocks)]
+    assert next_orders(desk, step, lease, pace, taken=taken) == []
 
 
-@given(st.builds(Desk, st.integers(0, 3), leases), st.integers(0, 3), leases)
-def test_work_on_blocks_that_are_still_ours_is_never_dropped(desk, step, lease):
+@given(desks(), steps, leases, paces)
+def test_work_on_blocks_that_are_still_ours_is_never_dropped(desk, step, lease, pace):
     kept = lease[: len(desk.blocks)] == desk.blocks
-    loads = [order for order in next_orders(desk, step, lease) if isinstance(order, LoadOrder)]
-    assert not (kept and loads)
+    orders = next_orders(desk, step, lease, pace)
+    assert not (kept and [each for each in orders if isinstance(each, LoadOrder | MergeOrder)])

@@ -69,7 +69,7 @@ async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
 async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> None:
     step = r.parts.ledger.state.step
     vector = np.random.default_rng(step).standard_normal(r.parts.layout.numel, dtype=np.float32)
-    payload = bytearray(updates.payload_bytes(r.parts))
+    payload = bytearray(updates.payload_bytes(r.parts, step))
     updates.codec_of(r.parts).quantise(vector, payload)
     update = await updates.store(r.parts, step, payload)
     sealed = None if snapshot is None else digest_of(b"sealed by the rig")

@@ -57,13 +57,14 @@ async def test_what_rounding_lost_is_owed_and_states_are_equal_all_the_same(
     async with swarm(tmp_path, steps=ENDLESS, codec=codec) as s:
         await s.until(lambda: all(owed(s[name]).any() for name in ("ann", "bob", "cai")))
         assert all(np.isfinite(owed(s[name])).all() for name in ("ann", "bob", "cai"))
-        assert s.seed.parts.outer.residual is None
+        assert s.seed.parts.residual(0) is None
         s.check_equal()
 
 
 def owed(node: SwarmNode) -> Float32Vector:
-    assert node.parts.outer.residual is not None
-    return node.parts.outer.residual.owed
+    residual = node.parts.residual(0)
+    assert residual is not None
+    return residual.owed
 
 
 async def test_a_founder_that_trains_needs_nobody_else(tmp_path: Path) -> None:

@@ -54,9 +54,10 @@ def orders(remote: Remote) -> list[str]:
     told = []
     for frame in remote.obeyed:
         match frame:
-            case frames.Train(step, paths, first):
-                told.append(f"train {step} ({len(paths)} blocks from {first})")
-            case frames.Load(step) | frames.Rebase(step):
+            case frames.Train(step, paths, first, ahead):
+                how = "ahead" if ahead else "train"
+                told.append(f"{how} {step} ({len(paths)} blocks from {first})")
+            case frames.Load(step) | frames.Merge(step) | frames.Rebase(step):
                 told.append(f"{frame.kind} {step}")
     return told
 
@@ -89,7 +90,7 @@ async def test_a_step_goes_from_load_to_ready(tmp_path: Path) -> None:
         await settled(lambda: not r.parts.standing.theta_in_use)
         close_step(r)
         await settled(lambda: r.parts.standing.work is not None and r.parts.standing.work.step == 1)
-        assert orders(remote)[2:] == ["load 1", "train 1 (2 blocks from 2)"]
+        assert orders(remote)[2:] == ["merge 1", "train 1 (2 blocks from 2)"]
 
 
 async def test_work_that_was_not_taken_is_rebased_and_stands_again(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ async def test_theta_is_in_use_from_the_order_until_the_trainer_has_answered(
         await settled(lambda: r.parts.standing.theta_in_use)
         remote.stuck = False
         await settled(lambda: not r.parts.standing.theta_in_use)
-        assert orders(remote)[-2:] == ["load 1", "train 1 (2 blocks from 2)"]
+        assert orders(remote)[-2:] == ["merge 1", "train 1 (2 blocks from 2)"]
 
 
 async def test_a_node_that_is_no_member_stands_by_with_empty_hands(tmp_path: Path) -> None:

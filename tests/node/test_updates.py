@@ -23,7 +23,7 @@ from tests.node.rig import Neighbour, opening, rig, settled
 def payload_of(parts: Parts) -> bytearray:
     """A sound update."""
     vector = np.linspace(-1, 1, parts.layout.numel, dtype=np.float32)
-    payload = bytearray(updates.payload_bytes(parts))
+    payload = bytearray(updates.payload_bytes(parts, 0))
     updates.codec_of(parts).quantise(vector, payload)
     return payload
 
@@ -72,7 +72,7 @@ async def test_no_vote_is_given_for_an_update_that_participants_within_the_bound
         r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
         for size, refusal in ((most, ""), (1.02 * most, f"large, where {most:.3g} is agreed")):
             vector = np.full(parts.layout.numel, size, np.float32)
-            payload = bytearray(updates.payload_bytes(parts))
+            payload = bytearray(updates.payload_bytes(parts, 0))
             updates.codec_of(parts).quantise(vector, payload)
             digest = await updates.store(parts, 0, payload)
             await _hold_update(parts, digest)

@@ -16,6 +16,7 @@ from p2ptrain.errors import ChunkCorrupt, ChunkMissing, LocalProtocolError, Mani
 from p2ptrain.kernels import CODECS, reference
 from p2ptrain.state import Arena, OuterState, SharedVector, outer_state, write_frozen, write_state
 from p2ptrain.store import MemoryDisk, Store
+from p2ptrain.sync.fragments import Fragment
 
 CODEC = kernels.codec("int8", 64)
 LR, MU = 0.7, 0.9
@@ -75,6 +76,34 @@ def test_an_update_in_any_codec(name):
     reference_step(theta, momentum, payload(5000, 1, codec), codec)
     assert bits(state.theta) == bits(theta)
     assert bits(state.momentum) == bits(momentum)
+
+
+CUT = Fragment(((0, 70), (200, 900), (901, 1000), (2000, 2001)))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_update_of_a_fragment_gives_the_bits_of_the_reference_and_touches_nothing_else(threads):
+    state = state_of(3000, threads=threads)
+    theta, momentum = state.theta.copy(), state.momentum.copy()
+    for step in range(3):
+        state.apply(payload(CUT.numel, step), LR, MU, CODEC, CUT)
+        cut_theta, cut_momentum = (np.empty(CUT.numel, np.float32) for _ in range(2))
+        CUT.gather(theta, cut_theta)
+        CUT.gather(momentum, cut_momentum)
+        reference_step(cut_theta, cut_momentum, payload(CUT.numel, step))
+        CUT.scatter(cut_theta, theta)
+        CUT.scatter(cut_momentum, momentum)
+    assert bits(state.theta) == bits(theta)
+    assert bits(state.momentum) == bits(momentum)
+
+
+def test_a_snapshot_shows_its_instant_though_a_fragment_of_it_moves_on(store):
+    state = state_of(3000)
+    before = state.describe(store.chunk_bytes, {}).digest
+    with state.freeze(store.chunk_bytes) as frozen:
+        state.apply(payload(CUT.numel, 0), LR, MU, CODEC, CUT)
+        assert write_frozen(store, frozen, state.numel, {}) == before
+    assert state.describe(store.chunk_bytes, {}).digest != before
 
 
 def test_a_block_longer_than_a_share_is_not_cut():

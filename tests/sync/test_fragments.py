@@ -87,3 +87,14 @@ def test_what_is_gathered_is_scattered_to_where_it_was() -> None:
         fragment.gather(vector, piece)
         fragment.scatter(piece, copied)
     assert np.array_equal(copied, vector)
+
+
+def test_any_stretch_of_a_fragment_is_found_in_the_vector() -> None:
+    fragment = Fragment(((2, 5), (7, 8), (10, 14)))
+    vector = np.arange(20)
+    whole = np.empty(fragment.numel, vector.dtype)
+    fragment.gather(vector, whole)
+    for start in range(fragment.numel):
+        for stop in range(start + 1, fragment.numel + 1):
+            found = [vector[low:high] for low, high in fragment.pieces(start, stop)]
+            assert np.concatenate(found).tolist() == whole[start:stop].tolist()

@@ -136,9 +136,12 @@ class Stored(StandIn):
         self._ledger = ledger
 
     def put_blob(self, kind: str, *rest: Any) -> Any:
-        turn = leads_next if kind == "update" else led_last
-        with self._gate.passing(f"write-{kind}", partial(turn, self._ledger)):
+        with self._gate.passing(f"write-{kind}", partial(leads_next, self._ledger)):
             return self._real.put_blob(kind, *rest)
+
+    def put_stream(self, kind: str, *rest: Any) -> Any:
+        with self._gate.passing(f"write-{kind}", partial(led_last, self._ledger)):
+            return self._real.put_stream(kind, *rest)
 
     def put_head(self, head: Any) -> None:
         with self._gate.passing("write-head", partial(led_last, self._ledger)):

@@ -1,0 +1,152 @@
+"""What a trainer makes of Merge, and of training ahead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from p2ptrain.ipc.frames import Failed, FragmentReady, Load, Merge, Progress, Rebase, Train
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.sync.fragments import fragments
+
+if TYPE_CHECKING:
+    from tests.trainer.conftest import Desk, MakeDesk, Vectors
+
+BLOCK_TOKENS = 5 * 16
+MOVE = np.float32(0.25)
+
+
+def weights(desk: Desk, vectors: Vectors) -> np.ndarray:
+    """The trainer's own, as a flat vector."""
+    flat = np.zeros_like(vectors.theta)
+    for name, parameter in desk.model.named_parameters():
+        vectors.at(flat, name)[:] = parameter.full_tensor().detach().numpy()
+    return flat
+
+
+def mask(vectors: Vectors, count: int, number: int) -> np.ndarray:
+    """True in the parameters of one fragment of so many."""
+    inside = np.zeros(vectors.layout.numel, dtype=bool)
+    for start, stop in fragments(vectors.layout, count)[number].ranges:
+        inside[start:stop] = True
+    return inside & vectors.covered
+
+
+@pytest.fixture
+def cut(config: TrainerConfig) -> TrainerConfig:
+    """Each layer, and the rest, for itself."""
+    return replace(config, fragments=3)
+
+
+def test_only_the_fragment_of_the_step_is_offered(
+    make_desk: MakeDesk, cut: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    desk = make_desk(cut)
+    for step in (1, 5):
+        vectors.local[:] = 0
+        desk.tell(Load(step), Train(step, block_paths[:2], 0))
+        inside = mask(vectors, 3, step % 3)
+        np.testing.assert_array_equal(vectors.local[inside], weights(desk, vectors)[inside])
+        assert not vectors.local[~inside].any()
+
+
+@pytest.mark.parametrize("mixing", [0.0, 0.5])
+def test_a_merge_is_of_the_fragment_that_was_offered_and_leaves_the_others(
+    make_desk: MakeDesk,
+    cut: TrainerConfig,
+    vectors: Vectors,
+    block_paths: tuple[str, ...],
+    mixing: float,
+) -> None:
+    desk = make_desk(replace(cut, mixing=mixing))
+    desk.tell(Load(1), Train(1, block_paths[:2], 0), Train(1, block_paths[2:4], 2, ahead=True))
+    before, inside = weights(desk, vectors), mask(vectors, 3, 1)
+    vectors.theta[inside] += MOVE
+    assert desk.tell(Merge(2)) == []
+    after = weights(desk, vectors)
+    np.testing.assert_array_equal(after[~inside], before[~inside])
+    expected = mixing * before + (1 - mixing) * vectors.theta
+    np.testing.assert_allclose(after[inside], expected[inside], rtol=1e-6, atol=1e-7)
+
+
+def test_fragments_that_moved_without_us_move_under_our_work(
+    make_desk: MakeDesk, cut: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    desk = make_desk(cut)
+    desk.tell(Load(0), Train(0, block_paths[:2], 0))
+    before = weights(desk, vectors)
+    taken, missed = mask(vectors, 3, 0), mask(vectors, 3, 1)
+    vectors.theta[taken | missed] += MOVE
+    desk.tell(Merge(2))
+    after = weights(desk, vectors)
+    np.testing.assert_array_equal(after[taken], vectors.theta[taken])
+    np.testing.assert_allclose(after[missed], before[missed] + MOVE, atol=1e-6)
+    rest = mask(vectors, 3, 2)
+    np.testing.assert_array_equal(after[rest], before[rest])
+
+
+def test_what_is_trained_ahead_is_counted_for_the_next_step(
+    make_desk: MakeDesk, cut: TrainerConfig, block_paths: tuple[str, ...]
+) -> None:
+    desk = make_desk(cut)
+    first = desk.tell(Load(0), Train(0, block_paths[:3], 0))[-1]
+    assert (first.step, first.blocks, first.tokens) == (0, 3, 3 * BLOCK_TOKENS)
+    ahead = desk.tell(Train(0, block_paths[3:5], 3, ahead=True))
+    assert [type(answer) for answer in ahead] == [Progress, Progress]
+    *_, second = desk.tell(Merge(1), Train(1, block_paths[5:6], 5))
+    assert isinstance(second, FragmentReady)
+    assert (second.step, second.blocks, second.tokens) == (1, 3, 3 * BLOCK_TOKENS)
+
+
+def test_for_a_single_fragment_a_merge_is_a_load_that_keeps_nothing(
+    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    desk.tell(Load(0), Train(0, block_paths[:2], 0))
+    vectors.theta[vectors.covered] += MOVE
+    assert desk.tell(Merge(1), Train(1, (), 2)) == [FragmentReady(1, 0, (), 0.0)]
+    np.testing.assert_array_equal(vectors.local, vectors.theta)
+
+
+def test_a_merge_of_what_was_never_ready_is_the_nodes_mistake(desk: Desk) -> None:
+    (answer,) = desk.tell(Load(0), Merge(1))
+    assert isinstance(answer, Failed)
+    assert answer.code == "ORDER"
+
+
+@pytest.fixture
+def late(make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]) -> Desk:
+    """Its means come a whole outer step late; it was ready at step 0 and has trained ahead."""
+    desk = make_desk(replace(config, delayed=True))
+    desk.tell(Load(0), Train(0, block_paths[:2], 0))
+    return desk
+
+
+def test_after_a_report_a_late_trainer_begins_at_theta_again(late: Desk, vectors: Vectors) -> None:
+    np.testing.assert_array_equal(weights(late, vectors), vectors.theta)
+    assert not np.array_equal(vectors.local, vectors.theta)
+
+
+def test_a_late_trainer_offers_nothing_twice(
+    late: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    late.tell(Train(0, block_paths[2:4], 2, ahead=True))
+    ahead = weights(late, vectors) - vectors.theta
+    vectors.theta[vectors.covered] += MOVE
+    (ready,) = late.tell(Merge(1), Train(1, (), 4))
+    assert (ready.blocks, ready.tokens) == (2, 2 * BLOCK_TOKENS)
+    np.testing.assert_allclose(vectors.local - vectors.theta, ahead, atol=1e-6)
+
+
+def test_a_late_trainer_that_was_left_out_offers_all_of_it(
+    late: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    first = vectors.local - vectors.theta
+    late.tell(Train(0, block_paths[2:4], 2, ahead=True))
+    ahead = weights(late, vectors) - vectors.theta
+    vectors.theta[vectors.covered] += MOVE
+    *_, ready = late.tell(Rebase(1), Train(1, (), 4))
+    assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
+    np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, atol=1e-6)
