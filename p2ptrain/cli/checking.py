@@ -20,8 +20,9 @@ def lines(run: RunFile, costs: Costs, lints: Sequence[Lint]) -> Iterator[str]:
         f"context {model.sequence}"
     )
     yield (
-        f"trains    {run.outer.steps} outer steps of {run.inner.steps} inner steps of "
-        f"{run.inner.batch_sequences} sequences: {costs.step_tokens:,} tokens a peer and outer step"
+        f"trains    {run.outer.steps} outer steps of {run.inner.steps // run.sync.fragments} inner "
+        f"steps of {run.inner.batch_sequences} sequences: {costs.step_tokens:,} tokens a peer and "
+        "outer step"
     )
     yield from _memory(costs)
     yield (

@@ -22,11 +22,12 @@ PARAMETERS = {
     "tiny": 39_584,
     "opendiloco_150m": 214_983_680,
     "opendiloco_1b": 1_100_048_384,
+    "streaming_1b": 1_100_048_384,
     "intellect1_10b": 10_211_381_248,
     "metagene_7b": 6_484_660_224,
     "metagene_mini": 1_836_672,
 }
-"""Worked out by hand from the papers' sizes, and not by the code that is tested."""
+"""Those of the two largest were worked out by hand, not by the code that is tested."""
 
 
 @pytest.mark.parametrize("name", sample_names())
@@ -37,7 +38,8 @@ def test_a_recipe_loads_builds_and_tells_what_it_takes(name: str, p2ptrain: Comm
         model = Llama(spec)
     count = sum(each.numel() for each in model.parameters())
     assert count == parameter_count(spec) == PARAMETERS[name]
-    assert inner_spec(run).total_steps == run.inner.steps * run.outer.steps
+    stride = run.inner.steps // run.sync.fragments
+    assert inner_spec(run).total_steps == stride * run.outer.steps
     costs = costs_of(run, [2, 8])
     assert [lint for lint in lints_of(run, costs) if lint.is_fault] == []
     checked = p2ptrain("run", "check", ROOT / "configs" / f"{name}.toml")
