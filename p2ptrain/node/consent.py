@@ -17,18 +17,14 @@ from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ConfigError
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
+from p2ptrain.node.cost import node_memory
 from p2ptrain.node.describing import run_lines
+from p2ptrain.node.update_format import UpdateFormat
 from p2ptrain.observe.states import size
 from p2ptrain.run import Run
-from p2ptrain.trainer.shapes import parameter_count
+from p2ptrain.trainer.cost import trainer_memory
+from p2ptrain.trainer.shapes import layout_of
 
-NODE_BYTES = 13
-"""For each parameter: θ, m and the trained weights in fp32, and the update that is applied."""
-
-TRAINER_BYTES = 16
-"""For each parameter, of all ranks together: weights, gradients, and AdamW's two moments."""
-
-SNAPSHOT_BYTES = 8
 AGREED = {"y", "yes"}
 
 
@@ -41,13 +37,17 @@ def promises() -> Iterator[str]:
 def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
     """What the run is, who asks for it, what it takes, and what it never does."""
     yield from run_lines(run)
-    parameters = parameter_count(run.manifest.model)
-    trainer = f"; the trainer 400 MB, {size(TRAINER_BYTES * parameters)} and activations"
-    trains = "" if config.seed else trainer
-    yield f"memory    100 MB and {size(NODE_BYTES * parameters)} for this node{trains}"
+    manifest = run.manifest
+    numel = layout_of(manifest.model).numel
+    update_bytes = UpdateFormat.of(run.id, manifest).payload_bytes_mean
+    node = node_memory(numel, update_bytes, feedback=manifest.codec.feedback)
+    trainer = trainer_memory(manifest.model, manifest.inner, "fp32")
+    states = trainer.weights + trainer.gradients + trainer.optimizer
+    trains = "" if config.seed else f"; the trainer 400 MB, {size(states)} and activations"
+    yield f"memory    100 MB and {size(node.total)} for this node{trains}"
     kept = config.keep_snapshots
     snapshots = "every snapshot" if kept is None else f"{kept} snapshots"
-    each = size(SNAPSHOT_BYTES * parameters)
+    each = size(node.theta + node.momentum)
     data = "all data" if config.seed else f"data up to {size(config.data_cache_bytes)}"
     yield f"disk      {snapshots} of {each}, the updates since the oldest, and {data}"
     yield f"you are   {label(me)}"

@@ -130,7 +130,7 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
         parameters=parameter_count(model),
         trainer_bf16=trainer_memory(model, inner, "bf16"),
         trainer_fp32=trainer_memory(model, inner, "fp32"),
-        node=NodeMemory(vector, vector, vector, 2 * update, vector * run.codec.feedback),
+        node=node_memory(numel, update, feedback=run.codec.feedback),
         update_bytes=update,
         snapshot_bytes=2 * vector,
         block_bytes=block_bytes(run),
@@ -151,6 +151,12 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
             for mbit in RATES_MBIT
         ),
     )
+
+
+def node_memory(numel: int, update_bytes: int, *, feedback: bool) -> NodeMemory:
+    """Of a node that trains."""
+    vector = 4 * numel
+    return NodeMemory(vector, vector, vector, 2 * update_bytes, vector * feedback)
 
 
 def sent_bytes(update_bytes: int, peers: int) -> int:
