@@ -17,8 +17,8 @@ from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ConfigError
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
-from p2ptrain.node.cost import node_memory
 from p2ptrain.node.describing import run_lines
+from p2ptrain.node.needs import node_memory
 from p2ptrain.node.update_format import UpdateFormat
 from p2ptrain.observe.states import size
 from p2ptrain.run import Run

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from p2ptrain.config.run_file import RunFile
 from p2ptrain.kernels import codec
+from p2ptrain.node.needs import NodeMemory, node_memory
 from p2ptrain.run.draft import inner_spec, model_spec
 from p2ptrain.sync.fragments import fragments
 from p2ptrain.trainer.cost import TrainerMemory, operations_per_token, trainer_memory
@@ -26,24 +27,6 @@ USUAL_UTILISATION = 0.4
 """Of a device's peak, where nobody measured: what a well-kept trainer reaches."""
 
 SECONDS_PER_DAY = 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMemory:
-    """In bytes, beside some 100 MB for the process itself."""
-
-    theta: int
-    momentum: int
-    local: int
-    """What the trainers have trained, in memory that both share."""
-    updates: int
-    """The one that is made, and the one that is applied."""
-    residual: int
-    """What rounding lost, if the codec keeps it."""
-
-    @property
-    def total(self) -> int:
-        return self.theta + self.momentum + self.local + self.updates + self.residual
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +134,6 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
             for mbit in RATES_MBIT
         ),
     )
-
-
-def node_memory(numel: int, update_bytes: int, *, feedback: bool) -> NodeMemory:
-    """Of a node that trains."""
-    vector = 4 * numel
-    return NodeMemory(vector, vector, vector, 2 * update_bytes, vector * feedback)
 
 
 def sent_bytes(update_bytes: int, peers: int) -> int:
