@@ -214,7 +214,9 @@ def test_a_snapshot_that_the_updates_do_not_lead_to_is_named_with_who_signed_it(
     run = publish(home, rules=rules, steps=99)
     apply = OuterState.apply
     with monkeypatch.context() as patched:
-        patched.setattr(OuterState, "apply", lambda s, p, lr, mu, c: apply(s, p, lr, mu * 1.01, c))
+        patched.setattr(
+            OuterState, "apply", lambda s, p, lr, mu, *on: apply(s, p, lr, mu * 1.01, *on)
+        )
         history = make_history(home, run, STEPS)
     done = verify("--json")
     found = done.json["difference"]
