@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
+from p2ptrain.data.tokenizer_file import parse_tokenizer
 from p2ptrain.errors import ConfigError
 
 _INCOMPLETE = "\ufffd"
@@ -23,10 +22,8 @@ class Speller:
     def __init__(self, path: Path) -> None:
         """Raises ConfigError (MODEL-FOLDER): there is none, or it cannot be read."""
         try:
-            self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as exc:
-            if type(exc) is not Exception:
-                raise  # The library has no error of its own; it raises Exception itself.
+            self._tokenizer = parse_tokenizer(path)
+        except (OSError, ValueError) as exc:
             raise ConfigError(
                 f"{path} is no tokenizer: {exc}",
                 code="MODEL-FOLDER",

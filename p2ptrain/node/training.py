@@ -155,6 +155,8 @@ class Conversation:
         parts, desk = self._parts, self._desk
         if desk is None or not desk.offered or desk.step >= parts.ledger.state.step:
             return False
+        if desk.step < parts.ledger.kept.start.step:
+            return False  # Forgotten: a Load is always right.
         return any(each.peer == parts.me for each in parts.history.participants(desk.step))
 
     def _may_read_theta(self) -> bool:
