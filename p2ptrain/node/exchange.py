@@ -27,6 +27,7 @@ from p2ptrain.node.heartbeat import ReduceReport
 from p2ptrain.node.orders import Work
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
+from p2ptrain.node.weights import weights
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.ring import Reduce, ReduceRequest, streams_for
 from p2ptrain.state import Arena, Float32Vector, Residual
@@ -224,7 +225,7 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
         attempt=roster.attempt,
         peers=roster.peers,
         me=roster.peers.index(parts.me),
-        weights=tuple(each.tokens for each in roster.participants),
+        weights=weights(parts.history, parts.ledger.state.since, roster, len(parts.fragments)),
         numel=parts.fragment(roster.step).numel,
         codec=updates.codec_of(parts),
         schedule=roster.schedule,

@@ -19,11 +19,13 @@ class History:
         self._closing: dict[int, Certified] = {}
         self._participants: dict[int, tuple[Participant, ...]] = {}
         self._arranged: tuple[Schedule, tuple[PeerId, ...]] = ("ring", ())
+        self._certified_step = 0
         self._begin()
 
     def _begin(self) -> None:
         roster = self._kept.start.roster
         self._height = self._kept.start.height
+        self._certified_step = self._kept.start.step
         self._open = () if roster is None else roster.participants
         if roster is not None:
             self._arranged = roster.schedule, roster.peers
@@ -47,6 +49,8 @@ class History:
                 self._closing[value.step] = certified
                 self._participants[value.step] = took_part
                 self._open = ()
+                if isinstance(value, Commit) and value.snapshot is not None:
+                    self._certified_step = value.step
             self._height = certified.entry.height
 
     def closing(self, step: int) -> Certified:
@@ -63,6 +67,14 @@ class History:
         """Those of the last committed outer step; nobody before the first."""
         self._follow()
         return next((each for each in reversed(self._participants.values()) if each), ())
+
+    def certified_step(self) -> int:
+        """The outer step of the newest Commit that certified a snapshot; 0 before the first.
+
+        A chain goes back as far as this, however much of it is pruned.
+        """
+        self._follow()
+        return self._certified_step
 
     def last_arrangement(self) -> tuple[Schedule, tuple[PeerId, ...]]:
         """By which schedule, and in which order, peers averaged last; a ring of nobody before."""

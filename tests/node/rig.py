@@ -17,7 +17,9 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.events import Event
-from p2ptrain.ledger.state import LedgerState, apply
+from p2ptrain.ledger.kept import Kept
+from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.state import LedgerState, apply, genesis
 from p2ptrain.ledger.values import (
     Certificate,
     Certified,
@@ -30,6 +32,7 @@ from p2ptrain.ledger.values import (
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import assembled
 from p2ptrain.node.heartbeat import Heartbeat
+from p2ptrain.node.history import History
 from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts
 from p2ptrain.run import Run
@@ -151,6 +154,25 @@ def signed(run: RunId, state: LedgerState, value: Value, *voters: Identity) -> C
     message = vote_message(run, entry.height, 0, entry.digest)
     votes = sorted((voter.peer, voter.sign(message)) for voter in voters)
     return Certified(entry, Certificate(entry.height, 0, entry.digest, tuple(votes)))
+
+
+class Growing:
+    """A chain and its state, grown value by value."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.kept = Kept(rules)
+        self.state = genesis(rules)
+        self.history = History(self.kept)
+
+    def grow(self, *values: Value) -> None:
+        for value in values:
+            value = sealing(self.state, value)
+            self.kept.append(certified(self.state, value))
+            self.state = apply(self.rules, self.state, entry_of(self.state, value))
+
+    def opening(self, *participants: Participant, learners: Sequence[PeerId] = ()) -> Roster:
+        return opening(self.state, *participants, learners=learners)
 
 
 @asynccontextmanager

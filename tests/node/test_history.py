@@ -7,50 +7,27 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.kept import Kept
 from p2ptrain.ledger.pruning import base_at
-from p2ptrain.ledger.state import Phase, apply, genesis
+from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import (
     Branch,
     Commit,
     Heal,
     Participant,
-    Roster,
     Skip,
     SnapshotRef,
-    Value,
 )
-from p2ptrain.node.history import History
 from p2ptrain.node.turns import evaluates
-from p2ptrain.testing.ledgers import sealing, small_rules
-from tests.node.rig import certified, entry_of
+from p2ptrain.testing.ledgers import small_rules
+from tests.node.rig import Growing
 
 RULES = small_rules("a b c", outer_steps=3, branch_after_s=60.0)
 UPDATE = Digest("d" * 64)
 A, B = Participant(RULES.founders[0], 100, 1), Participant(RULES.founders[1], 200, 2)
 
 
-class Growing:
-    """A chain and its state, grown value by value."""
-
-    def __init__(self) -> None:
-        self.kept = Kept(RULES)
-        self.state = genesis(RULES)
-        self.history = History(self.kept)
-
-    def grow(self, *values: Value) -> None:
-        for value in values:
-            value = sealing(self.state, value)
-            self.kept.append(certified(self.state, value))
-            self.state = apply(RULES, self.state, entry_of(self.state, value))
-
-    def opening(self, *participants: Participant) -> Roster:
-        state = self.state
-        return Roster(state.step, state.attempt, state.voters, state.learners, participants)
-
-
 def test_a_step_is_closed_by_its_commit_and_owed_to_the_last_roster_before_it() -> None:
-    g = Growing()
+    g = Growing(RULES)
     g.grow(g.opening(A, B))
     g.grow(g.opening(B))  # the second attempt
     g.grow(Commit(0, 1, UPDATE))
@@ -60,7 +37,7 @@ def test_a_step_is_closed_by_its_commit_and_owed_to_the_last_roster_before_it() 
 
 
 def test_a_branch_ends_a_reduce_but_no_step_and_a_heal_ends_none() -> None:
-    g = Growing()
+    g = Growing(RULES)
     g.grow(g.opening(A))
     g.grow(Commit(0, 0, UPDATE))
     g.grow(g.opening(A, B))
@@ -75,7 +52,7 @@ def test_a_branch_ends_a_reduce_but_no_step_and_a_heal_ends_none() -> None:
 
 
 def test_a_skipped_step_is_owed_to_nobody() -> None:
-    g = Growing()
+    g = Growing(RULES)
     g.grow(g.opening(A))
     g.grow(Commit(0, 0, UPDATE))
     g.grow(g.opening(A, B))
@@ -86,7 +63,7 @@ def test_a_skipped_step_is_owed_to_nobody() -> None:
 
 
 def test_the_index_follows_the_chain_however_often_it_is_asked() -> None:
-    g = Growing()
+    g = Growing(RULES)
     assert g.history.last_participants() == ()
     g.grow(g.opening(A))
     assert g.history.last_participants() == ()  # open, not committed
@@ -98,7 +75,7 @@ def test_the_index_follows_the_chain_however_often_it_is_asked() -> None:
 
 @pytest.mark.parametrize("looked_at_before", [True, False])
 def test_what_is_pruned_is_forgotten_and_the_rest_stays(looked_at_before: bool) -> None:
-    g = Growing()
+    g = Growing(RULES)
     for step in range(3):
         named = (SnapshotRef(step, UPDATE), UPDATE) if step == 1 else ()
         g.grow(g.opening(A), Commit(step, 0, UPDATE, *named))
@@ -114,7 +91,7 @@ def test_what_is_pruned_is_forgotten_and_the_rest_stays(looked_at_before: bool) 
 
 
 def test_one_of_those_who_took_part_measures_each_step() -> None:
-    g = Growing()
+    g = Growing(RULES)
     g.grow(g.opening(A, B))
     g.grow(Commit(0, 0, UPDATE))
     turns = []
@@ -126,17 +103,17 @@ def test_one_of_those_who_took_part_measures_each_step() -> None:
 
 
 def test_before_the_first_commit_some_member_measures() -> None:
-    g = Growing()
+    g = Growing(RULES)
     assert sum(evaluates(g.history, g.state, p, every=1) for p in RULES.founders) == 1
 
 
 def test_between_the_steps_that_are_measured_nobody_measures() -> None:
-    g = Growing()
+    g = Growing(RULES)
     state = replace(g.state, step=3)
     assert not any(evaluates(g.history, state, p, every=2) for p in RULES.founders)
 
 
 def test_at_the_end_everybody_measures() -> None:
-    g = Growing()
+    g = Growing(RULES)
     state = replace(g.state, step=3, phase=Phase.ENDED)
     assert all(evaluates(g.history, state, p, every=2) for p in RULES.founders)

@@ -1,0 +1,124 @@
+"""What a participant weighs where a fragment carries the work of several outer steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.pruning import base_at
+from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef
+from p2ptrain.node.history import History
+from p2ptrain.node.weights import weights
+from p2ptrain.testing.ledgers import small_rules
+from tests.node.rig import Growing
+
+RULES = small_rules("a b", outer_steps=20)
+A, B = RULES.founders
+NEW = PeerId("new")
+UPDATE = Digest("d" * 64)
+
+
+class Run(Growing):
+    """Outer steps of a run, each opened by those who are named with their tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(RULES)
+
+    def open(self, **tokens: int) -> Roster:
+        """The next roster. Who takes part is a member from then on, if it was none."""
+        names = {"a": A, "b": B, "new": NEW}
+        learners = [*self.state.learners]
+        if "new" in tokens and NEW not in learners:
+            learners.append(NEW)
+        if tuple(learners) != self.state.learners:
+            self.grow(self.opening(learners=learners))
+        took_part = [Participant(names[each], count, 1) for each, count in tokens.items()]
+        roster = self.opening(*took_part, learners=learners)
+        self.grow(roster)
+        return roster
+
+    def commit(self, *, certifies: int | None = None, **tokens: int) -> None:
+        attempt = self.open(**tokens).attempt
+        named = () if certifies is None else (SnapshotRef(certifies, UPDATE), UPDATE)
+        self.grow(Commit(self.state.step, attempt, UPDATE, *named))
+
+    def weights(self, fragments: int, **tokens: int) -> dict[str, int]:
+        roster = self.open(**tokens)
+        found = weights(self.history, self.state.since, roster, fragments)
+        return dict(zip(tokens, found, strict=True))
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+def test_with_one_fragment_a_participant_weighs_what_it_commits(run: Run) -> None:
+    run.commit(a=10, b=20)
+    run.commit(b=20)
+    assert run.weights(1, a=10, b=7) == {"a": 10, "b": 7}
+
+
+def test_with_three_it_weighs_the_work_of_three_outer_steps(run: Run) -> None:
+    for tokens in (1, 2, 4, 8):
+        run.commit(a=tokens, b=10)
+    assert run.weights(3, a=16, b=10) == {"a": 4 + 8 + 16, "b": 30}
+
+
+def test_a_joiner_weighs_no_more_than_it_has_done(run: Run) -> None:
+    for _ in range(4):
+        run.commit(a=10, b=10)
+    run.commit(a=10, b=10, new=10)
+    assert run.weights(3, a=10, b=10, new=10) == {"a": 30, "b": 30, "new": 20}
+
+
+def test_who_was_left_out_of_its_fragment_weighs_what_it_kept(run: Run) -> None:
+    run.commit(a=10, b=10)
+    run.commit(a=10, b=10)
+    run.commit(b=10)  # a is left out of the first fragment,
+    run.commit(a=20, b=10)  # commits all it has with the second,
+    assert run.weights(2, a=10, b=10) == {"a": 40, "b": 20}  # and has kept its work on the first.
+
+
+def test_what_was_skipped_was_not_averaged(run: Run) -> None:
+    run.commit(a=10, b=10)
+    run.commit(a=10, b=10)
+    run.open(a=10, b=10)
+    run.grow(Skip(2))
+    run.commit(a=20, b=10)
+    assert run.weights(2, a=10, b=10) == {"a": 40, "b": 30}
+
+
+def test_who_left_and_came_back_begins_anew(run: Run) -> None:
+    run.commit(a=10, b=10, new=10)
+    run.commit(a=10, b=10, new=10)
+    run.grow(run.opening())  # without it
+    assert not run.state.is_member(NEW)
+    assert run.weights(3, a=10, b=10, new=10) == {"a": 30, "b": 30, "new": 10}
+
+
+def test_nothing_counts_from_before_the_newest_certified_snapshot(run: Run) -> None:
+    for _ in range(4):
+        run.commit(a=10, b=10)
+    run.commit(certifies=3, a=10, b=10)
+    run.commit(a=10, b=10)
+    assert run.weights(8, a=10, b=10) == {"a": 30, "b": 30}
+
+
+@pytest.mark.parametrize("fragments", [1, 2, 3, 8])
+def test_whoever_begins_at_a_base_comes_to_the_same_weights(run: Run, fragments: int) -> None:
+    for certifies in (None, 1, None, 2, None):
+        run.commit(certifies=certifies, a=10, b=20)
+    run.commit(a=10, new=3)
+    roster = run.open(a=10, b=40, new=3)
+    whole = weights(run.history, run.state.since, roster, fragments)
+    bases = [
+        base
+        for height in range(1, run.state.height)
+        if (base := base_at(RULES, run.kept, height)) is not None
+    ]
+    assert len(bases) == 2
+    for base in bases:
+        run.kept.prune(base)
+        for history in (run.history, History(run.kept)):
+            assert weights(history, run.state.since, roster, fragments) == whole
