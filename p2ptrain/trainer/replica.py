@@ -9,6 +9,8 @@ layout: whoever writes there sets the parameters.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from functools import cache
 
 import numpy as np
 import torch
@@ -41,10 +43,12 @@ def one_thread() -> None:
 class Replica:
     """A peer that starts from weights of zero, and an optimizer that has seen nothing."""
 
-    def __init__(self, model: ModelSpec, inner: InnerSpec, precision: Precision) -> None:
+    def __init__(
+        self, model: ModelSpec, inner: InnerSpec, precision: Precision, *, compiled: bool = False
+    ) -> None:
         assert not inner.is_muon, "what Muon keeps is not read here"
         self._inner = inner
-        self._bf16 = precision == "bf16"
+        self._losses = _losses_of(model, precision, inner.z_loss, compiled)
         self._layout = layout_of(model)
         self._model = Llama(model)
         self._flat = torch.zeros(self._layout.numel)
@@ -62,8 +66,7 @@ class Replica:
         """
         tokens = predicted_tokens(rows)
         batch = torch.from_numpy(rows)
-        logits = self._logits(batch[:, :-1], self._bf16)
-        loss, objective = token_losses(logits, batch[:, 1:], self._inner.z_loss)
+        loss, objective = self._losses(self._parameters, batch[:, :-1], batch[:, 1:])
         (objective / tokens).backward()
         norm = clip_gradients(self._model.parameters(), self._inner.clip)
         mean = float(loss.detach()) / tokens
@@ -82,7 +85,7 @@ class Replica:
         total = 0.0
         for piece in np.array_split(rows, max(1, len(rows) // 16)):
             batch = torch.from_numpy(piece)
-            total += float(token_losses(self._logits(batch[:, :-1], False), batch[:, 1:], 0.0)[0])
+            total += float(token_losses(self._model(batch[:, :-1]), batch[:, 1:], 0.0)[0])
         self._flat.copy_(kept)
         return total / predicted_tokens(rows)
 
@@ -107,17 +110,36 @@ class Replica:
             state.update({name: flat.view(parameter.shape) for name, flat in kept.items()})
             state["step"] = torch.tensor(float(moments["step"][0]))
 
-    def _logits(self, tokens: Tensor, bf16: bool) -> Tensor:
-        if not bf16:
-            return self._model(tokens)
+    @property
+    def _parameters(self) -> dict[str, Tensor]:
+        return dict(self._model.named_parameters())
+
+
+Losses = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Of parameters by name, tokens and targets: the cross-entropy, and what to train on."""
+
+
+@cache
+def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: bool) -> Losses:
+    """One function for all peers of a process: compiled for one of them, it is for all."""
+    skeleton = Llama(model)
+    skeleton(torch.zeros(1, model.sequence, dtype=torch.int64))  # Makes its rotary table.
+
+    def losses(
+        weights: Mapping[str, Tensor], tokens: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if precision == "fp32":
+            logits = torch.func.functional_call(skeleton, dict(weights), (tokens,))
+            return token_losses(logits, targets, z_loss)
         # As FSDP2's mixed precision has it: parameters and all that follows in bf16.
-        rounded = {
-            name: parameter.to(torch.bfloat16) for name, parameter in self._model.named_parameters()
-        }
+        rounded = {name: each.to(torch.bfloat16) for name, each in weights.items()}
         # Plain products: for short sequences torch's fused attention in bf16 makes a step on a CPU
-        # take a tenth to a quarter longer. In fp32 they are as fast as each other.
+        # take a tenth to a half longer. In fp32 they are as fast as each other.
         with sdpa_kernel(SDPBackend.MATH):
-            return torch.func.functional_call(self._model, rounded, (tokens,))
+            logits = torch.func.functional_call(skeleton, rounded, (tokens,))
+        return token_losses(logits, targets, z_loss)
+
+    return torch.compile(losses, dynamic=False) if compiled else losses
 
 
 def _lay(model: nn.Module, layout: Layout, flat: Tensor) -> list[tuple[nn.Parameter, LayoutEntry]]:

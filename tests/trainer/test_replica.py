@@ -26,8 +26,8 @@ def blocks(paths: tuple[str, ...], config: TrainerConfig) -> list[np.ndarray]:
     return [read_block(Path(path), vocab=spec.vocab, sequence=spec.sequence) for path in paths]
 
 
-def begun(config: TrainerConfig) -> Replica:
-    replica = Replica(config.model, config.inner, config.precision)
+def begun(config: TrainerConfig, *, compiled: bool = False) -> Replica:
+    replica = Replica(config.model, config.inner, config.precision, compiled=compiled)
     replica.weights[:] = genesis(config.model, seed=0)
     return replica
 
@@ -54,6 +54,22 @@ def test_a_replica_takes_the_inner_steps_of_a_sharded_trainer(
     assert np.abs(moved).max() > 1e-2
     apart = np.linalg.norm(replica.weights - vectors.local)
     assert apart < 100 * tolerance * np.linalg.norm(moved)
+
+
+def test_a_compiled_replica_takes_the_same_steps_within_the_rounding_of_bf16(
+    config: TrainerConfig, block_paths: tuple[str, ...]
+) -> None:
+    config = replace(config, precision="bf16")
+    plain, compiled = begun(config), begun(config, compiled=True)
+    other = begun(config, compiled=True)
+    for rows in blocks(block_paths[:4], config):
+        expected = plain.train(rows, 1e-2)
+        assert compiled.train(rows, 1e-2) == pytest.approx(expected, rel=1e-3)
+        other.train(rows, 1e-2)
+    moved = plain.weights - genesis(config.model, seed=0)
+    apart = np.linalg.norm(compiled.weights - plain.weights)
+    assert 0 < apart < 0.2 * np.linalg.norm(moved), "AdamW's first steps are mostly signs"
+    assert other.weights.tobytes() == compiled.weights.tobytes(), "peers share what was compiled"
 
 
 def test_an_optimizer_goes_on_from_its_moments_to_the_bit(

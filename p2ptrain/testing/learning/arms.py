@@ -26,13 +26,10 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
     """All arms that can be named with these records, those first that most depends on."""
     dp_trials, dp = baseline().trials(records)
     four_trials, four = diloco(4).trials(records)
-    two_trials, two = diloco(2).trials(records)
     listed = [*dp_trials, *four_trials]
     listed += seeded("peers", {"dp": dp} if dp else {})
-    listed += seeded("peers", {"diloco-4": four} if four else {})
-    listed += two_trials
-    listed += seeded("peers", {"diloco-2": two} if two else {})
     if four:
+        listed += seeded("peers", {"diloco-4": four, "diloco-2": replace(four, peers=2)})
         listed += seeded("codecs", codecs(four))
         listed += seeded("peers", others_of_peers(four))
         listed += seeded("modes", modes(four))

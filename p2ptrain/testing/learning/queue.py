@@ -21,7 +21,7 @@ from p2ptrain.testing.learning.trial import Cut, run_trial
 from p2ptrain.testing.learning.tuning import Arm
 
 LOOK_EVERY_S = 5.0
-"""Next to nothing beside the ten minutes of an arm."""
+"""Next to nothing beside the five minutes of an arm."""
 
 
 @dataclass(frozen=True, slots=True)

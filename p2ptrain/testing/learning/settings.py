@@ -67,6 +67,7 @@ class Settings:
     warmup_steps: int = 100
     weight_decay: float = 0.1
     precision: Precision = "bf16"
+    compiled: bool = False
     evaluate_every: int = 160
     text: TextSpec = field(default_factory=TextSpec)
     seed: int = 1

@@ -93,7 +93,9 @@ class Swarm:
     def join(self, moments: Mapping[str, Floats] | None = None) -> None:
         """One more member, with θ, and with an optimizer that has the moments if there are any."""
         settings = self.settings
-        replica = Replica(settings.model, settings.inner, settings.precision)
+        replica = Replica(
+            settings.model, settings.inner, settings.precision, compiled=settings.compiled
+        )
         np.copyto(replica.weights, self.theta)
         if moments is not None:
             replica.set_moments(dict(moments))

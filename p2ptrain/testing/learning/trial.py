@@ -25,12 +25,16 @@ SAVE_EVERY_S = 120.0
 """Of this process's CPU time: what a cut costs at most."""
 HOPELESS = 20.0
 """A loss that no model has that learns: a uniform guess has log(vocab), some 7 nats."""
+CURVE_SEQUENCES = 64
+"""The held-out sequences that a curve is drawn from, the first ones. The end is measured on all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How an arm ended. `curve` is (inner steps, loss of θ, mean loss in training since the last);
-    `loss` the last of it, None if the arm diverged; `text` names the corpus.
+    """How an arm ended: `loss` is that of θ on all held-out sequences, None if the arm diverged.
+
+    `curve` is (inner steps, loss of θ on some of them, mean loss in training since the last);
+    `text` names the corpus.
     """
 
     arm: str
@@ -94,7 +98,7 @@ def run_trial(
         settings.seed,
         settings.digest,
         corpus.digest,
-        None if diverged else curve[-1][1],
+        None if diverged else round(_loss(swarm, len(corpus.validation)), 6),
         tokens_of(swarm),
         swarm.inner_step // settings.schedule.stride if settings.averages else 0,
         round(notes["cpu_s"] + time.process_time() - begun, 1),
@@ -121,9 +125,15 @@ def _advanced(swarm: Swarm, curve: list[Any]) -> bool:
     if last:
         swarm.drain()
     if last or swarm.inner_step % settings.evaluate_every == 0:
-        loss = swarm.peers[0].replica.loss_of(swarm.theta, swarm.corpus.validation.astype("int64"))
+        loss = _loss(swarm, CURVE_SEQUENCES)
         trained = sum(swarm.losses) / max(1, len(swarm.losses))
         swarm.losses.clear()
         curve.append([swarm.inner_step, round(loss, 6), round(trained, 6)])
         return math.isfinite(loss) and loss < HOPELESS
     return True
+
+
+def _loss(swarm: Swarm, sequences: int) -> float:
+    """Of θ, on the first so many held-out sequences."""
+    rows = swarm.corpus.validation[:sequences].astype("int64")
+    return swarm.peers[0].replica.loss_of(swarm.theta, rows)
