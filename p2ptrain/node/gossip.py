@@ -25,6 +25,7 @@ from p2ptrain.ledger.events import (
     ReduceFailed,
 )
 from p2ptrain.ledger.wire import decode as decode_ledger
+from p2ptrain.node import validating
 from p2ptrain.node.beats import FullBeat, read
 from p2ptrain.node.heartbeat import Heartbeat
 from p2ptrain.node.hello import HelloRequest
@@ -102,6 +103,7 @@ def describe(
         dialled=standing.dialled,
         dialable=standing.dialable,
         paths=parts.paths.page,
+        validation=parts.validation.own,
     )
 
 
@@ -162,6 +164,7 @@ def _take_in(
     if parts.me in heartbeat.lacks:
         _answer_in_full(parts)
     parts.paths.hear(peer, heartbeat.paths, parts.ledger.state.since)
+    validating.hear(parts, peer, heartbeat)
     report(parts, peer, heartbeat, before.heartbeat if before else None)
     parts.changes.ring()
 

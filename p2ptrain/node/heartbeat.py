@@ -9,12 +9,13 @@ it does not know how they travel (`beats`) or what follows from them (`gossip`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
+from p2ptrain.ipc.frames import BLOCKS_MAX
 from p2ptrain.ledger.values import LineId
 from p2ptrain.node.paths import TOLD_MAX, Path
 
@@ -29,6 +30,10 @@ LACKS_MAX = 16
 """Peers asked at a time to say everything again: 54 bytes each; the rest are asked next time."""
 
 COUNT_MAX = 1 << 53
+
+LOSS_MAX_NATS = 1000.0
+"""A token's loss, on average. A model that guesses has 14 with the largest vocabulary; this leaves
+room for one that is sure and wrong, and none for a report that drowns all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,32 @@ class ReduceReport:
     attempt: int
     update: Digest | None
     suspects: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationReport:
+    """What the sender measured of θ of outer step `step` on its share of the held-out blocks, from
+    `first` to before `stop`: the sum of the losses of `tokens` tokens, in nats.
+
+    Raises:
+        RemoteProtocolError: no share has such a loss or such a size.
+    """
+
+    step: int
+    first: int
+    stop: int
+    tokens: int
+    loss_sum: float
+
+    def __post_init__(self) -> None:
+        counts = (self.step, self.first, self.stop, self.tokens)
+        if not all(0 <= count <= COUNT_MAX for count in counts) or self.tokens == 0:
+            raise RemoteProtocolError("a validation report holds a count out of range")
+        if not 0 < self.stop - self.first <= BLOCKS_MAX:
+            raise RemoteProtocolError("a validation report is about no share of blocks")
+        # Written so that what is not a number is not below the bound.
+        if not 0 <= self.loss_sum <= LOSS_MAX_NATS * self.tokens:
+            raise RemoteProtocolError("a validation report's loss is out of range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +112,8 @@ class Heartbeat:
     """False if nobody has for long, though others try: it has to dial them."""
     paths: tuple[tuple[PeerId, Path], ...] = ()
     """Some of the sender's own, a few at a time; see `paths`."""
+    validation: ValidationReport | None = None
+    """The newest."""
 
     def follows(self, earlier: Heartbeat | None) -> bool:
         """Whether this one is news to somebody who last took `earlier`."""
@@ -90,7 +123,7 @@ class Heartbeat:
 
 
 def encode(heartbeat: Heartbeat) -> bytes:
-    ready, reduce = heartbeat.ready, heartbeat.reduce
+    ready, reduce, validation = heartbeat.ready, heartbeat.reduce, heartbeat.validation
     return pack(
         {
             "run": heartbeat.run,
@@ -122,6 +155,7 @@ def encode(heartbeat: Heartbeat) -> bytes:
             "dialled": heartbeat.dialled,
             "dialable": heartbeat.dialable,
             "paths": [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths],
+            "validation": None if validation is None else list(astuple(validation)),
         }
     )
 
@@ -141,7 +175,7 @@ def decode(data: bytes) -> Heartbeat:
         **dict.fromkeys(("inner_step", "inner_steps", "tokens_per_s"), int),
         endpoint=bytes,
         **dict.fromkeys(("addresses", "lacks", "paths"), list),
-        **dict.fromkeys(("ready", "reduce"), maybe_list),
+        **dict.fromkeys(("ready", "reduce", "validation"), maybe_list),
     )
     run, line, head, state = wire["run"], wire["line"], wire["head"], wire["state"]
     if not (is_digest(run) and is_digest(line) and is_digest(head)):
@@ -173,6 +207,7 @@ def decode(data: bytes) -> Heartbeat:
         dialled=wire["dialled"] is True,
         dialable=wire["dialable"] is True,
         paths=_paths(wire["paths"]),
+        validation=_validation(wire["validation"]),
     )
 
 
@@ -222,6 +257,15 @@ def _reduce(value: object) -> ReduceReport | None:
         None if update is None else Digest(update),
         _peers(suspects, SUSPECTS_MAX),
     )
+
+
+def _validation(value: object) -> ValidationReport | None:
+    if value is None:
+        return None
+    step, first, stop, tokens, loss_sum = _items(value, 5)
+    if type(loss_sum) is not float:
+        raise RemoteProtocolError("a heartbeat's loss is not a number")
+    return ValidationReport(_count(step), _count(first), _count(stop), _count(tokens), loss_sum)
 
 
 def _paths(value: object) -> tuple[tuple[PeerId, Path], ...]:

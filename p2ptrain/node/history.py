@@ -63,10 +63,11 @@ class History:
         self._follow()
         return self._participants[step]
 
-    def last_participants(self) -> tuple[Participant, ...]:
-        """Those of the last committed outer step; nobody before the first."""
+    def newest_participants(self, step: int) -> tuple[Participant, ...]:
+        """Those of the newest committed outer step before `step`; nobody if none is known."""
         self._follow()
-        return next((each for each in reversed(self._participants.values()) if each), ())
+        newest_first = reversed(self._participants.items())
+        return next((peers for each, peers in newest_first if each < step and peers), ())
 
     def certified_step(self) -> int:
         """The outer step of the newest Commit that certified a snapshot; 0 before the first.

@@ -31,6 +31,7 @@ from p2ptrain.node.retention import keep_store_small
 from p2ptrain.node.scrub import scrub
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.node.training import train
+from p2ptrain.node.validating import gather_validation
 from p2ptrain.observe.states import FetchingSnapshot, Serving, StandingBy, State, words
 from p2ptrain.run import DataIndex
 
@@ -60,6 +61,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> R
         nursery.start_soon(keep_outer_state, parts)
         nursery.start_soon(fetch_ahead, parts)
         nursery.start_soon(probe_paths, parts)
+        nursery.start_soon(gather_validation, parts)
         nursery.start_soon(keep_store_small, parts)
         nursery.start_soon(scrub, parts)
         if parts.arena is None:

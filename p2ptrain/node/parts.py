@@ -26,6 +26,7 @@ from p2ptrain.node.beats import Saying
 from p2ptrain.node.chain_file import Origin
 from p2ptrain.node.changes import Changes
 from p2ptrain.node.heartbeat import ReadyReport, ReduceReport
+from p2ptrain.node.held_out import Tally
 from p2ptrain.node.history import History
 from p2ptrain.node.home import Home
 from p2ptrain.node.namesakes import Namesakes
@@ -107,7 +108,6 @@ class Standing:
     """On what it trains, in words."""
     theta_in_use: bool = False
     """A trainer was told to read θ and has not said that it has. All these by `training`."""
-    validation: tuple[int, float] | None = None
     reduce: ReduceReport | None = None
     ring: Reduce | None = None
     last_reduce: RingReport | None = None
@@ -169,6 +169,8 @@ class Parts:
     """Which elements of θ an outer step is about: `fragment` says."""
     history: History = field(init=False)
     paths: PathBook = field(init=False)
+    validation: Tally = field(init=False)
+    """What members say of the loss of θ; by `validating`."""
     data: DataIndex | None = None
     """None until it has been fetched."""
     peers: PeerTable = field(default_factory=PeerTable)
@@ -193,6 +195,8 @@ class Parts:
         self.fragments = fragments(self.layout, self.manifest.sync.fragments)
         self.history = History(self.ledger.kept)
         self.paths = PathBook(self.me)
+        data = self.manifest.data
+        self.validation = Tally(data.validation_blocks, data.block_tokens)
 
     @property
     def me(self) -> PeerId:
@@ -210,11 +214,6 @@ class Parts:
         """What this peer's rounding lost of that fragment, if the run has error feedback."""
         residuals = self.outer.residuals
         return residuals[step % len(residuals)] if residuals else None
-
-    @property
-    def validation_blocks(self) -> tuple[Digest, ...]:
-        assert self.data is not None, "nobody trains before the data index is here"
-        return self.data.validation
 
     def data_block(self, block: int) -> Digest:
         """The digest of the data block that the ledger's block id `block` stands for."""

@@ -10,6 +10,7 @@ import trio
 from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
 from p2ptrain.node import arranging, branches, reach
+from p2ptrain.node.held_out import Validation
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.states import rate, size, words
 from p2ptrain.observe.status import MemberStatus, NodeStatus
@@ -24,6 +25,7 @@ async def status(parts: Parts) -> NodeStatus:
     state, standing = parts.ledger.state, parts.standing
     digest = await _state_digest(parts)
     agreement = parts.ledger.status(parts.now())
+    validation = parts.validation.newest
     waited_for = ", ".join(map(peer_name, agreement.waiting_for))
     return NodeStatus(
         peer=parts.me,
@@ -45,7 +47,9 @@ async def status(parts: Parts) -> NodeStatus:
         tokens_total=state.tokens,
         tokens_per_s=standing.tokens_per_s,
         loss=standing.loss,
-        validation_loss=standing.validation[1] if standing.validation else None,
+        validation_loss=validation.loss if validation else None,
+        validation=asdict(validation) if validation else {},
+        validated=validated(validation) if validation else "",
         mfu=standing.mfu,
         compute_utilisation=standing.utilisation,
         learning=asdict(standing.comparison) if standing.comparison else {},
@@ -84,6 +88,13 @@ async def _state_digest(parts: Parts) -> str:
 def _sending(parts: Parts) -> str:
     limit = parts.config.limit_up_bytes_per_s
     return parts.congestion.words + (f"; at most {8e-6 * limit:g} Mbit/s" if limit else "")
+
+
+def validated(validation: Validation) -> str:
+    """What members have measured of θ, for a person."""
+    said = f"θ of outer step {validation.step}: loss {validation}"
+    missing = ", ".join(map(peer_name, validation.missing))
+    return f"{said}; nothing from {missing}" if missing else said
 
 
 def exchanged(report: ReduceReport) -> str:

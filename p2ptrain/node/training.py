@@ -20,7 +20,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.state import Phase
-from p2ptrain.node import data
+from p2ptrain.node import data, validating
 from p2ptrain.node.orders import (
     AheadOrder,
     Desk,
@@ -36,7 +36,6 @@ from p2ptrain.node.orders import (
 )
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.trainers import RunningTrainer, Trainers
-from p2ptrain.node.turns import evaluates
 from p2ptrain.observe.states import Loading, StandingBy, Training
 from p2ptrain.ring import own_peak
 
@@ -92,7 +91,8 @@ class Conversation:
         """Blocks that it was given and has not trained yet."""
         self._answered_step: int | None = None
         """The outer step of the newest report: orders up to it have been carried out."""
-        self._evaluated_step: int | None = None
+        self._asked_step: int | None = None
+        """The outer step whose θ it was last told to measure."""
         self._evaluating = False
         self._inner_started_s = time.monotonic()
         self._began_at = parts.outer.replaced
@@ -146,8 +146,8 @@ class Conversation:
             orders = self._orders_due()
             for order in orders:
                 await self._give(order)
-            evaluated = await self._evaluate_if_it_is_our_turn()
-            if not orders and not evaluated:
+            measures = await self._measure_our_share()
+            if not orders and not measures:
                 await self._parts.changes.wait()
 
     def _taken(self) -> bool:
@@ -226,21 +226,19 @@ class Conversation:
         self._note_use_of_theta()
         await trio.to_thread.run_sync(self._running.send, frame)
 
-    async def _evaluate_if_it_is_our_turn(self) -> bool:
-        """Have the loss of θ measured on the validation blocks, once an outer step."""
+    async def _measure_our_share(self) -> bool:
+        """Have the loss of θ measured on our share of the held-out blocks, once an outer step."""
         parts, step = self._parts, self._parts.ledger.state.step
-        if not self._may_read_theta() or self._evaluated_step == step:
+        if not self._may_read_theta() or self._asked_step == step:
             return False
-        every = parts.manifest.policy.evaluate_every
-        if not evaluates(parts.history, parts.ledger.state, parts.me, every=every):
+        if not validating.own_share(parts):
             return False
-        self._evaluated_step = step
-        paths = await data.paths_of(parts, parts.validation_blocks)
-        if parts.ledger.state.step != step or parts.outer.step != step:
+        paths = await validating.own_files(parts, lambda: not self._orders_due())
+        if not paths or not self._may_read_theta() or parts.ledger.state.step != step:
             return True
-        self._evaluating = True
+        self._asked_step, self._evaluating = step, True
         self._note_use_of_theta()
-        frame = frames.Evaluate(step, tuple(map(str, paths)))
+        frame = frames.Evaluate(step, paths)
         await trio.to_thread.run_sync(self._running.send, frame)
         return True
 
@@ -252,7 +250,7 @@ class Conversation:
     # -- what it says ---------------------------------------------------------------------------
 
     async def _hear(self, frame: frames.Frame) -> None:
-        parts, standing = self._parts, self._parts.standing
+        parts = self._parts
         match frame:
             case frames.Hello():
                 self._greet(frame)
@@ -268,8 +266,7 @@ class Conversation:
                 self._answered_step = frame.step
             case frames.Evaluated(step, loss, tokens):
                 self._evaluating = False
-                standing.validation = (step, loss)
-                parts.journal.write("evaluated", step=step, loss=loss, tokens=tokens)
+                validating.measured(parts, step, loss, tokens)
             case frames.Failed(code, text, request) if request is not None:
                 self._evaluating = False
                 parts.journal.write("evaluation-failed", code=code, reason=text)

@@ -55,6 +55,11 @@ class NodeStatus:
     tokens_per_s: float = 0.0
     loss: float | None = None
     validation_loss: float | None = None
+    """Of θ, by what members have reported of their shares of the held-out blocks."""
+    validation: Mapping[str, object] = field(default_factory=dict)
+    """Of which outer step's θ that is, and how many blocks it covers."""
+    validated: str = ""
+    """The same in words."""
     mfu: float | None = None
     """Of the last inner step, where the device's peak is known."""
     compute_utilisation: float | None = None
@@ -137,6 +142,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         ("", status.ledger_origin),
         ("branch", status.branch),
         ("next", status.waits_for),
+        ("validate", status.validated),
         ("sending", status.sending),
         ("exchange", status.exchanged),
         ("average", status.averaging),

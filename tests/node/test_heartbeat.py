@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from p2ptrain.node.heartbeat import (
     Heartbeat,
     ReadyReport,
     ReduceReport,
+    ValidationReport,
     decode,
     encode,
 )
@@ -46,11 +48,12 @@ FULL = Heartbeat(
     dialled=True,
     dialable=False,
     paths=((PEER, Path(125_000, 40)),),
+    validation=ValidationReport(5, 0, 3, 1536, 7680.5),
 )
 ABORTED = replace(FULL, ready=None, reduce=ReduceReport(5, 1, None, (PEER,)))
 
 
-@pytest.mark.parametrize("heartbeat", [FULL, ABORTED, replace(FULL, reduce=None, addresses=())])
+@pytest.mark.parametrize("heartbeat", [FULL, ABORTED, replace(FULL, reduce=None, validation=None)])
 def test_what_is_sent_arrives_whole(heartbeat):
     assert decode(encode(heartbeat)) == heartbeat
 
@@ -95,6 +98,18 @@ def spoiled(**changes: object) -> bytes:
         {"reduce": [1, 0, None, [PEER] * 65]},
         {"reduce": [1, 0, None, PEER]},
         {"reduce": {}},
+        {"validation": [5, 0, 3, 1536]},
+        {"validation": [5, 0, 3, 1536, 7680]},
+        {"validation": [5, 0, 3, 1536, True]},
+        {"validation": [5, 0, 3, 1536, -0.5]},
+        {"validation": [5, 0, 3, 1536, 1536_000.5]},
+        {"validation": [5, 3, 3, 1536, 7680.5]},
+        {"validation": [5, 3, 0, 1536, 7680.5]},
+        {"validation": [5, 0, 4097, 1536, 7680.5]},
+        {"validation": [5, 0, 3, 0, 0.0]},
+        {"validation": [-1, 0, 3, 1536, 7680.5]},
+        {"validation": [5, 0.0, 3, 1536, 7680.5]},
+        {"validation": {}},
         {"surplus": 1},
     ],
     ids=str,
@@ -102,6 +117,16 @@ def spoiled(**changes: object) -> bytes:
 def test_a_field_out_of_its_bounds_is_refused(changes):
     with pytest.raises(RemoteProtocolError):
         decode(spoiled(**changes))
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
+def test_a_loss_that_is_no_number_is_no_report_and_not_even_sent(loss):
+    with pytest.raises(RemoteProtocolError):
+        ValidationReport(5, 0, 3, 1536, loss)
+    # As bytes: canonical encoding refuses it before a report is made of it.
+    wire = encode(FULL).replace(struct.pack(">d", 7680.5), struct.pack(">d", loss))
+    with pytest.raises(RemoteProtocolError, match="never send"):
+        decode(wire)
 
 
 @given(st.binary(max_size=300))

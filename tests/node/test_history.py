@@ -1,14 +1,11 @@
-"""The chain by outer steps, and whose turn it is to measure the loss."""
+"""The chain by outer steps: what ended each, and who took part."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.pruning import base_at
-from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import (
     Branch,
     Commit,
@@ -17,7 +14,6 @@ from p2ptrain.ledger.values import (
     Skip,
     SnapshotRef,
 )
-from p2ptrain.node.turns import evaluates
 from p2ptrain.testing.ledgers import small_rules
 from tests.node.rig import Growing
 
@@ -33,7 +29,7 @@ def test_a_step_is_closed_by_its_commit_and_owed_to_the_last_roster_before_it() 
     g.grow(Commit(0, 1, UPDATE))
     assert g.history.closing(0).entry.value == Commit(0, 1, UPDATE)
     assert g.history.participants(0) == (B,)
-    assert g.history.last_participants() == (B,)
+    assert g.history.newest_participants(9) == (B,)
 
 
 def test_a_branch_ends_a_reduce_but_no_step_and_a_heal_ends_none() -> None:
@@ -42,7 +38,7 @@ def test_a_branch_ends_a_reduce_but_no_step_and_a_heal_ends_none() -> None:
     g.grow(Commit(0, 0, UPDATE))
     g.grow(g.opening(A, B))
     g.grow(Branch(1, RULES.founders[:1]))
-    assert g.history.last_participants() == (A,)
+    assert g.history.newest_participants(9) == (A,)
     with pytest.raises(KeyError):
         g.history.closing(1)
     g.grow(g.opening(A))
@@ -59,14 +55,15 @@ def test_a_skipped_step_is_owed_to_nobody() -> None:
     g.grow(Skip(1))
     assert g.history.closing(1).entry.value == Skip(1)
     assert g.history.participants(1) == ()
-    assert g.history.last_participants() == (A,)
+    assert g.history.newest_participants(9) == g.history.newest_participants(1) == (A,)
+    assert g.history.newest_participants(0) == ()
 
 
 def test_the_index_follows_the_chain_however_often_it_is_asked() -> None:
     g = Growing(RULES)
-    assert g.history.last_participants() == ()
+    assert g.history.newest_participants(9) == ()
     g.grow(g.opening(A))
-    assert g.history.last_participants() == ()  # open, not committed
+    assert g.history.newest_participants(9) == ()  # open, not committed
     g.grow(Commit(0, 0, UPDATE))
     assert g.history.participants(0) == g.history.participants(0) == (A,)
     with pytest.raises(KeyError):
@@ -88,32 +85,3 @@ def test_what_is_pruned_is_forgotten_and_the_rest_stays(looked_at_before: bool) 
     assert g.history.closing(1) == base.commit
     with pytest.raises(KeyError):
         g.history.closing(0)
-
-
-def test_one_of_those_who_took_part_measures_each_step() -> None:
-    g = Growing(RULES)
-    g.grow(g.opening(A, B))
-    g.grow(Commit(0, 0, UPDATE))
-    turns = []
-    for step in range(6):
-        state = replace(g.state, step=step)
-        turns.append([p for p in RULES.founders if evaluates(g.history, state, p, every=1)])
-    assert all(len(turn) == 1 for turn in turns)
-    assert {turn[0] for turn in turns} == {A.peer, B.peer}
-
-
-def test_before_the_first_commit_some_member_measures() -> None:
-    g = Growing(RULES)
-    assert sum(evaluates(g.history, g.state, p, every=1) for p in RULES.founders) == 1
-
-
-def test_between_the_steps_that_are_measured_nobody_measures() -> None:
-    g = Growing(RULES)
-    state = replace(g.state, step=3)
-    assert not any(evaluates(g.history, state, p, every=2) for p in RULES.founders)
-
-
-def test_at_the_end_everybody_measures() -> None:
-    g = Growing(RULES)
-    state = replace(g.state, step=3, phase=Phase.ENDED)
-    assert all(evaluates(g.history, state, p, every=2) for p in RULES.founders)

@@ -13,6 +13,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import Roster, Skip
 from p2ptrain.node import arranging
+from p2ptrain.node.validating import shares
 from p2ptrain.ring import SCHEDULES, Arrangement
 from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.state import Float32Vector
@@ -46,8 +47,12 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         assert len({node.parts.outer.vectors.digest() for node in s.up}) == 1
         s.check_chain()
         await s.until(lambda: all(s[n].events("run-ended") for n in ("seed", "ann", "bob", "cai")))
-        # At the end everybody who can measures the final weights.
-        await s.until(lambda: all(s[n].events("evaluated", step=4) for n in ("ann", "bob", "cai")))
+        # Those who have a share of the final weights have measured it, and all know the whole.
+        await s.until(lambda: all(node.events("evaluated", step=4, blocks=2) for node in s.up))
+        told = [node.events("evaluated", step=4, blocks=2)[0] for node in s.up]
+        assert len({each["loss"] for each in told}) == 1
+        measured = [node.peer for node in s.up if node.events("share-evaluated", step=4)]
+        assert sorted(measured) == sorted(shares(s.seed.parts, 4))
 
 
 async def test_what_rounding_lost_is_owed_and_states_are_equal_all_the_same(

@@ -259,13 +259,20 @@ async def test_the_last_trainers_work_is_left_alone_until_its_step_is_over(tmp_p
         await settled(lambda: orders(remote)[told:] == ["load 1", "train 1 (2 blocks from 2)"])
 
 
-async def test_when_it_is_our_turn_theta_is_measured_once(tmp_path: Path) -> None:
+async def test_our_share_of_the_held_out_blocks_is_measured_once(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
-        await settled(lambda: r.parts.standing.validation is not None)
-        assert r.parts.standing.validation is not None
-        assert r.parts.standing.validation[0] == 0
+        await settled(lambda: r.parts.standing.work is not None)
+        close_step(r)
+        await settled(lambda: r.parts.validation.own is not None)
+        assert r.parts.validation.own is not None
+        assert r.parts.validation.own.step == 1
+        # A trainer that is started anew does not measure the same θ again.
+        remote.dies = True
+        await settled(lambda: remote.starts == 2 and r.parts.standing.trainer_up)
         for _ in range(3):
             r.parts.changes.ring()
             await trio.testing.wait_all_tasks_blocked()
-        assert len(r.said("evaluated")) == 1
+        asked = [frame for frame in remote.obeyed if isinstance(frame, frames.Evaluate)]
+        assert [(frame.request, len(frame.block_paths)) for frame in asked] == [(1, 1)]
+        assert len(r.said("share-evaluated")) == 1

@@ -45,6 +45,8 @@ class Story:
         self.cast = {name: self._cast(name) for name in ("seed", "ann", "ben", "cat", "dan", "eve")}
         self.peers: dict[str, str] = {}
         self._status_due_s = 0.0
+        self._told: set[str] = set()
+        """What has been said."""
 
     def _cast(self, name: str) -> DemoNode:
         home = self.folder / name
@@ -62,8 +64,11 @@ class Story:
         """Read all journals once, tell what is worth telling, refresh the table."""
         for node in self.cast.values():
             for event in node.news():
-                if text := in_words(event):
-                    self.show.say(f"{node.name:<5} {text}")
+                text = in_words(event)
+                if text is None or (event["event"] == "evaluated" and text in self._told):
+                    continue  # A loss is known to all; the first who tells it is enough.
+                self._told.add(text)
+                self.show.say(f"{node.name:<5} {text}")
         if time.monotonic() >= self._status_due_s:
             self._status_due_s = time.monotonic() + STATUS_EVERY_S
             self.show.nodes(self.statuses())
@@ -271,7 +276,7 @@ class Story:
         self.facts.blocks_trained_otherwise = said["unseen"]
 
     def _validations(self) -> list[tuple[int, float]]:
-        """(outer step, loss of θ before it) as measured by whoever's turn it was."""
+        """(outer step, loss of θ before it) as members measured it."""
         return [
             (event["step"], event["loss"])
             for node in self.cast.values()
@@ -323,8 +328,8 @@ def in_words(event: Event) -> str | None:
             )
         case {"event": "exchange-failed"}:
             return f"exchange of outer step {event['step']} failed: {event['reason']}"
-        case {"event": "evaluated", "step": int(step), "loss": float(loss)}:
-            return f"validation loss before outer step {step}: {loss:.3f}"
+        case {"event": "evaluated", "step": int(step)}:
+            return f"loss before outer step {step}: {event['what']}"
         case {"event": "left"}:
             return "left kindly"
         case {"event": "run-ended"}:
