@@ -2,10 +2,10 @@
 heard.
 
 Three answers: yes; no; or later, when something that this node lacks may still come (bytes, a
-report, a newer allowlist), and then the proposal is judged again at each event. Only the rule that
-a Commit's bytes must be held is about safety. The rest keeps a hasty or broken proposer from having
-its way, and is lenient where views may differ: a refusal that is too strict would cost more than a
-wrong roster, which costs one attempt.
+report, a newer allowlist), and then the proposal is judged again at each event. Only the rules that
+a Commit's bytes and an amendment must be held are about safety. The rest keeps a hasty or broken
+proposer from having its way, and is lenient where views may differ: a refusal that is too strict
+would cost more than a wrong roster, which costs one attempt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.reducing import failure_known, finished_update, result_is_stale, survivors
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, why_invalid
-from p2ptrain.ledger.values import Branch, Commit, Heal, Roster, Value
+from p2ptrain.ledger.values import Branch, Commit, Heal, Roster, Terms, Value
 from p2ptrain.ledger.view import View
 
 
@@ -66,6 +66,8 @@ def may_accept(
         return _judge_heal(view, value, forced=forced)
     if isinstance(value, Commit):
         return _judge_commit(view, value, forced=forced and not doubtful)
+    if isinstance(value, Roster) and (missing := _terms_missing(view, value)) is not None:
+        return Verdict(Answer.LATER, f"this node does not have amendment {missing.number} yet")
     if forced:
         return _YES
     if isinstance(value, Roster):
@@ -121,6 +123,11 @@ def _judge_roster(
     if own is not None:
         return own
     return _judge_again(rules, state, view, now) if state.phase is Phase.REDUCE else _YES
+
+
+def _terms_missing(view: View, roster: Roster) -> Terms | None:
+    """Forced or fresh: nobody votes for terms that it could not show to whoever asks (S10)."""
+    return None if roster.terms in view.terms else roster.terms
 
 
 def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Verdict | None:

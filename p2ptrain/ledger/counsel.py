@@ -18,6 +18,7 @@ from p2ptrain.ledger.gathering import Wish
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.tally import Tally
+from p2ptrain.ledger.terms import amended
 from p2ptrain.ledger.values import Value
 from p2ptrain.ledger.view import View
 
@@ -50,7 +51,7 @@ class Counsel:
 
     def complete(self, value: Value) -> Value:
         """What to propose, for this wish. Ask only when it is proposed: it may take long."""
-        return arranged(value, self.arrange)
+        return amended(arranged(value, self.arrange), self.state.terms, self.view.terms)
 
     def judge(self, value: Value, now: float, *, forced: bool, doubtful: bool) -> accept.Verdict:
         known = (self.rules, self.state, self.view, value, now)

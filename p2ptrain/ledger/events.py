@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.messages import Message
-from p2ptrain.ledger.values import LineId
+from p2ptrain.ledger.values import LineId, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,13 @@ class Allowed:
 
 
 @dataclass(frozen=True, slots=True)
+class Amendable:
+    """The amendments that this node has on disk, all of them."""
+
+    terms: frozenset[Terms]
+
+
+@dataclass(frozen=True, slots=True)
 class Heard:
     """A heartbeat says that `peer` has a chain of `height` entries, and is on `line`; None where a
     run has no branches. A peer's reports are about the line that it was last heard on.
@@ -147,6 +154,7 @@ Event = (
     | PeerUp
     | Leaving
     | Allowed
+    | Amendable
     | Heard
     | Accused
     | NotAlone

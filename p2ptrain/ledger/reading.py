@@ -33,6 +33,7 @@ from p2ptrain.ledger.values import (
     Schedule,
     Skip,
     SnapshotRef,
+    Terms,
     Value,
 )
 
@@ -89,7 +90,7 @@ def accepted_from_plain(plain: object) -> Accepted:
 
 
 _ROSTER_FIELDS = frozenset(
-    {"kind", "step", "attempt", "voters", "learners", "participants", "schedule"}
+    {"kind", "step", "attempt", "voters", "learners", "participants", "schedule", "terms"}
 )
 _COMMIT_FIELDS = frozenset({"kind", "step", "attempt", "update", "snapshot", "state"})
 
@@ -103,8 +104,17 @@ def _roster_from_plain(plain: object) -> Roster:
         numbers = read_int(tokens, "tokens"), read_int(blocks, "blocks")
         participants.append(_participant(read_peer(peer, "participant"), *numbers))
     voters, learners = _peers(fields["voters"], "voters"), _peers(fields["learners"], "learners")
-    schedule = _schedule(fields["schedule"])
-    return _built(lambda: Roster(step, attempt, voters, learners, tuple(participants), schedule))
+    schedule, averaging = _schedule(fields["schedule"]), tuple(participants)
+    terms = None if fields["terms"] is None else terms_from_plain(fields["terms"])
+    return _built(lambda: Roster(step, attempt, voters, learners, averaging, schedule, terms))
+
+
+def terms_from_plain(plain: object) -> Terms:
+    number, step, digest, blocks = read_exactly(plain, 4, "an amendment")
+    counts = read_int(number, "number"), read_int(step, "step")
+    named = read_digest(digest, "amendment")
+    lease = None if blocks is None else read_int(blocks, "blocks")
+    return _built(lambda: Terms(*counts, named, lease))
 
 
 def _schedule(value: object) -> Schedule:

@@ -18,7 +18,7 @@ from typing import Any, assert_never
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger import leases, quorum
+from p2ptrain.ledger import leases, quorum, terms
 from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.lines import STRETCHES_MAX, Rank, Stretch, rank
 from p2ptrain.ledger.rules import Rules
@@ -32,6 +32,7 @@ from p2ptrain.ledger.values import (
     Roster,
     Skip,
     SnapshotRef,
+    Terms,
     Value,
 )
 
@@ -51,7 +52,8 @@ class LedgerState:
     `roster` the one that opened the reduce under way, in REDUCE only. `since` is the outer step in
     which a member was admitted; `proven` are the learners who took part in a committed update and
     may be made voters. `line` is what votes are about, and `past` the lines that the chain left
-    for a branch; `tried_before` the attempts of this step that were made before it did.
+    for a branch; `tried_before` the attempts of this step that were made before it did. `terms` are
+    all amendments agreed so far, those for steps to come among them.
     """
 
     line: LineId
@@ -71,6 +73,7 @@ class LedgerState:
     tokens_by_peer: Mapping[PeerId, int]
     tokens: int
     snapshot: SnapshotRef | None
+    terms: tuple[Terms, ...]
     _digest: Digest | None = field(init=False, compare=False, repr=False, default=None)
 
     @property
@@ -131,6 +134,7 @@ def genesis(rules: Rules) -> LedgerState:
         tokens_by_peer={},
         tokens=0,
         snapshot=None,
+        terms=(),
     )
 
 
@@ -186,6 +190,8 @@ def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
 def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
     if roster.attempt != state.attempt:
         return f"it has attempt {roster.attempt}, but {state.attempt} comes next"
+    if roster.terms is not None and (fault := terms.why_not(state.terms, state.step, roster.terms)):
+        return fault
     if not roster.participants:
         return _membership_only_fault(state, roster) or _membership_fault(state, roster)
     if state.tries >= rules.attempts_max:
@@ -300,7 +306,7 @@ def _after_roster(rules: Rules, state: LedgerState, entry: Entry, roster: Roster
     book = leases.top_up(
         leases.give_back(state.lease_book, gone),
         [member for member in roster.members if not state.is_member(member)],
-        rules.blocks_per_lease,
+        terms.lease_blocks(state.terms, state.step, rules.blocks_per_lease),
     )
     opens = bool(roster.participants)
     return replace(
@@ -315,6 +321,7 @@ def _after_roster(rules: Rules, state: LedgerState, entry: Entry, roster: Roster
         since={member: state.since.get(member, state.step) for member in roster.members},
         proven=state.proven.intersection(roster.learners),
         lease_book=book,
+        terms=state.terms if roster.terms is None else (*state.terms, roster.terms),
     )
 
 
@@ -330,7 +337,7 @@ def _after_commit(rules: Rules, state: LedgerState, entry: Entry, commit: Commit
         rules,
         state,
         entry,
-        leases.top_up(done, state.members, rules.blocks_per_lease),
+        leases.top_up(done, state.members, _lease_to_come(rules, state)),
         proven=state.proven.union(peer for peer in state.learners if peer in took_part),
         tokens_by_peer=tokens_by_peer,
         tokens=state.tokens + sum(each.tokens for each in participants),
@@ -339,8 +346,12 @@ def _after_commit(rules: Rules, state: LedgerState, entry: Entry, commit: Commit
 
 
 def _after_skip(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
-    book = leases.extend(state.lease_book, state.members, rules.blocks_per_lease)
+    book = leases.extend(state.lease_book, state.members, _lease_to_come(rules, state))
     return _next_step(rules, state, entry, book)
+
+
+def _lease_to_come(rules: Rules, state: LedgerState) -> int:
+    return terms.lease_blocks(state.terms, state.step + 1, rules.blocks_per_lease)
 
 
 def _next_step(

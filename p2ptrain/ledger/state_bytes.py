@@ -101,4 +101,5 @@ SPELLINGS: Mapping[str, Spell] = {
     "tokens_by_peer": dict,
     "tokens": _same,
     "snapshot": _plain,
+    "terms": lambda terms: [each.plain() for each in terms],
 }

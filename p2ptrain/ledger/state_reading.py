@@ -23,10 +23,10 @@ from p2ptrain.ledger.canonical import (
 )
 from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.lines import STRETCHES_MAX, Stretch
-from p2ptrain.ledger.reading import snapshot_from_plain, value_from_plain
+from p2ptrain.ledger.reading import snapshot_from_plain, terms_from_plain, value_from_plain
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.state_bytes import STATE_BYTES_MAX, plain_state
-from p2ptrain.ledger.values import MEMBERS_MAX, Roster, SnapshotRef
+from p2ptrain.ledger.values import MEMBERS_MAX, TERMS_MAX, Roster, SnapshotRef, Terms
 
 PEERS_EVER_MAX = 1 << 17
 """Who ever contributed; so many names fill the bytes that a state may have."""
@@ -105,6 +105,10 @@ def _snapshot(value: object, field: str) -> SnapshotRef | None:
     return snapshot_from_plain(value)
 
 
+def _terms(value: object, field: str) -> tuple[Terms, ...]:
+    return tuple(map(terms_from_plain, read_list(value, field, length_max=TERMS_MAX)))
+
+
 def _peers(value: object, field: str) -> tuple[PeerId, ...]:
     return tuple(read_peer(peer, field) for peer in read_list(value, field, length_max=MEMBERS_MAX))
 
@@ -162,4 +166,5 @@ READERS: Mapping[str, Callable[[object, str], object]] = {
     "tokens_by_peer": _counts,
     "tokens": read_int,
     "snapshot": _snapshot,
+    "terms": _terms,
 }

@@ -43,13 +43,41 @@ class Participant:
         _check(self.tokens > 0 and self.blocks > 0, "a participant has tokens and blocks")
 
 
+TERMS_MAX = 64
+"""A run is amended now and then, by a person."""
+
+LEASE_BLOCKS_MAX = 1 << 20
+"""A lease of more is a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """An amendment, by its number and digest: it holds from outer step `step` on. A lease is
+    `blocks` then; None if it says nothing about that.
+    """
+
+    number: int
+    step: int
+    digest: Digest
+    blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.number > 0 and self.step > 0, "amendments count from 1, and leave step 0 alone")
+        _check(is_digest(self.digest), "an amendment is named by its digest")
+        fits = self.blocks is None or 0 < self.blocks <= LEASE_BLOCKS_MAX
+        _check(fits, "a lease has some blocks, and not too many")
+
+    def plain(self) -> list[object]:
+        return [self.number, self.step, self.digest, self.blocks]
+
+
 @dataclass(frozen=True, slots=True)
 class Roster:
     """Who belongs, and who averages now.
 
     `voters` are ranked. `participants` stand in the order in which they average, by `schedule`;
     without any, the roster only changes membership, otherwise it opens reduce (step, attempt).
-    `peers` are the participants' names.
+    `terms` are agreed with it, for a later step: see `terms`. `peers` are the participants' names.
     """
 
     step: int
@@ -58,6 +86,7 @@ class Roster:
     learners: tuple[PeerId, ...]
     participants: tuple[Participant, ...] = ()
     schedule: Schedule = "ring"
+    terms: Terms | None = None
     peers: tuple[PeerId, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +116,7 @@ class Roster:
             "learners": list(self.learners),
             "participants": participants,
             "schedule": self.schedule,
+            "terms": None if self.terms is None else self.terms.plain(),
         }
 
 

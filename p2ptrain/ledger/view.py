@@ -13,6 +13,7 @@ from typing import TypeVar
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.events import (
     Allowed,
+    Amendable,
     Event,
     Joining,
     Leaving,
@@ -27,7 +28,7 @@ from p2ptrain.ledger.events import (
 from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.grace import LAGS_KEPT
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import MEMBERS_MAX, Entry
+from p2ptrain.ledger.values import MEMBERS_MAX, Entry, Terms
 
 PEERS_MAX = 2 * MEMBERS_MAX
 """Reports of more peers than could be members twice over are not kept."""
@@ -46,6 +47,7 @@ class View:
     long after that further members were, in this step and past ones; `grace_s`: what follows from
     them for this step. `accused`: the voters against whom there is evidence, for ever.
     `outranked_by`: the first entry that a verified chain, which outranks ours, has otherwise.
+    `terms`: the amendments on this node's disk.
     `position`: the outer step and attempt under way; reports about earlier ones cannot matter any
     more.
     """
@@ -69,6 +71,7 @@ class View:
     failed_since: float | None = None
     done_since: float | None = None
     outranked_by: Entry | None = None
+    terms: frozenset[Terms] = frozenset()
 
     def allows(self, peer: PeerId) -> bool:
         return self.allowed is None or peer in self.allowed
@@ -92,6 +95,9 @@ class View:
                 return _remember(self.snapshots, step, digest, SNAPSHOTS_MAX)
             case Allowed(peers):
                 changed, self.allowed = self.allowed != peers, peers
+                return changed
+            case Amendable(terms):
+                changed, self.terms = self.terms != terms, terms
                 return changed
             case _:
                 return self._note_presence(event)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from p2ptrain.ledger.accept import Answer, Verdict, holders_of, may_accept
 from p2ptrain.ledger.events import (
     Allowed,
+    Amendable,
     Event,
     Leaving,
     PeerDown,
@@ -17,7 +20,7 @@ from p2ptrain.ledger.events import (
     UpdateHeld,
 )
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
+from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef, Terms, Value
 from p2ptrain.ledger.view import View
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
@@ -53,6 +56,20 @@ def test_a_commit_needs_the_bytes() -> None:
 def test_even_a_forced_commit_needs_the_bytes() -> None:
     assert verdict(REDUCING, Commit(0, 0, U), forced=True).fetch == U
     assert verdict(REDUCING, Commit(0, 0, U), UpdateHeld(U), forced=True) == YES
+
+
+def test_a_roster_that_names_an_amendment_needs_it_forced_or_not() -> None:
+    terms = Terms(1, 1, digest("amendment"))
+    have = Amendable(frozenset({terms}))
+    other = Amendable(frozenset({replace(terms, blocks=9)}))
+    amending = replace(OPENING, terms=terms)
+    later = Verdict(Answer.LATER, "this node does not have amendment 1 yet")
+    assert verdict(GENESIS, amending, ME_READY) == later
+    assert verdict(GENESIS, amending, ME_READY, other) == later
+    assert verdict(GENESIS, amending, forced=True) == later
+    assert verdict(GENESIS, amending, ME_READY, have) == YES
+    assert verdict(GENESIS, amending, have, forced=True) == YES
+    assert verdict(GENESIS, OPENING, ME_READY, have) == YES
 
 
 def test_a_voter_with_another_result_refuses_unless_forced() -> None:

@@ -463,3 +463,13 @@ def test_a_report_decides_what_is_proposed_never_what_is_valid() -> None:
     outcome = some["a"].page(1)
     fresh.tell("c", Received(A, outcome), UpdateHeld(digest("u")), ReduceDone(B, 7, 0, digest("u")))
     assert fresh["c"].state == some["a"].state
+
+
+def test_s10_a_voter_without_the_amendment_passes_a_forced_roster_over() -> None:
+    """The one who voted for it, and has it, is gone: nothing was chosen, and the rest go on."""
+    told(
+        *("members a b c", "amend 1 step=1 at b", "ready a b c", "deliver"),
+        *("expect * height 0", "crash b", "down b", "deliver"),
+        "expect a,c entry 1 roster 0.0 voters a c averaging a:200 c:200",
+        *("restart b", "heartbeat a", "deliver", "tick 2", "expect b terms"),
+    )

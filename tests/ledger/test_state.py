@@ -44,6 +44,7 @@ def test_at_genesis_the_founders_vote_and_hold_leases() -> None:
         tokens_by_peer={},
         tokens=0,
         snapshot=None,
+        terms=(),
     )
 
 

@@ -19,7 +19,7 @@ from p2ptrain.ledger.lines import Stretch
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.state_bytes import SPELLINGS, encode_state, plain_state, runs_of
 from p2ptrain.ledger.state_reading import READERS, decode_state
-from p2ptrain.ledger.values import Commit, Participant, Roster, SnapshotRef
+from p2ptrain.ledger.values import Commit, Participant, Roster, SnapshotRef, Terms
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
@@ -33,6 +33,11 @@ LEARNING = chain_of(RULES, [OPEN, SNAPPED, Roster(1, 0, (A, B), (C, D))])[1]
 NUMBERS = st.integers(0, 2**53 - 1)
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=60)
 BLOCKS = st.lists(st.integers(0, 40), max_size=9).map(tuple)
+
+
+TERMS = st.builds(
+    Terms, st.integers(1, 9), st.integers(1, 9), NAMES.map(digest), st.sampled_from([None, 1, 4])
+)
 
 
 @st.composite
@@ -71,6 +76,7 @@ def states(draw: st.DrawFn) -> LedgerState:
         tokens_by_peer=draw(st.dictionaries(NAMES.map(PeerId), NUMBERS, max_size=5)),
         tokens=draw(NUMBERS),
         snapshot=draw(st.sampled_from([None, snapshot])),
+        terms=tuple(draw(st.lists(TERMS, max_size=2))),
     )
 
 

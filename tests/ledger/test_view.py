@@ -7,6 +7,7 @@ import pytest
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.events import (
     Allowed,
+    Amendable,
     Event,
     Joining,
     Leaving,
@@ -19,7 +20,7 @@ from p2ptrain.ledger.events import (
     Tick,
     UpdateHeld,
 )
-from p2ptrain.ledger.values import Commit, Participant, Roster
+from p2ptrain.ledger.values import Commit, Participant, Roster, Terms
 from p2ptrain.ledger.view import HELD_MAX, PEERS_MAX, View
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
@@ -35,6 +36,7 @@ REPORTS: tuple[Event, ...] = (
     Joining(D),
     Leaving(B),
     Allowed(frozenset({A})),
+    Amendable(frozenset({Terms(1, 2, digest("amendment"))})),
 )
 
 

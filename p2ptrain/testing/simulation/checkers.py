@@ -15,6 +15,7 @@ from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.values import Branch, Commit, Entry, LineId, Roster, Skip
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
+from p2ptrain.testing.simulation.amending import AmendmentsAreHeld, TermsAreForeseen
 from p2ptrain.testing.simulation.branches import HealsGoUp, NobodyIsDrawnAway
 from p2ptrain.testing.simulation.disk import Disk, verify
 from p2ptrain.testing.simulation.fairness import LeavesHaveCauses, NobodyIsStarved
@@ -331,6 +332,8 @@ def all_checkers(
         StepsGoOn(rules=rules),
         SnapshotsAreTrue(rules=rules, liars=liars, orderly=profile.keeps_processes),
         StatesAreNamed(),
+        AmendmentsAreHeld(liars=liars),
+        TermsAreForeseen(rules=rules),
         LeavesHaveCauses(troubles=troubles, orderly=profile.is_orderly),
         *(_of_branches(rules, troubles) if rules.branches else ()),
     ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from p2ptrain.ledger import accept, base, gathering, leases, state
+from p2ptrain.ledger import accept, base, gathering, leases, state, terms
 from p2ptrain.ledger.accept import Answer, Verdict
 from p2ptrain.ledger.gathering import Gathered
 from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.values import Terms
 from p2ptrain.ledger.view import View
 from p2ptrain.testing.simulation.planting import Patch
 
@@ -80,3 +81,17 @@ def any_base_taken(patch: Patch) -> None:
 
 def state_not_checked(patch: Patch) -> None:
     patch(state, "_state_fault", lambda at, commit: "")
+
+
+def amendment_not_asked_for(patch: Patch) -> None:
+    patch(accept, "_terms_missing", lambda view, roster: None)
+
+
+def amended_at_once(patch: Patch) -> None:
+    """Whatever step it was meant for: the sooner the better."""
+
+    def why_not(agreed: tuple[Terms, ...], step: int, new: Terms) -> str:
+        return original(agreed, min(step, new.step - 1), new)
+
+    original = terms.why_not
+    patch(terms, "why_not", why_not)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.base import Base
 from p2ptrain.ledger.events import SnapshotTaken
-from p2ptrain.ledger.values import Certified
+from p2ptrain.ledger.values import Certified, Terms
 
 
 @dataclass(slots=True)
@@ -22,6 +22,7 @@ class Disk:
     updates: set[Digest] = field(default_factory=set)
     base: Base | None = None
     snapshot: SnapshotTaken | None = None
+    terms: set[Terms] = field(default_factory=set)
 
     def prune(self, base: Base) -> None:
         """Keep the chain from `base` on, at one stroke."""

@@ -21,6 +21,7 @@ from p2ptrain.ledger.effects import (
     Send,
 )
 from p2ptrain.ledger.events import (
+    Amendable,
     Event,
     Heard,
     Joining,
@@ -38,7 +39,7 @@ from p2ptrain.ledger.events import (
 from p2ptrain.ledger.messages import EntriesRequest, Message
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
-from p2ptrain.ledger.values import SCHEDULES, Certified, Roster, Schedule
+from p2ptrain.ledger.values import SCHEDULES, Certified, Roster, Schedule, Terms
 from p2ptrain.testing.simulation.clock import Action, NodeClock
 from p2ptrain.testing.simulation.disk import Disk, signer, theta_after, verify
 from p2ptrain.testing.simulation.heartbeat import Heartbeat
@@ -142,6 +143,8 @@ class SimNode:
 
     def begin(self) -> None:
         self._give_up_reduce()
+        if self.disk.terms:
+            self.handle(Amendable(frozenset(self.disk.terms)))
         self.follow()
         self.handle(Tick())
 
@@ -268,6 +271,11 @@ class SimNode:
             self._ready = ready
             self.handle(ready)
             self.gossip()
+
+    def amended(self, terms: Terms) -> None:
+        """An amendment has come; it is kept before it is counted with."""
+        self.disk.terms.add(terms)
+        self.handle(Amendable(frozenset(self.disk.terms)))
 
     def trained(self) -> None:
         self._training = False

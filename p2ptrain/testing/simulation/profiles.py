@@ -49,6 +49,7 @@ class Profile:
     """How many, but for the first, forget old entries; of those who join, half begin at a base."""
     keep_entries: int = 6
     quorum_loss: QuorumLoss = "wait"
+    amend_every_s: float = 0.0
 
     @property
     def keeps_processes(self) -> bool:
@@ -124,6 +125,16 @@ PROFILES: dict[str, Profile] = {
             crash_in_effects=0.004,
             loss=0.03,
             reduce_half_done=0.1,
+        ),
+        Profile(
+            "amended",
+            amend_every_s=3.0,
+            crash_every_s=6.0,
+            crash_in_effects=0.004,
+            partition_every_s=20.0,
+            join_every_s=15.0,
+            reduce_half_done=0.1,
+            loss=0.03,
         ),
         Profile(
             "branch",

@@ -77,7 +77,8 @@ def spelled_value(value: Value) -> str:
         case Roster():
             part = " ".join(value.peers) or "nobody"
             which = f"roster {value.step}.{value.attempt} of {len(value.members)}"
-            return f"{which}, averaging by {value.schedule}: {part}"
+            terms = f", amendment {value.terms.number}" if value.terms else ""
+            return f"{which}, averaging by {value.schedule}: {part}{terms}"
         case Commit():
             return f"commit {value.step}.{value.attempt} {value.update[:6]}"
         case _:

@@ -16,6 +16,7 @@ from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis
 from p2ptrain.ledger.values import Certified, Commit, Roster, Skip
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
+from p2ptrain.testing.simulation.amending import Amending
 from p2ptrain.testing.simulation.checkers import all_checkers
 from p2ptrain.testing.simulation.clock import Action, Clock, NodeClock
 from p2ptrain.testing.simulation.disk import Disk
@@ -77,6 +78,7 @@ class SimWorld:
         self._wake_at: dict[PeerId, float] = {}
         self._disks: dict[PeerId, Disk] = {}
         self.faults = Faults(self)
+        self.amending = Amending(self)
         for index, name in enumerate(rules.founders):
             self.add_node(name, trains=index >= profile.seeds_among_peers)
 
@@ -91,6 +93,7 @@ class SimWorld:
         for other in self.nodes.values():
             if other.alive:
                 other.watch(name)
+        self.amending.meet(node)
         self.start_node(node)
 
     @property

@@ -69,6 +69,11 @@ def _update(ledger: Ledger, words: Words, details: Sequence[str]) -> str:
     return words.name(committed.update) if committed else "none"
 
 
+def _terms(ledger: Ledger) -> str:
+    """The amendments agreed, and from which outer step on they hold."""
+    return " ".join(f"{each.number}@{each.step}" for each in ledger.state.terms)
+
+
 _FACTS: dict[str, Fact] = {
     "height": lambda ledger, words, details: str(ledger.state.height),
     "step": lambda ledger, words, details: str(ledger.state.step),
@@ -81,6 +86,7 @@ _FACTS: dict[str, Fact] = {
     "branch": lambda ledger, words, details: words.text(branch_words(ledger.state)),
     "line": lambda ledger, words, details: words.name(ledger.state.line),
     "round": lambda ledger, words, details: str(ledger.status(0.0).round),
+    "terms": lambda ledger, words, details: _terms(ledger),
     "entry": _entry,
     "votes": _votes,
     "lease": _lease,

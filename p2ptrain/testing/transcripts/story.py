@@ -14,6 +14,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.effects import Effect
 from p2ptrain.ledger.events import (
     Allowed,
+    Amendable,
     Event,
     Heard,
     Joining,
@@ -27,7 +28,7 @@ from p2ptrain.ledger.events import (
     ReduceFailed,
     SnapshotTaken,
 )
-from p2ptrain.ledger.values import SCHEDULES
+from p2ptrain.ledger.values import SCHEDULES, Terms
 from p2ptrain.testing.ledgers import Group, Letter, digest, peers, small_rules
 from p2ptrain.testing.transcripts.fault import StoryFault
 from p2ptrain.testing.transcripts.forging import forged, tampered
@@ -220,6 +221,15 @@ class Story:
         for name in line.at or tuple(self.group.ledgers):
             self.group.tell(name, Allowed(frozenset(peers(" ".join(line.words)))))
 
+    def amend(self, line: Line) -> None:
+        """amend 1 step=3 [blocks=4] [at a b]: an amendment that holds from outer step 3 on"""
+        number, step = int(line.words[0]), int(line.options["step"])
+        blocks = int(line.options["blocks"]) if "blocks" in line.options else None
+        terms = Terms(number, step, digest(f"amendment {number}"), blocks)
+        for name in line.at or tuple(self.group.ledgers):
+            known = self.group[name].view.terms
+            self.group.tell(name, Amendable(known | {terms}))
+
     def arrange(self, line: Line) -> None:
         """arrange direct c a b: whoever proposes would have those of them that are ready average by
         this schedule, in this order
@@ -339,6 +349,6 @@ STORY_WORDS: dict[str, Callable[[Story, Line], None]] = {
     name: getattr(Story, name)
     for name in """
 members crash prune restart wipe namesake partition heal ready done holds fail snapshot down up join
-leave allow arrange heartbeat deliver drop tick tamper forge expect
+leave allow amend arrange heartbeat deliver drop tick tamper forge expect
 """.split()
 }

@@ -191,4 +191,6 @@ def _roster(roster: Roster) -> str:
     averaging = _names(f"{each.peer}:{each.tokens}" for each in roster.participants)
     by = "" if roster.schedule == "ring" else f" by {roster.schedule}"
     opens = f" averaging{by} {averaging}" if averaging else ""
-    return f"roster {roster.step}.{roster.attempt} voters {_names(roster.voters)}{learners}{opens}"
+    amends = f" amended by {roster.terms.number}" if roster.terms else ""
+    who = f"voters {_names(roster.voters)}{learners}"
+    return f"roster {roster.step}.{roster.attempt} {who}{opens}{amends}"
