@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from p2ptrain.ledger.events import ReduceFailed
 from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.values import Roster
 from p2ptrain.testing.simulation import PROFILES, SimReport, simulate
 from p2ptrain.testing.simulation.run import world_of
 
@@ -111,3 +113,16 @@ def test_voters_that_an_entry_names_after_they_vanished_come_back(seed: int) -> 
 def test_members_that_went_for_ever_before_a_process_began_are_missed_by_it() -> None:
     """This one stood still: all who were left had restarted, and none knew whom to expect."""
     assert simulate(43983, peers=5, steps=20, profile="chaos").good
+
+
+def test_the_late_end_of_an_older_ring_does_not_take_back_what_was_said_of_a_newer_one() -> None:
+    """Seed 81526 stood still: both participants said at last that an attempt of before had failed,
+    and nobody knew any more that this one had.
+    """
+    world = world_of(1, peers=3, steps=STEPS, profile=PROFILES["calm"])
+    world.clock.step()
+    node = next(iter(world.nodes.values()))
+    voters = tuple(world.nodes)
+    for attempt in (0, 1, 0):
+        node.reduced(Roster(0, attempt, voters, ()), None, ())
+    assert node._reports()[-1] == ReduceFailed(node.me, 0, 1, ())

@@ -304,13 +304,23 @@ class SimNode:
             self.report(ReduceFailed(self.me, roster.step, roster.attempt, (self.me,)))
 
     def reduced(self, roster: Roster, update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
-        """The ring ended, with the update's bytes or without."""
+        """The ring ended, with the update's bytes or without.
+
+        One that was given up ends late, maybe after a newer one. A real node, which does one after
+        the other, says nothing of it then: it would take the place of what was said of the newer.
+        """
+        if self._has_told_of_later(roster):
+            return
         if update is None:
             self.report(ReduceFailed(self.me, roster.step, roster.attempt, suspects))
             return
         self.disk.updates.add(update)
         self.handle(UpdateHeld(update))
         self.report(ReduceDone(self.me, roster.step, roster.attempt, update))
+
+    def _has_told_of_later(self, roster: Roster) -> bool:
+        told = [(each.step, each.attempt) for each in (self._done, self._failed) if each]
+        return max(told, default=(0, 0)) > (roster.step, roster.attempt)
 
     def fetched(self, update: Digest) -> None:
         self.disk.updates.add(update)
