@@ -107,6 +107,7 @@ class SyncSection(Section):
     fragments: Annotated[int, Field(ge=1, le=1024)] = 1
     overlap_steps: Annotated[int, Field(ge=0, le=100_000)] = 0
     mixing: Share = 0.0
+    eager: bool = False
 
     @model_validator(mode="after")
     def _mixes_what_went_on(self) -> SyncSection:
@@ -190,6 +191,11 @@ class RunFile(Section):
             )
         if sync.mixing and sync.overlap_steps == inner:
             raise ValueError("sync.mixing must be 0 where sync.overlap_steps is a whole outer step")
+        if sync.eager and sync.overlap_steps != inner:
+            raise ValueError(
+                f"sync.eager needs sync.overlap_steps = inner.steps = {inner}: elsewhere the mean "
+                "comes before there is newer work to add"
+            )
         own = 1 if self.model.tied else 2
         if sync.fragments > 1 and not 1 <= sync.fragments - own <= self.model.layers:
             raise ValueError(

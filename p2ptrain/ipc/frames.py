@@ -72,6 +72,9 @@ class Train:
     `first_inner_step` counts from the start of the run and places the learning rate.  Work since
     the last Load still counts: after a Skip, a further Train adds to the same pseudo-gradient.
     With `ahead` the trainer is not ready after these: the arena's weights are being averaged.
+
+    An eager trainer adds `share` of the work that it is ready with to its own weights, as the outer
+    step at `outer_lr` and `outer_momentum` would.
     """
 
     kind: ClassVar[str] = "train"
@@ -79,6 +82,9 @@ class Train:
     block_paths: tuple[str, ...]
     first_inner_step: int
     ahead: bool = False
+    share: float = 0.0
+    outer_lr: float = 0.0
+    outer_momentum: float = 0.0
 
     def __post_init__(self) -> None:
         _check_count("step", self.step)
@@ -86,6 +92,10 @@ class Train:
         _check_paths(self.block_paths)
         if type(self.ahead) is not bool:
             raise ValueError("ahead is yes or no")
+        for name in ("share", "outer_lr", "outer_momentum"):
+            _check_finite(name, getattr(self, name))
+        if not (0 <= self.share <= 1 and self.outer_lr >= 0 and 0 <= self.outer_momentum < 1):
+            raise ValueError("this is no share of a mean, or no outer step")
 
 
 @dataclass(frozen=True, slots=True)

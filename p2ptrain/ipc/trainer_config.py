@@ -142,7 +142,8 @@ class TrainerConfig:
     where documents begin, and a sequence is one).  The inner optimizer's state is kept in
     `state_folder`, if there is one. The model is averaged in `fragments`, and local weights keep a
     share of `mixing` when the mean comes; if it comes a whole outer step late, they are `delayed`:
-    back at θ after each report, since what was reported must not be reported twice.
+    back at θ after each report, since what was reported must not be reported twice. If they are
+    `eager`, too, they go back to where their own share of it alone would have taken θ.
     """
 
     model: ModelSpec
@@ -159,8 +160,10 @@ class TrainerConfig:
     fragments: int = 1
     mixing: float = 0.0
     delayed: bool = False
+    eager: bool = False
 
     def __post_init__(self) -> None:
+        _require(self.delayed or not self.eager, "eager", self.eager, "only where means come late")
         _require(self.fragments > 0, "fragments", self.fragments, "1 is the whole model")
         _require(0 <= self.mixing < 1, "mixing", self.mixing, "choose 0 to below 1")
         _require(self.device in get_args(Device), "device", self.device, "choose cpu or cuda")

@@ -77,6 +77,7 @@ def subprocesses(parts: Parts) -> Trainers:
             fragments=parts.manifest.sync.fragments,
             mixing=parts.manifest.sync.mixing,
             delayed=parts.manifest.delayed,
+            eager=parts.manifest.sync.eager,
         ),
         *parts.arena.fds,
         ranks=config.ranks,

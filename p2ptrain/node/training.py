@@ -36,6 +36,7 @@ from p2ptrain.node.orders import (
 )
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.trainers import RunningTrainer, Trainers
+from p2ptrain.node.weights import eagerness
 from p2ptrain.observe.states import Loading, StandingBy, Training
 from p2ptrain.ring import own_peak
 
@@ -214,7 +215,8 @@ class Conversation:
                 before = len(self._desk.blocks) if self._desk else 0
                 first_inner_step = self._loaded_step * self._pace.stride + before
                 ahead = isinstance(order, AheadOrder)
-                frame = frames.Train(step, paths, first_inner_step, ahead)
+                pull = eagerness(parts.manifest, parts.history.newest_participants(step), parts.me)
+                frame = frames.Train(step, paths, first_inner_step, ahead, *pull)
                 self._to_train += len(blocks)
                 self._inner_started_s = time.monotonic()
                 if blocks and not ahead:

@@ -11,15 +11,18 @@ Nothing is counted from before the newest certified snapshot: there a chain may 
 pruned, and whoever begins there must come to the same weights. Just after one, all weigh what they
 commit, as far as that is known alike. What the chain cannot tell, does not count: a trainer that is
 restarted loses its work on fragments that were not averaged yet, and its peer weighs as before.
+
+An eager trainer needs to know sooner what its work will weigh; it makes do with a guess.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.values import Roster
+from p2ptrain.ledger.values import Participant, Roster
 from p2ptrain.node.history import History
+from p2ptrain.run import RunManifest
 
 
 def weights(
@@ -40,3 +43,27 @@ def weights(
             else:
                 tokens[each.peer] += each.tokens
     return tuple(tokens[each.peer] for each in roster.participants)
+
+
+def eagerness(
+    manifest: RunManifest, last: Sequence[Participant], me: PeerId
+) -> tuple[float, float, float]:
+    """How far an eager trainer goes on its own newest work before the mean of it comes: its share
+    of that mean, and the outer optimizer's rate and momentum. Nowhere in a run that is not eager.
+    """
+    if not manifest.sync.eager:
+        return 0.0, 0.0, 0.0
+    return expected_share(last, me), manifest.outer.lr, manifest.outer.momentum
+
+
+def expected_share(last: Sequence[Participant], me: PeerId) -> float:
+    """Which part of the next mean will be this peer's, judged by who took part `last`; a guess.
+
+    Before anybody did, 0: who knows of nobody adds nothing.
+    """
+    if not last:
+        return 0.0
+    mine = sum(each.tokens for each in last if each.peer == me)
+    if mine == 0:
+        return 1 / (len(last) + 1)
+    return mine / sum(each.tokens for each in last)

@@ -231,12 +231,13 @@ class RunManifest:
 
     def _check_sync(self) -> None:
         sync, own = self.sync, 1 if self.model.tied else _LAYERS_APART
-        _require(sync.merge == "mean" and not sync.eager, "sync", sync)
+        _require(sync.merge == "mean", "sync.merge", sync.merge)
         fits = sync.fragments == 1 or 1 <= sync.fragments - own <= self.model.layers
         _require(fits, "sync.fragments", sync.fragments)
         stride, over = divmod(self.inner.steps, sync.fragments)
         _require(over == 0 and sync.overlap_steps <= stride, "sync", sync)
         _require(sync.mixing == 0 or not self.delayed, "sync.mixing", sync.mixing)
+        _require(self.delayed or not sync.eager, "sync.eager", sync.eager)
 
     @property
     def encrypted(self) -> bool:

@@ -10,6 +10,10 @@ linear in g; so peer m's θ is the shared one and a deviation that obeys the sam
 (Δ_m(t) − Δ_m(t − 1)) ÷ M. That is what is kept here: the replicated state is what it is without
 eager updates, and nobody else need know what a peer adds. The inputs of all steps together come
 to the newest Δ_m ÷ M, so peers do not drift apart.
+
+1 ÷ M is a peer's guess at its share of a mean that is not agreed yet, and need not be right: what
+is taken out later is what was put in. So who is left out, and offers its work again, only replaces
+what it had put in; and who joins or restarts begins without a deviation.
 """
 
 from __future__ import annotations
@@ -26,16 +30,26 @@ class Eager:
     def __init__(self, numel: int) -> None:
         self.deviation = np.zeros(numel, np.float32)
         self.momentum = np.zeros(numel, np.float32)
-        self.last = np.zeros(numel, np.float32)
+        self.added = np.zeros(numel, np.float32)
 
-    def step(self, own: Floats, peers: int, lr: float, momentum: float) -> None:
+    def step(self, own: Floats, share: float, lr: float, momentum: float) -> None:
         """`own` is Δ_m(t), read now; the shared θ has just taken, or now takes, mean Δ(t − 1).
 
-        `lr` and `momentum` are the outer optimizer's.
+        `share`: 1 ÷ M. `lr` and `momentum` are the outer optimizer's.
         """
-        fresh = (own - self.last) / np.float32(peers)
+        added = own * np.float32(share)
+        fresh = added - self.added
         mu = np.float32(momentum)
         self.momentum *= mu
         self.momentum += fresh
         self.deviation -= np.float32(lr) * (fresh + mu * self.momentum)
-        np.copyto(self.last, own)
+        self.added = added
+
+
+def coasting(momentum: float, steps: int) -> tuple[float, float]:
+    """What `steps` outer steps make of a deviation's momentum m that meet with nothing fresh before
+    the last of them: it becomes the first of these times m, and the deviation goes on by the second
+    times −lr · m. For no steps, (1, 0): what is fresh then corrects what was put in last.
+    """
+    kept = momentum**steps
+    return kept, momentum * momentum * (1 - kept) / (1 - momentum)

@@ -24,6 +24,7 @@ from p2ptrain.ipc import frames
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.wire import FrameReader
 from p2ptrain.node.parts import Parts
+from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.mixing import mix
 
 LOOK_S = 0.02
@@ -148,6 +149,8 @@ class Loop:
         self._fragments, self._mixing = parts.fragments, parts.manifest.sync.mixing
         self._delayed = parts.manifest.delayed
         self._aside = np.zeros_like(self._theta)
+        self._eager = Eager(len(self._theta)) if parts.manifest.sync.eager else None
+        self._pull = (0.0, 0.0, 0.0)
         self._queue: deque[tuple[int, str]] = deque()
         self._step = 0
         self._trained: list[str] = []
@@ -193,9 +196,12 @@ class Loop:
                 self._step, self._trained, self._loaded, self._ready = step, [], True, False
                 self._offered = 0
                 self._queue.clear()
+                if self._eager is not None:
+                    self._eager = Eager(len(self._theta))
             case frames.Train(step, paths, first_inner_step, ahead):
                 assert self._loaded, "Train before Load"
                 self._step, self._ahead, self._ready = step, ahead, False
+                self._pull = frame.share, frame.outer_lr, frame.outer_momentum
                 self._queue.extend(enumerate(paths, first_inner_step))
                 self._publish_if_done()
             case frames.Merge(step):
@@ -244,13 +250,19 @@ class Loop:
     def _publish_if_done(self) -> None:
         if self._queue or self._ahead:
             return
+        offered = self._weights.copy()
+        if self._eager is not None:
+            offered -= self._eager.deviation
         for start, stop in self._fragments[self._step % len(self._fragments)].ranges:
-            self._local[start:stop] = self._weights[start:stop]
+            self._local[start:stop] = offered[start:stop]
         if self._remote.poison is not None:
             self._local[0], self._remote.poison = self._remote.poison, None
         if self._delayed:
-            self._aside += self._weights - self._anchor
+            self._aside += offered - self._anchor
             self._weights[:] = self._anchor
+            if self._eager is not None:
+                self._eager.step(self._anchor - offered, *self._pull)
+                self._weights += self._eager.deviation
         self._ready, self._offered = True, len(self._trained)
         tokens = len(self._trained) * self._block_tokens
         self._say(frames.FragmentReady(self._step, tokens, tuple(self._trained), 2.0))

@@ -53,7 +53,7 @@ def _serve(config: TrainerConfig, ranks: Ranks, arguments: argparse.Namespace) -
     model = build(config, ranks)
     layout = Layout.of((name, tuple(p.shape)) for name, p in model.named_parameters())
     theta, local = (map_vector(fd, layout.numel) for fd in (arguments.theta_fd, arguments.local_fd))
-    arena = Arena(model, layout, theta, local, count=config.fragments)
+    arena = Arena(model, layout, theta, local, count=config.fragments, eager=config.eager)
     channel = Channel(socket.socket(fileno=arguments.socket_fd)) if ranks.first else None
     ranks.meet()
     if channel is not None:

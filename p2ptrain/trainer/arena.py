@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor, Shard
 from p2ptrain.errors import ConfigError
 from p2ptrain.state.layout import Layout, LayoutEntry
 from p2ptrain.sync.fragments import fragment_at, fragments
+from p2ptrain.trainer.deviation import Deviation, Pull
 
 _FLOAT_BYTES = 4
 
@@ -46,13 +47,15 @@ def map_vector(fd: int, numel: int) -> Tensor:
 @dataclass(slots=True)
 class Share:
     """One fragment's parameters, as far as this rank has them: `own` in the model, and the slices
-    of the arena. `anchor` is θ as it was last read: what a Rebase measures θ's way from.
+    of the arena. `anchor` is θ as it was last read: what a Rebase measures θ's way from. An eager
+    trainer begins at `anchor` and its `beside`, and offers what it has made from there on.
     """
 
     own: list[Tensor] = field(default_factory=list)
     theta: list[Tensor] = field(default_factory=list)
     local: list[Tensor] = field(default_factory=list)
     anchor: list[Tensor] = field(default_factory=list)
+    beside: Deviation = field(default_factory=Deviation)
 
     @torch.no_grad()
     def merge(self, mixing: float) -> None:
@@ -76,11 +79,22 @@ class Share:
     def store(self) -> None:
         if self.own:
             torch._foreach_copy_(self.local, self.own)
+        if self.beside.deviation:
+            torch._foreach_copy_(self.local, torch._foreach_sub(self.own, self.beside.deviation))
+
+    @torch.no_grad()
+    def deviate(self, pull: Pull, steps: int) -> None:
+        if self.beside.deviation:
+            work = torch._foreach_add(self.anchor, self.beside.deviation)
+            torch._foreach_sub_(work, self.own)
+            self.beside.step(list(work), pull, steps)
 
     @torch.no_grad()
     def set_aside(self) -> None:
         if self.own:
             torch._foreach_copy_(self.own, self.anchor)
+        if self.beside.deviation:
+            torch._foreach_add_(self.own, self.beside.deviation)
 
     @torch.no_grad()
     def take_back(self) -> None:
@@ -97,11 +111,19 @@ class Arena:
     """
 
     def __init__(
-        self, model: nn.Module, layout: Layout, theta: Tensor, local: Tensor, *, count: int = 1
+        self,
+        model: nn.Module,
+        layout: Layout,
+        theta: Tensor,
+        local: Tensor,
+        *,
+        count: int = 1,
+        eager: bool = False,
     ) -> None:
         parameters = dict(model.named_parameters())
         cut = fragments(layout, count)
         self._fragments = [Share() for _ in cut]
+        self._deviated_step: int | None = None
         for entry in layout.entries:
             shard, offset = own_share(parameters[entry.name], entry)
             if shard.numel():
@@ -111,11 +133,14 @@ class Arena:
                 share.theta.append(theta[place].view(shard.shape))
                 share.local.append(local[place].view(shard.shape))
                 share.anchor.append(torch.zeros_like(shard))
+                if eager:
+                    share.beside.follow(shard)
 
     def load(self) -> None:
         """Parameters become θ."""
         for share in self._fragments:
             share.merge(0.0)
+            share.beside.forget()
 
     def merge(self, ready_step: int, step: int, mixing: float) -> None:
         """θ is that of `step`, and what was stored at `ready_step` is in it.
@@ -135,8 +160,17 @@ class Arena:
         """`local` becomes the parameters of the fragment of `step`, in this rank's share."""
         self._of(step).store()
 
+    def deviate(self, step: int, pull: Pull) -> None:
+        """What has just been stored at `step` is what an eager trainer goes by from now on."""
+        before = step - 1 if self._deviated_step is None else self._deviated_step
+        for share in self._fragments:
+            share.deviate(pull, step - before)
+        self._deviated_step = step
+
     def set_aside(self) -> None:
-        """Parameters are θ again; the work that was stored is in `local`, and nowhere else."""
+        """Parameters are θ again, or where an eager trainer takes θ to be; the work that was stored
+        is in `local`, and nowhere else.
+        """
         for share in self._fragments:
             share.set_aside()
 

@@ -32,6 +32,7 @@ from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.arena import Arena
 from p2ptrain.trainer.batch import loss_on, predicted_tokens, train_on
+from p2ptrain.trainer.deviation import Pull
 from p2ptrain.trainer.inner_state import InnerState
 from p2ptrain.trainer.model import Llama
 from p2ptrain.trainer.optimizer import InnerOptimizer
@@ -95,6 +96,7 @@ class Loop:
         self._steps_since_cold = 0
         self._work: Work | None = None
         self._paused = False
+        self._pull = Pull(0.0, 0.0, 0.0)
 
     def run(self) -> None:
         """Until Stop, or until the node is gone."""
@@ -166,6 +168,7 @@ class Loop:
         if self._work is None:
             return self._fail("ORDER", "Train before the first Load")
         self._work.step = order.step
+        self._pull = Pull(order.share, order.outer_lr, order.outer_momentum)
         self._work.ahead, self._work.ready = order.ahead, False
         self._work.queue.extend(enumerate(order.block_paths, order.first_inner_step))
         self._publish_if_done(self._work)
@@ -221,6 +224,8 @@ class Loop:
             return
         self._arena.store(work.step)
         self._ranks.meet()
+        if self._config.eager:
+            self._arena.deviate(work.step, self._pull)
         if self._config.delayed:
             self._arena.set_aside()
             work.set_aside = True

@@ -68,6 +68,10 @@ WRONG = [
         "sync.mixing must be 0 where sync.overlap_steps is",
     ),
     ({"sync": {"mixing": 0.5}}, "sync: mixing needs overlap_steps"),
+    (
+        {"sync": {"overlap_steps": 1, "eager": True}},
+        "sync.eager needs sync.overlap_steps = inner.steps = 2",
+    ),
     ({"model.width": None}, "model.width is missing"),
     ({"model.width": "wide"}, "model.width is 'wide'; it should be a valid integer"),
     ({"model.width": 32.5}, "model.width is 32.5; it should be a valid integer"),

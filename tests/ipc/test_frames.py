@@ -16,6 +16,7 @@ ONE_OF_EACH = (
     frames.Load(7),
     frames.Train(7, ("/store/ab/cd", "/store/ef/gh"), 70),
     frames.Train(7, ("/store/ab/cd",), 72, ahead=True),
+    frames.Train(7, (), 72, False, 0.25, 0.7, 0.9),
     frames.Merge(8),
     frames.Rebase(8),
     frames.Evaluate(3, ("/store/x",)),
@@ -53,6 +54,17 @@ def test_the_table_of_kinds_names_every_frame() -> None:
         (frames.Load, {"step": "7"}),
         (frames.Train, {"step": 0, "block_paths": ["a"], "first_inner_step": 0}),
         (frames.Train, {"step": 0, "block_paths": (), "first_inner_step": 0, "ahead": 1}),
+        *(
+            (frames.Train, {"step": 0, "block_paths": (), "first_inner_step": 0, **wrong})
+            for wrong in (
+                {"share": -0.5},
+                {"share": 1.5},
+                {"share": math.nan},
+                {"outer_lr": -1.0},
+                {"outer_lr": math.inf},
+                {"outer_momentum": 1.0},
+            )
+        ),
         (frames.Merge, {"step": -1}),
         (frames.Train, {"step": 0, "block_paths": (1,), "first_inner_step": 0}),
         (frames.Train, {"step": 0, "block_paths": ("a",) * 4097, "first_inner_step": 0}),

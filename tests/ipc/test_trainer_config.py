@@ -39,6 +39,7 @@ def test_settings_come_back_from_json_as_they_were() -> None:
         (CONFIG, "precision", "fp8"),
         (CONFIG, "threads", 0),
         (CONFIG, "micro_batch", -1),
+        (CONFIG, "eager", True),
         (CONFIG, "document_token", 300),
         (CONFIG, "document_token", True),
     ],

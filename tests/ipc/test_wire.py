@@ -66,7 +66,14 @@ def test_a_stream_that_ends_inside_a_frame_is_told_from_one_that_ends_after_it()
         cut.end()
 
 
-TRAIN = {"kind": "train", "step": 1, "block_paths": ["a"], "first_inner_step": 0, "ahead": False}
+TRAIN = {
+    "kind": "train",
+    "step": 1,
+    "block_paths": ["a"],
+    "first_inner_step": 0,
+    "ahead": False,
+    **dict.fromkeys(("share", "outer_lr", "outer_momentum"), 0.0),
+}
 
 
 @pytest.mark.parametrize(
@@ -82,6 +89,7 @@ TRAIN = {"kind": "train", "step": 1, "block_paths": ["a"], "first_inner_step": 0
         ({**TRAIN, "block_paths": "ab"}, "invalid"),
         ({**TRAIN, "block_paths": [["a"]]}, "invalid"),
         ({**TRAIN, "ahead": 0}, "invalid"),
+        ({**TRAIN, "share": "all"}, "invalid"),
     ],
 )
 def test_a_map_that_is_no_frame_is_refused_in_words(value: object, complaint: str) -> None:

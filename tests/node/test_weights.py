@@ -8,9 +8,11 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.pruning import base_at
 from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef
 from p2ptrain.node.history import History
-from p2ptrain.node.weights import weights
+from p2ptrain.node.weights import eagerness, weights
+from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.ledgers import small_rules
-from tests.node.rig import Growing
+from p2ptrain.testing.published import manifest_of
+from tests.node.rig import ANN, Growing
 
 RULES = small_rules("a b", outer_steps=20)
 A, B = RULES.founders
@@ -122,3 +124,24 @@ def test_whoever_begins_at_a_base_comes_to_the_same_weights(run: Run, fragments:
         run.kept.prune(base)
         for history in (run.history, History(run.kept)):
             assert weights(history, run.state.since, roster, fragments) == whole
+
+
+LAST = (Participant(A, 30, 3), Participant(B, 10, 1))
+
+
+@pytest.mark.parametrize(
+    ("last", "me", "share"),
+    [(LAST, A, 0.75), (LAST, B, 0.25), (LAST, NEW, 1 / 3), ((), A, 0.0)],
+    ids=["much", "little", "it joins", "nobody is known"],
+)
+def test_an_eager_peer_goes_by_its_share_of_the_last_mean(
+    last: tuple[Participant, ...], me: PeerId, share: float
+) -> None:
+    eager = manifest_of(ANN.peer, sync=SyncSpec(overlap_steps=2, eager=True))
+    assert eagerness(eager, last, me) == (share, eager.outer.lr, eager.outer.momentum)
+    assert eagerness(manifest_of(ANN.peer), last, me) == (0.0, 0.0, 0.0)
+
+
+def test_only_a_run_whose_means_come_a_whole_outer_step_late_is_eager() -> None:
+    with pytest.raises(ValueError, match=r"sync\.eager"):
+        manifest_of(ANN.peer, inner_steps=4, sync=SyncSpec(overlap_steps=2, eager=True))

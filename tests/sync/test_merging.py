@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from p2ptrain.sync.eager import Eager
+from p2ptrain.sync.eager import Eager, coasting
 from p2ptrain.sync.merging import lengthened, norms_of, rda, unit
 from p2ptrain.sync.mixing import mix
 
@@ -41,10 +41,22 @@ def test_eager_peers_stand_where_the_papers_outer_step_takes_them() -> None:
         momenta = mu * momenta + g
         thetas = thetas - lr * (g + mu * momenta)
         for peer in range(peers):
-            eager[peer].step(now[peer], peers, lr, mu)
+            eager[peer].step(now[peer], 1 / peers, lr, mu)
         before = now.astype(np.float64)
         found = [shared + each.deviation for each in eager]
         assert np.allclose(found, thetas, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+def test_a_deviation_coasts_as_if_the_same_work_were_offered_again(steps: int) -> None:
+    eager, lr, mu = Eager(1), 0.7, 0.9
+    eager.step(np.array([3.0], np.float32), 0.5, lr, mu)
+    before, momentum = float(eager.deviation[0]), float(eager.momentum[0])
+    for _ in range(steps):
+        eager.step(np.array([3.0], np.float32), 0.5, lr, mu)
+    kept, coasted = coasting(mu, steps)
+    assert eager.momentum[0] == pytest.approx(kept * momentum)
+    assert eager.deviation[0] == pytest.approx(before - lr * coasted * momentum)
 
 
 SPANS = [(0, 4), (4, 6)]

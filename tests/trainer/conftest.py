@@ -139,7 +139,8 @@ def make_desk(vectors: Vectors, ranks: Ranks) -> MakeDesk:
         model = build(config, ranks)
         numel = vectors.layout.numel
         theta, local = map_vector(vectors.theta_fd, numel), map_vector(vectors.local_fd, numel)
-        arena = Arena(model, vectors.layout, theta, local, count=config.fragments)
+        cut = {"count": config.fragments, "eager": config.eager}
+        arena = Arena(model, vectors.layout, theta, local, **cut)
         optimizer = make_optimizer(model, config.inner)
         folder, layout, state = config.state_folder, vectors.layout, None
         if folder:

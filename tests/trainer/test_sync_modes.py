@@ -10,6 +10,7 @@ import pytest
 
 from p2ptrain.ipc.frames import Failed, FragmentReady, Load, Merge, Progress, Rebase, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.fragments import fragments
 
 if TYPE_CHECKING:
@@ -150,3 +151,71 @@ def test_a_late_trainer_that_was_left_out_offers_all_of_it(
     *_, ready = late.tell(Rebase(1), Train(1, (), 4))
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
     np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, atol=1e-6)
+
+
+PULL = (0.5, 0.7, 0.9)
+"""Half of the mean is ours; the outer optimizer's rate and momentum."""
+
+
+@pytest.fixture
+def eager(make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]) -> Desk:
+    """The same, but it goes on from its own newest work."""
+    desk = make_desk(replace(config, delayed=True, eager=True))
+    desk.tell(Load(0), Train(0, block_paths[:2], 0, False, *PULL))
+    return desk
+
+
+def test_an_eager_trainer_begins_where_its_share_would_have_taken_theta(
+    eager: Desk, vectors: Vectors
+) -> None:
+    share, lr, momentum = PULL
+    step = lr * (1 + momentum) * share * (vectors.local - vectors.theta)
+    assert np.abs(step).max() > 1e-3
+    np.testing.assert_allclose(weights(eager, vectors), vectors.theta + step, atol=1e-6)
+
+
+def test_an_eager_trainer_offers_what_it_trained_and_none_of_where_it_began(
+    eager: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    began = weights(eager, vectors)
+    eager.tell(Train(0, block_paths[2:4], 2, True, *PULL))
+    ahead = weights(eager, vectors) - began
+    vectors.theta[vectors.covered] += MOVE
+    (ready,) = eager.tell(Merge(1), Train(1, (), 4, False, *PULL))
+    assert (ready.blocks, ready.tokens) == (2, 2 * BLOCK_TOKENS)
+    np.testing.assert_allclose(vectors.local - vectors.theta, ahead, atol=1e-6)
+
+
+def test_an_eager_trainer_that_was_left_out_offers_all_of_it_and_counts_it_once(
+    eager: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    first, began = vectors.local - vectors.theta, weights(eager, vectors)
+    eager.tell(Train(0, block_paths[2:4], 2, True, *PULL))
+    ahead = weights(eager, vectors) - began
+    vectors.theta[vectors.covered] += MOVE
+    *_, ready = eager.tell(Rebase(1), Train(1, (), 4, False, *PULL))
+    assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
+    np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, atol=1e-6)
+    # Of an outer step before: only what its momentum still does; of this one: what is new.
+    own = Eager(vectors.layout.numel)
+    own.step(-first, *PULL)
+    own.step(-first - ahead, *PULL)
+    np.testing.assert_allclose(
+        weights(eager, vectors), vectors.theta + own.deviation, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_work_that_is_offered_again_in_the_same_outer_step_is_added_once(
+    eager: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    before = weights(eager, vectors)
+    eager.tell(Rebase(0))
+    np.testing.assert_allclose(weights(eager, vectors), before, atol=1e-6)
+
+
+def test_whoever_loads_theta_begins_at_theta(eager: Desk, vectors: Vectors) -> None:
+    eager.tell(Load(1))
+    np.testing.assert_array_equal(weights(eager, vectors), vectors.theta)
+    eager.tell(Train(1, (), 4, False, *PULL))
+    np.testing.assert_array_equal(vectors.local, vectors.theta)
+    np.testing.assert_array_equal(weights(eager, vectors), vectors.theta)

@@ -94,5 +94,5 @@ def _arrays_of(peer: Peer, *, targets: bool = False) -> Arrays:
     if peer.eager is not None:
         arrays["deviation"] = peer.eager.deviation
         arrays["outer"] = peer.eager.momentum
-        arrays["last"] = peer.eager.last
+        arrays["added"] = peer.eager.added
     return arrays

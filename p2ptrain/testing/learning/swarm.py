@@ -173,7 +173,7 @@ class Swarm:
                 fragment.scatter(each.loses, peer.owes)
             if peer.eager is not None:
                 own = each.anchor - each.local
-                peer.eager.step(own, len(read), settings.outer_lr, settings.momentum)
+                peer.eager.step(own, 1 / len(read), settings.outer_lr, settings.momentum)
         self._settle(taking_part)
 
     def _settle(self, taking_part: Sequence[Peer]) -> None:

@@ -1,0 +1,135 @@
+"""Real trainers whose means come a whole outer step late, against the harness of the comparisons.
+
+Two trainers of torch and FSDP2 in this process are told what nodes tell theirs; the ring's
+arithmetic averages what they write. The harness has the same model, blocks and optimizers, and its
+own way to go about it: so θ must come out alike, which is also what the comparisons rest on.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2ptrain.data.blocks import encode_block
+from p2ptrain.ipc.frames import FragmentReady, Load, Merge, Train
+from p2ptrain.ipc.trainer_config import ModelSpec, TrainerConfig
+from p2ptrain.sync import SyncSpec
+from p2ptrain.testing.learning.averaging import Contribution, average
+from p2ptrain.testing.learning.corpus import Corpus
+from p2ptrain.testing.learning.settings import Settings
+from p2ptrain.testing.learning.swarm import Swarm
+from p2ptrain.trainer.arena import Arena, map_vector
+from p2ptrain.trainer.genesis import genesis
+from p2ptrain.trainer.loop import Loop
+from p2ptrain.trainer.optimizer import make_optimizer
+from p2ptrain.trainer.parallelize import build
+from p2ptrain.trainer.ranks import Ranks
+from p2ptrain.trainer.shapes import layout_of
+from tests.trainer.conftest import Desk
+
+MODEL = ModelSpec(vocab=61, layers=2, width=16, heads=2, kv_heads=1, ffn=20, sequence=8)
+H, STEPS = 3, 5
+RATES = 0.7, 0.9
+LAYOUT = layout_of(MODEL)
+
+
+def settings(*, eager: bool) -> Settings:
+    return Settings(
+        MODEL,
+        peers=2,
+        inner_steps=H,
+        total_steps=H * STEPS,
+        batch_sequences=4,
+        lr=1e-2,
+        sync=SyncSpec(1, H, eager=eager),
+        precision="fp32",
+        block=32,
+        warmup_steps=2,
+    )
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    random = np.random.default_rng(0)
+    rows = (random.integers(0, 40, (87, 1)) + 3 * np.arange(MODEL.sequence + 1)) % 59
+    return Corpus(rows[16:].astype(np.uint16), rows[:16].astype(np.uint16))
+
+
+@contextmanager
+def vector() -> Iterator[tuple[int, np.ndarray]]:
+    fd = os.memfd_create("vector")
+    os.ftruncate(fd, LAYOUT.numel * 4)
+    yield fd, np.frombuffer(mmap.mmap(fd, LAYOUT.numel * 4), np.float32)
+    os.close(fd)
+
+
+def trainer(of: Settings, theta_fd: int, local_fd: int, ranks: Ranks) -> Desk:
+    config = TrainerConfig(MODEL, of.inner, delayed=True, eager=of.sync.eager)
+    model = build(config, ranks)
+    theta, local = (map_vector(fd, LAYOUT.numel) for fd in (theta_fd, local_fd))
+    arena = Arena(model, LAYOUT, theta, local, eager=config.eager)
+    optimizer = make_optimizer(model, config.inner)
+    return Desk(Loop(config, model, optimizer, arena, ranks, None), arena, model, optimizer)
+
+
+def blocks_of(corpus: Corpus, of: Settings, peer: int, step: int, folder: Path) -> tuple[str, ...]:
+    """The blocks that the harness's lease book gives this peer for this outer step."""
+    paths = []
+    for number in range(H):
+        block = (step * of.peers + peer) * H + number
+        rows = corpus.rows(of.seed, block * of.peer_sequences, of.peer_sequences)
+        paths.append(folder / f"block-{block}")
+        paths[-1].write_bytes(encode_block(rows, MODEL.vocab))
+    return tuple(map(str, paths))
+
+
+def trained(of: Settings, corpus: Corpus, ranks: Ranks, folder: Path) -> np.ndarray:
+    """θ after so many outer steps of real trainers."""
+    pull = (1 / of.peers, *RATES)
+    with ExitStack() as stack:
+        theta_fd, theta = stack.enter_context(vector())
+        arenas = [stack.enter_context(vector()) for _ in range(of.peers)]
+        theta[:], momentum = genesis(MODEL, of.seed), np.zeros_like(theta)
+        desks = [trainer(of, theta_fd, fd, ranks) for fd, _ in arenas]
+
+        def blocks(step: int) -> list[tuple[str, ...]]:
+            return [blocks_of(corpus, of, peer, step, folder) for peer in range(of.peers)]
+
+        for desk, first in zip(desks, blocks(0), strict=True):
+            desk.tell(Load(0), Train(0, first, 0, False, *pull))
+        for step in range(STEPS):
+            update = average([Contribution(1, theta, local) for _, local in arenas], of.kernels)
+            for desk, ahead in zip(desks, blocks(step + 1), strict=True):
+                desk.tell(Train(step, ahead, (step + 1) * H, True, *pull))
+            of.kernels.outer_step(theta, momentum, update, *RATES)
+            for desk in desks:
+                (ready,) = desk.tell(Merge(step + 1), Train(step + 1, (), 0, False, *pull))
+                assert isinstance(ready, FragmentReady)
+                assert ready.blocks == H
+        return theta.copy()
+
+
+def simulated(of: Settings, corpus: Corpus) -> np.ndarray:
+    swarm = Swarm.begin(of, corpus)
+    for _ in range(H * STEPS):
+        swarm.advance()
+    swarm.drain()
+    return swarm.theta
+
+
+def test_real_trainers_come_where_the_harness_comes_and_always_to_the_same_bits(
+    corpus: Corpus, ranks: Ranks, tmp_path: Path
+) -> None:
+    found = {}
+    for eager in (False, True):
+        of = settings(eager=eager)
+        found[eager] = trained(of, corpus, ranks, tmp_path)
+        assert found[eager].tobytes() == trained(of, corpus, ranks, tmp_path).tobytes()
+        np.testing.assert_allclose(found[eager], simulated(of, corpus), rtol=0, atol=1e-4)
+    assert np.abs(found[True] - found[False]).max() > 1e-2
