@@ -268,6 +268,18 @@ TRAINING = {
     "TRAINER-RESTARTS": (
         "Trainers have ended so often that the node gives up. The journal has each one's end."
     ),
+    "TRAINER-RANKS": (
+        "A rank that torchrun started for this node has gone, so all of them were let go. The node "
+        "waits until torchrun has started them again."
+    ),
+    "TRAINER-AWAY": (
+        "The ranks that torchrun was to start again did not all come back in time, so the node "
+        "leaves. Start torchrun on every host, and then the node."
+    ),
+    "RANKS-LISTEN": "The address of --ranks-listen cannot be listened at.",
+    "RANKS-SECRET": (
+        "Node and ranks of torchrun must have the same ranks.secret, which only its owner can read."
+    ),
     "NAN": (
         "A loss or a weight is not a finite number. Training has diverged, or the hardware errs; "
         "nothing of it was sent to the others."

@@ -50,6 +50,14 @@ def node(
         bool, typer.Option("--seed", help="Vote and serve the run; train nothing.")
     ] = False,
     ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Trainer processes.")] = 1,
+    ranks_listen: Annotated[
+        str | None,
+        typer.Option(
+            "--ranks-listen",
+            metavar="HOST:PORT",
+            help="Start no ranks: torchrun does, on one host or several, and they call here.",
+        ),
+    ] = None,
     threads: Annotated[
         int, typer.Option("--threads", metavar="N", help="CPU threads of each of them.")
     ] = 1,
@@ -142,6 +150,7 @@ def node(
     if quiet and verbose:
         raise ConfigError("--quiet and --verbose exclude each other", do="give one of them")
     data_host, data_port = parse_host_port(data_listen)
+    ranks_host, ranks_port = parse_host_port(ranks_listen) if ranks_listen else ("", 0)
     config = NodeConfig(
         home=home_path(home),
         bootstrap=tuple(bootstrap or ()),
@@ -151,6 +160,8 @@ def node(
         data_port=data_port,
         seed=seed,
         ranks=ranks,
+        ranks_host=ranks_host,
+        ranks_port=ranks_port,
         threads=threads,
         device=device,  # type: ignore[arg-type]  # NodeConfig itself checks it
         precision=precision,  # type: ignore[arg-type]  # likewise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -21,6 +22,9 @@ LISTEN = "/ip4/0.0.0.0/tcp/0"
 DATA_LISTEN = "0.0.0.0:0"
 RANKS_MAX = 64
 """More local GPUs than any one machine has; a typing error above it is caught."""
+
+EXTERNAL_RANKS_MAX = 256
+"""Each has a thread of the node."""
 
 KEEP_ENTRIES_MIN = 16
 """A few outer steps: who was away for a moment is helped by anybody."""
@@ -44,6 +48,9 @@ class NodeConfig:
     seed: bool = False
     """A seed votes and serves the run, and has no trainer."""
     ranks: int = 1
+    ranks_host: str = ""
+    ranks_port: int = 0
+    """Where the ranks of torchrun call, on other hosts as well; without, the node starts them."""
     threads: int = 1
     device: Device = "auto"
     precision: Precision = "auto"
@@ -75,7 +82,15 @@ class NodeConfig:
     """-1 quiet, 0 usual, 1 and more for details."""
 
     def __post_init__(self) -> None:
-        _require(1 <= self.ranks <= RANKS_MAX, "--ranks", self.ranks, f"choose 1 to {RANKS_MAX}")
+        most = EXTERNAL_RANKS_MAX if self.ranks_host else RANKS_MAX
+        _require(1 <= self.ranks <= most, "--ranks", self.ranks, f"choose 1 to {most}")
+        _require(
+            not self.ranks_host or _is_private(self.ranks_host),
+            "--ranks-listen",
+            self.ranks_host,
+            "name one address of this machine in a private network, or 127.0.0.1: what goes over "
+            "it is not encrypted",
+        )
         _require(self.threads >= 1, "--threads", self.threads, "choose 1 or more")
         _require(
             self.device in get_args(Device), "--device", self.device, "choose auto, cpu or cuda"
@@ -123,6 +138,14 @@ class NodeConfig:
 def _require(holds: bool, name: str, value: object, fix: str) -> None:
     if not holds:
         raise ConfigError(f"{name} is {value!r}", do=fix)
+
+
+def _is_private(host: str) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return address.is_private and not address.is_unspecified
 
 
 def parse_rate(text: str) -> int:

@@ -8,6 +8,7 @@ HOME/ledger.log            certified entries          HOME/votes.log   what we p
 HOME/evidence.log          proofs that a voter lied
 HOME/store/                chunks, snapshots, updates
 HOME/inner/                the trainer's optimizer, 8 bytes a parameter
+HOME/ranks.secret          for ranks that torchrun starts; to be copied to their hosts
 HOME/peers.json            addresses of peers met before
 HOME/journal.jsonl         what happened              HOME/control.sock  for `p2ptrain status`
 """
@@ -65,6 +66,10 @@ class Home:
     @property
     def inner(self) -> Path:
         return self.root / "inner"
+
+    @property
+    def ranks_secret(self) -> Path:
+        return self.root / "ranks.secret"
 
     @property
     def votes(self) -> Path:

@@ -27,10 +27,10 @@ from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.presence import be_present
 from p2ptrain.node.probing import probe_paths
+from p2ptrain.node.restarts import train
 from p2ptrain.node.retention import keep_store_small
 from p2ptrain.node.scrub import scrub
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
-from p2ptrain.node.training import train
 from p2ptrain.node.validating import gather_validation
 from p2ptrain.observe.states import FetchingSnapshot, Serving, StandingBy, State, words
 from p2ptrain.run import DataIndex

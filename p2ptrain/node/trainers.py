@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
+from p2ptrain.ipc.admission import load_or_create
 from p2ptrain.ipc.frames import Frame, ToTrainer
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.node.parts import Parts
+from p2ptrain.trainer.external import ExternalTrainers
 from p2ptrain.trainer.supervisor import Supervisor
 
 NVIDIA_DEVICE = Path("/dev/nvidia0")
@@ -28,6 +33,10 @@ class RunningTrainer(Protocol):
     @property
     def pids(self) -> tuple[int, ...]: ...
 
+    @property
+    def waits_for(self) -> str:
+        """What others must do until it can start, in words."""
+
     def send(self, frame: ToTrainer) -> None:
         """May block for a moment. Raises TrainerExited."""
 
@@ -37,8 +46,9 @@ class RunningTrainer(Protocol):
     def check(self) -> None:
         """Raises TrainerExited or TrainerStalled if that is so."""
 
-    def stop(self, deadline_s: float) -> int:
-        """End it, kindly until the deadline; returns the exit status. Blocks."""
+    def stop(self, deadline_s: float, *, again: bool = False) -> int:
+        """End it, kindly until the deadline; returns the exit status. Blocks. Somebody else may
+        have started its ranks, who must know whether to start them `again`."""
 
 
 class Trainers(Protocol):
@@ -52,8 +62,26 @@ MakeTrainers = Callable[[Parts], Trainers]
 
 
 def subprocesses(parts: Parts) -> Trainers:
-    """Ranks of torch on this machine, as the node's configuration says."""
+    """Ranks of torch, as the node's configuration says: on this machine, or where torchrun is."""
     assert parts.arena is not None, "a seed has no trainer"
+    config = parts.config
+    trainer = _settings(parts)
+    if not config.ranks_host:
+        return Supervisor(trainer, *parts.arena.fds, ranks=config.ranks)
+    return ExternalTrainers(
+        # Its optimizer would be kept on the ranks' hosts: they are told where.
+        replace(trainer, state_folder=""),
+        parts.arena.theta.view(np.uint8).data,
+        parts.arena.local.view(np.uint8).data,
+        load_or_create(parts.home.ranks_secret),
+        config.ranks_host,
+        config.ranks_port,
+        config.ranks,
+        parts.journal.write,
+    )
+
+
+def _settings(parts: Parts) -> TrainerConfig:
     config = parts.config
     device = config.device
     if device == "auto":
@@ -62,23 +90,19 @@ def subprocesses(parts: Parts) -> Trainers:
     if precision == "auto":
         precision = "bf16" if device == "cuda" else "fp32"
     parts.journal.write("trainer-config", device=device, precision=precision, ranks=config.ranks)
-    return Supervisor(
-        TrainerConfig(
-            model=parts.manifest.model,
-            inner=parts.manifest.inner,
-            device=device,
-            precision=precision,
-            compile=config.compile,
-            recompute=config.recompute,
-            threads=config.threads,
-            micro_batch=config.micro_batch,
-            state_folder=str(parts.home.inner) if config.keep_inner else "",
-            document_token=parts.manifest.data.document_token,
-            fragments=parts.manifest.sync.fragments,
-            mixing=parts.manifest.sync.mixing,
-            delayed=parts.manifest.delayed,
-            eager=parts.manifest.sync.eager,
-        ),
-        *parts.arena.fds,
-        ranks=config.ranks,
+    return TrainerConfig(
+        model=parts.manifest.model,
+        inner=parts.manifest.inner,
+        device=device,
+        precision=precision,
+        compile=config.compile,
+        recompute=config.recompute,
+        threads=config.threads,
+        micro_batch=config.micro_batch,
+        state_folder=str(parts.home.inner) if config.keep_inner else "",
+        document_token=parts.manifest.data.document_token,
+        fragments=parts.manifest.sync.fragments,
+        mixing=parts.manifest.sync.mixing,
+        delayed=parts.manifest.delayed,
+        eager=parts.manifest.sync.eager,
     )

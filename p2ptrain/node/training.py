@@ -1,8 +1,5 @@
-"""Keep a trainer at work on what is agreed, whatever happens to its processes.
-
-The trainer is told what `orders.next_orders` says, and its answers become this node's reports. If
-its processes die they are started again within a budget, with the same lease: what they had trained
-since the last commit is trained anew, and the node stays a member all the while.
+"""Keep one trainer at work on what is agreed: it is told what `orders.next_orders` says, and its
+answers become this node's reports.
 """
 
 from __future__ import annotations
@@ -11,7 +8,6 @@ import math
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 import trio
 
@@ -35,44 +31,13 @@ from p2ptrain.node.orders import (
     next_orders,
 )
 from p2ptrain.node.parts import Parts
-from p2ptrain.node.trainers import RunningTrainer, Trainers
+from p2ptrain.node.trainers import RunningTrainer
 from p2ptrain.node.weights import eagerness
 from p2ptrain.observe.states import Loading, StandingBy, Training
 from p2ptrain.ring import own_peak
 
 READ_BYTES = 1 << 16
 CHECK_EVERY_S = 1.0
-STOP_S = 5.0
-
-
-async def train(parts: Parts, trainers: Trainers) -> None:
-    """Run trainers one after another, for ever.
-
-    Raises:
-        TrainerError: the budget of restarts is spent.
-    """
-    while True:
-        running = await trio.to_thread.run_sync(trainers.start)
-        parts.journal.write("trainer-started", pids=running.pids)
-        try:
-            await Conversation(parts, running).hold()
-        except TrainerError as exc:
-            parts.journal.write(
-                "trainer-ended", code=exc.code, reason=exc.what, evidence=exc.evidence
-            )
-        finally:
-            _forget_trainer(parts)
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(partial(running.stop, STOP_S))
-
-
-def _forget_trainer(parts: Parts) -> None:
-    """What it said that it had made (`work`) still lies in the arena, and stands."""
-    standing = parts.standing
-    standing.trainer_up = False
-    standing.theta_in_use = False
-    standing.tokens_per_s = 0.0
-    parts.changes.ring()
 
 
 class Conversation:
@@ -130,8 +95,13 @@ class Conversation:
             self._parts.changes.ring()
 
     async def _watch(self) -> None:
+        told = ""
         while True:
             self._running.check()
+            if (wanted := self._running.waits_for) != told:
+                self._parts.enter(StandingBy(wanted) if wanted else Loading())
+                self._parts.changes.ring()
+                told = wanted
             if self._rests_on_wrong_theta:
                 raise TrainerError("what it has made rests on a wrong θ", code="STATE-DIFFERS")
             await trio.sleep(CHECK_EVERY_S)

@@ -107,7 +107,11 @@ class FakeTrainer:
         if not self._thread.is_alive():
             raise TrainerExited(-9, "")
 
-    def stop(self, deadline_s: float) -> int:
+    @property
+    def waits_for(self) -> str:
+        return ""
+
+    def stop(self, deadline_s: float, *, again: bool = False) -> int:
         with suppress(ChannelClosed):
             self._channel.send(frames.Stop(), deadline_s=deadline_s)
         self._loop.stopping = True

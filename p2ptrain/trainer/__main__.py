@@ -1,4 +1,9 @@
-"""One rank of a trainer: `python -m p2ptrain.trainer`, started by `supervisor` or by torchrun."""
+"""One rank of a trainer: `python -m p2ptrain.trainer`, started by `supervisor` or by torchrun.
+
+A supervisor hands it its settings, shared memory and a socket.  Under torchrun it calls the
+node (`--call`; torchrun would take `--node` for its own `--node-rank`), which tells it its settings
+and takes the place of the memory (`remote`).
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,14 @@ import os
 import socket
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from p2ptrain.config.node import parse_host_port
 from p2ptrain.errors import ConfigError, P2PTrainError
+from p2ptrain.ipc.admission import load
 from p2ptrain.ipc.channel import Channel
 from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import TrainerConfig
@@ -19,12 +27,11 @@ from p2ptrain.state.layout import Layout
 from p2ptrain.trainer.arena import Arena, map_vector
 from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE, at_once, is_out_of_memory
 from p2ptrain.trainer.inner_state import InnerState
-from p2ptrain.trainer.loop import Loop
+from p2ptrain.trainer.loop import Loop, read_file
 from p2ptrain.trainer.optimizer import make_optimizer
 from p2ptrain.trainer.parallelize import build
 from p2ptrain.trainer.ranks import Ranks, open_ranks
-
-NODE_GONE_EXIT_CODE = 75
+from p2ptrain.trainer.remote import NODE_GONE_EXIT_CODE, Caller, NodeLink, join
 
 
 def main() -> None:
@@ -32,11 +39,15 @@ def main() -> None:
     if arguments.lifeline_fd is not None:
         _die_with_the_node(arguments.lifeline_fd)
     try:
-        config = TrainerConfig.from_json(arguments.config)
+        link = _join(arguments) if arguments.call else None
+        config = link.config if link else TrainerConfig.from_json(arguments.config)
+        if arguments.inner_state:
+            config = replace(config, state_folder=arguments.inner_state)
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
-        with open_ranks(config.device, arguments.store_fd) as ranks:
-            _serve(config, ranks, arguments)
+        generation = link.generation if link else None
+        with open_ranks(config.device, arguments.store_fd, generation) as ranks:
+            _serve(config, ranks, arguments, link)
         # Unloading torch takes a second and frees only what the kernel frees anyway.
         os._exit(0)
     except P2PTrainError as exc:
@@ -44,7 +55,21 @@ def main() -> None:
         sys.exit(exc.exit_code)
 
 
-def _serve(config: TrainerConfig, ranks: Ranks, arguments: argparse.Namespace) -> None:
+def _join(arguments: argparse.Namespace) -> NodeLink:
+    """Be one of the ranks that torchrun has started for a node."""
+    host, port = parse_host_port(arguments.call)
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    link = join(Caller(host, port, load(Path(arguments.secret)), rank, count))
+    link.die_with_the_node()
+    if (interface := link.interface) is not None:
+        # Gloo would listen where the host's name points to, which may be loopback.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    return link
+
+
+def _serve(
+    config: TrainerConfig, ranks: Ranks, arguments: argparse.Namespace, link: NodeLink | None
+) -> None:
     if ranks.count > config.inner.batch_sequences:
         raise ConfigError(
             f"{ranks.count} ranks for inner batches of {config.inner.batch_sequences} sequences",
@@ -52,9 +77,17 @@ def _serve(config: TrainerConfig, ranks: Ranks, arguments: argparse.Namespace) -
         )
     model = build(config, ranks)
     layout = Layout.of((name, tuple(p.shape)) for name, p in model.named_parameters())
-    theta, local = (map_vector(fd, layout.numel) for fd in (arguments.theta_fd, arguments.local_fd))
-    arena = Arena(model, layout, theta, local, count=config.fragments, eager=config.eager)
-    channel = Channel(socket.socket(fileno=arguments.socket_fd)) if ranks.first else None
+    if link is None:
+        fds = (arguments.theta_fd, arguments.local_fd)
+        theta, local = (map_vector(fd, layout.numel) for fd in fds)
+    else:
+        theta, local = link.vectors(layout)
+    arena = Arena(
+        model, layout, theta, local, count=config.fragments, mirror=link, eager=config.eager
+    )
+    channel = None
+    if ranks.first:
+        channel = link.channel() if link else Channel(socket.socket(fileno=arguments.socket_fd))
     ranks.meet()
     if channel is not None:
         parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -72,7 +105,8 @@ def _serve(config: TrainerConfig, ranks: Ranks, arguments: argparse.Namespace) -
     state = None
     if config.state_folder:
         state = InnerState(Path(config.state_folder), model, optimizer, layout, ranks)
-    loop = Loop(config, model, optimizer, arena, ranks, channel, state)
+    read = link.read_block if link else read_file
+    loop = Loop(config, model, optimizer, arena, ranks, channel, state, read)
     try:
         loop.run()
     except (RuntimeError, MemoryError) as exc:
@@ -81,6 +115,8 @@ def _serve(config: TrainerConfig, ranks: Ranks, arguments: argparse.Namespace) -
         # At once: taking leave of the other ranks would wait for those that wait for this one.
         sys.stderr.write(f"{str(exc).splitlines()[0]}\n")
         sys.stderr.flush()
+        if link is not None:
+            link.tell_end(OUT_OF_MEMORY_EXIT_CODE)
         os._exit(OUT_OF_MEMORY_EXIT_CODE)
 
 
@@ -100,9 +136,14 @@ def _die_with_the_node(lifeline_fd: int) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m p2ptrain.trainer")
-    parser.add_argument("--config", required=True, help="TrainerConfig as JSON")
-    parser.add_argument("--theta-fd", type=int, required=True, help="shared memory of θ")
-    parser.add_argument("--local-fd", type=int, required=True, help="shared memory of local")
+    parser.add_argument("--call", metavar="HOST:PORT", help="its --ranks-listen; under torchrun")
+    parser.add_argument("--secret", default="ranks.secret", help="copy of the node's ranks.secret")
+    parser.add_argument(
+        "--inner-state", metavar="DIR", help="keep the optimizer there; all ranks must see it"
+    )
+    parser.add_argument("--config", help="TrainerConfig as JSON")
+    parser.add_argument("--theta-fd", type=int, help="shared memory of θ")
+    parser.add_argument("--local-fd", type=int, help="shared memory of local")
     parser.add_argument("--socket-fd", type=int, help="to the node; rank 0 only")
     parser.add_argument("--store-fd", type=int, help="listening socket of the rendezvous; rank 0")
     parser.add_argument("--lifeline-fd", type=int, help="pipe that closes when the node ends")

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,14 @@ def map_vector(fd: int, numel: int) -> Tensor:
     return torch.frombuffer(mmap.mmap(fd, needed), dtype=torch.float32, count=numel)
 
 
+class Mirror(Protocol):
+    """Where the vectors are no shared memory: brings slices of them from the node and to it."""
+
+    def fetch(self, places: Sequence[slice]) -> None: ...
+
+    def push(self, places: Sequence[slice]) -> None: ...
+
+
 @dataclass(slots=True)
 class Share:
     """One fragment's parameters, as far as this rank has them: `own` in the model, and the slices
@@ -56,11 +65,19 @@ class Share:
     local: list[Tensor] = field(default_factory=list)
     anchor: list[Tensor] = field(default_factory=list)
     beside: Deviation = field(default_factory=Deviation)
+    places: list[slice] = field(default_factory=list)
+    mirror: Mirror | None = None
+
+    def fetch(self) -> None:
+        """Have θ as the node has it."""
+        if self.mirror is not None and self.places:
+            self.mirror.fetch(self.places)
 
     @torch.no_grad()
     def merge(self, mixing: float) -> None:
         if not self.own:
             return
+        self.fetch()
         torch._foreach_copy_(self.anchor, self.theta)
         if mixing == 0:
             torch._foreach_copy_(self.own, self.anchor)
@@ -71,6 +88,7 @@ class Share:
     def rebase(self) -> None:
         if not self.own:
             return
+        self.fetch()
         torch._foreach_sub_(self.own, self.anchor)
         torch._foreach_copy_(self.anchor, self.theta)
         torch._foreach_add_(self.own, self.anchor)
@@ -81,6 +99,8 @@ class Share:
             torch._foreach_copy_(self.local, self.own)
         if self.beside.deviation:
             torch._foreach_copy_(self.local, torch._foreach_sub(self.own, self.beside.deviation))
+        if self.mirror is not None and self.places:
+            self.mirror.push(self.places)
 
     @torch.no_grad()
     def deviate(self, pull: Pull, steps: int) -> None:
@@ -119,16 +139,18 @@ class Arena:
         *,
         count: int = 1,
         eager: bool = False,
+        mirror: Mirror | None = None,
     ) -> None:
         parameters = dict(model.named_parameters())
         cut = fragments(layout, count)
-        self._fragments = [Share() for _ in cut]
+        self._fragments = [Share(mirror=mirror) for _ in cut]
         self._deviated_step: int | None = None
         for entry in layout.entries:
             shard, offset = own_share(parameters[entry.name], entry)
             if shard.numel():
                 share = self._fragments[fragment_at(cut, entry.offset)]
                 place = slice(offset, offset + shard.numel())
+                share.places.append(place)
                 share.own.append(shard)
                 share.theta.append(theta[place].view(shard.shape))
                 share.local.append(local[place].view(shard.shape))
@@ -189,6 +211,7 @@ class Arena:
         with torch.no_grad():
             kept = [shard.clone() for shard in own]
             for share in self._fragments:
+                share.fetch()
                 torch._foreach_copy_(share.own, share.theta)
         try:
             yield

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from p2ptrain.data.blocks import Tokens, read_block
 from p2ptrain.errors import ChunkCorrupt, StoreError, TrainerDiverged
@@ -43,6 +44,15 @@ from p2ptrain.trainer.schedule import join_share, learning_rate
 # While rank 0 waits for the node the others wait in a collective; an empty frame now and then keeps
 # that wait far below the collectives' time limit.
 IDLE_PULSE_S = 60.0
+
+
+class Read(Protocol):
+    def __call__(self, path: str, *, vocab: int, sequence: int) -> Tokens:
+        """The tokens of a block.  Raises StoreError."""
+
+
+def read_file(path: str, *, vocab: int, sequence: int) -> Tokens:
+    return read_block(Path(path), vocab=vocab, sequence=sequence)
 
 
 @dataclass(slots=True)
@@ -85,8 +95,10 @@ class Loop:
         ranks: Ranks,
         channel: Channel | None,
         state: InnerState | None = None,
+        read: Read = read_file,
     ) -> None:
         self._config = config
+        self._read_block = read
         self._model = model
         self._optimizer = optimizer
         self._arena = arena
@@ -249,7 +261,7 @@ class Loop:
 
     def _read(self, path: str) -> Tokens:
         spec, inner = self._config.model, self._config.inner
-        rows = read_block(Path(path), vocab=spec.vocab, sequence=spec.sequence)
+        rows = self._read_block(path, vocab=spec.vocab, sequence=spec.sequence)
         if len(rows) != inner.batch_sequences:
             raise ChunkCorrupt(
                 f"data block {path} has {len(rows)} sequences; the run has {inner.batch_sequences}"

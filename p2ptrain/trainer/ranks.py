@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 # Public under torch.distributed, but only here with types.
-from torch._C._distributed_c10d import HashStore, Store, TCPStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from p2ptrain.ipc.frames import Frame
@@ -87,11 +87,12 @@ class Ranks:
 
 
 @contextmanager
-def open_ranks(device: str, store_fd: int | None) -> Iterator[Ranks]:
+def open_ranks(device: str, store_fd: int | None, generation: int | None = None) -> Iterator[Ranks]:
     """Join the ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun does.
 
     `store_fd` is a listening socket that rank 0 serves the rendezvous on: the supervisor binds it,
-    so no port is ever chosen twice.
+    so no port is ever chosen twice.  Ranks that torchrun started meet in a part of its store that
+    has the name of their `generation`: it may still hold what those before them have left.
     """
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     chosen = torch.device("cpu")
@@ -100,7 +101,7 @@ def open_ranks(device: str, store_fd: int | None) -> Iterator[Ranks]:
         torch.cuda.set_device(chosen)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
-        store=_store(rank, count, store_fd),
+        store=_store(rank, count, store_fd, generation),
         rank=rank,
         world_size=count,
         timeout=TIMEOUT,
@@ -113,10 +114,13 @@ def open_ranks(device: str, store_fd: int | None) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def _store(rank: int, count: int, store_fd: int | None) -> Store:
+def _store(rank: int, count: int, store_fd: int | None, generation: int | None) -> Store:
     if count == 1:
         return HashStore()
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0 and store_fd is not None:
         return TCPStore(address, port, count, True, TIMEOUT, master_listen_fd=store_fd)
-    return TCPStore(address, port, count, rank == 0, TIMEOUT)
+    # torchrun may serve the store itself, and then says so.
+    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = TCPStore(address, port, count, serves, TIMEOUT)
+    return store if generation is None else PrefixStore(f"p2ptrain/{generation}", store)

@@ -147,8 +147,14 @@ class RunningTrainer:
         """The last 16 KiB of what the ranks printed."""
         return self._tail.text()
 
-    def stop(self, deadline_s: float) -> int:
-        """Ask the trainer to end after its inner step; kill it after `deadline_s`.
+    @property
+    def waits_for(self) -> str:
+        """Nothing: whoever starts its ranks need not wait for others to do it."""
+        return ""
+
+    def stop(self, deadline_s: float, *, again: bool = False) -> int:
+        """Ask the trainer to end after its inner step; kill it after `deadline_s`.  It makes no
+        difference here whether another will be started.
 
         Returns the exit status: 0 if it ended by itself.  Harmless if it has ended before.
         """
@@ -229,13 +235,7 @@ class Supervisor:
             TrainerError: it has ended too often of late; the budget of restarts is spent.
         """
         if self._last is not None and not self._fits_better() and not self._may_start_again():
-            raise TrainerError(
-                f"the trainer was restarted {self.budget.restarts_max} times within "
-                f"{self.budget.window_s:.0f} s and ended again",
-                code="TRAINER-RESTARTS",
-                likely="this machine's memory, driver or installation",
-                do="read the lines above, mend the cause, start the node again",
-            )
+            raise spent(self.budget)
         launched = launch(self.config, self.theta_fd, self.local_fd, self.ranks)
         watch = StallWatch(time.monotonic(), self.patience)
         self._last = RunningTrainer(launched, watch, at_once(self.config, self.ranks))
@@ -252,6 +252,16 @@ class Supervisor:
             return False
         self.config = smaller
         return True
+
+
+def spent(budget: RestartBudget) -> TrainerError:
+    return TrainerError(
+        f"the trainer was restarted {budget.restarts_max} times within "
+        f"{budget.window_s:.0f} s and ended again",
+        code="TRAINER-RESTARTS",
+        likely="this machine's memory, driver or installation",
+        do="read the lines above, mend the cause, start the node again",
+    )
 
 
 def failure(frame: Failed) -> TrainerError:

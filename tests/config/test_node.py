@@ -45,6 +45,9 @@ def test_it_cannot_be_changed() -> None:
     [
         ("ranks", 0, "--ranks"),
         ("ranks", 65, "--ranks"),
+        ("ranks_host", "0.0.0.0", "--ranks-listen"),
+        ("ranks_host", "203.0.113.7x", "--ranks-listen"),
+        ("ranks_host", "8.8.8.8", "--ranks-listen"),
         ("threads", 0, "--threads"),
         ("device", "tpu", "--device"),
         ("data_port", 65_536, "--data-listen"),

@@ -19,7 +19,7 @@ from p2ptrain.node import quarantine
 from p2ptrain.node import training as module
 from p2ptrain.node.orders import Work
 from p2ptrain.node.quarantine import Contradiction
-from p2ptrain.node.training import train
+from p2ptrain.node.restarts import train
 from p2ptrain.run import DataIndex
 from p2ptrain.store import digest_of
 from p2ptrain.testing.fake_trainer import FakeTrainers, Remote

@@ -1,0 +1,190 @@
+"""What a rank that shares no memory with its node asks of it: slices of θ, a place for its own.
+
+    rank → node                                   node → rank
+    ─────────────────────────────────────────     ──────────────────────────────────────
+                                                  Welcome, once all ranks are there; or Refused
+    ReadTheta   these ranges of θ                 their bytes, one range after the other
+    WriteLocal  these ranges, then their bytes    one byte, when all lie in `local`
+    ReadBlock   a data block, by its path         its length as u32, its bytes; 0: it is missing
+    Ending      with this exit status             nothing
+
+A message is a big-endian u32 length and a canonical msgpack map, as frames are; numbers that follow
+one are little-endian fp32, as in memory.  A rank asks for one thing at a time.  Ranges count
+elements of the run's canonical layout, so this knows neither shards nor how many ranks there are.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+
+MESSAGE_BYTES_MAX = 2**20
+RANGES_MAX = 2**15
+"""In one message: several times what a model of 1000 layers has, and they fit into its bytes."""
+PATH_CHARACTERS_MAX = 4096
+CONFIG_CHARACTERS_MAX = 2**16
+REASON_CHARACTERS_MAX = 400
+PIECE_BYTES = 2**22
+DONE = b"\x01"
+LENGTH = struct.Struct(">I")
+
+Ranges = Sequence[tuple[int, int]]
+"""Start and end, in elements."""
+
+
+def _check_ranges(ranges: object) -> None:
+    if not isinstance(ranges, tuple) or not 0 < len(ranges) <= RANGES_MAX:
+        raise ValueError(f"not a tuple of 1 to {RANGES_MAX} ranges")
+    for each in ranges:
+        if not isinstance(each, tuple) or len(each) != 2:
+            raise ValueError("a range is not a start and an end")
+        start, end = each
+        if type(start) is not int or type(end) is not int or not 0 <= start < end:
+            raise ValueError(f"{start!r} to {end!r} is not a range")
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """`generation` is new whenever ranks have gathered; `config` is the TrainerConfig as JSON."""
+
+    kind: ClassVar[str] = "welcome"
+    generation: int
+    config: str
+
+    def __post_init__(self) -> None:
+        if type(self.generation) is not int or self.generation < 0:
+            raise ValueError(f"generation is {self.generation!r}")
+        if not isinstance(self.config, str) or len(self.config) > CONFIG_CHARACTERS_MAX:
+            raise ValueError("config is not a short text")
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Whoever called knows the secret, but there is no place for this rank."""
+
+    kind: ClassVar[str] = "refused"
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reason, str) or len(self.reason) > REASON_CHARACTERS_MAX:
+            raise ValueError("reason is not a short text")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTheta:
+    kind: ClassVar[str] = "read-theta"
+    ranges: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        _check_ranges(self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLocal:
+    kind: ClassVar[str] = "write-local"
+    ranges: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        _check_ranges(self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBlock:
+    kind: ClassVar[str] = "read-block"
+    path: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or len(self.path) > PATH_CHARACTERS_MAX:
+            raise ValueError("path is not a path")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    kind: ClassVar[str] = "ending"
+    status: int
+
+    def __post_init__(self) -> None:
+        if type(self.status) is not int or not 0 <= self.status < 256:
+            raise ValueError(f"status is {self.status!r}")
+
+
+Message = Welcome | Refused | ReadTheta | WriteLocal | ReadBlock | Ending
+_KINDS: dict[str, type[Message]] = {
+    each.kind: each for each in (Welcome, Refused, ReadTheta, WriteLocal, ReadBlock, Ending)
+}
+
+
+def send(sock: socket.socket, message: Message) -> None:
+    """Raises OSError."""
+    plain = {each.name: getattr(message, each.name) for each in fields(message)}
+    body = pack({"kind": message.kind, **plain})
+    assert len(body) <= MESSAGE_BYTES_MAX, f"a {message.kind} message of {len(body)} bytes"
+    sock.sendall(LENGTH.pack(len(body)) + body)
+
+
+def receive(sock: socket.socket) -> Message | None:
+    """The next message; None if the other side has closed between two of them.
+
+    Raises RemoteProtocolError, OSError.
+    """
+    try:
+        first = sock.recv(1)
+    except ConnectionError:
+        return None
+    if not first:
+        return None
+    length = bytearray(LENGTH.size)
+    length[:1] = first
+    receive_into(sock, memoryview(length)[1:])
+    (count,) = LENGTH.unpack(length)
+    if count > MESSAGE_BYTES_MAX:
+        raise RemoteProtocolError(f"a message of {count} bytes; at most {MESSAGE_BYTES_MAX}")
+    body = bytearray(count)
+    receive_into(sock, memoryview(body))
+    return decode(bytes(body))
+
+
+def decode(body: bytes) -> Message:
+    """Raises RemoteProtocolError: anything but exactly one valid message."""
+    value = unpack(body, bytes_max=MESSAGE_BYTES_MAX)
+    kind = value.pop("kind", None) if isinstance(value, dict) else None
+    made = _KINDS.get(kind) if isinstance(kind, str) else None
+    if made is None or not isinstance(value, dict):
+        raise RemoteProtocolError("a message from a rank or its node is of no known kind")
+    if set(value) != {each.name for each in fields(made)}:
+        raise RemoteProtocolError(f"a {kind} message has the fields {sorted(value)[:8]}")
+    if isinstance(ranges := value.get("ranges"), list):
+        value["ranges"] = tuple(tuple(each) if isinstance(each, list) else each for each in ranges)
+    try:
+        return made(**value)
+    except ValueError as exc:
+        raise RemoteProtocolError(f"a {kind} message is invalid: {exc}") from exc
+
+
+def receive_into(sock: socket.socket, view: memoryview) -> None:
+    """Fill `view`.  Raises OSError."""
+    while view:
+        got = sock.recv_into(view, min(len(view), PIECE_BYTES))
+        if got == 0:
+            raise ConnectionError("the other side closed the connection in mid-message")
+        view = view[got:]
+
+
+def stay_alert(sock: socket.socket) -> None:
+    """Have the kernel notice within half a minute that the other machine is gone, also when there
+    is nothing to be said for hours."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, 10),
+        (socket.TCP_KEEPINTVL, 5),
+        (socket.TCP_KEEPCNT, 4),
+        (socket.TCP_USER_TIMEOUT, 30_000),
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,51 @@
+"""One trainer after another, whatever happens to their processes.
+
+If they die they are started again within a budget, with the same lease: what they had trained since
+the last commit is trained anew, and the node stays a member all the while. It does not know what a
+trainer is told, or who starts its ranks.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from p2ptrain.errors import TrainerError
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.trainers import Trainers
+from p2ptrain.node.training import Conversation
+
+STOP_S = 5.0
+
+
+async def train(parts: Parts, trainers: Trainers) -> None:
+    """Run trainers one after another, for ever.
+
+    Raises:
+        TrainerError: the budget of restarts is spent.
+    """
+    while True:
+        running = await trio.to_thread.run_sync(trainers.start)
+        parts.journal.write("trainer-started", pids=running.pids)
+        again = False
+        try:
+            await Conversation(parts, running).hold()
+        except TrainerError as exc:
+            parts.journal.write(
+                "trainer-ended", code=exc.code, reason=exc.what, evidence=exc.evidence
+            )
+            again = True
+        finally:
+            _forget_trainer(parts)
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(partial(running.stop, STOP_S, again=again))
+
+
+def _forget_trainer(parts: Parts) -> None:
+    """What it said that it had made (`work`) still lies in the arena, and stands."""
+    standing = parts.standing
+    standing.trainer_up = False
+    standing.theta_in_use = False
+    standing.tokens_per_s = 0.0
+    parts.changes.ring()

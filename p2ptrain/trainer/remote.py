@@ -1,0 +1,224 @@
+"""A rank's connection to a node that did not start it, and the vectors that it sees through it.
+
+The vectors are memory of this process, as long as the node's, of which only this rank's share is
+ever touched: `fetch` copies slices of θ from the node before they are read, `push` copies slices of
+`local` to it once they are written.  All else in the trainer goes on as with shared memory.
+
+The connection is the lifeline, too: when the node shuts it, this process ends, whatever it is
+doing, with a status that has torchrun start it again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from p2ptrain.data.blocks import BLOCK_BYTES_MAX, Tokens, decode_block
+from p2ptrain.errors import (
+    ChunkMissing,
+    ConfigError,
+    NetworkUnreachable,
+    RemoteProtocolError,
+    TrainerError,
+)
+from p2ptrain.ipc import slices
+from p2ptrain.ipc.admission import Claim, Purpose, prove
+from p2ptrain.ipc.channel import Channel, ChannelClosed
+from p2ptrain.ipc.frames import Frame
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.state.layout import Layout
+
+NODE_GONE_EXIT_CODE = 75
+
+CALL_LIMIT_S = 600.0
+"""A node that is started again first proves its chain, and listens for ranks after that."""
+CALL_EVERY_S = 1.0
+_FLOAT_BYTES = 4
+_SIOCGIFADDR = 0x8915
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """How this rank reaches its node."""
+
+    host: str
+    port: int
+    secret: bytes
+    rank: int
+    ranks: int
+
+    def call(self, purpose: Purpose) -> socket.socket:
+        """A connection over which both have proved themselves.
+
+        Raises RemoteProtocolError, OSError.
+        """
+        sock = socket.create_connection((self.host, self.port), timeout=10.0)
+        try:
+            slices.stay_alert(sock)
+            prove(sock, self.secret, Claim(self.rank, self.ranks, purpose))
+        except (RemoteProtocolError, OSError):
+            sock.close()
+            raise
+        return sock
+
+
+def join(caller: Caller, limit_s: float = CALL_LIMIT_S) -> NodeLink:
+    """Call until the node answers, and wait until it has all ranks.
+
+    Raises:
+        ConfigError: the node has no place for this rank, or another secret.
+        NetworkUnreachable: nobody answered for `limit_s`.
+    """
+    ends_s, trouble, pause = time.monotonic() + limit_s, "", threading.Event()
+    while time.monotonic() < ends_s:
+        try:
+            sock = caller.call(Purpose.SLICES)
+            message = slices.receive(sock)
+        except OSError as exc:
+            trouble = str(exc)
+        except RemoteProtocolError as exc:
+            raise ConfigError(
+                exc.what, code="RANKS-SECRET", do="copy the secret file from the node's home again"
+            ) from exc
+        else:
+            if isinstance(message, slices.Welcome):
+                return NodeLink(caller, sock, message)
+            sock.close()
+            if isinstance(message, slices.Refused):
+                raise ConfigError(message.reason, do="let --ranks and torchrun's numbers agree")
+            trouble = "it closed the connection"
+        pause.wait(CALL_EVERY_S)
+    raise NetworkUnreachable(
+        f"no node lets ranks in at {caller.host}:{caller.port}",
+        evidence=[trouble],
+        likely="the node is not running, has other --ranks-listen, or another secret",
+        do="p2ptrain status at the node says what it waits for",
+    )
+
+
+class NodeLink:
+    """What a rank that has been welcomed has of its node."""
+
+    def __init__(self, caller: Caller, sock: socket.socket, welcome: slices.Welcome) -> None:
+        self.config = TrainerConfig.from_json(welcome.config)
+        self.generation = welcome.generation
+        self._caller = caller
+        self._socket = sock
+        self._frames: socket.socket | None = None
+        self._vectors: tuple[memoryview, memoryview] | None = None
+
+    def die_with_the_node(self) -> None:
+        """From now on: end this process when the node shuts the connection."""
+
+        def wait() -> None:
+            poller = select.poll()
+            poller.register(self._socket, select.POLLRDHUP)
+            poller.poll()
+            os._exit(NODE_GONE_EXIT_CODE)
+
+        threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+    def channel(self) -> Channel:
+        """For the frames; for rank 0, once."""
+        self._frames = self._caller.call(Purpose.FRAMES)
+        return FrameChannel(self._frames)
+
+    def close(self) -> None:
+        """The node takes this rank for gone."""
+        for sock in (self._socket, self._frames):
+            if sock is not None:
+                sock.close()
+
+    def vectors(self, layout: Layout) -> tuple[Tensor, Tensor]:
+        """θ and local; pages that are never touched take no memory."""
+        size = layout.numel * _FLOAT_BYTES
+        theta, local = mmap.mmap(-1, size), mmap.mmap(-1, size)
+        self._vectors = memoryview(theta), memoryview(local)
+        return (
+            torch.frombuffer(theta, dtype=torch.float32),
+            torch.frombuffer(local, dtype=torch.float32),
+        )
+
+    def fetch(self, places: Sequence[slice]) -> None:
+        """Have these slices of θ as they are at the node."""
+        assert self._vectors is not None
+        for ranges in _ranges(places):
+            slices.send(self._socket, slices.ReadTheta(ranges))
+            for start, end in ranges:
+                view = self._vectors[0][start * _FLOAT_BYTES : end * _FLOAT_BYTES]
+                slices.receive_into(self._socket, view)
+
+    def push(self, places: Sequence[slice]) -> None:
+        """Have these slices of `local` in the node's; they are there when this returns."""
+        assert self._vectors is not None
+        for ranges in _ranges(places):
+            slices.send(self._socket, slices.WriteLocal(ranges))
+            for start, end in ranges:
+                self._socket.sendall(self._vectors[1][start * _FLOAT_BYTES : end * _FLOAT_BYTES])
+            done = bytearray(len(slices.DONE))
+            slices.receive_into(self._socket, memoryview(done))
+
+    def read_block(self, path: str, *, vocab: int, sequence: int) -> Tokens:
+        """As `data.blocks.read_block`, of a file that lies at the node."""
+        slices.send(self._socket, slices.ReadBlock(path))
+        length = bytearray(slices.LENGTH.size)
+        slices.receive_into(self._socket, memoryview(length))
+        (count,) = slices.LENGTH.unpack(length)
+        if count > BLOCK_BYTES_MAX:
+            raise TrainerError(f"the node sends a block of {count} bytes")
+        block = bytearray(count)
+        slices.receive_into(self._socket, memoryview(block))
+        if not block:
+            raise ChunkMissing(f"data block {path} cannot be read at the node")
+        return decode_block(bytes(block), vocab=vocab, sequence=sequence, name=path)
+
+    def tell_end(self, status: int) -> None:
+        """That this rank ends at once, and with which exit status."""
+        slices.send(self._socket, slices.Ending(status))
+
+    @property
+    def interface(self) -> str | None:
+        """The network interface over which the node is reached; gloo should use the same."""
+        mine = self._socket.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            asked = struct.pack("256s", name.encode()[:15])
+            try:
+                told = fcntl.ioctl(self._socket.fileno(), _SIOCGIFADDR, asked)
+            except OSError:
+                continue  # It has no IPv4 address.
+            if socket.inet_ntoa(told[20:24]) == mine:
+                return name
+        return None
+
+
+class FrameChannel(Channel):
+    """Over which a node that is gone is no reason to end well: torchrun is to start us again."""
+
+    def receive(self, timeout_s: float | None = None) -> Frame | None:
+        try:
+            return super().receive(timeout_s)
+        except ChannelClosed as exc:
+            raise TrainerError("the node has gone", code="TRAINER-CHANNEL") from exc
+
+
+def _ranges(places: Sequence[slice]) -> list[tuple[tuple[int, int], ...]]:
+    """The places as ranges, neighbours as one, in messages' measure."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted((place.start, place.stop) for place in places):
+        if joined and joined[-1][1] == start:
+            joined[-1] = joined[-1][0], end
+        else:
+            joined.append((start, end))
+    most = slices.RANGES_MAX
+    return [tuple(joined[first : first + most]) for first in range(0, len(joined), most)]

@@ -1,0 +1,181 @@
+"""Ranks that a node did not start: both sides prove the secret, and nobody says it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError
+from p2ptrain.ipc import admission, slices
+from p2ptrain.ipc.admission import Claim, Purpose, challenge, prove
+
+SECRET, OTHER = b"s" * 32, b"o" * 32
+CLAIM = Claim(1, 2, Purpose.SLICES)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The node's end, and the rank's."""
+    ends = socket.socketpair()
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def both(
+    pair: tuple[socket.socket, socket.socket], node_secret: bytes, rank_secret: bytes
+) -> tuple[object, object]:
+    """What became of the node's side and of the rank's."""
+    told: list[object] = [None]
+
+    def node() -> None:
+        try:
+            told[0] = challenge(pair[0], node_secret)
+        except (RemoteProtocolError, OSError) as exc:
+            told[0] = exc
+        pair[0].shutdown(socket.SHUT_RDWR)
+
+    thread = threading.Thread(target=node)
+    thread.start()
+    try:
+        prove(pair[1], rank_secret, CLAIM)
+        mine: object = "proved"
+    except (RemoteProtocolError, OSError) as exc:
+        mine = exc
+    thread.join()
+    return told[0], mine
+
+
+def test_who_knows_the_secret_is_let_in(pair: tuple[socket.socket, socket.socket]) -> None:
+    assert both(pair, SECRET, SECRET) == (CLAIM, "proved")
+
+
+def test_who_does_not_is_told_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
+    node, rank = both(pair, SECRET, OTHER)
+    assert isinstance(node, RemoteProtocolError)
+    assert isinstance(rank, ConnectionError)
+
+
+def test_neither_side_sends_the_secret_and_no_proof_is_right_twice(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    """Somebody between the two has heard a good exchange, and plays it back to the node."""
+    node, middle = socket.socketpair()
+    heard: list[bytes] = []
+    thread = threading.Thread(target=lambda: challenge(node, SECRET))
+    thread.start()
+    rank = threading.Thread(target=lambda: prove(pair[1], SECRET, CLAIM))
+    rank.start()
+    for source, to in ((middle, pair[0]), (pair[0], middle), (middle, pair[0])):
+        heard.append(source.recv(4096))
+        to.sendall(heard[-1])
+    thread.join()
+    rank.join()
+    assert all(SECRET not in each for each in heard)
+    again, fresh = socket.socketpair()
+    fresh.sendall(heard[1])
+    with pytest.raises(RemoteProtocolError, match="does not know"):
+        challenge(again, SECRET)
+    for each in (node, middle, again, fresh):
+        each.close()
+
+
+def test_a_node_that_only_pretends_is_found_out(pair: tuple[socket.socket, socket.socket]) -> None:
+    pair[0].sendall(b"p2prank\x01" + bytes(32) + bytes(32))
+    with pytest.raises(RemoteProtocolError, match="does not know the ranks' secret"):
+        prove(pair[1], SECRET, CLAIM)
+    pair[0].recv(4096)
+    pair[0].sendall(b"SSH-2.0-" + bytes(32))
+    with pytest.raises(RemoteProtocolError, match="not a node's socket"):
+        prove(pair[1], SECRET, CLAIM)
+
+
+def test_who_dawdles_is_not_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
+    with pytest.raises(TimeoutError):
+        challenge(pair[0], SECRET, limit_s=0.05)
+    with pytest.raises(TimeoutError):
+        prove(pair[1], SECRET, CLAIM, limit_s=0.0)
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [(2, 2, Purpose.SLICES), (0, 0, Purpose.SLICES), (1, 2, Purpose.FRAMES), (0, 2**16, 1)],
+)
+def test_an_impossible_claim_cannot_be_made(impossible: tuple[int, int, Purpose]) -> None:
+    with pytest.raises(ValueError, match="rank"):
+        Claim(*impossible)
+
+
+def test_the_secret_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
+    path = tmp_path / "ranks.secret"
+    secret = admission.load_or_create(path)
+    assert (len(secret), admission.load_or_create(path)) == (32, secret)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    assert trouble(path) == ("RANKS-SECRET", f"chmod 600 {path}")
+    path.chmod(0o600)
+    path.write_text("too short\n")
+    assert trouble(path)[0] == "RANKS-SECRET"
+    path.unlink()
+    assert "scp -p" in trouble(path)[1]
+
+
+def trouble(path: Path) -> tuple[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        admission.load(path)
+    assert isinstance(caught.value, P2PTrainError)
+    return caught.value.code, caught.value.do
+
+
+MESSAGES = [
+    slices.Welcome(7, "{}"),
+    slices.Refused("no"),
+    slices.ReadTheta(((0, 4), (8, 9))),
+    slices.WriteLocal(((3, 4),)),
+    slices.ReadBlock("/a"),
+    slices.Ending(71),
+]
+
+
+def test_messages_come_as_they_were_sent(pair: tuple[socket.socket, socket.socket]) -> None:
+    for each in MESSAGES:
+        slices.send(pair[1], each)
+    assert [slices.receive(pair[0]) for _ in MESSAGES] == MESSAGES
+    pair[1].shutdown(socket.SHUT_RDWR)
+    assert slices.receive(pair[0]) is None
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        [],
+        {"kind": "read-theta"},
+        {"kind": "read-theta", "ranges": []},
+        {"kind": "read-theta", "ranges": [[4, 4]]},
+        {"kind": "read-theta", "ranges": [[-1, 4]]},
+        {"kind": "read-theta", "ranges": [[1, True]]},
+        {"kind": "read-theta", "ranges": [[1, 2, 3]]},
+        {"kind": "read-theta", "ranges": [7]},
+        {"kind": "write-local", "ranges": [[0, 1]] * (slices.RANGES_MAX + 1)},
+        {"kind": "read-block", "path": "x" * 5000},
+        {"kind": "ending", "status": 256},
+        {"kind": "welcome", "generation": -1, "config": ""},
+        {"kind": "refused", "reason": 1},
+        {"kind": "unheard-of"},
+        {"kind": 4},
+    ],
+)
+def test_what_is_no_message_is_refused(plain: object) -> None:
+    with pytest.raises(RemoteProtocolError):
+        slices.decode(pack(plain))
+
+
+def test_a_message_longer_than_any_is_not_read(pair: tuple[socket.socket, socket.socket]) -> None:
+    pair[1].sendall(slices.LENGTH.pack(slices.MESSAGE_BYTES_MAX + 1))
+    with pytest.raises(RemoteProtocolError, match="at most"):
+        slices.receive(pair[0])

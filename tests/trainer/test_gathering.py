@@ -1,0 +1,331 @@
+"""A node that waits for ranks, and ranks that are threads of this process; nothing is computed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from p2ptrain.errors import (
+    ChunkMissing,
+    ConfigError,
+    NetworkUnreachable,
+    TrainerError,
+    TrainerOutOfMemory,
+    TrainerStalled,
+)
+from p2ptrain.ipc.admission import Purpose
+from p2ptrain.ipc.frames import Hello, Load, Progress, Stop, Train
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.state.layout import Layout
+from p2ptrain.trainer.external import AWAY, ExternalRanks, ExternalTrainers
+from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE
+from p2ptrain.trainer.remote import Caller, NodeLink, join
+from p2ptrain.trainer.watch import Patience, RestartBudget
+
+LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
+SECRET = b"s" * 32
+HOST = "127.0.0.1"
+
+
+@dataclass
+class Node:
+    trainers: ExternalTrainers
+    theta: np.ndarray
+    local: np.ndarray
+    told: list[tuple[str, dict[str, object]]]
+    news: threading.Event
+    running: list[ExternalRanks] = field(default_factory=list)
+    links: list[NodeLink] = field(default_factory=list)
+
+    def start(self) -> ExternalRanks:
+        self.running.append(self.trainers.start())
+        return self.running[-1]
+
+    def caller(self, rank: int, ranks: int = 2, secret: bytes = SECRET) -> Caller:
+        return Caller(HOST, self.trainers.port, secret, rank, ranks)
+
+    def gathered(self) -> list[NodeLink]:
+        """Two ranks that have called, each in a thread of its own."""
+        made: dict[int, NodeLink] = {}
+
+        def call(rank: int) -> None:
+            made[rank] = join(self.caller(rank), limit_s=20.0)
+
+        callers = [threading.Thread(target=call, args=(rank,)) for rank in range(2)]
+        for each in callers:
+            each.start()
+        for each in callers:
+            each.join()
+        self.links += made.values()
+        return [made[0], made[1]]
+
+
+@pytest.fixture
+def node(config: TrainerConfig) -> Iterator[Node]:
+    theta = np.arange(LAYOUT.numel, dtype=np.float32)
+    local = np.zeros_like(theta)
+    told: list[tuple[str, dict[str, object]]] = []
+    news = threading.Event()
+
+    def tell(event: str, **fields: Any) -> None:
+        told.append((event, fields))
+        news.set()
+
+    trainers = ExternalTrainers(
+        config,
+        theta.view(np.uint8).data,
+        local.view(np.uint8).data,
+        SECRET,
+        HOST,
+        0,
+        2,
+        tell,
+        budget=RestartBudget(restarts_max=2),
+        return_limit_s=0.0,
+    )
+    made = Node(trainers, theta, local, told, news)
+    yield made
+    for each in made.running:
+        each.stop(0.0, again=True)
+    for link in made.links:
+        link.close()
+
+
+def error_of(running: ExternalRanks) -> TrainerError:
+    """Why it has ended, once it has."""
+    with pytest.raises(TrainerError) as caught:
+        while True:
+            running.receive(timeout_s=10.0)
+    return caught.value
+
+
+def test_slices_travel_both_ways_once_all_are_there(node: Node) -> None:
+    running = node.start()
+    assert running.waits_for == f"for 2 of 2 ranks to call at {HOST}:{node.trainers.port}"
+    links = node.gathered()
+    assert running.waits_for == ""
+    assert [link.config for link in links] == [node.trainers.config] * 2
+    assert links[0].generation == links[1].generation
+
+    theta, local = links[1].vectors(LAYOUT)
+    links[1].fetch([slice(6, 8), slice(2, 4), slice(4, 5)])
+    assert theta.tolist()[:8] == [0, 0, 2, 3, 4, 0, 6, 7]
+    node.theta[2] = 9
+    links[1].fetch([slice(2, 3)])
+    assert theta[2] == 9
+    local[3:5] = 5
+    links[1].push([slice(3, 5)])
+    assert node.local[:8].tolist() == [0, 0, 0, 5, 5, 0, 0, 0]
+
+
+def test_blocks_are_read_at_the_node_and_only_those_that_it_named(
+    node: Node, config: TrainerConfig, block_paths: tuple[str, ...]
+) -> None:
+    running = node.start()
+    first, second = node.gathered()
+    sizes = {"vocab": config.model.vocab, "sequence": config.model.sequence}
+    running.send(Train(0, (block_paths[0], "/nowhere"), 0))
+    rows = second.read_block(block_paths[0], **sizes)
+    assert rows.shape == (config.inner.batch_sequences, config.model.sequence + 1)
+    with pytest.raises(ChunkMissing, match="at the node"):
+        second.read_block("/nowhere", **sizes)
+    with pytest.raises(ConnectionError):
+        first.read_block("/etc/hostname", **sizes)
+    assert "not told of" in error_of(running).what
+
+
+def test_frames_go_through_rank_0_and_stop_is_kind(node: Node) -> None:
+    running = node.start()
+    links = node.gathered()
+    channel = links[0].channel()
+    channel.send(Hello(0, 2, LAYOUT.digest, 10, "cpu", 3))
+    assert running.receive(timeout_s=10.0) == Hello(0, 2, LAYOUT.digest, 10, "cpu", 3)
+    running.send(Load(0))
+    assert channel.receive(timeout_s=10.0) == Load(0)
+
+    def leave() -> None:
+        assert channel.receive(timeout_s=10.0) == Stop()
+        for link in links:
+            link.close()
+
+    ranks = threading.Thread(target=leave)
+    ranks.start()
+    assert running.stop(10.0) == 0
+    ranks.join()
+
+
+def test_a_rank_that_goes_takes_the_others_along_and_all_may_come_again(node: Node) -> None:
+    generations = set()
+    for _ in range(3):
+        running = node.start()
+        links = node.gathered()
+        generations.add(links[0].generation)
+        channel = links[0].channel()
+        links[1].close()
+        assert error_of(running).code == "TRAINER-RANKS"
+        assert error_of(running).what == f"rank 1 at {HOST} has gone"
+        with pytest.raises(TrainerError, match="the node has gone"):
+            channel.receive(timeout_s=10.0)
+        running.stop(0.0, again=True)
+    assert len(generations) == 3
+    with pytest.raises(TrainerError) as caught:
+        node.start()
+    assert caught.value.code == "TRAINER-RESTARTS"
+
+
+def test_ranks_that_stay_away_are_waited_for_only_so_long(node: Node) -> None:
+    running = node.start()
+    running.check()  # The first time there is no limit.
+    running.stop(0.0, again=True)
+    running = node.start()
+    running.check()
+    node.gathered()[0].close()
+    assert error_of(running).code == "TRAINER-RANKS"
+    running.stop(0.0, again=True)
+    running = node.start()
+    with pytest.raises(TrainerError) as caught:
+        running.check()
+    assert caught.value.code == AWAY
+    running.stop(0.0, again=True)
+    with pytest.raises(TrainerError) as again:
+        node.start()
+    assert again.value is caught.value
+
+
+def test_strangers_and_ranks_of_another_torchrun_get_nowhere(node: Node) -> None:
+    running = node.start()
+    with pytest.raises(NetworkUnreachable):
+        join(node.caller(0, secret=b"o" * 32), limit_s=0.5)
+    with pytest.raises(ConfigError, match="expects 2 ranks, and torchrun started 3"):
+        join(node.caller(0, ranks=3), limit_s=20.0)
+    assert running.waits_for.startswith("for 2 of 2")
+    event, fields = node.told[0]
+    assert (event, fields["reason"]) == ("rank-refused", "it does not know the ranks' secret")
+
+
+def test_a_rank_that_calls_again_before_all_are_there_takes_its_own_place(node: Node) -> None:
+    running = node.start()
+    early = node.caller(1).call(Purpose.SLICES)
+    assert node.news.wait(timeout=10.0)
+    assert running.waits_for.startswith("for 1 of 2")
+    late = threading.Thread(target=lambda: node.links.append(join(node.caller(1), limit_s=20.0)))
+    late.start()
+    assert early.recv(1) == b""
+    node.links.append(join(node.caller(0), limit_s=20.0))
+    late.join()
+    assert running.waits_for == ""
+    early.close()
+
+
+def test_a_rank_that_calls_again_later_ends_what_it_was_part_of(node: Node) -> None:
+    """Its host was cut off, and nobody has noticed: the newer one is believed."""
+    running = node.start()
+    node.gathered()
+    late = node.caller(1).call(Purpose.SLICES)
+    assert late.recv(1) == b""
+    assert error_of(running).what == "rank 1 has called again"
+    late.close()
+
+
+def test_a_rank_without_memory_has_the_next_ones_take_less(node: Node) -> None:
+    running = node.start()
+    before = node.trainers.config
+    node.gathered()[0].tell_end(OUT_OF_MEMORY_EXIT_CODE)
+    assert isinstance(error_of(running), TrainerOutOfMemory)
+    running.stop(0.0, again=True)
+    node.start()
+    assert node.trainers.config == replace(before, micro_batch=2)
+
+
+@pytest.mark.parametrize("place", [slice(0, LAYOUT.numel + 1), slice(LAYOUT.numel, 10**9)])
+def test_nobody_reads_or_writes_beyond_the_layout(node: Node, place: slice) -> None:
+    running = node.start()
+    link = node.gathered()[0]
+    link.vectors(Layout.of([("a", (10**6,))]))
+    with pytest.raises(ConnectionError):
+        link.fetch([place])
+    assert "beyond the layout" in error_of(running).what
+
+
+def test_silence_is_judged_from_when_all_are_there(node: Node) -> None:
+    node.trainers.patience = Patience(start_limit_s=0.0)
+    running = node.start()
+    running.check()
+    node.gathered()
+    with pytest.raises(TrainerStalled):
+        running.check()
+
+
+def test_orders_and_answers_are_watched(node: Node) -> None:
+    running = node.start()
+    channel = node.gathered()[0].channel()
+    running.check()
+    running.send(Train(0, ("a",), 0))
+    channel.send(Progress(0, 0, 1.0, 1.0, 1))
+    frames = running.feed(running.socket.recv(4096))
+    assert [frame.kind for frame in frames] == ["progress"]
+    with pytest.raises(TrainerError, match="nonsense"):
+        running.feed(b"\xff" * 8)
+
+
+def test_an_address_that_is_not_ours_is_said(node: Node) -> None:
+    node.trainers.host = "203.0.113.9"
+    with pytest.raises(TrainerError) as caught:
+        node.trainers.start()
+    assert caught.value.code == "RANKS-LISTEN"
+
+
+def test_more_callers_than_can_be_heard_are_sent_away(node: Node) -> None:
+    node.start()
+    silent = [socket.create_connection((HOST, node.trainers.port)) for _ in range(24)]
+    turned_away = 0
+    for each in silent[19:]:
+        each.settimeout(10.0)
+        turned_away += each.recv(1) == b""
+    assert turned_away == 5
+    for each in silent:
+        each.close()
+
+
+def test_frames_are_for_rank_0_and_once(node: Node) -> None:
+    node.start()
+    early = node.caller(0).call(Purpose.FRAMES)
+    assert early.recv(1) == b""
+    early.close()
+    first = node.gathered()[0]
+    first.channel()
+    second = node.caller(0).call(Purpose.FRAMES)
+    assert second.recv(1) == b""
+    second.close()
+
+
+def test_a_false_node_is_told_from_one_that_is_not_there() -> None:
+    false = socket.create_server((HOST, 0))
+    port = false.getsockname()[1]
+
+    def pretend() -> None:
+        caller, _ = false.accept()
+        with caller:
+            caller.sendall(b"p2prank\x01" + bytes(64))
+            caller.recv(4096)
+
+    thread = threading.Thread(target=pretend)
+    thread.start()
+    with pytest.raises(ConfigError) as caught:
+        join(Caller(HOST, port, SECRET, 0, 2), limit_s=10.0)
+    assert caught.value.code == "RANKS-SECRET"
+    thread.join()
+    false.close()
+    with pytest.raises(NetworkUnreachable, match=f"{HOST}:{port}"):
+        join(Caller(HOST, port, SECRET, 0, 2), limit_s=0.1)
+
+
+def test_gloo_is_given_the_interface_over_which_the_node_is_reached(node: Node) -> None:
+    node.start()
+    assert node.gathered()[0].interface == "lo"
