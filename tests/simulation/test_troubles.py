@@ -109,6 +109,19 @@ def test_a_world_in_which_no_time_passes_any_more_is_stuck() -> None:
     assert run_to_end(world) == "time stands still at 1.5 s"
 
 
+@pytest.mark.parametrize("trained_by", [0.0, 75.0])
+def test_a_world_is_stuck_only_some_time_after_the_last_training_has_ended(
+    trained_by: float,
+) -> None:
+    """Seed 88649: of two voters the slow one had four leases to train, and both were needed."""
+    profile = PROFILES["calm"]
+    world = world_of(1, peers=3, steps=2, profile=profile)
+    world.train = lambda node, blocks: None  # The next one never ends.
+    world.trained_by = trained_by
+    assert run_to_end(world) == "step 1, height 2: 3 of 3 voters are up, and nothing happens"
+    assert 0 < world.clock.now - max(profile.faults_s, trained_by) - profile.settle_s < 5
+
+
 def test_troubled_worlds_are_troubled() -> None:
     reports = [simulate(seed, peers=5, steps=8, profile="crowd") for seed in range(6)]
     assert sum(it.members_seen for it in reports) > 50

@@ -12,8 +12,10 @@ class Profile:
     """Rates and probabilities. Times are virtual seconds; a rate of 0 means never.
 
     Faults happen until `faults_s`. After that the network is whole and all that will return is
-    back, and no two commits, nor the end of the faults and the next commit, may be further apart
-    than `settle_s`, or the run counts as stuck. (Seen: 6 s in chaos, 14 s at worst, in duels.)
+    back, and a commit has to come within `settle_s` of the last one, of the end of the faults and
+    of the last training that was under way, or the run counts as stuck. (Training counts, since a
+    quorum may need a slow voter that has the blocks of four skipped steps to train: 29 s once in
+    100,000 runs. Seen apart from that: 6 s in chaos, 14 s at worst, in duels.)
     """
 
     name: str

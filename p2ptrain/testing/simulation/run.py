@@ -82,7 +82,8 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
             return "nothing is planned any more"
         if clock.stands_still:
             return f"time stands still at {clock.now} s"
-        if clock.now - max(world.committed_at, profile.faults_s) > profile.settle_s:
+        calm_since = max(world.committed_at, world.trained_by, profile.faults_s)
+        if clock.now - calm_since > profile.settle_s:
             return _why_stuck(world)
     return ""
 

@@ -54,7 +54,8 @@ HINT_CHANCE = 0.9
 
 class SimWorld:
     """Nodes by name. `latest` is the furthest state that any node has decided; `longest_calm_s` the
-    longest time without a commit after all faults had stopped.
+    longest time without a commit after all faults had stopped; `trained_by` when the last training
+    ends that anybody has begun.
     """
 
     def __init__(self, random: Random, rules: Rules, profile: Profile) -> None:
@@ -74,6 +75,7 @@ class SimWorld:
         self.nodes: dict[PeerId, SimNode] = {}
         self.commits = self.skips = self.restarts = self.heals = 0
         self.committed_at = self.longest_calm_s = 0.0
+        self.trained_by = 0.0
         self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
         self._wake_at: dict[PeerId, float] = {}
         self._disks: dict[PeerId, Disk] = {}
@@ -346,6 +348,7 @@ class SimWorld:
         share = blocks / self.rules.blocks_per_lease
         slowness = SLOWNESS if node.me in self.troubles.slow else 1.0
         duration_s = share * slowness * self.random.uniform(*TRAIN_S)
+        self.trained_by = max(self.trained_by, self.clock.now + duration_s)
         self._let_later(node, duration_s, node.trained)
 
     def crashes_now(self, node: SimNode) -> bool:
