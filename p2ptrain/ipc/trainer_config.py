@@ -16,6 +16,7 @@ from p2ptrain.errors import ConfigError
 
 Schedule = Literal["wsd", "cosine", "constant"]
 Optimizer = Literal["adamw", "muon"]
+JoinOptimizer = Literal["fresh", "donor"]
 Precision = Literal["fp32", "bf16"]
 Device = Literal["cpu", "cuda"]
 
@@ -74,7 +75,9 @@ class InnerSpec:
     The learning rate rises over `warmup_steps`, and falls towards the end of `total_steps`, both
     counted over the whole run; `schedule` says how (see trainer.schedule).  `betas` are AdamW's;
     with "muon" only embedding, head and vectors have them (see trainer.optimizer).  A trainer that
-    begins in mid-run with an optimizer that knows nothing warms up over `join_warmup_steps`.
+    begins in mid-run with an optimizer that knows nothing warms up over `join_warmup_steps`.  With
+    `join_optimizer` "donor" its node asks a member for the state of that member's optimizer first,
+    and it needs no warm-up if there was one.
     """
 
     steps: int
@@ -89,6 +92,7 @@ class InnerSpec:
     z_loss: float = 0.0
     optimizer: Optimizer = "adamw"
     join_warmup_steps: int = 0
+    join_optimizer: JoinOptimizer = "fresh"
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_sequences", "total_steps"):
@@ -118,12 +122,25 @@ class InnerSpec:
         _require(
             self.optimizer in get_args(Optimizer), "optimizer", self.optimizer, "adamw or muon"
         )
+        _require(
+            self.join_optimizer in get_args(JoinOptimizer),
+            "join_optimizer",
+            self.join_optimizer,
+            "fresh or donor",
+        )
         object.__setattr__(self, "betas", tuple(self.betas))
         _require(
             len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
             "betas",
             self.betas,
             "give two numbers from 0 to below 1",
+        )
+        _require(
+            self.join_optimizer == "fresh" or self.betas[0] ** 2 < self.betas[1],
+            "betas",
+            self.betas,
+            'with join_optimizer = "donor", the square of the first must be below the second: '
+            "else nothing bounds what a donor may give",
         )
 
     @property

@@ -19,6 +19,7 @@ from p2ptrain.node.assembly import Made
 from p2ptrain.node.checkpoints import serve_bases
 from p2ptrain.node.control import serve_commands
 from p2ptrain.node.data import fetch_ahead
+from p2ptrain.node.donor import donate
 from p2ptrain.node.exchange import exchange
 from p2ptrain.node.introductions import answer_introductions
 from p2ptrain.node.isolation import notice_isolation
@@ -62,6 +63,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> R
         nursery.start_soon(fetch_ahead, parts)
         nursery.start_soon(probe_paths, parts)
         nursery.start_soon(gather_validation, parts)
+        nursery.start_soon(donate, parts)
         nursery.start_soon(keep_store_small, parts)
         nursery.start_soon(scrub, parts)
         if parts.arena is None:

@@ -106,6 +106,8 @@ class Standing:
     trainer_up: bool = False
     trainer: str = ""
     """On what it trains, in words."""
+    inner_from: str = ""
+    """Whose inner optimizer ours began with, in words; by `recipient`."""
     theta_in_use: bool = False
     """A trainer was told to read θ and has not said that it has. All these by `training`."""
     reduce: ReduceReport | None = None
@@ -179,6 +181,8 @@ class Parts:
     namesakes: Namesakes = field(default_factory=Namesakes)
     pending: dict[PeerId, JoinRequest] = field(default_factory=dict)
     """Requests to join that wait for the organiser."""
+    offered: dict[Digest, float] = field(default_factory=dict)
+    """Until when the chunks of a blob are kept for joiners; by `donor`."""
     fetching: set[Digest] = field(default_factory=set)
     holding: set[Digest] = field(default_factory=set)
     changes: Changes = field(default_factory=Changes)

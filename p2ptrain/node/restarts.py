@@ -13,6 +13,7 @@ import trio
 
 from p2ptrain.errors import TrainerError
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.recipient import take_inner_state
 from p2ptrain.node.trainers import Trainers
 from p2ptrain.node.training import Conversation
 
@@ -25,6 +26,7 @@ async def train(parts: Parts, trainers: Trainers) -> None:
     Raises:
         TrainerError: the budget of restarts is spent.
     """
+    await take_inner_state(parts)
     while True:
         running = await trio.to_thread.run_sync(trainers.start)
         parts.journal.write("trainer-started", pids=running.pids)

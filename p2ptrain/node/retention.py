@@ -23,6 +23,7 @@ from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.values import Certified, Commit, SnapshotRef
+from p2ptrain.node.donor import still_offered
 from p2ptrain.node.parts import Parts
 from p2ptrain.run import DataIndex, RunManifest
 
@@ -109,7 +110,7 @@ async def keep_store_small(parts: Parts) -> None:
 async def _collect(parts: Parts) -> None:
     assert parts.data is not None, "nobody is at the head before the data index is here"
     needed = roots(parts.manifest, parts.ledger, parts.data, parts.config)
-    keep = (*needed.blobs, *parts.fetching)
+    keep = (*needed.blobs, *parts.fetching, *still_offered(parts))
     collect = partial(parts.store.collect_garbage, keep, keep_chunks=needed.chunks)
     try:
         collected = await trio.to_thread.run_sync(collect)

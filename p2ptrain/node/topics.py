@@ -22,6 +22,9 @@ BASE_PROTOCOL = "/p2ptrain/base/1"
 """Where a chain may begin, by the checkpoint that a newcomer's user trusts."""
 
 
+INNER_PROTOCOL = "/p2ptrain/inner/1"
+"""What a member gives to joiners of its inner optimizer; see `donations`."""
+
 ENDPOINT_PROTOCOL = "/p2ptrain/endpoint/1"
 ENDPOINT_BYTES_MAX = 4096
 """A certificate of at most 2 kB, and where its holder listens."""

@@ -67,6 +67,8 @@ class NodeStatus:
     learning: Mapping[str, float] = field(default_factory=dict)
     """The newest exchange: length of our pseudo-gradient and of the mean, the cosine between them,
     and what quantising ours loses."""
+    inner_from: str = ""
+    """Whose inner optimizer this node's trainer began with, in words; empty if with its own."""
     ledger_origin: str = ""
     """Where its ledger begins, in words; empty if at genesis."""
     waits_for: str = ""
@@ -143,6 +145,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         ("branch", status.branch),
         ("next", status.waits_for),
         ("validate", status.validated),
+        ("optimizer", status.inner_from),
         ("sending", status.sending),
         ("exchange", status.exchanged),
         ("average", status.averaging),

@@ -15,7 +15,7 @@ import numpy as np
 
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
+from p2ptrain.ipc.trainer_config import InnerSpec, JoinOptimizer, ModelSpec
 from p2ptrain.node.home import Home
 from p2ptrain.run import (
     Allowlist,
@@ -98,6 +98,7 @@ def manifest_of(
     rules: Policy | None = None,
     codec: CodecSpec | None = None,
     sync: SyncSpec | None = None,
+    join_optimizer: JoinOptimizer = "fresh",
 ) -> RunManifest:
     made = content()
     return RunManifest(
@@ -108,7 +109,12 @@ def manifest_of(
         tokenizer=made.tokenizer,
         data=DataSpec(made.index, BLOCKS, 2, BLOCK_TOKENS),
         inner=InnerSpec(
-            steps=inner_steps, batch_sequences=2, lr=0.1, warmup_steps=0, total_steps=1000
+            steps=inner_steps,
+            batch_sequences=2,
+            lr=0.1,
+            warmup_steps=0,
+            total_steps=1000,
+            join_optimizer=join_optimizer,
         ),
         outer=OuterSpec(lr=0.7, momentum=0.5, steps=steps),
         sync=sync or SyncSpec(),

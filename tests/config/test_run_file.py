@@ -69,6 +69,10 @@ WRONG = [
     ),
     ({"sync": {"mixing": 0.5}}, "sync: mixing needs overlap_steps"),
     (
+        {"inner.join_optimizer": "donor", "inner.betas": [0.99, 0.95]},
+        'inner: join_optimizer = "donor" needs betas',
+    ),
+    (
         {"sync": {"overlap_steps": 1, "eager": True}},
         "sync.eager needs sync.overlap_steps = inner.steps = 2",
     ),

@@ -35,6 +35,8 @@ def test_settings_come_back_from_json_as_they_were() -> None:
         (INNER, "optimizer", "sgd"),
         (INNER, "join_warmup_steps", -1),
         (INNER, "betas", (0.9, 1.0)),
+        (INNER, "join_optimizer", "stolen"),
+        (replace(INNER, join_optimizer="donor"), "betas", (0.98, 0.95)),
         (CONFIG, "device", "tpu"),
         (CONFIG, "precision", "fp8"),
         (CONFIG, "threads", 0),

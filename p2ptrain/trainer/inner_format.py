@@ -1,0 +1,139 @@
+"""The file of an inner optimizer's state, for whoever has no torch: a node, or a tool.
+
+It is in the run's canonical layout like θ: 8 bytes a parameter, whatever the number of ranks.
+
+    bytes    field
+    4096     magic, length and canonical msgpack of the header: outer step, AdamW's count of steps,
+             elements, digest of the layout, CRC-32 of the vectors; zeros
+    4 · n    first vector: AdamW's mean of the gradients, or Muon's momentum
+    4 · n    second vector: AdamW's mean of their squares; zeros for Muon
+
+A file is named by its outer step.  The checksum finds what a crash cut short.  It proves nothing of
+where a file is from: what another peer gave is held to `inner_bounds` before it gets its header.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.state.layout import Layout
+
+MAGIC = b"p2pinner"
+HEADER_BYTES = 4096
+FLOAT_BYTES = 4
+PIECE_BYTES = 2**26
+_LENGTH = struct.Struct("<8sI")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    step: int
+    count: int
+    numel: int
+    layout: str
+    crc: int
+
+
+def vector_bytes(layout: Layout) -> int:
+    return layout.numel * FLOAT_BYTES
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"{step:012d}"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The outer steps of which a state lies here, whole or not."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
+
+
+def newest(folder: Path, layout: Layout, step_max: int) -> Header | None:
+    """The whole state of `step_max`, or of an earlier step if that is all there is."""
+    for step in reversed([step for step in steps_in(folder) if step <= step_max]):
+        try:
+            with path_of(folder, step).open("rb", buffering=0) as file:
+                header = read_header(file.fileno(), layout)
+                if header.step == step and crc_of(file.fileno()) == header.crc:
+                    return header
+        except (OSError, RemoteProtocolError):
+            continue
+    return None
+
+
+def read_header(fd: int, layout: Layout) -> Header:
+    """What the file says of itself; its vectors are not read.
+
+    Raises:
+        RemoteProtocolError: it is no state of a model with this layout, or was cut short.
+        OSError.
+    """
+    head = os.pread(fd, HEADER_BYTES, 0)
+    if len(head) < HEADER_BYTES:
+        raise RemoteProtocolError("it was cut short")
+    magic, length = _LENGTH.unpack_from(head)
+    body = unpack(head[_LENGTH.size : _LENGTH.size + length], bytes_max=HEADER_BYTES)
+    told = fields(body, step=int, count=int, numel=int, layout=str, crc=int)
+    header = Header(**told)  # type: ignore[arg-type]
+    whole = os.fstat(fd).st_size == HEADER_BYTES + 2 * vector_bytes(layout)
+    fits = (header.numel, header.layout) == (layout.numel, layout.digest)
+    if magic != MAGIC or header.count <= 0 or not (whole and fits):
+        raise RemoteProtocolError("it is no inner optimizer's state of this model")
+    return header
+
+
+def write_header(fd: int, layout: Layout, step: int, count: int) -> None:
+    """Say what the file holds, whose vectors are all written. Raises OSError."""
+    header = Header(step, count, layout.numel, str(layout.digest), crc_of(fd))
+    body = pack(asdict(header))
+    os.pwrite(fd, _LENGTH.pack(MAGIC, len(body)) + body, 0)
+
+
+def reserve(path: Path, layout: Layout) -> None:
+    """Make the file with all its room, so that writing to it cannot fail for want of it.
+
+    Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, HEADER_BYTES + 2 * vector_bytes(layout))
+
+
+def publish(new: Path, folder: Path, step: int) -> None:
+    """Put a whole file in its place, and remove what was there. Raises OSError."""
+    older = steps_in(folder)
+    new.replace(path_of(folder, step))
+    for each in older:
+        if each != step:
+            path_of(folder, each).unlink(missing_ok=True)
+
+
+def write_all(fd: int, data: memoryview, offset: int) -> None:
+    """Raises OSError."""
+    while data:
+        written = os.pwrite(fd, data[:PIECE_BYTES], offset)
+        data, offset = data[written:], offset + written
+
+
+def pieces_of(fd: int) -> Iterator[bytes]:
+    """All that follows the header. Raises OSError."""
+    offset = HEADER_BYTES
+    while piece := os.pread(fd, PIECE_BYTES, offset):
+        yield piece
+        offset += len(piece)
+
+
+def crc_of(fd: int) -> int:
+    """Of all that follows the header. Raises OSError."""
+    crc = 0
+    for piece in pieces_of(fd):
+        crc = zlib.crc32(piece, crc)
+    return crc

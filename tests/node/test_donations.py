@@ -1,0 +1,433 @@
+"""A joiner begins with a member's inner optimizer, or says aloud that it could not."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import PeerUnreachable, RemoteProtocolError
+from p2ptrain.identity import Identity
+from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.names import label
+from p2ptrain.node import donor, recipient
+from p2ptrain.node.donations import AGE_STEPS_MAX, KIND, Offer, put_newest
+from p2ptrain.node.donor import LATER, NOTHING, OFFER_S, ask_of, donate, still_offered
+from p2ptrain.node.recipient import donors, take_inner_state
+from p2ptrain.node.retention import _collect
+from p2ptrain.node.status import status
+from p2ptrain.node.topics import INNER_PROTOCOL
+from p2ptrain.observe.status import status_lines
+from p2ptrain.run.envelope import Signed
+from p2ptrain.trainer.inner_format import path_of, steps_in
+from tests.node.rig import ANN, BOB, CAI, Neighbour, Rig, heartbeat, rig, settled
+from tests.node.test_training import know_data
+from tests.node.test_validating import TWO, commit
+from tests.trainer.inner_states import trained, write_state
+
+OPTION = {"rules": TWO, "steps": 99, "join_optimizer": "donor"}
+
+
+@pytest.fixture(autouse=True)
+def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipient, "AGAIN_S", 0.01)
+    monkeypatch.setattr(recipient, "ANSWER_S", 0.3)
+    monkeypatch.setattr(recipient, "HEAR_S", 0.1)
+
+
+def keep_state(r: Rig, step: int, *, spoilt: int | None = None) -> Path:
+    """Have a state in the home of `r`, as its trainer would write it down."""
+    vectors = trained(r.parts.layout, r.parts.manifest.inner)
+    if spoilt is not None:
+        vectors[spoilt][0] = np.nan
+    return write_state(r.parts.home.inner, r.parts.layout, step, vectors)
+
+
+def hear_of(r: Rig, *peers: PeerId, **changes: object) -> None:
+    for peer in peers:
+        r.parts.peers.take(peer, heartbeat(r.run.id, **changes), r.parts.now())
+        r.parts.detector.heard(peer, r.parts.now())
+
+
+def answering(r: Rig, answers: dict[PeerId, bytes]) -> None:
+    """Have members answer so whoever asks; who is not named is silent."""
+
+    async def answer(peer: PeerId, payload: bytes) -> bytes:
+        assert payload == ask_of(r.run.id)
+        if peer not in answers:
+            raise PeerUnreachable("it does not answer", peer=peer)
+        return answers[peer]
+
+    r.network.answer = answer
+
+
+def asked(r: Rig) -> list[PeerId]:
+    return [peer for peer, _ in r.network.requested]
+
+
+def states_in(r: Rig) -> list[int]:
+    assert not (r.parts.home.inner / "donated").exists()
+    return steps_in(r.parts.home.inner)
+
+
+async def test_a_joiner_takes_a_donors_bytes_and_says_whose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        rig(tmp_path / "joiner", admission="open", **OPTION) as r,
+        rig(tmp_path / "donor", **OPTION) as other,
+        trio.open_nursery() as nursery,
+    ):
+        other.parts.run = r.run.id  # They are in one run, and admit each other.
+        other.parts.listener._gate._allowed = lambda peer: True
+        them = other.parts.me
+        commit(r, r.parts.me, them)
+        Neighbour(r, other)
+        theirs = keep_state(other, 1)
+        nursery.start_soon(donate, other.parts)
+        await settled(lambda: INNER_PROTOCOL in other.network.handlers)
+
+        async def over_the_wire(peer: PeerId, payload: bytes) -> bytes:
+            assert peer == them
+            return await other.network.handlers[INNER_PROTOCOL](r.parts.me, payload)
+
+        r.network.answer = over_the_wire
+        monkeypatch.setattr(recipient, "ANSWER_S", 20.0)
+        await take_inner_state(r.parts)
+        nursery.cancel_scope.cancel()
+    ours = path_of(r.parts.home.inner, 1)
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert states_in(r) == [1]
+    (taken,) = r.said("inner-state-taken")
+    assert (taken["peer"], taken["step"], taken["count"]) == (them, 1, 30)
+    proof = taken["offer"]
+    assert isinstance(proof, bytes)
+    assert Offer.read(proof, them).digest == taken["digest"]
+    assert [each["digest"] for each in other.said("inner-state-offered")] == [taken["digest"]]
+    assert "donor" not in r.parts.standing.warnings
+    assert r.parts.standing.inner_from == (
+        f"that of {label(them)} at outer step 1, 30 inner steps old"
+    )
+
+
+def offer_of(r: Rig, **changes: object) -> Offer:
+    """What an honest donor would offer, whose chunks are here already."""
+    offer = put_newest(r.parts.home.inner, r.parts.store, r.run.id, r.parts.layout)
+    assert offer is not None
+    for step in steps_in(r.parts.home.inner):
+        path_of(r.parts.home.inner, step).unlink()
+    return replace(offer, **changes)  # type: ignore[arg-type]
+
+
+@contextmanager
+def fresh(r: Rig, why: str) -> Iterator[None]:
+    """The block ends with no state taken, and that is told to whoever looks."""
+    yield
+    assert states_in(r) == []
+    assert why in r.parts.standing.warnings["donor"]
+    assert "begins with nothing of a member's" in r.parts.standing.warnings["donor"]
+    (told,) = r.said("inner-state-fresh")
+    assert why in str(told["reason"])
+    assert (r.said("inner-state-taken"), r.parts.standing.inner_from) == ([], "")
+
+
+def signed(offer: Offer, **changes: object) -> bytes:
+    wire = {name: getattr(offer, name) for name in ("run", "layout", "step", "count", "digest")}
+    return Signed.by(ANN, KIND, pack(wire | changes)).to_bytes()
+
+
+LIES: dict[str, tuple[Callable[[Offer], bytes], str]] = {
+    "nonsense": (lambda offer: b"\xc1", "not msgpack"),
+    "too long": (lambda offer: bytes(3000), "an offer has 3000 bytes"),
+    "signed by another": (lambda offer: offer.signed(BOB), "signed by somebody else"),
+    "altered": (
+        lambda offer: offer.signed(ANN).replace(offer.digest[:8].encode(), b"00000000"),
+        "signature of this inner-state is wrong",
+    ),
+    "another document": (
+        lambda offer: Signed.by(ANN, "manifest", b"").to_bytes(),
+        "kind inner-state was expected",
+    ),
+    "another run": (lambda offer: replace(offer, run=RunId("e" * 64)).signed(ANN), "another run"),
+    "another model": (
+        lambda offer: replace(offer, layout=Digest("e" * 64)).signed(ANN),
+        "another run or model",
+    ),
+    "another step": (lambda offer: replace(offer, step=0).signed(ANN), "is not the state that"),
+    "another count": (lambda offer: replace(offer, count=31).signed(ANN), "is not the state that"),
+    "no steps": (lambda offer: signed(offer, count=0), "names no state"),
+    "fewer than none": (lambda offer: signed(offer, step=-1), "out of range"),
+    "no digest": (lambda offer: signed(offer, digest="short"), "names no state"),
+    "no number": (lambda offer: signed(offer, count="many"), "count has type str"),
+    "one field more": (lambda offer: signed(offer, more=1), "unknown: more"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_an_offer_that_is_not_as_we_would_make_it_is_refused(
+    lie: str, tmp_path: Path
+) -> None:
+    make, why = LIES[lie]
+    async with rig(tmp_path, **OPTION) as r:
+        commit(r, r.parts.me, ANN.peer)
+        keep_state(r, 1)
+        hear_of(r, ANN.peer)
+        answering(r, {ANN.peer: make(offer_of(r))})
+        with fresh(r, why):
+            await take_inner_state(r.parts)
+        assert [each["peer"] for each in r.said("donor-refused")] == [ANN.peer]
+        assert asked(r) == [ANN.peer]  # Who lies is not asked again.
+
+
+async def test_a_blob_that_is_no_state_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
+    async with rig(tmp_path, **OPTION) as r:
+        parts = r.parts
+        commit(r, parts.me, ANN.peer)
+        keep_state(r, 1)
+        offer = offer_of(r)
+        meta = dict(parts.store.manifest(offer.digest).meta)
+        long = parts.store.put_blob(KIND, [bytes(8 * parts.layout.numel + 1)], meta)
+        # Of a thousand times the size, nothing but the manifest is here, and no more is asked for.
+        whole = parts.store.manifest(long)
+        missing = tuple(Digest(f"{index:064x}") for index in range(1, 1 + 1000 * len(whole.chunks)))
+        huge = replace(whole, size=whole.chunk_bytes * len(missing), chunks=missing)
+        names = [parts.manifest.genesis, long, parts.store.put_chunk(huge.to_wire())]
+        for name in (*names, parts.store.put_chunk(b"no blob at all")):
+            parts.standing.warnings.clear()
+            r.diary.records.clear()
+            hear_of(r, ANN.peer)
+            answering(r, {ANN.peer: replace(offer, digest=name).signed(ANN)})
+            with fresh(r, "was offered" if name in names else "manifest"):
+                await take_inner_state(parts)
+        assert r.said("fetch-delayed") == []
+
+
+@pytest.mark.parametrize("spoilt", [0, 1])
+async def test_a_state_that_no_training_makes_is_refused(spoilt: int, tmp_path: Path) -> None:
+    async with rig(tmp_path, **OPTION) as r:
+        commit(r, r.parts.me, ANN.peer)
+        keep_state(r, 1, spoilt=spoilt)
+        hear_of(r, ANN.peer)
+        answering(r, {ANN.peer: offer_of(r).signed(ANN)})
+        with fresh(r, f"{label(ANN.peer)}: it holds what is not a finite number"):
+            await take_inner_state(r.parts)
+
+
+async def test_after_a_liar_the_next_member_is_asked(tmp_path: Path) -> None:
+    async with rig(tmp_path, **OPTION) as r:
+        commit(r, r.parts.me, ANN.peer, BOB.peer)
+        commit(r, ANN.peer)
+        keep_state(r, 2)
+        hear_of(r, ANN.peer, BOB.peer)
+        answering(r, {ANN.peer: b"\xc1", BOB.peer: offer_of(r).signed(BOB)})
+        await take_inner_state(r.parts)
+        assert states_in(r) == [2]
+        assert asked(r) == [ANN.peer, BOB.peer]
+        assert r.parts.standing.inner_from.startswith(f"that of {label(BOB.peer)}")
+        shown = status_lines(await status(r.parts))
+        assert f"optimizer {r.parts.standing.inner_from}" in shown
+
+
+async def test_who_puts_us_off_for_ever_does_not_keep_us_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipient, "LATER_MAX", 3)
+    monkeypatch.setattr(recipient, "ANSWER_S", 10.0)
+    async with rig(tmp_path, **OPTION) as r:
+        commit(r, r.parts.me, ANN.peer, BOB.peer)
+        commit(r, ANN.peer)
+        keep_state(r, 2)
+        hear_of(r, ANN.peer, BOB.peer)
+        answering(r, {ANN.peer: LATER, BOB.peer: offer_of(r).signed(BOB)})
+        await take_inner_state(r.parts)
+        assert asked(r) == [ANN.peer, ANN.peer, ANN.peer, BOB.peer]
+        assert states_in(r) == [2]
+
+
+@pytest.mark.parametrize("answer", [None, NOTHING, LATER])
+async def test_without_an_answer_in_time_the_joiner_starts_fresh_and_says_so(
+    answer: bytes | None, tmp_path: Path
+) -> None:
+    async with rig(tmp_path, **OPTION) as r:
+        commit(r, r.parts.me, ANN.peer)
+        hear_of(r, ANN.peer)
+        answering(r, {} if answer is None else {ANN.peer: answer})
+        with fresh(r, "no member gave the state of its own within 0 s"):
+            await take_inner_state(r.parts)
+        assert set(asked(r)) == {ANN.peer}
+
+
+async def test_who_hears_nobody_does_not_wait_for_an_answer(tmp_path: Path) -> None:
+    async with rig(tmp_path, **OPTION) as r:
+        commit(r, r.parts.me)
+        with fresh(r, "nobody is heard"):
+            await take_inner_state(r.parts)
+        assert asked(r) == []
+
+
+async def test_states_from_long_ago_and_from_ahead_are_not_taken_yet(tmp_path: Path) -> None:
+    async with rig(tmp_path, **OPTION) as r:
+        for _ in range(AGE_STEPS_MAX + 2):
+            step = commit(r, r.parts.me, ANN.peer)
+        for of in (step - AGE_STEPS_MAX - 1, step + 1):
+            keep_state(r, of)
+            hear_of(r, ANN.peer)
+            answering(r, {ANN.peer: offer_of(r).signed(ANN)})
+            await take_inner_state(r.parts)
+            assert (states_in(r), len(asked(r)) > 1) == ([], True)
+        assert [each["peer"] for each in r.said("donor-not-current")] == [ANN.peer]
+        assert r.said("donor-refused") == []
+
+
+async def test_who_is_asked_first_has_contributed_most_and_trains_and_is_heard(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **OPTION) as r:
+        commit(r, r.parts.me, ANN.peer, BOB.peer, CAI.peer)
+        commit(r, r.parts.me, BOB.peer, CAI.peer)
+        commit(r, r.parts.me, BOB.peer)
+        hear_of(r, ANN.peer, BOB.peer)
+        hear_of(r, CAI.peer, trains=False)
+        hear_of(r, Identity.from_seed(b"\x09" * 32).peer)  # No member.
+        assert donors(r.parts) == [BOB.peer, ANN.peer]
+        r.parts.detector.hint_lost(BOB.peer, r.parts.now() - 2.0)
+        assert donors(r.parts) == [ANN.peer]
+
+
+async def test_nobody_is_asked_by_who_has_a_state_or_wants_none_or_is_there_from_the_start(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path / "own", **OPTION) as r:
+        hear_of(r, ANN.peer)
+        await take_inner_state(r.parts)  # The run begins.
+        commit(r, r.parts.me, ANN.peer)
+        keep_state(r, 1)
+        await take_inner_state(r.parts)
+        assert (asked(r), states_in(r), r.parts.standing.warnings) == ([], [1], {})
+    async with rig(tmp_path / "fresh", **(OPTION | {"join_optimizer": "fresh"})) as r:
+        commit(r, r.parts.me, ANN.peer)
+        hear_of(r, ANN.peer)
+        await take_inner_state(r.parts)
+        assert (asked(r), r.parts.standing.warnings) == ([], {})
+    async with rig(tmp_path / "off", **OPTION) as r:
+        r.parts.config = replace(r.parts.config, keep_inner=False)
+        with fresh(r, "no inner state is kept on this machine"):
+            await take_inner_state(r.parts)
+    async with rig(tmp_path / "ranks elsewhere", **OPTION) as r:
+        r.parts.config = replace(r.parts.config, ranks_host="10.0.0.1")
+        with fresh(r, "no inner state is kept on this machine"):
+            await take_inner_state(r.parts)
+
+
+Ask = Callable[[], Awaitable[bytes]]
+
+
+async def asking(r: Rig, nursery: trio.Nursery) -> Ask:
+    nursery.start_soon(donate, r.parts)
+    await settled(lambda: INNER_PROTOCOL in r.network.handlers)
+
+    async def ask() -> bytes:
+        reply = await r.network.handlers[INNER_PROTOCOL](ANN.peer, ask_of(r.parts.run))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        return reply
+
+    return ask
+
+
+async def test_a_donor_makes_an_offer_when_asked_and_no_more_often_than_now_and_then(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, **OPTION) as r, trio.open_nursery() as nursery:
+        ask = await asking(r, nursery)
+        keep_state(r, 1)
+        assert await ask() == LATER
+        await settled(lambda: bool(r.said("inner-state-offered")))
+        first = await ask()
+        assert Offer.read(first, r.parts.me).step == 1
+        keep_state(r, 2)
+        assert [await ask() for _ in range(5)] == [first] * 5
+        assert len(r.said("inner-state-offered")) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_newer_state_is_offered_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(donor, "OFFER_S", 0.0)
+    async with rig(tmp_path, **OPTION) as r, trio.open_nursery() as nursery:
+        ask = await asking(r, nursery)
+        for step in (1, 2):
+            keep_state(r, step)
+            assert await ask() == LATER
+            await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
+        assert [each["step"] for each in r.said("inner-state-offered")] == [1, 2]
+        assert len(still_offered(r.parts)) == 2
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("damage", ["none", "cut", "flipped", "no header"])
+async def test_a_donor_gives_nothing_that_is_not_whole(damage: str, tmp_path: Path) -> None:
+    async with rig(tmp_path, **OPTION) as r, trio.open_nursery() as nursery:
+        ask = await asking(r, nursery)
+        if damage != "none":
+            file = keep_state(r, 1)
+            data = bytearray(file.read_bytes())
+            match damage:
+                case "cut":
+                    del data[-100:]
+                case "flipped":
+                    data[-100] ^= 1
+                case "no header":
+                    data[:4096] = bytes(4096)
+            file.write_bytes(data)
+        assert await ask() == LATER
+        with trio.fail_after(5):
+            while (reply := await ask()) == LATER:
+                pass
+        assert (reply, r.said("inner-state-offered"), still_offered(r.parts)) == (NOTHING, [], ())
+        nursery.cancel_scope.cancel()
+
+
+async def test_only_runs_with_the_option_have_donors_and_they_know_their_run(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path / "fresh", join_optimizer="fresh") as r:
+        await donate(r.parts)
+        assert INNER_PROTOCOL not in r.network.handlers
+    async with rig(tmp_path / "donor", **OPTION) as r, trio.open_nursery() as nursery:
+        ask = await asking(r, nursery)
+        handler = r.network.handlers[INNER_PROTOCOL]
+        for nonsense in (ask_of(RunId("e" * 64)), b"\xc1", pack({"run": 1}), pack([])):
+            with pytest.raises(RemoteProtocolError):
+                await handler(ANN.peer, nonsense)
+        r.parts.config = replace(r.parts.config, keep_inner=False)
+        keep_state(r, 1)
+        assert [await ask() for _ in range(2)] == [NOTHING, NOTHING]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_offered_is_not_collected_for_as_long_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path, **OPTION) as r, trio.open_nursery() as nursery:
+        know_data(r)
+        ask = await asking(r, nursery)
+        keep_state(r, 1)
+        await ask()
+        await settled(lambda: bool(r.said("inner-state-offered")))
+        offer = Offer.read(await ask(), r.parts.me)
+        for _ in range(2):  # What was put lately is spared once.
+            await _collect(r.parts)
+        assert r.parts.store.holds_blob(offer.digest)
+        assert OFFER_S < donor.KEPT_S
+        r.parts.offered[offer.digest] = r.parts.now() - 1.0
+        await _collect(r.parts)
+        assert not r.parts.store.holds_blob(offer.digest)
+        nursery.cancel_scope.cancel()

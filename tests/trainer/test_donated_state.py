@@ -1,0 +1,178 @@
+"""What one optimizer has learnt is taken up by another, if training can have made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import RunId
+from p2ptrain.ipc.frames import Frame, Hello, Load, Progress, Resumed, Train
+from p2ptrain.ipc.trainer_config import InnerSpec, TrainerConfig
+from p2ptrain.node.donations import place, put_newest
+from p2ptrain.store import Store
+from p2ptrain.trainer.inner_bounds import PIECE_ELEMENTS, check, is_muons, ratio_max
+from p2ptrain.trainer.inner_format import HEADER_BYTES, path_of
+from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.supervisor import Supervisor
+from tests.trainer.conftest import INNER, MODEL
+from tests.trainer.inner_states import Floats, trained, write_state
+
+if TYPE_CHECKING:
+    from tests.trainer.conftest import MakeDesk, Vectors
+
+LAYOUT = layout_of(MODEL)
+RUN = RunId("a" * 64)
+ADAMW, MUON = INNER, replace(INNER, optimizer="muon")
+
+
+def given(donor: Path, joiner: Path, inner: InnerSpec) -> int:
+    """Take the state in one folder to another, by way of a store. Returns its outer step."""
+    with Store(joiner.parent / "store", chunk_bytes=4096) as store:
+        offer = put_newest(donor, store, RUN, LAYOUT)
+        assert offer is not None
+        place(joiner, store, offer, LAYOUT, inner)
+    return offer.step
+
+
+def losses(answers: list[Frame]) -> list[float]:
+    return [answer.loss for answer in answers if isinstance(answer, Progress)]
+
+
+@pytest.mark.parametrize("inner", [ADAMW, MUON], ids=lambda inner: inner.optimizer)
+def test_a_joiner_goes_on_with_the_bytes_of_its_donor_whatever_its_ranks(
+    inner: InnerSpec,
+    make_desk: MakeDesk,
+    config: TrainerConfig,
+    vectors: Vectors,
+    tmp_path: Path,
+    block_paths: tuple[str, ...],
+) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    donor = make_desk(replace(config, inner=inner, state_folder=str(theirs)))
+    donor.tell(Load(0), Train(0, block_paths[:3], 0), Load(1))
+    assert given(theirs, ours, inner) == 1
+    state = path_of(theirs, 1).read_bytes()
+    assert path_of(ours, 1).read_bytes() == state
+
+    settings = replace(config, inner=inner, state_folder=str(ours))
+    answers = make_desk(settings).tell(Load(1), Train(1, block_paths[3:6], 3))
+    assert [each for each in answers if isinstance(each, Resumed)] == [Resumed(1, 1)]
+    assert losses(answers) == losses(donor.tell(Train(1, block_paths[3:6], 3)))
+
+    # Two ranks in processes of their own; what they write down again is what they have taken up.
+    if inner is ADAMW:
+        trainer = Supervisor(settings, vectors.theta_fd, vectors.local_fd, ranks=2).start()
+        try:
+            for frame in (Load(1), Load(2)):
+                trainer.send(frame)
+            heard: list[Frame] = []
+            while not any(isinstance(frame, Resumed) for frame in heard):
+                heard += filter(None, [trainer.receive(timeout_s=0.5)])
+            assert isinstance(heard[0], Hello)
+            assert (heard[0].ranks, heard[1]) == (2, Resumed(1, 1))
+        finally:
+            trainer.stop(deadline_s=20.0)
+        assert path_of(ours, 2).read_bytes()[HEADER_BYTES:] == state[HEADER_BYTES:]
+
+
+@pytest.mark.parametrize("inner", [ADAMW, MUON], ids=lambda inner: inner.optimizer)
+def test_what_training_makes_is_within_the_bounds_and_near_them(
+    inner: InnerSpec, tmp_path: Path
+) -> None:
+    held = write_state(tmp_path, LAYOUT, 3, trained(LAYOUT, inner))
+    with held.open("rb") as file:
+        check(file.fileno(), LAYOUT, inner)
+    first, second = trained(LAYOUT, ADAMW)
+    nearest = np.abs(first[second > 0]) / np.sqrt(second[second > 0])
+    assert 0.9 < nearest.max() / ratio_max(ADAMW) < 1.001
+
+
+def test_gradients_too_small_for_their_squares_are_no_lie(tmp_path: Path) -> None:
+    first, second = np.zeros((2, LAYOUT.numel), np.float32)
+    first[LAYOUT.entries[0].offset] = 1e-23
+    with write_state(tmp_path, LAYOUT, 3, (first, second)).open("rb") as file:
+        check(file.fileno(), LAYOUT, ADAMW)
+
+
+Tamper = Callable[[Floats, Floats, int], object]
+
+
+def put(which: int, value: float) -> Tamper:
+    def tamper(first: Floats, second: Floats, at: int) -> None:
+        (first, second)[which][at] = value
+
+    return tamper
+
+
+def grown(factor: float) -> Tamper:
+    def tamper(first: Floats, second: Floats, at: int) -> None:
+        first *= np.float32(factor)
+        second *= np.float32(factor**2)
+
+    return tamper
+
+
+@pytest.mark.parametrize(
+    ("inner", "tamper", "refusal"),
+    [
+        (ADAMW, put(0, np.nan), "not a finite number"),
+        (ADAMW, put(1, np.inf), "not a finite number"),
+        (ADAMW, put(1, -1e-9), "below zero"),
+        (ADAMW, put(1, 0.0), "rules out"),
+        (ADAMW, put(0, 0.9), "rules out"),
+        (ADAMW, put(0, -0.9), "rules out"),
+        (ADAMW, put(1, 1.2), "longer than 1"),
+        (ADAMW, put(1, 1e38), "longer than 1"),
+        (ADAMW, grown(100.0), "longer than 1"),
+        (MUON, put(0, np.nan), "not a finite number"),
+        (MUON, put(0, 2.0), "longer than 1"),
+        (MUON, put(1, 1e-30), "where Muon has none"),
+    ],
+)
+def test_what_no_training_makes_is_refused(
+    inner: InnerSpec, tamper: Tamper, refusal: str, tmp_path: Path
+) -> None:
+    inside = next(e for e in LAYOUT.entries if e.name.startswith("blocks.") and len(e.shape) == 2)
+    assert is_muons(inside, MUON)
+    vectors = trained(LAYOUT, inner)
+    tamper(*vectors, inside.end - 1)
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    write_state(theirs, LAYOUT, 3, vectors)
+    with pytest.raises(RemoteProtocolError, match=refusal):
+        given(theirs, ours, inner)
+    assert list(ours.iterdir()) == []
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_nothing_lies_where_no_parameter_does(which: int, tmp_path: Path) -> None:
+    entries = LAYOUT.entries
+    gaps = [a.end for a, b in pairwise(entries) if a.end < b.offset]
+    for at in (gaps[0], gaps[-1]):
+        vectors = trained(LAYOUT, ADAMW)
+        vectors[which][at] = 1e-3
+        with (
+            pytest.raises(RemoteProtocolError, match="where no parameter lies"),
+            write_state(tmp_path, LAYOUT, 3, vectors).open("rb") as file,
+        ):
+            check(file.fileno(), LAYOUT, ADAMW)
+
+
+def test_a_parameter_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert max(entry.numel for entry in LAYOUT.entries) < PIECE_ELEMENTS
+    monkeypatch.setattr("p2ptrain.trainer.inner_bounds.PIECE_ELEMENTS", 100)
+    vectors = trained(LAYOUT, ADAMW)
+    with write_state(tmp_path, LAYOUT, 3, vectors).open("rb") as file:
+        check(file.fileno(), LAYOUT, ADAMW)
+    vectors[0][LAYOUT.entries[0].end - 1] = 0.9
+    with (
+        pytest.raises(RemoteProtocolError, match="rules out"),
+        write_state(tmp_path, LAYOUT, 3, vectors).open("rb") as file,
+    ):
+        check(file.fileno(), LAYOUT, ADAMW)
