@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from p2ptrain.run import Run
+    from p2ptrain.run import Run, RunManifest
     from p2ptrain.sync import SyncSpec
 
 
@@ -27,6 +27,7 @@ def run_facts(run: Run) -> dict[str, object]:
         "founders": list(manifest.founders),
         "outer_steps": manifest.outer.steps,
         "inner_steps": manifest.inner.steps,
+        "join_optimizer": manifest.inner.join_optimizer,
         "train_blocks": manifest.data.train_blocks,
         "validation_blocks": manifest.data.validation_blocks,
         "block_tokens": manifest.data.block_tokens,
@@ -69,6 +70,7 @@ def run_lines(run: Run) -> list[str]:
         f"outer     {outer.steps} steps of {lease_tokens} tokens a peer, "
         f"learning rate {outer.lr:g}, momentum {outer.momentum:g}",
         *_sync_lines(manifest.sync),
+        *_joining_lines(manifest),
         f"exchange  about {size(2 * update_bytes)} up and down for each peer and outer step "
         f"({manifest.codec.name}, blocks of {manifest.codec.block}), {secrecy}",
         f"quorum    {manifest.policy.quorum}; at least {manifest.policy.participants_min} trainers",
@@ -76,6 +78,16 @@ def run_lines(run: Run) -> list[str]:
         f"bound     a participant moves each weight by at most {manifest.influence_max:.3g} in an "
         "outer step, before the mean is taken",
     ]
+
+
+def _joining_lines(manifest: RunManifest) -> Iterator[str]:
+    """Nothing where who joins starts with a fresh optimizer and takes nothing of others."""
+    from p2ptrain.observe.states import size
+    from p2ptrain.trainer.shapes import layout_of
+
+    if manifest.inner.join_optimizer == "donor":
+        state = size(8 * layout_of(manifest.model).numel)
+        yield f"joiners   ask a member for its inner optimizer: {state} of its uplink and its disk"
 
 
 def _sync_lines(sync: SyncSpec) -> Iterator[str]:

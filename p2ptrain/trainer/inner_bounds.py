@@ -10,6 +10,8 @@ thousands of inner steps.  Two things hold of any that training has made, whatev
   `clip` are no longer: Σ v ≤ clip², and for Muon's momentum Σ m² ≤ clip².  So nobody can make a
   second moment so large that an element stands still for the rest of the run.
 
+Where a run clips nothing, the second cannot be checked, and is left out.
+
 What is left to a liar is a direction that is wrong for some ten inner steps.  Nothing here knows of
 peers or of torch.
 """

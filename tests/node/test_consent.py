@@ -36,6 +36,14 @@ def terminal(typed: str) -> Iterator[TextIO]:
         yield answers
 
 
+def test_what_joiners_take_of_members_is_said_where_they_do(run: Run, tmp_path: Path) -> None:
+    donating = publish(Home(tmp_path / "other"), join_optimizer="donor")
+    words = "joiners   ask a member for its inner optimizer: "
+    for each, told in ((run, 0), (donating, 1)):
+        lines = list(consent.screen(each, NodeConfig(tmp_path), BOB.peer))
+        assert sum(line.startswith(words) for line in lines) == told
+
+
 @pytest.mark.parametrize("typed", ["y\n", "Yes\n"])
 async def test_who_says_yes_to_the_screen_takes_part_and_is_asked_once(
     run: Run, tmp_path: Path, typed: str

@@ -150,6 +150,16 @@ def test_what_no_training_makes_is_refused(
     assert list(ours.iterdir()) == []
 
 
+def test_where_nothing_is_clipped_any_length_may_be(tmp_path: Path) -> None:
+    first, second = trained(LAYOUT, ADAMW)
+    second[LAYOUT.entries[0].offset] = 2.0
+    file = write_state(tmp_path, LAYOUT, 3, (first, second))
+    with file.open("rb") as state:
+        check(state.fileno(), LAYOUT, replace(ADAMW, clip=0.0))
+        with pytest.raises(RemoteProtocolError, match="longer than 1"):
+            check(state.fileno(), LAYOUT, ADAMW)
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_nothing_lies_where_no_parameter_does(which: int, tmp_path: Path) -> None:
     entries = LAYOUT.entries

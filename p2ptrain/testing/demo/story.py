@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from p2ptrain.ids import PeerId
+from p2ptrain.names import peer_name
 from p2ptrain.testing.demo.process import DemoNode, Event, run_command
 from p2ptrain.testing.demo.show import Show
 from p2ptrain.testing.demo.verdict import Facts
@@ -330,6 +332,11 @@ def in_words(event: Event) -> str | None:
             return f"exchange of outer step {event['step']} failed: {event['reason']}"
         case {"event": "evaluated", "step": int(step)}:
             return f"loss before outer step {step}: {event['what']}"
+        case {"event": "inner-state-taken"}:
+            donor = peer_name(PeerId(event["peer"]))
+            return f"begins with the inner optimizer of {donor} at outer step {event['step']}"
+        case {"event": "inner-state-fresh"}:
+            return f"begins with an inner optimizer of nobody's: {event['reason']}"
         case {"event": "left"}:
             return "left kindly"
         case {"event": "run-ended"}:
