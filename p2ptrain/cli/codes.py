@@ -126,6 +126,20 @@ RUNS = {
         "used."
     ),
     "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. It was not used.",
+    "AMEND-SIGNER": "An amendment is not signed by the run's organiser. It was not used.",
+    "AMEND-LATE": (
+        "An amendment holds from an outer step that has begun, or begins before members can agree. "
+        "Choose a later one."
+    ),
+    "AMEND-ORDER": "An amendment holds from a later outer step than all amendments before it.",
+    "AMEND-VALUE": (
+        "A run cannot go on with the values of this amendment, or they are what it has already. "
+        "The message says which."
+    ),
+    "AMEND-DIFFERS": (
+        "The run's ledger names an amendment and says of it what the organiser did not sign. "
+        "Show this to the organiser."
+    ),
     "DATA": "A data block is damaged or was not made for this run. It is fetched again.",
     "DATA-SOURCE": (
         "The text or reads to train on cannot be read, are broken at the line that is named, or "
@@ -151,8 +165,8 @@ AUTHORITY = {
         "This node was on the run's allowlist and has been taken off it by the organiser."
     ),
     "AUTH-ORGANISER": (
-        "Only whoever holds the organiser's key can change a run's allowlist. It is in the home "
-        "that the run was published from."
+        "Only whoever holds the organiser's key can amend a run or change its allowlist. It is in "
+        "the home that the run was published from."
     ),
     "ID-IN-USE": (
         "A node with this identity runs already. Two of them would vote twice: give each node a "

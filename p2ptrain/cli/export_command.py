@@ -142,13 +142,15 @@ def _chain(where: Home, run: Run) -> Chain:
     """The ledger in the home, each certificate checked. Raises StoreError."""
     from p2ptrain.cli.chains import Walk, records_in
     from p2ptrain.export.choosing import Chain
+    from p2ptrain.node.amendments import Amendments
     from p2ptrain.node.audit import account_of
     from p2ptrain.node.chain import rules_of
 
     walk = Walk(rules_of(run), records_in(where.ledger), where.ledger)
     tokens_before = {walk.begins.step: walk.begins.tokens}
     account = account_of(run.manifest, walk.begins, _counted(walk, tokens_before))
-    return Chain(account, tokens_before, walk.state.height, walk.state.head)
+    amendments = Amendments.of(where, run)
+    return Chain(account, tokens_before, walk.state.height, walk.state.head, amendments)
 
 
 def _counted(walk: Walk, tokens_before: dict[int, int]) -> Iterator[Certified]:

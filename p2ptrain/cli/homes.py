@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2ptrain.errors import ConfigError, NotAuthorised
+from p2ptrain.errors import ConfigError, NotAuthorised, RunMismatch
 
 if TYPE_CHECKING:
     from p2ptrain.identity import Identity
@@ -91,7 +91,7 @@ def organiser_of(home: Home, run: Run) -> Identity:
     identity = load_or_create(home.identity)
     if identity.peer != run.manifest.organiser:
         raise NotAuthorised(
-            f"only the organiser of run {run.manifest.name!r} can change who may take part",
+            f"only the organiser of run {run.manifest.name!r} can change it, or who may take part",
             code="AUTH-ORGANISER",
             evidence=[
                 f"the organiser is {label(run.manifest.organiser)}",
@@ -100,6 +100,16 @@ def organiser_of(home: Home, run: Run) -> Identity:
             do="use --home with the folder that the run was published from",
         )
     return identity
+
+
+def check_asked_for(asked: str, run: Run) -> None:
+    """Raises RunMismatch: the run in this home is not the one that `asked` means."""
+    if asked != run.manifest.name and not (len(asked) >= 8 and run.id.startswith(asked)):
+        raise RunMismatch(
+            f"the run in this home is {run.manifest.name!r}, not {asked[:80]!r}",
+            evidence=[f"it has the id {run.id}"],
+            do="name that one, or give --home with the folder of the other",
+        )
 
 
 def peer_from(text: str) -> str:

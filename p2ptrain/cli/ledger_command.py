@@ -76,10 +76,14 @@ def verify(
         if file is None
         else _exported(run, file)
     )
+    folder = open_home(home, to_write=False).run if manifest is None else manifest.parent
+    amended = _amended(run, chain, folder)
     if as_json:
-        result_json({**_summary(run, chain), "good": True})
+        result_json({**_summary(run, chain), "good": True, "amendments": amended})
         return
     _tell(run, chain)
+    for each in amended:
+        result(f"amendment {each['number']}: {each['words']}")
     first = "" if chain.origin is None else f" from {chain.links[0].after.height} on"
     result(f"all {len(chain.links)} entries{first} are good")
     if chain.origin is not None and file is not None:
@@ -151,6 +155,28 @@ def _exported(run: Run, file: Path) -> Checked:
     from p2ptrain.node.chain import rules_of
 
     return checked(rules_of(run), lines_in(file), file)
+
+
+def _amended(run: Run, chain: Checked, folder: Path) -> list[dict[str, object]]:
+    """What was agreed of amendments, each compared with what the organiser signed, if it is here.
+
+    Raises RemoteProtocolError with code AMEND-DIFFERS.
+    """
+    from p2ptrain.node.amendments import Amendments
+
+    if not chain.links:
+        return []
+    state = chain.links[-1].after
+    here = Amendments(run, folder / "amendments.signed")
+    here.nearest(state.terms, state.step)
+    agreed: list[dict[str, object]] = []
+    for terms in state.terms:
+        found = here.get(terms.digest)
+        missing = f"from outer step {terms.step} on; {terms.digest} is not here"
+        words = missing if found is None else found.amendment.words
+        named = {"number": terms.number, "from_step": terms.step, "digest": terms.digest}
+        agreed.append({**named, "held": found is not None, "words": words})
+    return agreed
 
 
 def run_at(manifest: Path) -> Run:
@@ -253,6 +279,8 @@ def _roster_words(before: LedgerState, roster: Roster) -> str:
     if roster.participants:
         how = f"averaging by {roster.schedule}: {_names(roster.peers)}"
         changes.insert(0, f"attempt {roster.attempt}, {how}")
+    if roster.terms is not None:
+        changes.append(f"amendment {roster.terms.number} from outer step {roster.terms.step} on")
     return "; ".join(changes)
 
 

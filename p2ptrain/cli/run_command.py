@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from p2ptrain.cli.homes import HomeOption, open_home, peer_from, run_of
+from p2ptrain.cli.homes import (
+    HomeOption,
+    check_asked_for,
+    open_home,
+    organiser_of,
+    peer_from,
+    run_of,
+)
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import ConfigError
 from p2ptrain.node.describing import run_facts, run_lines
@@ -138,12 +145,77 @@ def publish(
     progress(f"start a seed for it: p2ptrain node --seed --home {where.root}")
 
 
+@app.command(
+    epilog=examples(
+        "p2ptrain run amend tiny --from-step 40 --lr 0.001",
+        "p2ptrain run amend tiny --from-step 80 --inner-steps 200 --codec int4 --home ORGANISER",
+    )
+)
+def amend(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="The run's name, or the beginning of its id."),
+    ],
+    from_step: Annotated[
+        int,
+        typer.Option("--from-step", metavar="N", help="Of which outer step it holds first."),
+    ],
+    lr: Annotated[
+        float | None, typer.Option("--lr", help="The inner learning rate's peak.")
+    ] = None,
+    inner_steps: Annotated[
+        int | None, typer.Option("--inner-steps", metavar="H", help="Inner steps a fragment.")
+    ] = None,
+    codec: Annotated[str | None, typer.Option("--codec", help="fp32, fp16, int8 or int4.")] = None,
+    codec_block: Annotated[
+        int | None, typer.Option("--codec-block", help="Elements that share a scale.")
+    ] = None,
+    outer_lr: Annotated[float | None, typer.Option("--outer-lr")] = None,
+    outer_momentum: Annotated[float | None, typer.Option("--outer-momentum")] = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change a run in its course, from an outer step on. Only its organiser can.
+
+    It holds once members have agreed on it, which they do at their next roster, or never.
+    """
+    from p2ptrain.cli.amending import amend as amended
+    from p2ptrain.cli.amending import asked
+
+    where = open_home(home)
+    held = run_of(where)
+    check_asked_for(run, held)
+    changes = {
+        "lr": lr,
+        "inner_steps": inner_steps,
+        "codec": codec,
+        "codec_block": codec_block,
+        "outer_lr": outer_lr,
+        "outer_momentum": outer_momentum,
+    }
+    made = amended(where, held, organiser_of(where, held), asked(held, from_step, changes))
+    if as_json:
+        result_json(made.amendment.facts | {"digest": made.digest})
+    else:
+        result(f"amendment {made.amendment.number}: {made.amendment.words}")
+    progress("it holds once members have agreed on it, before that outer step: p2ptrain status")
+
+
 @app.command(epilog=examples("p2ptrain run show", "p2ptrain run show --home NODE --json"))
 def show(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Show the run in this home, as its organiser signed it."""
-    run = run_of(open_home(home))
+    """Show the run in this home, as its organiser signed it, and how it was amended since.
+
+    What members have agreed on says p2ptrain status.
+    """
+    from p2ptrain.run import load_amendments
+
+    where = open_home(home)
+    run = run_of(where)
+    amendments = [each.amendment for each in load_amendments(where.amendments, run)]
     if as_json:
-        result_json(run_facts(run))
+        result_json(run_facts(run) | {"amendments": [each.facts for each in amendments]})
         return
     for line in run_lines(run):
         result(line)
+    for each in sorted(amendments, key=lambda each: each.number):
+        result(f"amended   {each.number}: {each.words}")

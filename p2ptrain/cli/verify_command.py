@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2ptrain.cli.homes import HomeOption, open_home, run_of
+from p2ptrain.cli.homes import HomeOption, check_asked_for, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.cli.rendering import show_error
-from p2ptrain.errors import P2PTrainError, RunMismatch, StoreError, TryLater
+from p2ptrain.errors import P2PTrainError, StoreError, TryLater
 
 if TYPE_CHECKING:
     from p2ptrain.cli.chains import EntryBroken, Walk
@@ -59,7 +59,7 @@ def verify(
     where = open_home(home, to_write=False)
     held = run_of(where)
     if run is not None:
-        _check_asked_for(run, held)
+        check_asked_for(run, held)
     findings = _audited(where, held, start)
     error = _error_of(findings)
     if as_json:
@@ -97,15 +97,6 @@ class Findings:
     """blake3 of θ and m where the replay ended."""
     difference: Difference | None = None
     missing: Missing | None = None
-
-
-def _check_asked_for(asked: str, run: Run) -> None:
-    if asked != run.manifest.name and not (len(asked) >= 8 and run.id.startswith(asked)):
-        raise RunMismatch(
-            f"the run in this home is {run.manifest.name!r}, not {asked[:80]!r}",
-            evidence=[f"it has the id {run.id}"],
-            do="name that one, or give --home with the folder of the other",
-        )
 
 
 def _audited(where: Home, run: Run, start: str) -> Findings:
@@ -156,6 +147,7 @@ def _of_entry(exc: EntryBroken | LogCorrupt) -> Difference:
 
 
 def _replay(where: Home, run: Run, account: Account, start: str, findings: Findings) -> None:
+    from p2ptrain.node.amendments import Amendments
     from p2ptrain.node.audit import Missing, Replay, choose
     from p2ptrain.store import StoreReader
 
@@ -174,6 +166,7 @@ def _replay(where: Home, run: Run, account: Account, start: str, findings: Findi
         store,
         begin,
         lambda step: seldom(f"outer step {step} of {account.end} is replayed"),
+        Amendments.of(where, run),
     )
     verdict = replay.judge()
     findings.begun, findings.reached = verdict.begun, verdict.reached
@@ -232,6 +225,11 @@ _ADVICE = {
         "move ledger.log away: the node fetches the ledger again from its peers",
     ),
     "update": ("CKPT-HASH", "the disk under the store has a fault", _FETCHED_AGAIN),
+    "amendment": (
+        "AMEND-DIFFERS",
+        "a quorum of the voters certified what the organiser did not sign",
+        "show it to the run's organiser",
+    ),
     "snapshot": ("CKPT-HASH", "the disk under the store has a fault", _FETCHED_AGAIN),
     "state": (
         "AUDIT-DIFFERS",

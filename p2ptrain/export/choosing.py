@@ -14,6 +14,7 @@ from p2ptrain.errors import ChunkMissing, ConfigError, ManifestInvalid, StoreErr
 from p2ptrain.export.provenance import Provenance, Standing
 from p2ptrain.export.source import Theta, ThetaInMemory, ThetaOfSnapshot
 from p2ptrain.ids import Digest, is_digest
+from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.audit import Account, Named, Replay, choose
 from p2ptrain.run import Run
 from p2ptrain.state import SNAPSHOT, snapshot_meta
@@ -26,12 +27,13 @@ HEAD = "head"
 @dataclass(frozen=True, slots=True)
 class Chain:
     """What the ledger says: of each outer step, how many tokens were committed before it, and where
-    it ends."""
+    it ends. `amendments` are those that are here."""
 
     account: Account
     tokens_before: Mapping[int, int]
     height: int
     head: Digest
+    amendments: Amendments
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,7 @@ def _replayed(run: Run, chain: Chain, store: StoreReader, tell: Callable[[str], 
         store,
         named,
         lambda step: tell(f"outer step {step} of {end} is replayed"),
+        chain.amendments,
     )
     verdict = replay.judge()
     if verdict.difference is not None:

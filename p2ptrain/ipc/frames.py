@@ -4,6 +4,7 @@
     ─────────────────────────────────────     ─────────────────────────────────────────────
     Load       parameters become θ            Hello          up, this is my layout
                                               Resumed        with which inner state it goes on
+    Rates      an amended learning rate
     Train      one inner step per block       Progress       an inner step is done
     Merge      θ moved; your work is in it    FragmentReady  local weights are in the arena
     Rebase     θ moved; keep local work
@@ -96,6 +97,23 @@ class Train:
             _check_finite(name, getattr(self, name))
         if not (0 <= self.share <= 1 and self.outer_lr >= 0 and 0 <= self.outer_momentum < 1):
             raise ValueError("this is no share of a mean, or no outer step")
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """From the next inner step on the inner learning rate has its peak at `lr`, and the schedule
+    ends after `total_steps` inner steps of the run: an amendment holds.
+    """
+
+    kind: ClassVar[str] = "rates"
+    lr: float
+    total_steps: int
+
+    def __post_init__(self) -> None:
+        _check_finite("lr", self.lr)
+        if self.lr <= 0:
+            raise ValueError(f"lr is {self.lr!r}, which teaches nothing")
+        _check_count("total_steps", self.total_steps, least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,14 +306,14 @@ class Failed:
             _check_count("evaluation", self.evaluation)
 
 
-ToTrainer = Load | Train | Merge | Rebase | Evaluate | Pause | Resume | Stop
+ToTrainer = Load | Rates | Train | Merge | Rebase | Evaluate | Pause | Resume | Stop
 ToNode = Hello | Resumed | Progress | FragmentReady | Evaluated | Failed
 Frame = ToTrainer | ToNode
 
 KINDS: Mapping[str, type[Frame]] = {
     frame.kind: frame
     for frame in (
-        *(Load, Train, Merge, Rebase, Evaluate, Pause, Resume, Stop),
+        *(Load, Rates, Train, Merge, Rebase, Evaluate, Pause, Resume, Stop),
         *(Hello, Resumed, Progress, FragmentReady, Evaluated, Failed),
     )
 }

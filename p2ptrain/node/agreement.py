@@ -9,7 +9,6 @@ leads to; it rings the bell, and the other tasks look.
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from itertools import groupby
 
 import trio
@@ -29,7 +28,7 @@ from p2ptrain.ledger.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.events import Allowed, Event, Received, Tick, UpdateHeld
+from p2ptrain.ledger.events import Allowed, Amendable, Event, Received, Tick, UpdateHeld
 from p2ptrain.ledger.messages import EntriesRequest
 from p2ptrain.ledger.values import Branch, Certified, Heal, Roster
 from p2ptrain.ledger.wire import decode, encode
@@ -53,7 +52,10 @@ LAST_WORDS_S = 1.0
 async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoin:
     """Own the ledger, until it ends: returns the chain that is to take its place."""
     parts.network.handle(LEDGER_PROTOCOL, _listener(parts), bytes_max=LEDGER_BYTES_MAX)
-    due: list[Event] = [Allowed(parts.admission.members_allowed())]
+    due: list[Event] = [
+        Allowed(parts.admission.members_allowed()),
+        Amendable(parts.amendments.terms),
+    ]
     due += await trio.to_thread.run_sync(accusations.kept, parts.home)
     async with trio.open_nursery() as nursery:
         outboxes = Outboxes(parts, nursery)
@@ -168,9 +170,12 @@ async def _hold_update(parts: Parts, update: Digest) -> None:
     def matters() -> bool:
         return parts.ledger.state.step == step
 
+    async def inspect() -> None:
+        await parts.until_known(step)
+        await updates.inspect(parts, update, step)
+
     parts.holding.add(update)
     try:
-        inspect = partial(updates.inspect, parts, update, step)
         if await parts.changes.so_long_as(matters, inspect):
             await parts.tell(UpdateHeld(update))
     except RemoteProtocolError as exc:
@@ -198,6 +203,8 @@ def _account(certified: Certified) -> dict[str, object]:
         "round": certified.certificate.round,
     }
     if isinstance(value, Roster):
+        if value.terms is not None:
+            said |= {"amendment": value.terms.number, "from_step": value.terms.step}
         said |= {
             "attempt": value.attempt,
             "voters": value.voters,

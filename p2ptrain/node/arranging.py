@@ -28,7 +28,7 @@ def arrange(parts: Parts, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[P
     parts.paths.keep_only(parts.ledger.state.since)
     found = arrangement(
         peers,
-        updates.payload_bytes(parts, parts.ledger.state.step),
+        updates.payload_bytes_about(parts),
         parts.paths.between(peers, undialable(parts, peers)),
         current=parts.history.last_arrangement(),
     )

@@ -31,6 +31,7 @@ from p2ptrain.ledger.values import Schedule
 from p2ptrain.net import Network
 from p2ptrain.node import arranging, probing, pruning
 from p2ptrain.node.admission import Admission
+from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.chain import open_ledger
 from p2ptrain.node.gossip import HEARTBEAT_S
 from p2ptrain.node.home import Home
@@ -78,7 +79,7 @@ async def assembled(
     `disk` is what the store and the ledger's logs write to, this machine's unless told otherwise.
 
     Raises:
-        ConfigError: the data plane's port cannot be bound.
+        ConfigError: the data plane's port cannot be bound, or the amendments cannot be read.
         StoreError: the store or a log cannot be opened.
         VersionMismatch: the run's parameters lie otherwise than this version places them.
         MachineUnfit: too little memory for the run's vectors.
@@ -120,6 +121,7 @@ async def assembled(
             run=run.id,
             manifest=run.manifest,
             admission=admission,
+            amendments=Amendments.of(home, run),
             network=network,
             credentials=credentials,
             listener=listener,

@@ -13,7 +13,7 @@ here trusts the home that it reads, locks it, or changes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from p2ptrain.errors import (
@@ -25,9 +25,10 @@ from p2ptrain.errors import (
 )
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Certified, Commit, Skip, SnapshotRef
+from p2ptrain.ledger.values import Certified, Commit, Roster, Skip, SnapshotRef, Terms
+from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.update_format import UpdateFormat
-from p2ptrain.run import Run, RunManifest
+from p2ptrain.run import Leg, Run, RunManifest
 from p2ptrain.state import Float32Vector, OuterState, snapshot_meta
 from p2ptrain.store import BlobManifest, StoreReader
 from p2ptrain.trainer.shapes import layout_of
@@ -36,7 +37,7 @@ SHOWN_MAX = 12
 _PREFIX = 8
 """So many characters of a digest tell two snapshots apart, or it is said that they do not."""
 
-Kind = Literal["entry", "update", "snapshot", "state"]
+Kind = Literal["entry", "amendment", "update", "snapshot", "state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,18 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a chain says of each outer step from `first_step` on. Snapshots are by their step."""
+    """What a chain says of each outer step from `first_step` on. Snapshots are by their step;
+    `amended` are the amendments that were agreed, each with the entry that says so.
+    """
 
     first_step: int
     steps: Mapping[int, Ended]
     snapshots: Mapping[int, Named]
+    amended: tuple[tuple[Terms, Source], ...] = ()
+
+    @property
+    def terms(self) -> tuple[Terms, ...]:
+        return tuple(terms for terms, _ in self.amended)
 
     @property
     def end(self) -> int:
@@ -85,17 +93,20 @@ def account_of(manifest: RunManifest, begins: LedgerState, entries: Iterable[Cer
     if begins.step == 0:
         snapshots[0] = Named(0, manifest.genesis, Source(0, (manifest.organiser,)))
     steps: dict[int, Ended] = {}
+    amended = [(terms, Source(begins.height, ())) for terms in begins.terms]
     for certified in entries:
         value = certified.entry.value
         source = Source(certified.entry.height, tuple(sorted(certified.certificate.voters)))
         match value:
+            case Roster(terms=Terms() as terms):
+                amended.append((terms, source))
             case Commit(step=step, update=update, snapshot=snapshot):
                 steps[step] = Ended(step, update, source)
                 if isinstance(snapshot, SnapshotRef) and snapshot.step >= begins.step:
                     snapshots[snapshot.step] = Named(snapshot.step, snapshot.digest, source)
             case Skip(step=step):
                 steps[step] = Ended(step, None, source)
-    return Account(begins.step, steps, snapshots)
+    return Account(begins.step, steps, snapshots, tuple(amended))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +230,7 @@ class Replay:
     store: StoreReader
     start: Named
     tell: Callable[[int], None]
+    amendments: Amendments
     theta: Float32Vector | None = None
     """θ where the replay ended; None before that."""
     _updates: int = 0
@@ -277,7 +289,8 @@ class Replay:
         self.tell(step + 1)
 
     def _apply(self, state: OuterState, ended: Ended, update: Digest) -> None:
-        outer, form = self.run.manifest.outer, self._form
+        manifest = self._leg(ended).manifest
+        outer, form = manifest.outer, replace(self._form, spec=manifest.codec)
         try:
             payload = form.read(self.store, update, ended.step)
         except ChunkMissing as exc:
@@ -289,6 +302,20 @@ class Replay:
             ) from exc
         state.apply(payload, outer.lr, outer.momentum, form.codec, form.fragment(ended.step))
         self._updates += 1
+
+    def _leg(self, ended: Ended) -> Leg:
+        """The run as it held in that outer step, by amendments that are what was agreed."""
+        terms = self.account.terms
+        missing = self.amendments.missing(terms, ended.step)
+        if missing is not None:
+            raise _Ended(Missing("amendment", missing.step, missing.digest))
+        try:
+            return self.amendments.leg(terms, ended.step)
+        except RemoteProtocolError as exc:
+            source, step = ended.source, ended.step
+            raise _Ended(
+                Difference("amendment", source.height, step, None, exc.what, source.signed_by)
+            ) from exc
 
     def _compare(self, state: OuterState, named: Named) -> None:
         chunk_bytes = self.run.manifest.policy.chunk_bytes

@@ -15,6 +15,7 @@ from pathlib import Path
 import trio
 
 from p2ptrain.errors import P2PTrainError
+from p2ptrain.node.amending import amendments_changed
 from p2ptrain.node.gossip import admission_changed
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.status import status
@@ -94,6 +95,13 @@ async def _reload_allowlist(parts: Parts) -> dict[str, object]:
     return {"newer": newer, "sequence": held.allowlist.sequence if held else 0}
 
 
+async def _reload_amendments(parts: Parts) -> dict[str, object]:
+    newer = parts.amendments.reload()
+    if newer:
+        await amendments_changed(parts)
+    return {"newer": newer, "step": parts.ledger.state.step}
+
+
 async def _pending(parts: Parts) -> dict[str, object]:
     waiting = (peer for peer in parts.pending if not parts.admission.admits(peer))
     return {"pending": sorted(waiting)}
@@ -107,6 +115,7 @@ async def _scrub(parts: Parts) -> dict[str, object]:
 COMMANDS: dict[str, Command] = {
     "status": _status,
     "reload-allowlist": _reload_allowlist,
+    "reload-amendments": _reload_amendments,
     "pending": _pending,
     "scrub": _scrub,
 }

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from p2ptrain.ids import Digest
+from p2ptrain.ledger.terms import lease_blocks
 from p2ptrain.node import transfer
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.retention import TOKEN_BYTES_MAX, cached_blocks_max, kept_data
@@ -62,7 +63,8 @@ def ahead(parts: Parts) -> list[Digest]:
     book = state.lease_book
     members = len(state.members) + NEWCOMERS
     leased = sum(map(len, book.held.values())) + len(book.returned)
-    needed = leased + (rules.outer_steps - state.step) * rules.blocks_per_lease * members
+    lease = lease_blocks(state.terms, rules.outer_steps, rules.blocks_per_lease)
+    needed = leased + (rules.outer_steps - state.step) * lease * members
     most = min(needed, AHEAD_BYTES_MAX // (TOKEN_BYTES_MAX * parts.manifest.data.block_tokens))
     cached = cached_blocks_max(parts.config, parts.manifest)
     if cached is not None:

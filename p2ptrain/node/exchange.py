@@ -84,7 +84,8 @@ async def exchange(parts: Parts) -> None:
         roster = reduce_due(ledger.state, step, parts.me, work)
         said = ledger.view.ready.get(parts.me)
         wanted = roster or reduce_impossible(ledger.state, step, said, work)
-        if wanted is None or (wanted.step, wanted.attempt) == tried:
+        early = wanted is not None and parts.lacks_terms(wanted.step)
+        if wanted is None or early or (wanted.step, wanted.attempt) == tried:
             await parts.changes.wait()
             continue
         tried = (wanted.step, wanted.attempt)
@@ -227,10 +228,10 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
         me=roster.peers.index(parts.me),
         weights=weights(parts.history, parts.ledger.state.since, roster, len(parts.fragments)),
         numel=parts.fragment(roster.step).numel,
-        codec=updates.codec_of(parts),
+        codec=updates.codec_of(parts, roster.step),
         schedule=roster.schedule,
         streams=streams_for(roster.schedule, len(roster.peers), payload_bytes),
-        influence_max=parts.manifest.influence_max,
+        influence_max=parts.influence_max(roster.step),
         deadline_s=max(REDUCE_S_MIN, 2 * payload_bytes / SLOWEST_BYTES_PER_S),
     )
 

@@ -1,4 +1,4 @@
-"""Say what this node is and hear what the others are: heartbeats, decided entries, allowlists.
+"""Say what this node is and hear what the others are: heartbeats, decided entries, documents.
 
 What is heard becomes events for the ledger, marks for the failure detector and rows of the peer
 table. What is wrong with it costs its sender that message, and nobody anything else.
@@ -26,13 +26,14 @@ from p2ptrain.ledger.events import (
 )
 from p2ptrain.ledger.wire import decode as decode_ledger
 from p2ptrain.node import validating
+from p2ptrain.node.amending import take_amendments
 from p2ptrain.node.beats import FullBeat, read
 from p2ptrain.node.heartbeat import Heartbeat
 from p2ptrain.node.hello import HelloRequest
 from p2ptrain.node.learning import ask
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.reach import judged_reach
-from p2ptrain.node.topics import allowlist_topic, heartbeat_topic, ledger_topic
+from p2ptrain.node.topics import allowlist_topic, amendments_topic, heartbeat_topic, ledger_topic
 from p2ptrain.observe.states import words
 
 HEARTBEAT_S = 2.0
@@ -115,6 +116,7 @@ async def listen(parts: Parts) -> None:
             (heartbeat_topic(run), _take_heartbeat),
             (ledger_topic(run), _take_entry),
             (allowlist_topic(run), _take_allowlist),
+            (amendments_topic(run), take_amendments),
         ):
             nursery.start_soon(_follow, parts, network.subscribe(topic), take)
         nursery.start_soon(_offer_allowlist, parts)

@@ -1,7 +1,7 @@
 """The first words between two nodes: which run, who may take part, who else is there.
 
     newcomer ── hello: run it expects, a signed request to join ──► any node
-    newcomer ◄── manifest, allowlist, whether it is admitted, peers and their addresses ──
+    newcomer ◄── manifest, allowlist, amendments, whether it is admitted, peers, addresses ──
 
 Anybody may ask; only somebody who is admitted learns other peers' addresses. The newcomer checks
 the manifest and the list itself: it trusts nobody but the organiser whose signature they carry.
@@ -34,10 +34,13 @@ class HelloRequest:
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    """`manifest` and `allowlist` are signed documents, unchecked here; the list may be empty."""
+    """`manifest` and `allowlist` are signed documents, `amendments` a list of some, all unchecked
+    here; all but the first may be empty.
+    """
 
     manifest: bytes
     allowlist: bytes
+    amendments: bytes
     admitted: bool
     peers: Mapping[PeerId, tuple[str, ...]]
 
@@ -63,6 +66,7 @@ def encode_reply(reply: HelloReply) -> bytes:
         {
             "manifest": reply.manifest,
             "allowlist": reply.allowlist,
+            "amendments": reply.amendments,
             "admitted": reply.admitted,
             "peers": {peer: list(addresses[:ADDRESSES_MAX]) for peer, addresses in told},
         }
@@ -75,17 +79,20 @@ def decode_reply(data: bytes) -> HelloReply:
         unpack(data, bytes_max=HELLO_BYTES_MAX),
         manifest=bytes,
         allowlist=bytes,
+        amendments=bytes,
         admitted=bool,
         peers=dict,
     )
     manifest, allowlist, peers = wire["manifest"], wire["allowlist"], wire["peers"]
     assert isinstance(manifest, bytes)
+    amendments = wire["amendments"]
     assert isinstance(allowlist, bytes)
+    assert isinstance(amendments, bytes)
     assert isinstance(peers, dict)
     if len(peers) > PEERS_TOLD_MAX:
         raise RemoteProtocolError("a hello tells of too many peers")
     told = {_peer(peer): _addresses(addresses) for peer, addresses in peers.items()}
-    return HelloReply(manifest, allowlist, wire["admitted"] is True, told)
+    return HelloReply(manifest, allowlist, amendments, wire["admitted"] is True, told)
 
 
 def _peer(text: str) -> PeerId:

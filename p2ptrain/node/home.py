@@ -3,6 +3,7 @@
 HOME/identity.key          the peer's secret
 HOME/run/manifest.signed   the run, as its organiser signed it
 HOME/run/allowlist.signed  who may take part, the newest seen
+HOME/run/amendments.signed changes to the run in its course, all that were seen
 HOME/run/agreed            the run that the user said yes to
 HOME/ledger.log            certified entries          HOME/votes.log   what we promised
 HOME/evidence.log          proofs that a voter lied
@@ -50,6 +51,10 @@ class Home:
     @property
     def allowlist(self) -> Path:
         return self.run / "allowlist.signed"
+
+    @property
+    def amendments(self) -> Path:
+        return self.run / "amendments.signed"
 
     @property
     def agreed(self) -> Path:

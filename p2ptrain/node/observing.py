@@ -163,6 +163,8 @@ async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say
     await _be_current(parts)
     account = account_of(parts.manifest, parts.ledger.kept.start, parts.ledger.kept.entries)
     named = named_by(account, wanted)
+    with trio.move_on_after(NO_SOURCE_S):
+        await parts.until_known(parts.ledger.state.step)  # Whoever replays needs to know.
     say(f"fetching the snapshot of outer step {named.step}, {named.digest[:12]}…")
     if pin:
         await trio.to_thread.run_sync(partial(parts.store.lasting.change, add=named.digest))

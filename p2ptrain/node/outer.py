@@ -101,7 +101,7 @@ def _start(parts: Parts, useless: Collection[Digest], first_step: int = 0) -> St
             *(each for each in others if each.digest not in useless),
         ],
         snapshot_bytes=8 * parts.layout.numel,
-        update_bytes=updates.format_of(parts).payload_bytes_mean,
+        update_bytes=updates.payload_bytes_about(parts),
         first_step=max(first_step, parts.ledger.kept.start.step),
     )
 
@@ -225,10 +225,11 @@ async def _apply(parts: Parts, commit: Commit) -> None:
         newer = snapshot is not None and snapshot.step > commit.step
         return newer and parts.now() > since + LOST_S
 
+    await parts.until_known(commit.step)
     payload = await updates.obtain(parts, commit.update, commit.step, lost)
     while parts.standing.theta_in_use:
         await parts.changes.wait()
-    outer, codec = parts.manifest.outer, updates.codec_of(parts)
+    outer, codec = parts.leg(commit.step).manifest.outer, updates.codec_of(parts, commit.step)
     fragment, residual = parts.fragment(commit.step), parts.residual(commit.step)
     apply = partial(parts.outer.vectors.apply, payload, outer.lr, outer.momentum, codec, fragment)
     async with parts.outer.lock:

@@ -22,6 +22,7 @@ from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import SnapshotRef
 from p2ptrain.net import Network
 from p2ptrain.node.admission import Admission
+from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.beats import Saying
 from p2ptrain.node.chain_file import Origin
 from p2ptrain.node.changes import Changes
@@ -46,7 +47,7 @@ from p2ptrain.observe.states import (
 )
 from p2ptrain.ring import Arrangement, Reduce
 from p2ptrain.ring import ReduceReport as RingReport
-from p2ptrain.run import DataIndex, JoinRequest, RunManifest
+from p2ptrain.run import DataIndex, JoinRequest, Leg, RunManifest
 from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.state.pseudo_gradient import Comparison
 from p2ptrain.store import RecordLog, Store
@@ -54,6 +55,9 @@ from p2ptrain.sync.fragments import Fragment, fragments
 
 COMPLAINT_S = 10.0
 COMPLAINTS_MAX = 1024
+
+KEPT_STEPS = 8
+"""Who was left out for longer has less than what `policy.influence_max` leaves room for anyway."""
 
 
 @dataclass(slots=True)
@@ -144,6 +148,7 @@ class Parts:
     run: RunId
     manifest: RunManifest
     admission: Admission
+    amendments: Amendments
     network: Network
     credentials: Credentials
     listener: Listener
@@ -218,6 +223,30 @@ class Parts:
         """What this peer's rounding lost of that fragment, if the run has error feedback."""
         residuals = self.outer.residuals
         return residuals[step % len(residuals)] if residuals else None
+
+    def lacks_terms(self, step: int) -> bool:
+        """Whether an amendment was agreed that holds in outer step `step`, and is not here yet."""
+        return self.amendments.missing(self.ledger.state.terms, step) is not None
+
+    async def until_known(self, step: int) -> None:
+        """Wait until this node knows how outer step `step` is to be taken."""
+        while self.lacks_terms(step):
+            await self.changes.wait()
+
+    def leg(self, step: int) -> Leg:
+        """The run as it holds in outer step `step`: ask after `until_known` only."""
+        return self.amendments.leg(self.ledger.state.terms, step)
+
+    def about(self, step: int) -> Leg:
+        """The same as far as it is known here: for estimates, and for people."""
+        return self.amendments.nearest(self.ledger.state.terms, step)
+
+    def influence_max(self, step: int) -> float:
+        """How far a participant's weights may be from θ in outer step `step`. Work may have been
+        kept from outer steps before, in which more was allowed.
+        """
+        steps = range(max(0, step - KEPT_STEPS), step + 1)
+        return max(self.leg(each).manifest.influence_max for each in steps)
 
     def data_block(self, block: int) -> Digest:
         """The digest of the data block that the ledger's block id `block` stands for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from p2ptrain.node.amending import keep_amended
 from p2ptrain.node.connections import (
     bootstrap_again,
     find_peers,
@@ -30,6 +31,7 @@ _TASKS = (
     notice_revocation,
     notice_pruned,
     notice_namesake,
+    keep_amended,
 )
 
 

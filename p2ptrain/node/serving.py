@@ -36,6 +36,7 @@ def _hello(parts: Parts, run: Run) -> Handler:
             HelloReply(
                 manifest=run.to_bytes(),
                 allowlist=allowlist.to_bytes() if allowlist else b"",
+                amendments=parts.amendments.to_bytes(),
                 admitted=admitted,
                 peers=_told(parts) if admitted else {},
             )

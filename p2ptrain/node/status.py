@@ -9,7 +9,7 @@ import trio
 
 from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
-from p2ptrain.node import arranging, branches, reach
+from p2ptrain.node import amending, arranging, branches, reach
 from p2ptrain.node.held_out import Validation
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.states import rate, size, words
@@ -56,6 +56,7 @@ async def status(parts: Parts) -> NodeStatus:
         learning=asdict(standing.comparison) if standing.comparison else {},
         waits_for=f"{agreement.reason}: {waited_for}" if waited_for else agreement.reason,
         branch=branches.in_words(agreement.branch, parts.ledger),
+        amended=amending.in_words(parts),
         averaging=arranging.in_words(parts),
         reach=reach.in_words(parts),
         role=_role(parts, parts.me),

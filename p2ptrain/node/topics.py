@@ -11,7 +11,9 @@ Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 
 HELLO_PROTOCOL = "/p2ptrain/hello/1"
 HELLO_BYTES_MAX = 1 << 20
-"""A manifest (64 kB), an allowlist of 4,096 peers (240 kB) and some addresses."""
+"""A manifest (64 kB), an allowlist of 4,096 peers (240 kB), 128 amendments (130 kB) and some
+addresses.
+"""
 
 NAMESAKE_PROTOCOL = "/p2ptrain/namesake/1"
 
@@ -41,6 +43,10 @@ def ledger_topic(run: RunId) -> str:
 
 def allowlist_topic(run: RunId) -> str:
     return f"/p2ptrain/1/{run}/allowlist"
+
+
+def amendments_topic(run: RunId) -> str:
+    return f"/p2ptrain/1/{run}/amendments"
 
 
 def provider_key(run: RunId) -> str:

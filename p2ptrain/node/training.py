@@ -4,26 +4,25 @@ answers become this node's reports.
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import suppress
 from dataclasses import replace
 
 import trio
 
-from p2ptrain.errors import StoreError, TrainerDiverged, TrainerError
+from p2ptrain.errors import StoreError, TrainerError
 from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.state import Phase
 from p2ptrain.node import data, validating
+from p2ptrain.node.legs import first_inner_step, hold_to_the_bound, pace_of, rates_of
 from p2ptrain.node.orders import (
     AheadOrder,
     Desk,
     LoadOrder,
     MergeOrder,
     Order,
-    Pace,
     RebaseOrder,
     TrainOrder,
     Work,
@@ -34,7 +33,6 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.trainers import RunningTrainer
 from p2ptrain.node.weights import eagerness
 from p2ptrain.observe.states import Loading, StandingBy, Training
-from p2ptrain.ring import own_peak
 
 READ_BYTES = 1 << 16
 CHECK_EVERY_S = 1.0
@@ -50,8 +48,8 @@ class Conversation:
         self._desk: Desk | None = None
         self._paths: tuple[str, ...] = ()
         """The files of the desk's blocks."""
-        manifest = parts.manifest
-        self._pace = Pace(manifest.blocks_per_step, manifest.sync.overlap_steps)
+        self._rates = rates_of(parts.manifest)
+        """What it trains by; from its settings at first."""
         self._loaded_step = 0
         self._to_train = 0
         """Blocks that it was given and has not trained yet."""
@@ -142,17 +140,18 @@ class Conversation:
 
     def _orders_due(self) -> list[Order]:
         parts, state = self._parts, self._parts.ledger.state
-        if not self._up or state.phase is Phase.ENDED:
+        if not self._up or state.phase is Phase.ENDED or parts.lacks_terms(state.step):
             return []
         lease = state.leases.get(parts.me, ())
         if not lease and self._may_read_theta():
             parts.standing.work = None
             parts.enter(StandingBy("for a place in the next roster"))
         work = parts.standing.work
-        stands = work is not None and work.stands_for(state.step, lease, self._pace)
+        pace = pace_of(parts, state.step)
+        stands = work is not None and work.stands_for(state.step, lease, pace)
         if self._desk is None and stands:
             return []  # The trainer before this one made it; `local` must stay as it is.
-        orders = next_orders(self._desk, state.step, lease, self._pace, taken=self._taken())
+        orders = next_orders(self._desk, state.step, lease, pace, taken=self._taken())
         return orders if orders and self._may_give(orders[0]) else []
 
     def _may_give(self, order: Order) -> bool:
@@ -180,13 +179,15 @@ class Conversation:
             case RebaseOrder(step):
                 frame = frames.Rebase(step)
             case TrainOrder(step, blocks) | AheadOrder(step, blocks):
+                await self._set_rates(step)
                 paths = tuple(map(str, await data.paths_of(parts, self._blocks_of([order]))))
                 self._paths += paths
                 before = len(self._desk.blocks) if self._desk else 0
-                first_inner_step = self._loaded_step * self._pace.stride + before
+                begun = first_inner_step(parts, self._loaded_step)
                 ahead = isinstance(order, AheadOrder)
-                pull = eagerness(parts.manifest, parts.history.newest_participants(step), parts.me)
-                frame = frames.Train(step, paths, first_inner_step, ahead, *pull)
+                run, others = parts.leg(step).manifest, parts.history.newest_participants(step)
+                pull = eagerness(run, others, parts.me)
+                frame = frames.Train(step, paths, begun + before, ahead, *pull)
                 self._to_train += len(blocks)
                 self._inner_started_s = time.monotonic()
                 if blocks and not ahead:
@@ -197,6 +198,13 @@ class Conversation:
             standing.work = None
         self._note_use_of_theta()
         await trio.to_thread.run_sync(self._running.send, frame)
+
+    async def _set_rates(self, step: int) -> None:
+        """Before it trains for `step`, where an amendment has changed its learning rate."""
+        rates = rates_of(self._parts.leg(step).manifest)
+        if rates != self._rates:
+            self._rates = rates
+            await trio.to_thread.run_sync(self._running.send, rates)
 
     async def _measure_our_share(self) -> bool:
         """Have the loss of θ measured on our share of the held-out blocks, once an outer step."""
@@ -275,10 +283,10 @@ class Conversation:
             return
         if ready.block_paths != self._paths:
             raise TrainerError("the trainer did not train on the blocks that it was given")
-        await self._hold_to_the_bound()
+        assert self._desk is not None
+        await hold_to_the_bound(parts, self._desk.step)
         if self._whole_lease_of(ready) != lease:
             return
-        assert self._desk is not None
         self._desk = replace(self._desk, offered=ready.blocks)
         parts.standing.work = Work(ready.step, lease, ready.tokens)
         parts.journal.write(
@@ -300,31 +308,8 @@ class Conversation:
         if desk is None or not ready.step == desk.step == state.step:
             return ()
         lease = state.leases.get(self._parts.me, ())
-        due = self._pace.due(lease, desk.carried)
+        due = pace_of(self._parts, state.step).due(lease, desk.carried)
         return due if desk.blocks == due and ready.blocks == len(due) else ()
-
-    async def _hold_to_the_bound(self) -> None:
-        """What would be refused by the others is not offered. θ is in use all the while.
-
-        Raises:
-            TrainerDiverged: the weights that were trained here are too far from θ.
-        """
-        parts, desk = self._parts, self._desk
-        arena, most = parts.arena, parts.manifest.influence_max
-        assert arena is not None
-        assert desk is not None
-        pieces = [slice(*each) for each in parts.fragment(desk.step).ranges]
-        peaks = await trio.to_thread.run_sync(
-            lambda: [own_peak(arena.theta[each], arena.local[each]) for each in pieces]
-        )
-        if not all(map(math.isfinite, peaks)):
-            raise TrainerDiverged("a weight that was trained here is not a finite number")
-        if (peak := max(peaks)) > most:
-            raise TrainerDiverged(
-                f"a weight that was trained here is {peak:.3g} away from the shared one; "
-                f"this run takes at most {most:.3g}",
-                code="DIVERGED",
-            )
 
     def _note_progress(self, progress: frames.Progress) -> None:
         parts, standing = self._parts, self._parts.standing

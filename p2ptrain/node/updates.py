@@ -22,24 +22,30 @@ from p2ptrain.node.update_format import KIND, UpdateFormat
 from p2ptrain.ring import mean_max
 
 
-def format_of(parts: Parts) -> UpdateFormat:
-    """What an update of this run looks like."""
-    return UpdateFormat(parts.run, parts.fragments, parts.manifest.codec)
+def format_of(parts: Parts, step: int) -> UpdateFormat:
+    """What the update of outer step `step` looks like."""
+    return UpdateFormat(parts.run, parts.fragments, parts.leg(step).manifest.codec)
 
 
-def codec_of(parts: Parts) -> kernels.Codec:
-    """What this run's updates are written in."""
-    return format_of(parts).codec
+def codec_of(parts: Parts, step: int) -> kernels.Codec:
+    """What the update of outer step `step` is written in."""
+    return format_of(parts, step).codec
 
 
 def payload_bytes(parts: Parts, step: int) -> int:
     """The length of the update of outer step `step`."""
-    return format_of(parts).payload_bytes(step)
+    return format_of(parts, step).payload_bytes(step)
+
+
+def payload_bytes_about(parts: Parts) -> int:
+    """The length of an update nowadays, on average, as far as is known here."""
+    codec = parts.about(parts.ledger.state.step).manifest.codec
+    return UpdateFormat(parts.run, parts.fragments, codec).payload_bytes_mean
 
 
 async def store(parts: Parts, step: int, payload: bytearray) -> Digest:
     """Keep what the ring made; returns its digest."""
-    put = partial(parts.store.put_blob, KIND, [payload], format_of(parts).meta(step))
+    put = partial(parts.store.put_blob, KIND, [payload], format_of(parts, step).meta(step))
     return await trio.to_thread.run_sync(put)
 
 
@@ -52,7 +58,7 @@ async def obtain(
         RemoteProtocolError: the digest names what is no update of this run and step.
         StoreError: this store cannot take it, or nobody has it and it is unwanted (CKPT-NO-SOURCE).
     """
-    read = partial(format_of(parts).read, parts.store, digest, step)
+    read = partial(format_of(parts, step).read, parts.store, digest, step)
     with _blob_expected(digest):
         return await transfer.use(parts, digest, read, unwanted)
 
@@ -71,12 +77,12 @@ async def inspect(parts: Parts, digest: Digest, step: int) -> None:
     with _blob_expected(digest):
         if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
             await transfer.fetch_loose(parts, [digest])
-            check = partial(format_of(parts).check_manifest, parts.store, digest, step)
+            check = partial(format_of(parts, step).check_manifest, parts.store, digest, step)
             await trio.to_thread.run_sync(check)
     payload = await obtain(parts, digest, step)
     most = _mean_max(parts, step)
     numel = parts.fragment(step).numel
-    peak = await trio.to_thread.run_sync(codec_of(parts).peak, payload, numel)
+    peak = await trio.to_thread.run_sync(codec_of(parts, step).peak, payload, numel)
     if peak > most:
         what = f"update {digest[:12]} is {peak:.3g} large, where {most:.3g} is agreed"
         raise RemoteProtocolError(what)
@@ -84,15 +90,15 @@ async def inspect(parts: Parts, digest: Digest, step: int) -> None:
 
 def _mean_max(parts: Parts, step: int) -> float:
     """The largest magnitude that the mean of the open reduce may have."""
-    roster, manifest = parts.ledger.state.roster, parts.manifest
+    roster, feedback = parts.ledger.state.roster, parts.manifest.codec.feedback
     if roster is None or roster.step != step:
         return math.inf  # nobody votes for it any more
     return mean_max(
-        codec_of(parts),
+        codec_of(parts, step),
         roster.schedule,
         len(roster.peers),
-        manifest.influence_max,
-        feedback=manifest.codec.feedback,
+        parts.influence_max(step),
+        feedback=feedback,
     )
 
 

@@ -75,6 +75,8 @@ class NodeStatus:
     """What it takes for the ledger to go on, in words, and whom it waits for."""
     branch: str = ""
     """That this line of the run is a branch, or soon will be, in words; empty where all is well."""
+    amended: str = ""
+    """By which amendments the run goes on, or will, in words; empty if by none."""
     averaging: str = ""
     """In which order members averaged last, by which schedule; why, if this node proposed it."""
     reach: str = ""
@@ -143,6 +145,7 @@ def status_lines(status: NodeStatus) -> list[str]:
     told = (
         ("", status.ledger_origin),
         ("branch", status.branch),
+        ("amended", status.amended),
         ("next", status.waits_for),
         ("validate", status.validated),
         ("optimizer", status.inner_from),

@@ -4,12 +4,15 @@
 """
 
 from p2ptrain.run.allowlist import Allowlist, SignedAllowlist
+from p2ptrain.run.amendment import Amendment, Leg, SignedAmendment
 from p2ptrain.run.data_index import DataIndex
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.files import (
     load_allowlist,
+    load_amendments,
     load_run,
     save_allowlist,
+    save_amendments,
     save_run,
 )
 from p2ptrain.run.join_request import JoinRequest
@@ -24,18 +27,23 @@ from p2ptrain.run.manifest import (
 
 __all__ = [
     "Allowlist",
+    "Amendment",
     "CodecSpec",
     "DataIndex",
     "DataSpec",
     "JoinRequest",
+    "Leg",
     "OuterSpec",
     "Policy",
     "Run",
     "RunManifest",
     "Signed",
     "SignedAllowlist",
+    "SignedAmendment",
     "load_allowlist",
+    "load_amendments",
     "load_run",
     "save_allowlist",
+    "save_amendments",
     "save_run",
 ]

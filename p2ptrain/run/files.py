@@ -7,14 +7,21 @@ with a file on our own disk is our own trouble, so it is told as a ConfigError t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
 from p2ptrain.run.allowlist import SignedAllowlist
+from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX, SignedAmendment
 from p2ptrain.run.envelope import SIGNED_BYTES_MAX
 from p2ptrain.run.manifest import Run
+
+AMENDMENTS_MAX = 128
+"""Twice as many as a run can agree on."""
+
+AMENDMENTS_BYTES_MAX = AMENDMENTS_MAX * (AMENDMENT_BYTES_MAX + 8)
 
 
 def save_run(path: Path, run: Run) -> None:
@@ -54,6 +61,36 @@ def load_allowlist(path: Path, run: Run) -> SignedAllowlist | None:
         return SignedAllowlist.from_bytes(data, run)
 
 
+def save_amendments(path: Path, amendments: Iterable[SignedAmendment]) -> None:
+    """Keep `amendments` at `path`; they are durable on return."""
+    _replace(path, pack([each.to_bytes() for each in amendments]))
+
+
+def load_amendments(path: Path, run: Run) -> tuple[SignedAmendment, ...]:
+    """The amendments of `run` kept at `path`.
+
+    Raises:
+        ConfigError: the file is damaged, or one of them is forged, or of another run.
+    """
+    data = _read(path, AMENDMENTS_BYTES_MAX)
+    if data is None:
+        return ()
+    with _damage_of(path):
+        return amendments_in(data, run)
+
+
+def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
+    """The amendments of `run` in a list that may come from anybody.
+
+    Raises:
+        RunMismatch, RemoteProtocolError: one of them is not what it should be; none is taken then.
+    """
+    items = unpack(data, bytes_max=AMENDMENTS_BYTES_MAX)
+    if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
+        raise RemoteProtocolError("amendments come as a list of signed documents")
+    return tuple(SignedAmendment.from_bytes(item, run) for item in items)
+
+
 @contextmanager
 def _damage_of(path: Path) -> Iterator[None]:
     try:
@@ -68,10 +105,10 @@ def _damage_of(path: Path) -> Iterator[None]:
         ) from exc
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: Path, bytes_max: int = SIGNED_BYTES_MAX) -> bytes | None:
     try:
         with path.open("rb") as file:
-            return file.read(SIGNED_BYTES_MAX + 1)
+            return file.read(bytes_max + 1)
     except FileNotFoundError:
         return None
 

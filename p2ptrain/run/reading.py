@@ -21,6 +21,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "str": str,
     "float": (float, int),
     "int | None": (int, type(None)),
+    "str | None": (str, type(None)),
+    "float | None": (float, int, type(None)),
 }
 """What else an annotation may say comes as a string (NewTypes, Literals) or a list (tuples)."""
 
@@ -52,7 +54,8 @@ def _settled(item: object, kind: type | tuple[type, ...]) -> object:
     if kind is list:
         assert isinstance(item, list)
         return tuple(item)
-    return float(item) if kind == _TYPES["float"] and isinstance(item, int) else item
+    is_real = isinstance(kind, tuple) and float in kind
+    return float(item) if is_real and isinstance(item, int) else item
 
 
 def plain(value: Any) -> dict[str, object]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -145,6 +145,9 @@ class Loop:
                 self._arena.load()
                 self._keep_state(step)
                 self._work = Work(step)
+            case frames.Rates(lr, total_steps):
+                inner = replace(self._config.inner, lr=lr, total_steps=total_steps)
+                self._config = replace(self._config, inner=inner)
             case frames.Train():
                 self._train(frame)
             case frames.Merge(step):

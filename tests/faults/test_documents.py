@@ -23,7 +23,7 @@ ALLOWLIST_KIND = "allowlist"
 
 
 def reply(manifest: bytes, allowlist: bytes = b"", *, admitted: bool = False) -> HelloReply:
-    return HelloReply(manifest, allowlist, admitted, {})
+    return HelloReply(manifest, allowlist, b"", admitted, {})
 
 
 def tampered(document: bytes, name: str, value: object) -> bytes:

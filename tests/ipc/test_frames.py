@@ -17,6 +17,7 @@ ONE_OF_EACH = (
     frames.Train(7, ("/store/ab/cd", "/store/ef/gh"), 70),
     frames.Train(7, ("/store/ab/cd",), 72, ahead=True),
     frames.Train(7, (), 72, False, 0.25, 0.7, 0.9),
+    frames.Rates(0.001, 1000),
     frames.Merge(8),
     frames.Rebase(8),
     frames.Evaluate(3, ("/store/x",)),
@@ -65,6 +66,9 @@ def test_the_table_of_kinds_names_every_frame() -> None:
                 {"outer_momentum": 1.0},
             )
         ),
+        (frames.Rates, {"lr": 0.0, "total_steps": 1}),
+        (frames.Rates, {"lr": math.nan, "total_steps": 1}),
+        (frames.Rates, {"lr": 0.1, "total_steps": 0}),
         (frames.Merge, {"step": -1}),
         (frames.Train, {"step": 0, "block_paths": (1,), "first_inner_step": 0}),
         (frames.Train, {"step": 0, "block_paths": ("a",) * 4097, "first_inner_step": 0}),

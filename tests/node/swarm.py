@@ -295,8 +295,8 @@ class Swarm:
         """Blocks are right (`check_blocks`), and the update is of them, with the weight that was
         agreed: nothing else is in it."""
         node = self.nodes[witness]
-        for _, update, blocks in self.check_blocks(witness):
-            self._check_update(node, update, blocks)
+        for step, update, blocks in self.check_blocks(witness):
+            self._check_update(node, step, update, blocks)
 
     def check_blocks(self, witness: str = "seed") -> list[tuple[int, Digest, Credits]]:
         """Every committed block was committed once, and trained by whom it is credited to, as the
@@ -321,10 +321,10 @@ class Swarm:
     def data(self, node: SwarmNode, block: int) -> Digest:
         return node.parts.data_block(block)
 
-    def _check_update(self, node: SwarmNode, update: Digest, blocks: Credits) -> None:
+    def _check_update(self, node: SwarmNode, step: int, update: Digest, blocks: Credits) -> None:
         parts = node.parts
         found = np.empty(parts.layout.numel, dtype=np.float32)
-        codec_of(parts).dequantise(parts.store.read_blob(update), found)
+        codec_of(parts, step).dequantise(parts.store.read_blob(update), found)
         assert update_fault(found, blocks, partial(self.data, node)) == ""
 
 

@@ -294,7 +294,7 @@ async def test_a_list_too_long_for_gossip_is_announced_and_asked_for(
         list_ = newer(r, 7, ANN.peer, CAI.peer).to_bytes()
 
         async def hello(peer: PeerId, payload: bytes) -> bytes:
-            return encode_reply(HelloReply(b"", list_, True, {}))
+            return encode_reply(HelloReply(b"", list_, b"", True, {}))
 
         r.network.answer = hello
         nursery.start_soon(listen, r.parts)

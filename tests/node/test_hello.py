@@ -21,7 +21,9 @@ from p2ptrain.node.hello import (
 from p2ptrain.node.topics import HELLO_BYTES_MAX
 from tests.node.rig import ANN, BOB, somebody
 
-REPLY = HelloReply(b"manifest", b"list", True, {ANN.peer: ("/ip4/127.0.0.1/tcp/1",), BOB.peer: ()})
+REPLY = HelloReply(
+    b"manifest", b"list", b"more", True, {ANN.peer: ("/ip4/127.0.0.1/tcp/1",), BOB.peer: ()}
+)
 
 
 @pytest.mark.parametrize("request_", [HelloRequest("", b""), HelloRequest("a" * 64, b"join")])
@@ -29,14 +31,14 @@ def test_a_request_arrives_whole(request_: HelloRequest) -> None:
     assert decode_request(encode_request(request_)) == request_
 
 
-@pytest.mark.parametrize("reply", [REPLY, HelloReply(b"", b"", False, {})])
+@pytest.mark.parametrize("reply", [REPLY, HelloReply(b"", b"", b"", False, {})])
 def test_a_reply_arrives_whole(reply: HelloReply) -> None:
     assert decode_reply(encode_reply(reply)) == reply
 
 
 def test_more_peers_than_a_newcomer_needs_are_left_out() -> None:
     many = {somebody(number).peer: ("/ip4/127.0.0.1/tcp/1",) for number in range(80)}
-    told = decode_reply(encode_reply(HelloReply(b"", b"", True, many))).peers
+    told = decode_reply(encode_reply(HelloReply(b"", b"", b"", True, many))).peers
     assert list(told) == sorted(list(many)[:PEERS_TOLD_MAX])
 
 
@@ -51,6 +53,7 @@ def spoiled(**changes: object) -> bytes:
     [
         {"manifest": "text"},
         {"allowlist": None},
+        {"amendments": "text"},
         {"admitted": 1},
         {"peers": []},
         {"peers": {"nobody": []}},

@@ -58,7 +58,7 @@ async def sound_update(r: Rig, step: int) -> Digest:
     random = np.random.default_rng(step)
     vector = random.standard_normal(r.parts.layout.numel, dtype=np.float32)
     payload = bytearray(updates.payload_bytes(r.parts, step))
-    updates.codec_of(r.parts).quantise(vector, payload)
+    updates.codec_of(r.parts, step).quantise(vector, payload)
     return await updates.store(r.parts, step, payload)
 
 

@@ -43,7 +43,7 @@ class Truth:
 
     def apply(self, payload: bytes) -> None:
         outer = self.parts.manifest.outer
-        self.state.apply(payload, outer.lr, outer.momentum, updates.codec_of(self.parts))
+        self.state.apply(payload, outer.lr, outer.momentum, updates.codec_of(self.parts, 0))
 
     def snapshot(self, run: str, step: int) -> SnapshotRef:
         meta = snapshot_meta(run, step, self.parts.layout.digest)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> N
     step = r.parts.ledger.state.step
     vector = np.random.default_rng(step).standard_normal(r.parts.layout.numel, dtype=np.float32)
     payload = bytearray(updates.payload_bytes(r.parts, step))
-    updates.codec_of(r.parts).quantise(vector, payload)
+    updates.codec_of(r.parts, step).quantise(vector, payload)
     update = await updates.store(r.parts, step, payload)
     sealed = None if snapshot is None else digest_of(b"sealed by the rig")
     roster = opening(r.parts.ledger.state, Participant(r.parts.me, 32, 2))

@@ -38,7 +38,7 @@ async def test_who_is_refused_or_alone_asks_and_is_told(tmp_path: Path) -> None:
         async def hello(peer: PeerId, payload: bytes) -> bytes:
             if peer == ANN.peer:
                 raise PeerUnreachable("gone", peer=peer)
-            return encode_reply(HelloReply(r.run.to_bytes(), newer, False, {}))
+            return encode_reply(HelloReply(r.run.to_bytes(), newer, b"", False, {}))
 
         r.network.peers, r.network.answer = {ANN.peer, BOB.peer}, hello
         assert is_alone(r.parts)
@@ -73,7 +73,7 @@ async def test_an_older_list_or_a_forged_one_throws_nobody_out(tmp_path: Path) -
         lists = {ANN.peer: older, BOB.peer: forged}
 
         async def hello(peer: PeerId, payload: bytes) -> bytes:
-            return encode_reply(HelloReply(r.run.to_bytes(), lists[peer], False, {}))
+            return encode_reply(HelloReply(r.run.to_bytes(), lists[peer], b"", False, {}))
 
         r.network.peers, r.network.answer = {ANN.peer, BOB.peer}, hello
         nursery.start_soon(notice_revocation, r.parts)

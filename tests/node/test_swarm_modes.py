@@ -42,7 +42,7 @@ async def test_updates_are_of_what_was_trained_since_their_fragment_was_last_mer
         assert committed[steady:]
         for step, update, credits in committed[steady:]:
             found = np.empty(s.seed.parts.fragment(step).numel, np.float32)
-            codec_of(s.seed.parts).dequantise(s.seed.parts.store.read_blob(update), found)
+            codec_of(s.seed.parts, step).dequantise(s.seed.parts.store.read_blob(update), found)
             before = [each for at, _, each in committed if step - sync.fragments < at < step]
             due = expected(s.seed, step, before, credits)
             assert np.abs(found - due).max() <= 4 * np.abs(due).max() / 100

@@ -24,7 +24,7 @@ def payload_of(parts: Parts) -> bytearray:
     """A sound update."""
     vector = np.linspace(-1, 1, parts.layout.numel, dtype=np.float32)
     payload = bytearray(updates.payload_bytes(parts, 0))
-    updates.codec_of(parts).quantise(vector, payload)
+    updates.codec_of(parts, 0).quantise(vector, payload)
     return payload
 
 
@@ -51,7 +51,7 @@ async def test_what_is_no_update_of_this_step_is_refused(tmp_path: Path) -> None
     async with rig(tmp_path) as r:
         parts, store = r.parts, r.parts.store
         payload = payload_of(parts)
-        meta = updates.format_of(parts).meta(3)
+        meta = updates.format_of(parts, 3).meta(3)
         of_step_3 = await updates.store(parts, 3, payload)
         assert "not an update of outer step 4" in await refused(parts, of_step_3, 4)
         assert "not an update" in await refused(parts, parts.manifest.genesis)
@@ -73,7 +73,7 @@ async def test_no_vote_is_given_for_an_update_that_participants_within_the_bound
         for size, refusal in ((most, ""), (1.02 * most, f"large, where {most:.3g} is agreed")):
             vector = np.full(parts.layout.numel, size, np.float32)
             payload = bytearray(updates.payload_bytes(parts, 0))
-            updates.codec_of(parts).quantise(vector, payload)
+            updates.codec_of(parts, 0).quantise(vector, payload)
             digest = await updates.store(parts, 0, payload)
             await _hold_update(parts, digest)
             assert [refusal in str(each["reason"]) for each in r.said("bad-update")] == (
@@ -121,7 +121,7 @@ async def test_an_update_that_rotted_on_our_disk_is_fetched_again(tmp_path: Path
         other.parts.listener._gate._allowed = lambda peer: True
         Neighbour(r, other)
         payload = payload_of(r.parts)
-        meta = updates.format_of(r.parts).meta(0)
+        meta = updates.format_of(r.parts, 0).meta(0)
         digest = await updates.store(r.parts, 0, payload)
         assert other.parts.store.put_blob(updates.KIND, [payload], meta) == digest
         path = r.parts.store.chunk_path(r.parts.store.manifest(digest).chunks[0])
@@ -138,7 +138,9 @@ async def test_a_giant_that_passes_for_an_update_is_not_fetched(tmp_path: Path) 
         other.parts.listener._gate._allowed = lambda peer: True
         Neighbour(r, other)
         chunks = [bytes([number]) * 4096 for number in range(1, 50)]
-        giant = other.parts.store.put_blob(updates.KIND, chunks, updates.format_of(r.parts).meta(0))
+        giant = other.parts.store.put_blob(
+            updates.KIND, chunks, updates.format_of(r.parts, 0).meta(0)
+        )
         await _hold_update(r.parts, giant)
         assert len(r.said("bad-update")) == 1
         held = [r.parts.store.has_chunk(each) for each in other.parts.store.manifest(giant).chunks]

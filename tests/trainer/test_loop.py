@@ -21,6 +21,7 @@ from p2ptrain.ipc.frames import (
     Load,
     Pause,
     Progress,
+    Rates,
     Rebase,
     Resume,
     Stop,
@@ -58,6 +59,18 @@ def test_training_is_repeatable_to_the_bit(
         make_desk(config).tell(Load(0), Train(0, block_paths, 0))
         results.append(vectors.local.copy())
     np.testing.assert_array_equal(*results)
+
+
+def test_amended_rates_train_as_if_the_trainer_had_begun_with_them(
+    make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    rates = Rates(config.inner.lr / 4, 2 * config.inner.total_steps)
+    inner = replace(config.inner, lr=rates.lr, total_steps=rates.total_steps)
+    trained = []
+    for begun, told in ((config, [rates]), (replace(config, inner=inner), []), (config, [])):
+        make_desk(begun).tell(Load(0), *told, Train(0, block_paths[:2], 0))
+        trained.append(vectors.local.tobytes())
+    assert trained[0] == trained[1] != trained[2]
 
 
 def test_micro_batches_train_as_the_whole_batch_does(

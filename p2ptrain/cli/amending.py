@@ -1,0 +1,125 @@
+"""An organiser's amendment, made and handed to the node here: `p2ptrain run amend`.
+
+It is signed only if members can still agree on it in time, as far as this home knows how far the
+run is, and if it changes something; what makes no run is refused in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from p2ptrain.cli.control import ask
+from p2ptrain.cli.output import progress
+from p2ptrain.errors import ConfigError, P2PTrainError
+
+if TYPE_CHECKING:
+    from p2ptrain.identity import Identity
+    from p2ptrain.node.home import Home
+    from p2ptrain.run import Amendment, Leg, Run, SignedAmendment
+
+LEAD_STEPS = 2
+"""The outer step under way may have its roster already; the next one's names the amendment."""
+
+
+def asked(run: Run, step: int, changes: Mapping[str, object]) -> Amendment:
+    """What somebody wants, not numbered yet. Raises ConfigError, code AMEND-VALUE."""
+    from p2ptrain.run import Amendment
+
+    try:
+        return Amendment(run.id, 1, step, **changes)  # type: ignore[arg-type]  # checked there
+    except ValueError as exc:
+        raise ConfigError(
+            f"that is no amendment: its {exc}",
+            code="AMEND-VALUE",
+            do="p2ptrain run amend --help says what can be changed",
+        ) from exc
+
+
+def amend(where: Home, run: Run, organiser: Identity, wanted: Amendment) -> SignedAmendment:
+    """`wanted`, numbered after those that there are, signed, kept in the home, and published.
+
+    Raises ConfigError: AMEND-LATE, AMEND-ORDER, AMEND-VALUE.
+    """
+    from p2ptrain.run import SignedAmendment, load_amendments, save_amendments
+
+    held = load_amendments(where.amendments, run)
+    last = max((each.amendment for each in held), key=lambda each: each.number, default=None)
+    _check_step(wanted.step, reached(where, run), last)
+    try:
+        numbered = replace(wanted, number=1 if last is None else last.number + 1)
+        made = SignedAmendment.publish(organiser, numbered, run)
+        before = _leg(run, held)
+        if before.amended(numbered).manifest == before.manifest:
+            raise ValueError("it changes nothing")
+    except ValueError as exc:
+        raise ConfigError(
+            f"run {run.manifest.name!r} cannot be amended so: {exc}",
+            code="AMEND-VALUE",
+            evidence=[f"the run has {_words(run, held)}"],
+            do="H is a multiple of the fragments, and at least as long as the overlap",
+        ) from exc
+    save_amendments(where.amendments, [*held, made])
+    _tell_node(where)
+    return made
+
+
+def reached(where: Home, run: Run) -> int:
+    """The outer step under way, as the node here says, or else the ledger in this home."""
+    from p2ptrain.cli.ledger_command import chain_of
+
+    try:
+        told = ask(where.root, "reload-amendments").get("step")
+        if isinstance(told, int):
+            return told
+    except P2PTrainError:
+        pass
+    links = chain_of(run, where.ledger).links
+    return links[-1].after.step if links else 0
+
+
+def _check_step(step: int, reached: int, last: Amendment | None) -> None:
+    if step < reached + LEAD_STEPS:
+        raise ConfigError(
+            f"outer step {step} is too soon: {reached} is under way",
+            code="AMEND-LATE",
+            likely="members have to agree on an amendment before the outer step that it is for",
+            do=f"--from-step {reached + LEAD_STEPS}, or later",
+        )
+    if last is not None and step <= last.step:
+        raise ConfigError(
+            f"amendment {last.number} is for outer step {last.step}; the next is for a later one",
+            code="AMEND-ORDER",
+            do=f"--from-step {last.step + 1}, or later",
+        )
+
+
+def _leg(run: Run, held: Sequence[SignedAmendment]) -> Leg:
+    """The run by all amendments that there are, as if all had been agreed."""
+    from p2ptrain.run import Leg
+
+    leg = Leg(run.manifest)
+    for each in sorted(held, key=lambda each: each.amendment.number):
+        leg = leg.amended(each.amendment)
+    return leg
+
+
+def _words(run: Run, held: Sequence[SignedAmendment]) -> str:
+    manifest = _leg(run, held).manifest
+    inner, codec, sync = manifest.inner, manifest.codec, manifest.sync
+    return (
+        f"{inner.steps} inner steps, {sync.fragments} fragments, overlap {sync.overlap_steps}, "
+        f"learning rate {inner.lr:g}, codec {codec.name} in blocks of {codec.block}"
+    )
+
+
+def _tell_node(where: Home) -> None:
+    """A node that runs here takes it at once, and gossips it; else that is done later."""
+    try:
+        ask(where.root, "reload-amendments")
+    except P2PTrainError as error:
+        if error.code == "NO-NODE":
+            progress("no node runs here: it is published once one is started in this home")
+        else:
+            progress(f"the node here was not told: {error.what}")

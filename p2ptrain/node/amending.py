@@ -1,0 +1,104 @@
+"""How amendments get about: gossip for what is new, a hello for whoever lacks what was agreed.
+
+What was agreed and is not here is asked for until it is (a quorum has it, as the ledger's SPEC.md
+says in S10); meanwhile nothing of the outer steps that it is about is trained, averaged or applied.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from p2ptrain.errors import PeerError, RemoteProtocolError, RunMismatch
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.events import Amendable
+from p2ptrain.ledger.terms import why_not
+from p2ptrain.node.hello import HelloRequest
+from p2ptrain.node.learning import ask
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.topics import amendments_topic
+
+GOSSIPED_MAX = 16
+"""The newest go round, some 8 kB if there are so many; a hello tells all."""
+
+MISSING = "members have agreed on an amendment that this node is still asking for"
+
+OFFER_S = 30.0
+SHOWN_MAX = 4
+ASK_AGAIN_S = 2.0
+
+
+async def keep_amended(parts: Parts) -> None:
+    """Offer what we have now and then, and ask for what we lack, for ever."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_offer, parts)
+        nursery.start_soon(_ask_for_missing, parts)
+
+
+async def take_amendments(parts: Parts, peer: PeerId, payload: bytes) -> None:
+    """What a peer gossiped. Raises RemoteProtocolError, RunMismatch."""
+    if parts.amendments.consider(payload, parts.ledger.state.terms):
+        await amendments_changed(parts)
+
+
+async def amendments_changed(parts: Parts) -> None:
+    """There are more than before: tell the network and the ledger."""
+    numbers = [each.amendment.number for each in parts.amendments.held]
+    parts.journal.write("amendments", numbers=numbers)
+    await _publish(parts)
+    await parts.tell(Amendable(parts.amendments.terms))
+    parts.changes.ring()
+
+
+async def _offer(parts: Parts) -> None:
+    while True:
+        await _publish(parts)
+        await trio.sleep(OFFER_S)
+
+
+async def _publish(parts: Parts) -> None:
+    if payload := parts.amendments.to_bytes(GOSSIPED_MAX):
+        await parts.network.publish(amendments_topic(parts.run), payload)
+
+
+async def _ask_for_missing(parts: Parts) -> None:
+    """Everything that was agreed, also for steps to come: in time, if it can be had."""
+    while True:
+        terms = parts.ledger.state.terms
+        if terms and parts.amendments.missing(terms, terms[-1].step) is not None:
+            parts.standing.warnings["amendment"] = MISSING
+            for peer in sorted(parts.network.connected()):
+                if await _ask(parts, peer):
+                    break
+            else:
+                await trio.sleep(ASK_AGAIN_S)
+        else:
+            parts.standing.warnings.pop("amendment", None)
+            await parts.changes.wait()
+
+
+async def _ask(parts: Parts, peer: PeerId) -> bool:
+    """Whether this peer had some that we had not."""
+    try:
+        told = (await ask(parts.network, peer, HelloRequest(parts.run, b""))).amendments
+        news = bool(told) and parts.amendments.consider(told, parts.ledger.state.terms)
+    except (PeerError, RemoteProtocolError, RunMismatch) as exc:
+        parts.complain("bad-hello", peer, reason=exc.what)
+        return False
+    if news:
+        await amendments_changed(parts)
+    return news
+
+
+def in_words(parts: Parts) -> str:
+    """The amendments that hold or will, and those that are not agreed, or came too late for it."""
+    state, said = parts.ledger.state, list[str]()
+    for terms in state.terms:
+        found = parts.amendments.get(terms.digest)
+        words = f"from outer step {terms.step} on" if found is None else found.amendment.words
+        said.append(f"{terms.number}: {words}" + (" (asked for)" if found is None else ""))
+    for each in sorted(parts.amendments.terms - set(state.terms), key=lambda each: each.number):
+        if not (why := why_not(state.terms, state.step, each)):
+            said.append(f"{each.number}: from outer step {each.step} on, not agreed yet")
+        elif each.number > max((terms.number for terms in state.terms), default=0):
+            said.append(f"not agreed: {why}")
+    return "; ".join(said[-SHOWN_MAX:])

@@ -1,0 +1,53 @@
+"""What a trainer has to know of the run as it holds in an outer step: how much, how fast, how far.
+
+The one place where `training` meets amendments. Ask after `Parts.until_known` only.
+"""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+from p2ptrain.errors import TrainerDiverged
+from p2ptrain.ipc import frames
+from p2ptrain.node.orders import Pace
+from p2ptrain.node.parts import Parts
+from p2ptrain.ring import own_peak
+from p2ptrain.run import RunManifest
+
+
+def pace_of(parts: Parts, step: int) -> Pace:
+    manifest = parts.leg(step).manifest
+    return Pace(manifest.blocks_per_step, manifest.sync.overlap_steps)
+
+
+def first_inner_step(parts: Parts, step: int) -> int:
+    """How many inner steps of a peer that was there all along come before outer step `step`."""
+    return parts.leg(step).first_inner_step(step)
+
+
+def rates_of(manifest: RunManifest) -> frames.Rates:
+    return frames.Rates(manifest.inner.lr, manifest.inner.total_steps)
+
+
+async def hold_to_the_bound(parts: Parts, step: int) -> None:
+    """What would be refused by the others is not offered. θ is in use all the while.
+
+    Raises:
+        TrainerDiverged: the weights that were trained here are too far from θ.
+    """
+    arena, most = parts.arena, parts.influence_max(step)
+    assert arena is not None
+    pieces = [slice(*each) for each in parts.fragment(step).ranges]
+    peaks = await trio.to_thread.run_sync(
+        lambda: [own_peak(arena.theta[each], arena.local[each]) for each in pieces]
+    )
+    if not all(map(math.isfinite, peaks)):
+        raise TrainerDiverged("a weight that was trained here is not a finite number")
+    if (peak := max(peaks)) > most:
+        raise TrainerDiverged(
+            f"a weight that was trained here is {peak:.3g} away from the shared one; "
+            f"this run takes at most {most:.3g}",
+            code="DIVERGED",
+        )

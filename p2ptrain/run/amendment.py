@@ -1,0 +1,237 @@
+"""A change to a run in its course: new values for a few of the manifest's numbers, from some outer
+step on, numbered and signed by the run's organiser.
+
+An amendment alone changes nothing. Members agree on it in their ledger, before the outer step that
+it names; from there on the manifest is read as amended: a `Leg` of the run is the outer steps from
+one amendment to the next, with the manifest as it holds in them. What an amendment does not name
+stays as it was. It does not know how amendments travel, nor what was agreed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TypeVar, cast, get_args
+
+from blake3 import blake3
+
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
+from p2ptrain.identity import Identity
+from p2ptrain.ids import Digest, RunId
+from p2ptrain.ledger.values import LEASE_BLOCKS_MAX, Terms
+from p2ptrain.names import label
+from p2ptrain.run.envelope import Signed
+from p2ptrain.run.manifest import (
+    BLOCK_MAX,
+    BLOCK_MIN,
+    INFLUENCE_MAX,
+    CodecName,
+    Run,
+    RunManifest,
+)
+from p2ptrain.run.reading import plain, read
+
+T = TypeVar("T")
+
+KIND = "amendment"
+AMENDMENT_BYTES_MAX = 1024
+"""Signed, it has some 500; a list of them must stay cheap to send."""
+
+NUMBER_MAX = 2**53
+RATE_MAX = 100.0
+"""Of learning rates: no optimizer here learns at a tenth of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amendment:
+    """The `number`-th amendment of `run`, which holds from outer step `step` on; None is no change.
+
+    `lr` is the inner learning rate's peak, `inner_steps` H; `codec_block` goes with a codec.
+    """
+
+    run: RunId
+    number: int
+    step: int
+    lr: float | None = None
+    inner_steps: int | None = None
+    codec: str | None = None
+    codec_block: int | None = None
+    outer_lr: float | None = None
+    outer_momentum: float | None = None
+
+    def __post_init__(self) -> None:
+        _require(0 < self.number <= NUMBER_MAX, "number", self.number)
+        _require(0 < self.step <= NUMBER_MAX, "outer step", self.step)
+        for name in ("lr", "outer_lr"):
+            rate = getattr(self, name)
+            fits = rate is None or (math.isfinite(rate) and 0 < rate <= RATE_MAX)
+            _require(fits, name, rate)
+        steps, momentum, block = self.inner_steps, self.outer_momentum, self.codec_block
+        _require(steps is None or steps > 0, "inner_steps", steps)
+        _require(momentum is None or 0 <= momentum < 1, "outer_momentum", momentum)
+        _require(self.codec is None or self.codec in get_args(CodecName), "codec", self.codec)
+        _require(block is None or BLOCK_MIN <= block <= BLOCK_MAX, "codec_block", block)
+        _require(bool(self.changes), "change", "none")
+
+    @property
+    def changes(self) -> dict[str, object]:
+        """What it sets, by name."""
+        names = ("lr", "inner_steps", "codec", "codec_block", "outer_lr", "outer_momentum")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """For `--json`."""
+        return {"number": self.number, "from_step": self.step, **self.changes}
+
+    @property
+    def words(self) -> str:
+        said = ", ".join(f"{_WORDS[name]} {value}" for name, value in self.changes.items())
+        return f"{said} from outer step {self.step} on"
+
+    def check(self, manifest: RunManifest) -> None:
+        """Raises ValueError, in words, where the run could not go on so, whatever came before."""
+        _require(self.step < manifest.outer.steps, "outer step", self.step)
+        whole = Leg(manifest).amended(self).manifest
+        _require(whole.delayed == manifest.delayed, "inner_steps", self.inner_steps)
+        _require(whole.blocks_per_lease <= LEASE_BLOCKS_MAX, "inner_steps", self.inner_steps)
+        # With any rate and any H that others may set, so that amendments never fail together.
+        most = max(RATE_MAX, manifest.inner.lr) * manifest.data.train_blocks
+        _require(manifest.policy.influence_max * most <= INFLUENCE_MAX, "lr", self.lr)
+
+
+_WORDS = {
+    "lr": "inner learning rate",
+    "inner_steps": "inner steps",
+    "codec": "codec",
+    "codec_block": "codec block",
+    "outer_lr": "outer learning rate",
+    "outer_momentum": "outer momentum",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """The run from outer step `step` on, which `inner_step` inner steps of a peer come before."""
+
+    manifest: RunManifest
+    step: int = 0
+    inner_step: int = 0
+    number: int = 0
+    """Of the amendment that it begins with."""
+
+    def first_inner_step(self, step: int) -> int:
+        """How many inner steps a peer that was there all along has done when `step` begins."""
+        return self.inner_step + (step - self.step) * self.manifest.blocks_per_step
+
+    def amended(self, amendment: Amendment) -> Leg:
+        """The leg that follows.
+
+        The schedule of the inner learning rate goes on from where it is: with another H, the inner
+        steps that it has left become more or fewer in proportion, and it still ends with the run.
+
+        Raises ValueError for what makes no run.
+        """
+        before, change = self.manifest, amendment
+        done = self.first_inner_step(change.step)
+        inner, codec, outer = before.inner, before.codec, before.outer
+        steps = _or(change.inner_steps, inner.steps)
+        left = max(0, inner.total_steps - done) * steps // inner.steps
+        total = inner.total_steps if steps == inner.steps else done + left
+        try:
+            manifest = replace(
+                before,
+                inner=replace(
+                    inner,
+                    lr=_or(change.lr, inner.lr),
+                    steps=steps,
+                    total_steps=max(1, inner.warmup_steps, total),
+                ),
+                codec=replace(
+                    codec,
+                    name=cast(CodecName, _or(change.codec, codec.name)),
+                    block=_or(change.codec_block, codec.block),
+                ),
+                outer=replace(
+                    outer,
+                    lr=_or(change.outer_lr, outer.lr),
+                    momentum=_or(change.outer_momentum, outer.momentum),
+                ),
+            )
+        except ConfigError as exc:
+            raise ValueError(exc.what) from exc
+        return Leg(manifest, change.step, done, change.number)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedAmendment:
+    """An amendment with its signature. `digest` names it in the ledger."""
+
+    amendment: Amendment
+    signed: Signed
+    terms: Terms
+    """What the ledger says of it where it is agreed."""
+
+    @classmethod
+    def publish(cls, identity: Identity, amendment: Amendment, run: Run) -> SignedAmendment:
+        """Raises ValueError, in words, for what cannot be."""
+        amendment.check(run.manifest)
+        return cls._of(amendment, Signed.by(identity, KIND, pack(plain(amendment))), run)
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview, run: Run) -> SignedAmendment:
+        """The amendment of `run` in `data`, which may come from anybody.
+
+        Raises:
+            RunMismatch: a proper amendment, of another run.
+            RemoteProtocolError: malformed, altered, too long, impossible, or not signed by the
+                run's organiser.
+        """
+        if len(data) > AMENDMENT_BYTES_MAX:
+            raise RemoteProtocolError(f"an amendment of {len(data)} bytes is too long")
+        signed = Signed.from_bytes(data, kind=KIND)
+        if signed.signer != run.manifest.organiser:
+            raise RemoteProtocolError(
+                f"this amendment is signed by {label(signed.signer)}, "
+                f"who is not the organiser of run {run.manifest.name!r}",
+                code="AMEND-SIGNER",
+            )
+        value = unpack(signed.payload, bytes_max=AMENDMENT_BYTES_MAX)
+        amendment = read(Amendment, value, "the amendment")
+        if amendment.run != run.id:
+            raise RunMismatch(
+                "this amendment belongs to another run of the same organiser",
+                evidence=[f"it names run {amendment.run}", f"this is run {run.id}"],
+                do="use the amendment that was made in this run's home",
+            )
+        try:
+            amendment.check(run.manifest)
+        except ValueError as exc:
+            raise RemoteProtocolError(f"the amendment cannot be: its {exc}") from exc
+        return cls._of(amendment, signed, run)
+
+    @classmethod
+    def _of(cls, amendment: Amendment, signed: Signed, run: Run) -> SignedAmendment:
+        """A lease's size follows from H alone: fragments and overlap are the manifest's."""
+        blocks = None
+        if amendment.inner_steps is not None:
+            blocks = Leg(run.manifest).amended(amendment).manifest.blocks_per_lease
+        digest = Digest(blake3(signed.payload).hexdigest())
+        return cls(amendment, signed, Terms(amendment.number, amendment.step, digest, blocks))
+
+    @property
+    def digest(self) -> Digest:
+        return self.terms.digest
+
+    def to_bytes(self) -> bytes:
+        return self.signed.to_bytes()
+
+
+def _or(change: T | None, before: T) -> T:
+    return before if change is None else change
+
+
+def _require(holds: bool, name: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"{name} is {str(value)[:80]!r}")

@@ -1,0 +1,103 @@
+"""`p2ptrain run amend`: what is signed, what is refused, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.identity import load_or_create
+from p2ptrain.node.home import Home
+from p2ptrain.run import Amendment, load_amendments, load_run
+from tests.cli.conftest import Command, fake_node
+
+STEPS = ("--from-step", 3)
+
+
+def kept(home: Path) -> list[Amendment]:
+    where = Home(home)
+    run = load_run(where.manifest)
+    assert run is not None
+    return [each.amendment for each in load_amendments(where.amendments, run)]
+
+
+def test_it_is_numbered_signed_kept_and_shown(p2ptrain: Command, organiser_home: Path) -> None:
+    home = ("--home", organiser_home)
+    outcome = p2ptrain("run", "amend", "tiny", *STEPS, "--lr", 0.01, *home, "--json")
+    assert (outcome.code, outcome.json["number"], outcome.json["lr"]) == (0, 1, 0.01)
+    assert "no node runs here" in outcome.err
+    assert p2ptrain("run", "amend", "tiny", "--from-step", 5, "--codec", "fp16", *home).code == 0
+    assert [(each.number, each.step, each.changes) for each in kept(organiser_home)] == [
+        (1, 3, {"lr": 0.01}),
+        (2, 5, {"codec": "fp16"}),
+    ]
+    shown = p2ptrain("run", "show", *home).out
+    assert "amended   2: codec fp16 from outer step 5 on" in shown
+    facts = p2ptrain("run", "show", *home, "--json").json
+    assert facts["amendments"][0] == {"number": 1, "from_step": 3, "lr": 0.01}
+
+
+def test_a_node_that_runs_is_asked_how_far_it_is_and_told(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
+    reply = b'{"newer":false,"step":1}\n'
+    with fake_node(organiser_home, reply, reply) as requests:
+        outcome = p2ptrain("run", "amend", "tiny", *STEPS, "--lr", 0.01, "--home", organiser_home)
+    assert outcome.code == 0
+    assert [each["command"] for each in requests] == ["reload-amendments"] * 2
+    (organiser_home / "control.sock").unlink()
+    with fake_node(organiser_home, b'{"newer":false,"step":4}\n'):
+        late = p2ptrain(
+            "run", "amend", "tiny", "--from-step", 5, "--lr", 0.02, "--home", organiser_home
+        )
+    assert late.err.startswith("error[AMEND-LATE]")
+    assert "--from-step 6, or later" in late.err
+    assert len(kept(organiser_home)) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ((*STEPS,), "AMEND-VALUE"),
+        ((*STEPS, "--lr", "0"), "AMEND-VALUE"),
+        ((*STEPS, "--lr", "nan"), "AMEND-VALUE"),
+        ((*STEPS, "--codec", "int3"), "AMEND-VALUE"),
+        ((*STEPS, "--inner-steps", "1000000"), "AMEND-VALUE"),
+        ((*STEPS, "--outer-momentum", "1"), "AMEND-VALUE"),
+        (("--from-step", "1000000", "--lr", "0.1"), "AMEND-VALUE"),
+        (("--from-step", "1", "--lr", "0.1"), "AMEND-LATE"),
+        (("--from-step", "-4", "--lr", "0.1"), "AMEND-VALUE"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused_and_nothing_is_signed(
+    words: tuple[str, ...], code: str, p2ptrain: Command, organiser_home: Path
+) -> None:
+    outcome = p2ptrain("run", "amend", "tiny", *words, "--home", organiser_home)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error[{code}]")
+    assert kept(organiser_home) == []
+
+
+def test_what_changes_nothing_or_comes_before_another_is_refused(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
+    home = ("--home", organiser_home)
+    assert p2ptrain("run", "amend", "tiny", "--from-step", 4, "--lr", 0.01, *home).code == 0
+    again = p2ptrain("run", "amend", "tiny", "--from-step", 5, "--lr", 0.01, *home)
+    assert "it changes nothing" in again.err
+    before = p2ptrain("run", "amend", "tiny", "--from-step", 4, "--lr", 0.02, *home)
+    assert before.err.startswith("error[AMEND-ORDER]")
+    assert len(kept(organiser_home)) == 1
+
+
+def test_only_the_organiser_can_and_only_its_own_run(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
+    home = ("--home", organiser_home)
+    assert p2ptrain("run", "amend", "other", *STEPS, "--lr", 0.01, *home).code == 3
+    (organiser_home / "identity.key").unlink()
+    load_or_create(organiser_home / "identity.key")
+    outcome = p2ptrain("run", "amend", "tiny", *STEPS, "--lr", 0.01, *home)
+    assert (outcome.code, kept(organiser_home)) == (6, [])
+    assert outcome.err.startswith("error[AUTH-ORGANISER]")

@@ -1,0 +1,201 @@
+"""Amendments in one node: kept before they count, asked for until they are here, believed only as
+far as the organiser's signature goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import LocalProtocolError, PeerUnreachable, RemoteProtocolError
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.events import Amendable
+from p2ptrain.ledger.values import Commit, Participant, Roster, Terms
+from p2ptrain.node import amending
+from p2ptrain.node.amending import in_words, keep_amended, take_amendments
+from p2ptrain.node.amendments import Amendments
+from p2ptrain.node.control import _reload_amendments
+from p2ptrain.node.hello import HelloReply, encode_reply
+from p2ptrain.node.home import Home
+from p2ptrain.node.topics import amendments_topic
+from p2ptrain.run import Amendment, Leg, Run, SignedAmendment, save_amendments
+from p2ptrain.run.files import AMENDMENTS_MAX
+from p2ptrain.store import digest_of
+from p2ptrain.testing.published import policy, publish
+from tests.node.rig import ANN, BOB, Rig, rig, settled
+
+ALONE = policy(participants_min=1)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def run(home: Home) -> Run:
+    return publish(home, steps=99)
+
+
+def signed(
+    run: Run, home: Home, number: int = 1, step: int = 3, **changes: object
+) -> SignedAmendment:
+    changes = changes or {"inner_steps": 4, "codec": "fp16"}
+    wanted = Amendment(run.id, number, step, **changes)  # type: ignore[arg-type]
+    return SignedAmendment.publish(load_or_create(home.identity), wanted, run)
+
+
+def listed(*amendments: SignedAmendment) -> bytes:
+    return pack([each.to_bytes() for each in amendments])
+
+
+def test_what_is_taken_is_on_disk_and_taken_once(home: Home, run: Run) -> None:
+    here, one = Amendments.of(home, run), signed(run, home)
+    assert (here.held, here.to_bytes()) == ((), b"")
+    assert here.consider(listed(one))
+    assert not here.consider(listed(one))
+    assert Amendments.of(home, run).held == here.held == (one,)
+    assert here.terms == {one.terms}
+
+
+def test_the_organisers_tool_and_gossip_lose_nothing_of_each_other(home: Home, run: Run) -> None:
+    here, one, other = Amendments.of(home, run), signed(run, home), signed(run, home, 2, 5)
+    save_amendments(home.amendments, [one])
+    assert here.consider(listed(other))
+    assert Amendments.of(home, run).held == here.held == (one, other)
+    assert not here.reload()
+
+
+def test_only_so_many_are_kept_and_those_that_were_agreed_go_first(home: Home, run: Run) -> None:
+    here, agreed = Amendments.of(home, run), signed(run, home, 1, 2)
+    here.consider(listed(agreed))
+    for number in range(2, AMENDMENTS_MAX + 3):
+        here.consider(listed(signed(run, home, number, 9)), (agreed.terms,))
+    assert len(here.held) == AMENDMENTS_MAX
+    assert here.held[0] == agreed
+    assert here.held[-1].amendment.number == AMENDMENTS_MAX + 2
+
+
+def test_an_outer_step_is_as_it_was_agreed_and_not_as_it_was_signed(home: Home, run: Run) -> None:
+    here = Amendments.of(home, run)
+    one, other = signed(run, home), signed(run, home, 2, 5, lr=0.01)
+    here.consider(listed(one, other))
+    assert here.leg((), 9) == Leg(run.manifest)
+    legs = [here.leg((one.terms, other.terms), step) for step in (2, 3, 4, 5)]
+    first = Leg(run.manifest).amended(one.amendment)
+    assert legs == [Leg(run.manifest), first, first, first.amended(other.amendment)]
+    assert here.leg((other.terms,), 5) == Leg(run.manifest).amended(other.amendment)
+
+
+def test_what_is_missing_is_named_and_nobody_guesses(home: Home, run: Run) -> None:
+    here, one, other = Amendments.of(home, run), signed(run, home), signed(run, home, 2, 5)
+    agreed = (one.terms, other.terms)
+    here.consider(listed(one))
+    assert [here.missing(agreed, step) for step in (2, 4, 5)] == [None, None, other.terms]
+    with pytest.raises(LocalProtocolError):
+        here.leg(agreed, 5)
+    assert here.nearest(agreed, 5) == here.leg(agreed, 4)
+    here.consider(listed(other))
+    assert here.leg(agreed, 5).number == 2
+
+
+@pytest.mark.parametrize("lie", [{"step": 4}, {"blocks": 9}, {"blocks": None}, {"number": 7}])
+def test_a_ledger_that_says_of_an_amendment_what_it_does_not_say_is_not_followed(
+    lie: dict[str, object], home: Home, run: Run
+) -> None:
+    here, one = Amendments.of(home, run), signed(run, home)
+    here.consider(listed(one))
+    with pytest.raises(RemoteProtocolError) as caught:
+        here.leg((replace(one.terms, **lie),), 9)  # type: ignore[arg-type]
+    assert caught.value.code == "AMEND-DIFFERS"
+
+
+# ── in a node ────────────────────────────────────────────────────────────────────────────────────
+
+
+def of(r: Rig, *args: object, **changes: object) -> SignedAmendment:
+    return signed(r.run, r.parts.home, *args, **changes)  # type: ignore[arg-type]
+
+
+def naming(r: Rig, terms: Terms) -> Roster:
+    state = r.parts.ledger.state
+    return Roster(state.step, 0, state.voters, (), (Participant(r.parts.me, 32, 2),), terms=terms)
+
+
+async def test_what_is_heard_is_kept_told_to_the_ledger_and_passed_on(tmp_path: Path) -> None:
+    async with rig(tmp_path, steps=99) as r:
+        one = of(r)
+        await take_amendments(r.parts, ANN.peer, listed(one))
+        await take_amendments(r.parts, BOB.peer, listed(one))
+        assert r.heard() == [Amendable(frozenset({one.terms}))]
+        assert r.network.published == [(amendments_topic(r.run.id), listed(one))]
+        forged = SignedAmendment.publish(
+            Identity.from_seed(b"x" * 32), Amendment(r.run.id, 2, 9, lr=0.1), r.run
+        )
+        with pytest.raises(RemoteProtocolError):
+            await take_amendments(r.parts, ANN.peer, listed(forged))
+        assert r.parts.amendments.held == (one,)
+
+
+async def test_the_organisers_tool_tells_the_node(tmp_path: Path) -> None:
+    async with rig(tmp_path, steps=99) as r:
+        save_amendments(r.parts.home.amendments, [of(r)])
+        assert await _reload_amendments(r.parts) == {"newer": True, "step": 0}
+        assert await _reload_amendments(r.parts) == {"newer": False, "step": 0}
+        assert r.heard() == [Amendable(frozenset({of(r).terms}))]
+
+
+async def test_what_was_agreed_is_asked_for_until_somebody_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amending, "ASK_AGAIN_S", 0.01)
+    async with rig(tmp_path, steps=99, rules=ALONE) as r, trio.open_nursery() as nursery:
+        one, told = of(r, 1, 1), list[bytes]()
+
+        async def hello(peer: PeerId, payload: bytes) -> bytes:
+            if peer == ANN.peer:
+                raise PeerUnreachable("gone")
+            return encode_reply(HelloReply(b"", b"", told[0] if told else b"", True, {}))
+
+        r.network.answer = hello
+        r.network.peers = {ANN.peer, BOB.peer}
+        r.decide(naming(r, one.terms), Commit(0, 0, digest_of(b"u")))
+        assert r.parts.lacks_terms(1)
+        assert not r.parts.lacks_terms(0)
+        nursery.start_soon(keep_amended, r.parts)
+        await settled(lambda: len(r.network.requested) > 3)
+        assert r.parts.standing.warnings["amendment"] == amending.MISSING
+        told.append(listed(one))
+        with trio.fail_after(5):
+            await r.parts.until_known(1)
+        await settled(lambda: "amendment" not in r.parts.standing.warnings)
+        assert r.parts.leg(1).manifest.codec.name == "fp16"
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_bound_on_influence_leaves_room_for_work_of_before(tmp_path: Path) -> None:
+    async with rig(tmp_path, steps=99, rules=ALONE) as r:
+        one = of(r, 1, 1, lr=0.001)
+        r.parts.amendments.consider(listed(one))
+        r.decide(naming(r, one.terms))
+        before = r.run.manifest.influence_max
+        assert [r.parts.influence_max(step) for step in (0, 1, 8)] == [before] * 3
+        assert r.parts.influence_max(9) == pytest.approx(before / 100)
+
+
+async def test_status_tells_what_holds_what_is_to_come_and_what_came_too_late(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, steps=99, rules=ALONE) as r:
+        one, next_one, late = of(r, 1, 2), of(r, 2, 9, lr=0.01), of(r, 3, 1, lr=0.02)
+        r.parts.amendments.consider(listed(one, next_one, late))
+        r.decide(naming(r, one.terms))
+        assert in_words(r.parts) == (
+            "1: inner steps 4, codec fp16 from outer step 2 on; "
+            "2: from outer step 9 on, not agreed yet; "
+            "not agreed: amendment 3 is not later than that of outer step 2"
+        )

@@ -1,0 +1,85 @@
+"""A run whose organiser changes it in its course: real nodes, fake trainers, the real commands."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.cli.main import main
+from p2ptrain.ipc import frames
+from p2ptrain.ledger.values import Roster
+from tests.node.swarm import Swarm, SwarmNode, swarm
+
+
+async def command(*words: object) -> int:
+    return await trio.to_thread.run_sync(partial(main, [str(word) for word in words]))
+
+
+async def test_codec_and_h_change_for_all_at_one_outer_step_and_for_who_comes_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One member is away while the run is amended, one joins after that, and one is killed."""
+    async with swarm(tmp_path, later=("dan",), steps=10_000) as s:
+        await s.go_on(1)
+        await s.stop("cai")
+        step = s.seed.step + 3
+        changes = ("--inner-steps", 3, "--codec", "fp16", "--lr", 0.05)
+        home = ("--home", s.seed.home.root)
+        assert await command("run", "amend", "swarm", "--from-step", step, *changes, *home) == 0
+        await s.until(lambda: agreed(s.seed))
+        assert s.seed.step < step
+        s["bob"].remote.dies = True
+        await s.until(lambda: s.at_step(step + 1))
+        await s.start("cai", "dan")
+        await s.until(lambda: s.credits("dan") and s.credits("cai")[-1:] > [step])
+        s.check_equal()
+        s.check_chain()
+        check_terms(s, step)
+        capsys.readouterr()
+        assert await command("verify", "--from", "genesis", *home, "--json") == 0
+        audited = json.loads(capsys.readouterr().out)
+        assert (audited["good"], audited["missing"]) == (True, None)
+        assert audited["updates"] > step
+        assert await command("ledger", "verify", "--home", s["dan"].home.root, "--json") == 0
+        (named,) = json.loads(capsys.readouterr().out)["amendments"]
+        assert (named["from_step"], named["held"]) == (step, True)
+
+
+def agreed(node: SwarmNode) -> bool:
+    return bool(node.parts.ledger.state.terms)
+
+
+def check_terms(s: Swarm, step: int) -> None:
+    """Before `step` by the manifest, from it on by the amendment: updates, leases and rates."""
+    parts = s.seed.parts
+    metas = [
+        (at, parts.store.manifest(update).meta["codec"]) for at, update, _ in s.committed(s.seed)
+    ]
+    assert metas
+    assert metas == [(at, "int8" if at < step else "fp16") for at, _ in metas]
+    named = [
+        each.entry.value.step
+        for each in parts.ledger.chain
+        if isinstance(each.entry.value, Roster) and each.entry.value.terms is not None
+    ]
+    assert [at < step for at in named] == [True]
+    fresh = [
+        {len(blocks) for blocks in credits.values()}
+        for at, _, credits in s.committed(s.seed)
+        if at > step
+    ]
+    assert fresh
+    assert all(sizes == {3} for sizes in fresh)
+    for name in ("ann", "bob", "dan"):
+        obeyed = s[name].remote.obeyed
+        rates = [each for each in obeyed if isinstance(each, frames.Rates)]
+        assert rates
+        # The schedule has 1,000 inner steps: what it had left at `step` is half as many again.
+        left = 1000 - 2 * step
+        assert set(rates) == {frames.Rates(0.05, 2 * step + left * 3 // 2)}
+    trained = [each for each in s["dan"].remote.obeyed if isinstance(each, frames.Train)]
+    assert trained[-1].first_inner_step == 2 * step + 3 * (trained[-1].step - step)

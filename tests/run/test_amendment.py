@@ -1,0 +1,191 @@
+"""Amendments: what an organiser can change, how the run goes on then, and what nobody believes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
+from p2ptrain.identity import Identity
+from p2ptrain.ledger.values import Terms
+from p2ptrain.run import Amendment, Leg, Run, Signed, SignedAmendment
+from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX
+from p2ptrain.run.files import amendments_in, load_amendments, save_amendments
+from p2ptrain.sync import SyncSpec
+from tests.run.conftest import tiny_run
+
+ORGANISER = Identity.from_seed(b"o" * 32)
+RUN = tiny_run(ORGANISER)
+INNER = RUN.manifest.inner
+
+
+def amendment(**changes: object) -> Amendment:
+    return Amendment(RUN.id, 1, 2, **({"lr": 0.001} | changes))  # type: ignore[arg-type]
+
+
+def signed(**changes: object) -> SignedAmendment:
+    return SignedAmendment.publish(ORGANISER, amendment(**changes), RUN)
+
+
+def test_an_amendment_survives_the_wire() -> None:
+    made = signed(inner_steps=INNER.steps * 2, codec="int4", codec_block=64)
+    assert SignedAmendment.from_bytes(made.to_bytes(), RUN) == made
+    assert made.terms == Terms(1, 2, made.digest, INNER.steps * 2)
+    assert signed().terms.blocks is None
+    assert len(made.to_bytes()) < AMENDMENT_BYTES_MAX / 2
+
+
+def test_what_is_not_named_stays_as_it_was() -> None:
+    first = Leg(RUN.manifest).amended(amendment(codec="fp16"))
+    second = first.amended(Amendment(RUN.id, 2, 5, outer_lr=0.5, outer_momentum=0.8))
+    manifest = RUN.manifest
+    assert second == Leg(
+        dataclasses.replace(
+            manifest,
+            inner=dataclasses.replace(INNER, lr=0.001),
+            codec=dataclasses.replace(manifest.codec, name="fp16"),
+            outer=dataclasses.replace(manifest.outer, lr=0.5, momentum=0.8),
+        ),
+        step=5,
+        inner_step=5 * INNER.steps,
+        number=2,
+    )
+
+
+def test_inner_steps_are_counted_through_and_the_schedule_ends_with_the_run() -> None:
+    steps = RUN.manifest.outer.steps
+    leg = Leg(RUN.manifest).amended(amendment(inner_steps=3 * INNER.steps))
+    assert leg.first_inner_step(2) == 2 * INNER.steps
+    assert leg.first_inner_step(4) == 8 * INNER.steps
+    assert leg.manifest.blocks_per_lease == 3 * INNER.steps
+    assert INNER.total_steps == steps * INNER.steps
+    assert leg.manifest.inner.total_steps == leg.first_inner_step(steps)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+def test_however_often_h_changes_the_schedule_ends_with_the_run(factors: list[int]) -> None:
+    leg = Leg(RUN.manifest)
+    for number, factor in enumerate(factors, 1):
+        leg = leg.amended(Amendment(RUN.id, number, number, inner_steps=factor * INNER.steps))
+    end = leg.first_inner_step(RUN.manifest.outer.steps)
+    assert leg.manifest.inner.total_steps == end
+
+
+def test_with_fragments_a_lease_is_a_share_of_h_and_the_overlap() -> None:
+    inner = dataclasses.replace(INNER, steps=4)
+    manifest = dataclasses.replace(
+        RUN.manifest, inner=inner, sync=SyncSpec(fragments=2, overlap_steps=1)
+    )
+    run = Run.publish(ORGANISER, manifest)
+    made = Amendment(run.id, 1, 2, inner_steps=8)
+    assert SignedAmendment.publish(ORGANISER, made, run).terms.blocks == 5
+    for steps in (3, 0):
+        with pytest.raises(ValueError):
+            SignedAmendment.publish(ORGANISER, Amendment(run.id, 1, 2, inner_steps=steps), run)
+
+
+def test_a_run_whose_means_come_a_step_late_keeps_its_h() -> None:
+    late = dataclasses.replace(RUN.manifest, sync=SyncSpec(overlap_steps=INNER.steps))
+    run = Run.publish(ORGANISER, late)
+    with pytest.raises(ValueError, match="inner_steps"):
+        Amendment(run.id, 1, 2, inner_steps=2 * INNER.steps).check(run.manifest)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lr": None},
+        {"lr": 0.0},
+        {"lr": -1.0},
+        {"lr": float("nan")},
+        {"lr": 1e9},
+        {"inner_steps": 0},
+        {"codec": "int3"},
+        {"codec_block": 1},
+        {"codec_block": 1 << 20},
+        {"outer_lr": 0.0},
+        {"outer_momentum": 1.0},
+    ],
+    ids=str,
+)
+def test_nonsense_cannot_be_asked_for(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        amendment(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"number": 0},
+        {"number": 2**60},
+        {"number": "1"},
+        {"step": 0},
+        {"step": RUN.manifest.outer.steps},
+        {"lr": "fast"},
+        {"lr": True},
+        {"lr": None},
+        {"inner_steps": 1.5},
+        {"inner_steps": RUN.manifest.data.train_blocks + 1},
+        {"codec": 8},
+        {"codec": "int3"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_malformed_amendment_is_refused_though_it_is_signed(changes: dict[str, object]) -> None:
+    names = [field.name for field in dataclasses.fields(Amendment)]
+    value = {name: getattr(amendment(), name) for name in names} | changes
+    document = Signed.by(ORGANISER, "amendment", pack(value))
+    with pytest.raises(RemoteProtocolError):
+        SignedAmendment.from_bytes(document.to_bytes(), RUN)
+
+
+def test_one_signed_by_somebody_else_is_refused(stranger: Identity) -> None:
+    forged = SignedAmendment.publish(stranger, amendment(), RUN)
+    with pytest.raises(RemoteProtocolError) as caught:
+        SignedAmendment.from_bytes(forged.to_bytes(), RUN)
+    assert caught.value.code == "AMEND-SIGNER"
+
+
+def test_an_altered_one_is_refused() -> None:
+    data = bytearray(signed().to_bytes())
+    data[-1] ^= 1
+    with pytest.raises(RemoteProtocolError):
+        SignedAmendment.from_bytes(bytes(data), RUN)
+
+
+def test_one_of_another_run_is_told_apart() -> None:
+    other = Run.publish(ORGANISER, dataclasses.replace(RUN.manifest, name="other"))
+    made = SignedAmendment.publish(ORGANISER, Amendment(other.id, 1, 2, lr=0.001), other)
+    with pytest.raises(RunMismatch):
+        SignedAmendment.from_bytes(made.to_bytes(), RUN)
+
+
+def test_an_oversize_one_is_not_even_read() -> None:
+    with pytest.raises(RemoteProtocolError, match="too long"):
+        SignedAmendment.from_bytes(bytes(AMENDMENT_BYTES_MAX + 1), RUN)
+
+
+def test_a_list_is_taken_whole_or_not_at_all() -> None:
+    good = signed()
+    assert amendments_in(pack([good.to_bytes()]), RUN) == (good,)
+    for bad in (pack([good.to_bytes(), b"x"]), pack({}), pack([1]), b"", pack([[good.to_bytes()]])):
+        with pytest.raises(RemoteProtocolError):
+            amendments_in(bad, RUN)
+
+
+def test_what_is_kept_comes_back_and_damage_is_told(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("home") / "amendments.signed"
+    assert load_amendments(path, RUN) == ()
+    save_amendments(path, [signed()])
+    assert load_amendments(path, RUN) == (signed(),)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ConfigError) as caught:
+        load_amendments(path, RUN)
+    assert caught.value.code == "RUN-FILE"
