@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from p2ptrain.testing.demo.process import DemoNode, run_command
+from p2ptrain.testing.demo.process import DemoNode, losses_of, run_command
 
 RECIPE = Path("configs/metagene_mini.toml")
 READS, READ_BASES = 60_000, 150
@@ -122,7 +122,7 @@ def _swarm(
         parameters=facts["parameters"],
         tokens=sum(e["tokens"] for e in peers[0].events if e["event"] == "committed"),
         entropy_nats=entropy_nats,
-        losses=_losses(nodes),
+        losses=tuple(losses_of(event for node in nodes for event in node.events).items()),
         seconds=time.monotonic() - started_s,
         heads_agree=len(digests) == 1 and None not in digests,
     )
@@ -192,16 +192,6 @@ def _wait(look: Callable[[], T], nodes: list[DemoNode], deadline_s: float, what:
             raise SwarmFailed(f"after {deadline_s:.0f} s, still no sign of {what}")
         time.sleep(LOOK_EVERY_S)
     return value
-
-
-def _losses(nodes: list[DemoNode]) -> tuple[tuple[int, float], ...]:
-    found = {
-        event["step"]: event["loss"]
-        for node in nodes
-        for event in node.events
-        if event["event"] == "evaluated"
-    }
-    return tuple(sorted(found.items()))
 
 
 if __name__ == "__main__":

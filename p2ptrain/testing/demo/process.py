@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,18 @@ class DemoNode:
             self.process.wait(deadline_s)
         except subprocess.TimeoutExpired:
             self.kill()
+
+
+def losses_of(events: Iterable[Event]) -> dict[int, float]:
+    """The loss of θ before each outer step that was measured, over most of the held-out blocks."""
+    found: dict[int, Event] = {}
+    for event in events:
+        if event["event"] != "evaluated":
+            continue
+        best = found.setdefault(event["step"], event)
+        if event["blocks"] > best["blocks"]:
+            found[event["step"]] = event
+    return {step: found[step]["loss"] for step in sorted(found)}
 
 
 def command(*arguments: str) -> list[str]:

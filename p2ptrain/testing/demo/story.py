@@ -14,7 +14,7 @@ from typing import Any
 
 from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
-from p2ptrain.testing.demo.process import DemoNode, Event, run_command
+from p2ptrain.testing.demo.process import DemoNode, Event, losses_of, run_command
 from p2ptrain.testing.demo.show import Show
 from p2ptrain.testing.demo.verdict import Facts
 
@@ -252,7 +252,8 @@ class Story:
             lambda: all(node.find("run-ended") for node in self.volunteers),
             deadline_s=240,
         )
-        self.wait_for("the last validation", lambda: self._last_validation(), deadline_s=30)
+        planned = self.facts.outer_steps_planned
+        self.wait_for("the last validation", lambda: planned in self._losses(), deadline_s=90)
         self.look()
         facts = self.facts
         names = ("name", "peer", "peer_name", "ledger_height", "ledger_head", "state_digest")
@@ -264,8 +265,8 @@ class Story:
         if facts.seed_stopped_at_step is not None:
             facts.steps_after_seed_stopped = facts.outer_steps - facts.seed_stopped_at_step
         self._audit()
-        losses = sorted(self._validations())
-        facts.val_loss_first, facts.val_loss_last = losses[0][1], losses[-1][1]
+        losses = list(self._losses().values())
+        facts.val_loss_first, facts.val_loss_last = losses[0], losses[-1]
 
     def _audit(self) -> None:
         """Hold the ledger against what all trainers have logged, the killed one's too."""
@@ -277,17 +278,8 @@ class Story:
         self.facts.blocks_trained_once = said["checked"]
         self.facts.blocks_trained_otherwise = said["unseen"]
 
-    def _validations(self) -> list[tuple[int, float]]:
-        """(outer step, loss of θ before it) as members measured it."""
-        return [
-            (event["step"], event["loss"])
-            for node in self.cast.values()
-            for event in node.events
-            if event["event"] == "evaluated"
-        ]
-
-    def _last_validation(self) -> bool:
-        return any(step == self.facts.outer_steps_planned for step, _ in self._validations())
+    def _losses(self) -> dict[int, float]:
+        return losses_of(event for node in self.cast.values() for event in node.events)
 
 
 def _with_address(status: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -1,0 +1,22 @@
+"""What journals say of the loss: the fullest figure counts, whoever has written it."""
+
+from __future__ import annotations
+
+from p2ptrain.testing.demo.process import losses_of
+
+
+def evaluated(step: int, loss: float, blocks: int) -> dict[str, object]:
+    return {"event": "evaluated", "step": step, "loss": loss, "blocks": blocks}
+
+
+def test_of_each_step_the_figure_over_most_blocks_counts() -> None:
+    events = [
+        evaluated(4, 5.0, 3),
+        evaluated(2, 6.0, 8),
+        {"event": "not-evaluated", "step": 0, "loss": None, "blocks": 0},
+        evaluated(4, 5.5, 8),
+        evaluated(4, 5.1, 5),
+    ]
+    assert losses_of(events) == {2: 6.0, 4: 5.5}
+    assert list(losses_of(reversed(events))) == [2, 4]
+    assert losses_of([]) == {}
