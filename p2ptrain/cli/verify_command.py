@@ -213,6 +213,7 @@ def _differs(difference: Difference) -> StoreError:
 
 _KINDS = {
     "entry": "the entry or its certificate does not verify",
+    "amendment": "what was agreed is not what was signed",
     "update": "its update is not what was certified",
     "snapshot": "the snapshot held here is not what was certified",
     "state": "the certified snapshot is not what the updates lead to",

@@ -23,12 +23,12 @@ from p2ptrain.errors import P2PTrainError
 PACKAGE = Path(__file__).resolve().parents[1]
 
 SIMULATION = (
-    "accountability branches checkers clock disk fairness faults heartbeat liar lines network node"
-    " proposals pruner rings run trainer troubles watching world"
+    "accountability amending branches checkers clock disk fairness faults heartbeat liar lines"
+    " network node proposals pruner rings run trainer troubles watching world"
 ).split()
 """What a world is made of; the rest runs once a seed, or patches what is compiled here."""
 
-COMPARED = {"calm": 3, "chaos": 10, "branch": 5, "liars": 5}
+COMPARED = {"calm": 3, "chaos": 10, "branch": 5, "liars": 5, "amended": 5}
 """Seeds by profile whose reports must be the same: a few seconds of both."""
 
 _BUILD = """

@@ -7,7 +7,8 @@ reads homes: audits, retention, benches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from p2ptrain.ledger.values import (
     Participant,
     Roster,
     SnapshotRef,
+    Terms,
     Value,
     vote_message,
 )
@@ -29,7 +31,7 @@ from p2ptrain.node.chain import rules_of
 from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.home import Home
 from p2ptrain.node.update_format import KIND, UpdateFormat
-from p2ptrain.run import Run
+from p2ptrain.run import Leg, Run, RunManifest, SignedAmendment, save_amendments
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import Head, RecordLog, Store
 from p2ptrain.testing.ledgers import sealing
@@ -47,23 +49,39 @@ class History:
     state: Digest | None = None
 
 
-def make_history(home: Home, run: Run, steps: int) -> History:
-    """`steps` outer steps of `run` in `home`, whose identity must be its only founder's."""
+def make_history(
+    home: Home,
+    run: Run,
+    steps: int,
+    amendments: Sequence[SignedAmendment] = (),
+    agreed: Mapping[int, Terms] | None = None,
+) -> History:
+    """`steps` outer steps of `run` in `home`, whose identity must be its only founder's.
+
+    The roster of outer step s names what `agreed` says of s, or else the s-th of `amendments`.
+    """
+    if amendments:
+        save_amendments(home.amendments, amendments)
+    if agreed is None:
+        agreed = {step: each.terms for step, each in enumerate(amendments)}
     history, me = History(run), load_or_create(home.identity)
     manifest, rules = run.manifest, rules_of(run)
     state, outer = genesis(rules), OuterState(layout_of(manifest.model).numel)
     pending: SnapshotRef | None = None
-    form = UpdateFormat.of(run.id, manifest)
+    of_run = UpdateFormat.of(run.id, manifest)
     with Store(home.store, chunk_bytes=manifest.policy.chunk_bytes) as store:
         outer.load_snapshot(store, manifest.genesis)
         for step in range(steps):
+            amended = _amended(run, amendments, step)
+            form = replace(of_run, spec=amended.codec)
             payload = _update(form, step)
             history.updates[step] = store.put_blob(KIND, [payload], form.meta(step))
             commit = Commit(step, 0, history.updates[step], pending, None if not pending else _ANY)
-            for value in (_opening(state, me), commit):
+            opening = replace(_opening(state, me), terms=agreed.get(step))
+            for value in (opening, commit):
                 history.chain.append(_certified(run, state, value, me))
                 state = apply(rules, state, history.chain[-1].entry)
-            rates = manifest.outer.lr, manifest.outer.momentum
+            rates = amended.outer.lr, amended.outer.momentum
             outer.apply(payload, *rates, form.codec, form.fragment(step))
             pending = None
             if (step + 1) % manifest.policy.snapshot_every == 0:
@@ -76,6 +94,13 @@ def make_history(home: Home, run: Run, steps: int) -> History:
     outer.close()
     RecordLog(home.ledger).rewrite(map(entry_bytes, history.chain))
     return history
+
+
+def _amended(run: Run, amendments: Sequence[SignedAmendment], step: int) -> RunManifest:
+    leg = Leg(run.manifest)
+    for each in amendments:
+        leg = leg.amended(each.amendment) if each.amendment.step <= step else leg
+    return leg.manifest
 
 
 _ANY = Digest("0" * 64)

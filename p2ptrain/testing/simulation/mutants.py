@@ -45,10 +45,8 @@ MUTANTS = (
     Mutant("snapshot-not-checked", content.snapshot_not_checked, ("SnapshotsAreTrue",), "liars"),
     Mutant("state-not-checked", content.state_not_checked, ("StatesAreNamed",), "liars"),
     Mutant("any-base-taken", content.any_base_taken, _FORKS, "pruning"),
-    Mutant(
-        "amendment-unseen", content.amendment_not_asked_for, ("AmendmentsAreHeld",), "amended", 20
-    ),
-    Mutant("amended-at-once", content.amended_at_once, ("TermsAreForeseen",), "amended", 20),
+    Mutant("amendment-unseen", content.amendment_not_asked_for, ("AmendmentsAreHeld",), "amended"),
+    Mutant("amended-at-once", content.amended_at_once, ("TermsAreForeseen",), "amended"),
     Mutant("lease-returned-twice", content.lease_returned_twice, _BLOCKS, "churn"),
     Mutant("lease-kept-after-commit", content.lease_kept_after_commit, _BLOCKS, "calm"),
     Mutant("lease-lost", content.lease_lost_with_its_member, _BLOCKS, "churn"),
