@@ -281,6 +281,54 @@ def trainer(
         raise ConfigError(f"this could not be measured: {exc}", do="--against none") from exc
 
 
+@app.command(
+    epilog=examples(
+        "p2ptrain bench utilisation --up-mbit 4",
+        "p2ptrain bench utilisation --addresses wan0/10.77.0.1,wan1/10.77.0.2 --json",
+    )
+)
+def utilisation(
+    nodes: Annotated[int, typer.Option("--nodes", min=2, max=16)] = 4,
+    layers: Annotated[int, typer.Option("--layers", min=1)] = 6,
+    width: Annotated[int, typer.Option("--width", min=64, help="A multiple of 64.")] = 192,
+    sequence: Annotated[int, typer.Option("--sequence", min=8, help="Tokens of context.")] = 128,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences a step.")] = 4,
+    steps: Annotated[int, typer.Option("--steps", min=2, help="H.")] = 48,
+    fragments: Annotated[int, typer.Option("--fragments", min=2, help="P, a divisor of H.")] = 4,
+    overlap: Annotated[int, typer.Option("--overlap", min=1, help="τ, in inner steps.")] = 10,
+    mixing: Annotated[float, typer.Option("--mixing", min=0, help="α.")] = 0.5,
+    measured: Annotated[int, typer.Option("--measured", min=1, help="Times H steps.")] = 3,
+    up: Annotated[
+        float | None, typer.Option("--up-mbit", min=0.01, help="What each node may send.")
+    ] = None,
+    addresses: Annotated[
+        str,
+        typer.Option(
+            "--addresses",
+            metavar="ADDR,…",
+            help="Of each node; NAMESPACE/ADDR runs it in that network namespace.",
+            show_default="127.0.0.1",
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Train with real nodes: the share of time in inner steps, in plain DiLoCo and with fragments.
+
+    Plain DiLoCo has int8, fragments have int4. The line between the hosts is yours to make slow.
+    """
+    from p2ptrain.testing.bench.processes import Failed
+    from p2ptrain.testing.bench.utilisation import Mode, Setting, measure
+
+    limit = "" if up is None else f"{up * 1e3:.0f}kbit"
+    try:
+        setting = Setting(layers, width, sequence, batch, steps, measured, limit)
+        streaming = Mode(fragments, overlap, mixing, "int4", outer_lr=0.4)
+        hosts = _hosts(addresses, len(addresses.split(",")) if addresses else nodes)
+        _tell(measure(setting, [Mode(), streaming], hosts), as_json)
+    except (ValueError, Failed) as exc:
+        raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
+
+
 def _tell(lines: Iterable[Line], as_json: bool) -> None:
     """One line each, as soon as it is known."""
     for line in lines:

@@ -1,0 +1,76 @@
+"""The share of time in inner steps, from journals; and the runs that it is measured on."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from p2ptrain.config.run_file import parse_run_file
+from p2ptrain.testing.bench.processes import Failed
+from p2ptrain.testing.bench.utilisation import Mode, Setting, Spent, run_file, spent
+
+SETTING = Setting(layers=3, width=64, sequence=64, batch=2, steps=12, measured=2)
+STREAMING = Mode(4, 2, 0.5, "int4", 0.4)
+
+
+def committed(step: int, at_s: float, *, took_part: bool = True) -> dict[str, Any]:
+    return {
+        "event": "committed",
+        "step": step,
+        "monotonic_s": at_s,
+        "took_part": took_part,
+        "skipped": False,
+        "compute_utilisation": 0.5,
+    }
+
+
+def trained(at_s: float, seconds: float) -> dict[str, Any]:
+    rate = SETTING.block_tokens / seconds
+    return {"event": "inner-step", "monotonic_s": at_s, "tokens_per_s": rate, "seconds": 99.0}
+
+
+JOURNAL = [
+    trained(9.0, 1.0),
+    committed(0, 10.0),
+    {"event": "state", "monotonic_s": 11.0},
+    trained(12.0, 1.5),
+    trained(14.0, 2.0),
+    committed(1, 15.0),
+    trained(19.0, 2.5),
+    committed(2, 20.0),
+    trained(21.0, 1.0),
+]
+
+
+def test_what_trainers_took_by_their_own_clocks_is_held_against_the_wall() -> None:
+    assert spent(JOURNAL, SETTING.block_tokens, 0, 2) == Spent(10.0, 6.0, 3, 2, 0.5)
+    assert spent(JOURNAL, SETTING.block_tokens, 1, 2) == Spent(5.0, 2.5, 1, 1, 0.5)
+
+
+def test_a_node_that_was_left_out_makes_no_figure() -> None:
+    left_out = [*JOURNAL[:-2], committed(2, 20.0, took_part=False)]
+    with pytest.raises(Failed, match="left out"):
+        spent(left_out, SETTING.block_tokens, 0, 2)
+
+
+@pytest.mark.parametrize("mode", [Mode(), STREAMING])
+def test_the_runs_are_such_as_can_be_published(mode: Mode) -> None:
+    run = parse_run_file(tomllib.loads(run_file(SETTING, mode, 4)))
+    assert (run.codec.name, run.policy.participants_min) == (mode.codec, 4)
+    asked = (mode.fragments, mode.overlap_steps, mode.mixing)
+    assert (run.sync.fragments, run.sync.overlap_steps, run.sync.mixing) == asked
+    assert run.inner.steps == SETTING.steps
+
+
+def test_modes_have_names() -> None:
+    assert [str(Mode()), str(STREAMING)] == [
+        "plain int8",
+        "streaming int4, P = 4, τ = 2, α = 0.5",
+    ]
+
+
+def test_a_width_that_heads_do_not_divide_is_refused() -> None:
+    with pytest.raises(ValueError, match="multiple of 64"):
+        Setting(3, 100, 64, 2, 12, 2)
