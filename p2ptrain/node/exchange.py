@@ -106,7 +106,7 @@ async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
     parts.journal.write("exchange-started", **where, peers=roster.peers)
     parts.enter(Exchanging())
     try:
-        update = await _reduce(parts, roster, edges)
+        update = await _averaged(parts, roster, edges)
     except ReduceAborted as exc:
         await _give_up(parts, exc)
         with trio.move_on_after(LINGER_S):
@@ -134,6 +134,16 @@ async def _give_up(parts: Parts, why: ReduceAborted) -> None:
     parts.enter(StandingBy("for the members to agree how to go on"))
     await parts.tell(ReduceFailed(parts.me, step, attempt, suspects))
     parts.speak_now()
+
+
+async def _averaged(parts: Parts, roster: Roster, edges: Edges) -> Digest:
+    """As `_reduce`; those who would fetch the update hear when it is over."""
+    parts.standing.averaging = roster.step
+    try:
+        return await _reduce(parts, roster, edges)
+    finally:
+        parts.standing.averaging = None
+        parts.changes.ring()
 
 
 async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
@@ -171,7 +181,7 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         parts.standing.ring = reduce
         try:
             run = partial(in_thread, reduce.run, stop=partial(reduce.abort, "it was given up"))
-            report = await _while_it_matters(parts, roster, run)
+            report = await _while_it_matters(parts, roster, run, updates.LAG_S)
         finally:
             parts.standing.ring = None
         # Under the lock: a moment later θ may be that of the next step.
@@ -237,9 +247,10 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
 
 
 async def _while_it_matters(
-    parts: Parts, roster: Roster, work: Callable[[], Awaitable[Result]]
+    parts: Parts, roster: Roster, work: Callable[[], Awaitable[Result]], lag_s: float = 0.0
 ) -> Result:
-    """The result of `work`, which is cancelled as soon as the attempt is moot.
+    """The result of `work`, which is cancelled as soon as the attempt is moot; if that is because
+    the others have committed what it makes, `lag_s` later.
 
     Raises:
         ReduceAborted: by `work`, or because the attempt is moot.
@@ -250,6 +261,8 @@ async def _while_it_matters(
     async def watch() -> None:
         while (reason := _why_moot(parts, roster)) is None:
             await parts.changes.wait()
+        if roster.step in parts.ledger.updates:
+            await trio.sleep(lag_s)
         moot.append(reason)
         nursery.cancel_scope.cancel()
 

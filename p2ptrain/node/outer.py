@@ -226,6 +226,7 @@ async def _apply(parts: Parts, commit: Commit) -> None:
         return newer and parts.now() > since + LOST_S
 
     await parts.until_known(commit.step)
+    await updates.own_result(parts, commit.step)
     payload = await updates.obtain(parts, commit.update, commit.step, lost)
     while parts.standing.theta_in_use:
         await parts.changes.wait()

@@ -116,10 +116,12 @@ class Standing:
     """A trainer was told to read θ and has not said that it has. All these by `training`."""
     reduce: ReduceReport | None = None
     ring: Reduce | None = None
+    averaging: int | None = None
+    """The outer step whose update this node is about to make, until it is stored or given up."""
     last_reduce: RingReport | None = None
     """How the newest that ended well went."""
     comparison: Comparison | None = None
-    """Of our own work with the mean, in the newest of them. These four by `exchange`."""
+    """Of our own work with the mean, in the newest of them. These five by `exchange`."""
     utilisation: float | None = None
     """Inner steps' share of the time of the last outer step; by `outer`."""
     advanced_s: float | None = None

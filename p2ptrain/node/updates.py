@@ -21,6 +21,10 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.update_format import KIND, UpdateFormat
 from p2ptrain.ring import mean_max
 
+LAG_S = 5.0
+"""Participants of a reduce end it within a few seconds of each other; after that something is wrong
+and the update is fetched, which over a slow line takes as long as the reduce did."""
+
 
 def format_of(parts: Parts, step: int) -> UpdateFormat:
     """What the update of outer step `step` looks like."""
@@ -63,6 +67,13 @@ async def obtain(
         return await transfer.use(parts, digest, read, unwanted)
 
 
+async def own_result(parts: Parts, step: int) -> None:
+    """Let the reduce of `step` end first in which this node is about to make the update itself."""
+    with trio.move_on_after(LAG_S):
+        while parts.standing.averaging == step:
+            await parts.changes.wait()
+
+
 async def inspect(parts: Parts, digest: Digest, step: int) -> None:
     """Have an update here that somebody wants certified, and make sure that it can be applied.
 
@@ -74,6 +85,7 @@ async def inspect(parts: Parts, digest: Digest, step: int) -> None:
     Raises:
         RemoteProtocolError, StoreError: as `obtain` does.
     """
+    await own_result(parts, step)
     with _blob_expected(digest):
         if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
             await transfer.fetch_loose(parts, [digest])

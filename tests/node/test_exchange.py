@@ -12,13 +12,20 @@ import trio.testing
 
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
+from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.events import Ready, ReduceFailed
 from p2ptrain.ledger.state import apply, genesis
 from p2ptrain.ledger.values import Commit, Participant, Roster
-from p2ptrain.node import edges
+from p2ptrain.node import edges, updates
 from p2ptrain.node import exchange as module
-from p2ptrain.node.exchange import _request, _why_moot, exchange, reduce_due
+from p2ptrain.node.exchange import (
+    _request,
+    _while_it_matters,
+    _why_moot,
+    exchange,
+    reduce_due,
+)
 from p2ptrain.node.orders import Work
 from p2ptrain.node.status import status
 from p2ptrain.store import digest_of
@@ -235,3 +242,52 @@ async def test_a_pseudo_gradient_that_is_not_finite_is_not_offered_again(tmp_pat
         assert r.heard() == [ReduceFailed(parts.me, 0, 0, (parts.me,))]
         assert parts.standing.work is None
         nursery.cancel_scope.cancel()
+
+
+async def test_who_is_a_moment_later_than_the_others_makes_the_committed_update_itself(
+    tmp_path: Path,
+) -> None:
+    """Over a slow line, fetching it from them would take as long as the whole reduce did."""
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        roster = opening(parts.ledger.state, Participant(parts.me, 16, 1))
+        r.decide(roster)
+        last_bytes = trio.Event()
+        made: list[str] = []
+
+        async def reduce() -> str:
+            await last_bytes.wait()
+            return "the update"
+
+        async def late() -> None:
+            made.append(await _while_it_matters(parts, roster, reduce, 60.0))
+
+        nursery.start_soon(late)
+        r.decide(Commit(0, 0, digest_of(b"update")))
+        parts.changes.ring()
+        await trio.testing.wait_all_tasks_blocked()
+        assert made == []
+        last_bytes.set()
+        await settled(lambda: made == ["the update"])
+        with pytest.raises(ReduceAborted, match="without it"):
+            await _while_it_matters(parts, roster, trio.sleep_forever)
+
+
+async def test_the_update_that_a_reduce_is_about_to_make_is_not_fetched_beside_it(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts, done = r.parts, trio.Event()
+
+        async def wait() -> None:
+            await updates.own_result(parts, 3)
+            done.set()
+
+        parts.standing.averaging = 3
+        await updates.own_result(parts, 4)
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not done.is_set()
+        parts.standing.averaging = None
+        parts.changes.ring()
+        await settled(done.is_set)
