@@ -118,6 +118,7 @@ class SyncSection(Section):
     overlap_steps: Annotated[int, Field(ge=0, le=100_000)] = 0
     mixing: Share = 0.0
     eager: bool = False
+    merge: Literal["mean", "rda"] = "mean"
 
     @model_validator(mode="after")
     def _mixes_what_went_on(self) -> SyncSection:
@@ -206,6 +207,8 @@ class RunFile(Section):
                 f"sync.eager needs sync.overlap_steps = inner.steps = {inner}: elsewhere the mean "
                 "comes before there is newer work to add"
             )
+        if sync.merge == "rda" and self.codec.feedback:
+            raise ValueError('sync.merge = "rda" averages directions: codec.feedback must be false')
         own = 1 if self.model.tied else 2
         if sync.fragments > 1 and not 1 <= sync.fragments - own <= self.model.layers:
             raise ValueError(

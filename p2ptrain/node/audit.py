@@ -300,7 +300,8 @@ class Replay:
             raise _Ended(
                 Difference("update", source.height, ended.step, update, what, source.signed_by)
             ) from exc
-        state.apply(payload, outer.lr, outer.momentum, form.codec, form.fragment(ended.step))
+        made, codec = form.merged(payload, ended.step)
+        state.apply(made, outer.lr, outer.momentum, codec, form.fragment(ended.step))
         self._updates += 1
 
     def _leg(self, ended: Ended) -> Leg:

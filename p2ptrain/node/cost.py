@@ -14,6 +14,7 @@ from p2ptrain.kernels import codec
 from p2ptrain.node.needs import NodeMemory, node_memory
 from p2ptrain.run.draft import inner_spec, model_spec
 from p2ptrain.sync.fragments import fragments
+from p2ptrain.sync.radial import Radial
 from p2ptrain.trainer.cost import TrainerMemory, operations_per_token, trainer_memory
 from p2ptrain.trainer.shapes import layout_of, parameter_count
 
@@ -103,7 +104,10 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
     layout, sync = layout_of(model), run.sync
     numel = layout.numel
     cut, of_run = fragments(layout, sync.fragments), codec(run.codec.name, run.codec.block)
-    update = sum(of_run.encoded_bytes(each.numel) for each in cut) // len(cut)
+    lengths = [each.numel for each in cut]
+    if sync.merge == "rda":
+        lengths = [Radial.of(layout, each, of_run.block).contributed for each in cut]
+    update = sum(map(of_run.encoded_bytes, lengths)) // len(cut)
     step_tokens = inner.steps // sync.fragments * inner.batch_sequences * model.sequence
     overlap_tokens = sync.overlap_steps * inner.batch_sequences * model.sequence
     operations = operations_per_token(model)

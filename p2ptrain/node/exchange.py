@@ -8,7 +8,7 @@ down, is given up at once: nobody waits for a deadline that the agreement has al
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TypeVar
 
@@ -31,7 +31,7 @@ from p2ptrain.node.weights import weights
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.ring import Reduce, ReduceRequest, streams_for
 from p2ptrain.state import Arena, Float32Vector, Residual
-from p2ptrain.state.pseudo_gradient import compare
+from p2ptrain.state.pseudo_gradient import Comparison, compare
 from p2ptrain.sync.fragments import Fragment
 
 SLOWEST_BYTES_PER_S = 125_000
@@ -164,7 +164,7 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         if residual is not None:
             residual.begun()
         theta, local = await trio.to_thread.run_sync(
-            partial(_side_by_side, parts.fragment(roster.step), parts.arena)
+            partial(_contribution, parts, roster.step, parts.arena)
         )
         reduce = Reduce(
             request,
@@ -186,11 +186,7 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
             parts.standing.ring = None
         # Under the lock: a moment later θ may be that of the next step.
         compared = await trio.to_thread.run_sync(
-            compare,
-            theta,
-            local,
-            np.frombuffer(payload, np.uint8),
-            request.codec,
+            partial(_compared, parts, roster.step, theta, local, payload)
         )
     for each in report.traffic:
         parts.paths.moved(each.peer, each.sent_bytes, each.sending_s)
@@ -206,6 +202,31 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
     parts.standing.last_reduce = report
     parts.standing.comparison = compared
     return update
+
+
+def _contribution(parts: Parts, step: int, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
+    """Two vectors whose difference is averaged: θ and local weights, where means are plain."""
+    theta, local = _side_by_side(parts.fragment(step), arena)
+    made = updates.format_of(parts, step).contribution(
+        step, theta, local, parts.influence_max(step)
+    )
+    # Zeros that nobody writes take no memory.
+    return (theta, local) if made is None else (made, np.zeros(made.size, np.float32))
+
+
+def _compared(
+    parts: Parts, step: int, theta: Float32Vector, local: Float32Vector, payload: bytearray
+) -> Comparison:
+    """Our pseudo-gradient with what will be applied; `theta` less `local` is what was averaged."""
+    form, arena = updates.format_of(parts, step), parts.arena
+    assert arena is not None
+    averaged = compare(theta, local, np.frombuffer(payload, np.uint8), form.codec)
+    if form.merge == "mean":
+        return averaged
+    made, exact = form.merged(bytes(payload), step)
+    own = _side_by_side(parts.fragment(step), arena)
+    merged = compare(*own, np.frombuffer(made, np.uint8), exact)
+    return replace(merged, quantisation_error=averaged.quantisation_error)
 
 
 def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
@@ -237,7 +258,7 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
         peers=roster.peers,
         me=roster.peers.index(parts.me),
         weights=weights(parts.history, parts.ledger.state.since, roster, len(parts.fragments)),
-        numel=parts.fragment(roster.step).numel,
+        numel=updates.format_of(parts, roster.step).numel(roster.step),
         codec=updates.codec_of(parts, roster.step),
         schedule=roster.schedule,
         streams=streams_for(roster.schedule, len(roster.peers), payload_bytes),

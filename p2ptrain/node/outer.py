@@ -230,9 +230,11 @@ async def _apply(parts: Parts, commit: Commit) -> None:
     payload = await updates.obtain(parts, commit.update, commit.step, lost)
     while parts.standing.theta_in_use:
         await parts.changes.wait()
-    outer, codec = parts.leg(commit.step).manifest.outer, updates.codec_of(parts, commit.step)
+    outer = parts.leg(commit.step).manifest.outer
+    merged = partial(updates.format_of(parts, commit.step).merged, payload)
+    made, codec = await trio.to_thread.run_sync(merged, commit.step)
     fragment, residual = parts.fragment(commit.step), parts.residual(commit.step)
-    apply = partial(parts.outer.vectors.apply, payload, outer.lr, outer.momentum, codec, fragment)
+    apply = partial(parts.outer.vectors.apply, made, outer.lr, outer.momentum, codec, fragment)
     async with parts.outer.lock:
         parts.outer.moving = True
         await trio.to_thread.run_sync(apply)

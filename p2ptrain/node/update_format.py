@@ -10,15 +10,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from p2ptrain import kernels
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, RunId
 from p2ptrain.run.manifest import CodecSpec, RunManifest
+from p2ptrain.state import Layout
 from p2ptrain.store import BlobManifest
+from p2ptrain.sync import Merge
 from p2ptrain.sync.fragments import Fragment, fragments
+from p2ptrain.sync.radial import Radial
 from p2ptrain.trainer.shapes import layout_of
 
 KIND = "update"
+
+Floats = NDArray[np.float32]
 
 
 class Blobs(Protocol):
@@ -34,8 +42,10 @@ class UpdateFormat:
     """The updates of one run. That of an outer step is about one of its `fragments`."""
 
     run: RunId
+    layout: Layout
     fragments: tuple[Fragment, ...]
     spec: CodecSpec
+    merge: Merge = "mean"
 
     @property
     def codec(self) -> kernels.Codec:
@@ -44,16 +54,48 @@ class UpdateFormat:
     @classmethod
     def of(cls, run: RunId, manifest: RunManifest) -> UpdateFormat:
         """That of the updates of `run`, whose manifest this is."""
-        cut = fragments(layout_of(manifest.model), manifest.sync.fragments)
-        return cls(run, cut, manifest.codec)
+        layout = layout_of(manifest.model)
+        cut = fragments(layout, manifest.sync.fragments)
+        return cls(run, layout, cut, manifest.codec, manifest.sync.merge)
 
     def fragment(self, step: int) -> Fragment:
         """What the update of outer step `step` is about."""
         return self.fragments[step % len(self.fragments)]
 
+    def numel(self, step: int) -> int:
+        """How many elements are averaged in outer step `step`."""
+        radial = self._radial(step)
+        return self.fragment(step).numel if radial is None else radial.contributed
+
     def payload_bytes(self, step: int) -> int:
         """The length of the update of `step`."""
-        return self.codec.encoded_bytes(self.fragment(step).numel)
+        return self.codec.encoded_bytes(self.numel(step))
+
+    def contribution(self, step: int, theta: Floats, local: Floats, most: float) -> Floats | None:
+        """What a peer has averaged instead of θ − `local`, of which no element is larger than
+        `most`; None where that is what is averaged.
+        """
+        radial = self._radial(step)
+        return None if radial is None else radial.contribution(theta - local, most)
+
+    def merged(self, payload: bytes, step: int) -> tuple[bytes, kernels.Codec]:
+        """The pseudo-gradient that the update says to apply, and what it is written in: the update
+        itself, unless `rda` has to make it.
+        """
+        radial = self._radial(step)
+        if radial is None:
+            return payload, self.codec
+        mean = np.empty(radial.contributed, np.float32)
+        self.codec.dequantise(payload, mean)
+        exact = kernels.codec("fp32", self.spec.block)
+        made = bytearray(exact.encoded_bytes(radial.numel))
+        exact.quantise(radial.merged(mean, kernels.UNBOUNDED), made)
+        return bytes(made), exact
+
+    def _radial(self, step: int) -> Radial | None:
+        if self.merge == "mean":
+            return None
+        return Radial.of(self.layout, self.fragment(step), self.spec.block)
 
     @property
     def payload_bytes_mean(self) -> int:
@@ -66,7 +108,7 @@ class UpdateFormat:
         return {
             "run": self.run,
             "step": step,
-            "numel": self.fragment(step).numel,
+            "numel": self.numel(step),
             "codec": self.spec.name,
             "block": self.spec.block,
         }
@@ -84,7 +126,7 @@ class UpdateFormat:
         self.check_manifest(blobs, digest, step)
         payload = blobs.read_blob(digest)
         try:
-            self.codec.check(payload, self.fragment(step).numel)
+            self.codec.check(payload, self.numel(step))
         except kernels.BadScale as exc:
             what = f"update {digest[:12]} holds what no codec writes"
             raise RemoteProtocolError(what) from exc

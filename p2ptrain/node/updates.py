@@ -20,6 +20,7 @@ from p2ptrain.node import transfer
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.update_format import KIND, UpdateFormat
 from p2ptrain.ring import mean_max
+from p2ptrain.run import RunManifest
 
 LAG_S = 5.0
 """Participants of a reduce end it within a few seconds of each other; after that something is wrong
@@ -28,7 +29,12 @@ and the update is fetched, which over a slow line takes as long as the reduce di
 
 def format_of(parts: Parts, step: int) -> UpdateFormat:
     """What the update of outer step `step` looks like."""
-    return UpdateFormat(parts.run, parts.fragments, parts.leg(step).manifest.codec)
+    return _format(parts, parts.leg(step).manifest)
+
+
+def _format(parts: Parts, manifest: RunManifest) -> UpdateFormat:
+    cut, merge = parts.fragments, manifest.sync.merge
+    return UpdateFormat(parts.run, parts.layout, cut, manifest.codec, merge)
 
 
 def codec_of(parts: Parts, step: int) -> kernels.Codec:
@@ -43,8 +49,7 @@ def payload_bytes(parts: Parts, step: int) -> int:
 
 def payload_bytes_about(parts: Parts) -> int:
     """The length of an update nowadays, on average, as far as is known here."""
-    codec = parts.about(parts.ledger.state.step).manifest.codec
-    return UpdateFormat(parts.run, parts.fragments, codec).payload_bytes_mean
+    return _format(parts, parts.about(parts.ledger.state.step).manifest).payload_bytes_mean
 
 
 async def store(parts: Parts, step: int, payload: bytearray) -> Digest:
@@ -93,7 +98,7 @@ async def inspect(parts: Parts, digest: Digest, step: int) -> None:
             await trio.to_thread.run_sync(check)
     payload = await obtain(parts, digest, step)
     most = _mean_max(parts, step)
-    numel = parts.fragment(step).numel
+    numel = format_of(parts, step).numel(step)
     peak = await trio.to_thread.run_sync(codec_of(parts, step).peak, payload, numel)
     if peak > most:
         what = f"update {digest[:12]} is {peak:.3g} large, where {most:.3g} is agreed"

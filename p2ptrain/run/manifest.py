@@ -231,7 +231,8 @@ class RunManifest:
 
     def _check_sync(self) -> None:
         sync, own = self.sync, 1 if self.model.tied else _LAYERS_APART
-        _require(sync.merge == "mean", "sync.merge", sync.merge)
+        radial = sync.merge == "rda"
+        _require(not (radial and self.codec.feedback), "sync.merge", "rda, with codec.feedback")
         fits = sync.fragments == 1 or 1 <= sync.fragments - own <= self.model.layers
         _require(fits, "sync.fragments", sync.fragments)
         stride, over = divmod(self.inner.steps, sync.fragments)

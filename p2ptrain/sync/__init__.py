@@ -6,9 +6,10 @@ fragments               which elements of the flat vectors are synchronised toge
 mixing                  a merged fragment meets the weights that went on meanwhile
 eager                   what a peer adds of its own work before the mean of it has come
 merging                 `rda`, the other way to make one pseudo-gradient of many
+radial                  the same for a ring, and to the same bits on all peers
 
 Plain DiLoCo is (1, 0, 0), Streaming DiLoCo (P > 1, τ > 0, α), one-step-delayed async (1, H, 0).
-Nothing here knows of torch, peers, sockets or time. The last four need numpy and are imported by
+Nothing here knows of torch, peers, sockets or time. The last five need numpy and are imported by
 their own names, since a manifest that names a mode needs none.
 """
 

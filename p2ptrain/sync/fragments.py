@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 _LAYER = re.compile(r"blocks\.(\d+)\.")
-_EMBEDDING = "embedding."
+EMBEDDING = "embedding."
 _HEAD = "head."
 
 
@@ -106,7 +106,7 @@ def numbers(names: Sequence[str], count: int) -> tuple[int, ...]:
     """
     if count == 1:
         return (0,) * len(names)
-    own = [prefix for prefix in (_EMBEDDING, _HEAD) if any(n.startswith(prefix) for n in names)]
+    own = [prefix for prefix in (EMBEDDING, _HEAD) if any(n.startswith(prefix) for n in names)]
     layers = {int(found[1]) for name in names if (found := _LAYER.match(name))}
     strides = count - len(own)
     if not 1 <= strides <= len(layers):

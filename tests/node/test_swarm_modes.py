@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.state import Phase
-from p2ptrain.node.updates import codec_of
+from p2ptrain.node.updates import format_of
 from p2ptrain.sync import SyncSpec
+from p2ptrain.sync.merging import rda
+from p2ptrain.sync.radial import Radial
 from p2ptrain.testing.accounts import Credits
 from p2ptrain.testing.fake_trainer import trace
 from p2ptrain.testing.published import policy
@@ -21,8 +23,12 @@ from tests.node.swarm import Swarm, SwarmNode, swarm
 MODES = {
     "streaming": (SyncSpec(fragments=2, overlap_steps=1), 4),
     "a step late": (SyncSpec(overlap_steps=2), 2),
+    "eager": (SyncSpec(overlap_steps=2, eager=True), 2),
+    "rda": (SyncSpec(merge="rda"), 2),
 }
 STEPS = 12
+
+Committed = tuple[int, Digest, Credits]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -30,41 +36,56 @@ async def test_updates_are_of_what_was_trained_since_their_fragment_was_last_mer
     tmp_path: Path, mode: str
 ) -> None:
     sync, inner_steps = MODES[mode]
-    settings = {"sync": sync, "inner_steps": inner_steps, "rules": policy(grace_s=30.0)}
+    rules = policy(grace_s=30.0, snapshot_every=STEPS)
+    settings = {"sync": sync, "inner_steps": inner_steps, "rules": rules, "later": ("dan",)}
     async with swarm(tmp_path, steps=STEPS, **settings) as s:
+        await s.go_on(3)
+        await s.start("dan")
         await s.until(lambda: s.at_step(STEPS))
         assert {node.parts.ledger.state.phase for node in s.up} == {Phase.ENDED}
         assert len({node.parts.outer.vectors.digest() for node in s.up}) == 1
         committed = s.check_blocks()
-        # Who comes, or comes back, trains nothing ahead at first: from then on twice round.
-        others = [step for step, _, credits in committed if len(credits) < 3]
-        steady = max(others, default=-1) + 1 + 2 * sync.fragments
-        assert committed[steady:]
-        for step, update, credits in committed[steady:]:
-            found = np.empty(s.seed.parts.fragment(step).numel, np.float32)
-            codec_of(s.seed.parts, step).dequantise(s.seed.parts.store.read_blob(update), found)
-            before = [each for at, _, each in committed if step - sync.fragments < at < step]
-            due = expected(s.seed, step, before, credits)
-            assert np.abs(found - due).max() <= 4 * np.abs(due).max() / 100
-        assert trained_ahead(s["ann"])
+        assert any(s["dan"].peer in credits for _, _, credits in committed)
+        for number, (step, update, credits) in enumerate(committed):
+            found = applied(s.seed, step, update)
+            due = expected(s.seed, step, committed[:number], credits)
+            assert np.abs(found - due).max() <= 4 * np.abs(due).max() / 100, step
+        assert trained_ahead(s["ann"]) == (sync.overlap_steps > 0)
+
+
+def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
+    """The pseudo-gradient that this update stands for."""
+    parts = node.parts
+    payload = parts.store.read_blob(update)
+    made, codec = format_of(parts, step).merged(payload, step)
+    found = np.empty(parts.fragment(step).numel, np.float32)
+    codec.dequantise(made, found)
+    return found
 
 
 def expected(
-    node: SwarmNode, step: int, before: list[Credits], credits: Credits
-) -> NDArray[np.float64]:
-    """The mean of what all have trained since this fragment was merged: the first blocks after that
-    were trained ahead of it, and forgotten (α = 0), unless all means come a whole step late."""
-    parts = node.parts
-    forgotten = 0 if parts.manifest.delayed else parts.manifest.sync.overlap_steps
-    due = np.zeros(parts.fragment(step).numel)
-    part = np.empty(len(due), np.float32)
+    node: SwarmNode, step: int, before: list[Committed], credits: Credits
+) -> NDArray[np.float32]:
+    """What all have trained since this fragment was merged, each weighed by how much that is. The
+    first blocks after a merge were trained ahead of it, and forgotten (α = 0), unless all means
+    come a whole step late."""
+    parts, sync = node.parts, node.parts.manifest.sync
+    ahead = 0 if parts.manifest.delayed else sync.overlap_steps
+    works, weights = [], []
     for peer in credits:
+        own = [at for at, _, each in before if peer in each]
+        merged = [at for at in own if (step - at) % sync.fragments == 0]
+        since = max(merged, default=-1)
+        blocks = blocks_of(peer, [*(each for at, _, each in before if at > since), credits])
         work = np.zeros(parts.layout.numel, np.float32)
-        for block in blocks_of(peer, [*before, credits])[forgotten:]:
+        for block in blocks[ahead if merged else 0 :]:
             work += trace(parts.data_block(block), parts.layout.numel)
-        parts.fragment(step).gather(work, part)
-        due += part * len(credits[peer])
-    return due / sum(map(len, credits.values()))
+        works.append(np.empty(parts.fragment(step).numel, np.float32))
+        parts.fragment(step).gather(work, works[-1])
+        weights.append(len(blocks))
+    if sync.merge == "rda":
+        return rda(works, weights, Radial.of(parts.layout, parts.fragment(step), 1).spans)
+    return np.average(works, axis=0, weights=weights)
 
 
 def blocks_of(peer: PeerId, steps: list[Credits]) -> list[int]:

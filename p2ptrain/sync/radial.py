@@ -1,0 +1,117 @@
+"""`rda` for a ring that averages vectors and knows of nothing else: see `merging` for the maths.
+
+Two things must be the same on all peers to the bit: the mean of the contributions' lengths, and
+the length of their mean direction. The first travels with the directions: a contribution is the
+fragment's vector, whose tensors have been brought to one length each, and after it a block of the
+codec for each tensor, filled with the length that it had. So the ring averages lengths with the
+same weights and arithmetic as all else, a block's scale holds its one number almost exactly, and
+the update has all that a newcomer needs; nobody claims anything beside it. The second everybody
+computes from the update's bytes, by sums whose order `norm_of` fixes.
+
+    contribution   [ v ÷ rms(v) · most ÷ 32, of each tensor ]  0…0  [ rms(v₁) … ]  [ rms(v₂) … ]
+    merged         d · (the mean rms) ÷ rms(d), of each tensor of the mean
+
+Lengths are root mean squares, since those of all tensors are of one size. `most` is the bound on a
+participant's influence, which holds for every element as with plain means: a direction that is
+brought to a 32nd of it has room for elements 32 times the usual, which is more than AdamW makes,
+and whoever lies can add no more than that. Embeddings are averaged plainly, in their place.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2ptrain.sync.fragments import EMBEDDING, Fragment, Laid
+from p2ptrain.sync.merging import LANES, norm_of
+
+Floats = NDArray[np.float32]
+Span = tuple[int, int]
+
+HEADROOM = 32.0
+"""How many times its root mean square an element may be. Of what a small model had after 20 steps
+of AdamW, none was 6 times as large; a tensor with a larger one is contributed shorter than it is.
+"""
+
+CANCELLED = 1e-9
+"""A mean direction so much shorter than the contributions were points nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Radial:
+    """One fragment, as it is averaged: `numel` elements, in which `spans` are the tensors that are
+    brought to one length; then, from the next of `block` elements on, their lengths.
+    """
+
+    numel: int
+    spans: tuple[Span, ...]
+    block: int
+
+    @classmethod
+    def of(cls, layout: Laid, fragment: Fragment, block: int) -> Radial:
+        """`block` is the codec's. Padding behind a tensor counts as part of it, and is zero."""
+        ends = [*(entry.offset for entry in layout.entries), layout.numel][1:]
+        places = list(zip(layout.entries, ends, strict=True))
+        spans, before = [], 0
+        for start, stop in fragment.ranges:
+            spans += [
+                (before + entry.offset - start, before + end - start)
+                for entry, end in places
+                if start <= entry.offset < stop and not entry.name.startswith(EMBEDDING)
+            ]
+            before += stop - start
+        return cls(fragment.numel, tuple(spans), block)
+
+    @property
+    def contributed(self) -> int:
+        """Elements of a contribution, and of an update."""
+        return self._tail + self.block * len(self.spans)
+
+    @property
+    def _tail(self) -> int:
+        return -(-self.numel // self.block) * self.block
+
+    def contribution(self, own: Floats, most: float) -> Floats:
+        """What a peer has averaged, where `own` is its pseudo-gradient and no element of it is
+        larger than `most`.
+        """
+        out = np.zeros(self.contributed, np.float32)
+        out[: self.numel] = own
+        for number, (start, stop) in enumerate(self.spans):
+            tensor = out[start:stop]
+            length = _rms(tensor)
+            if length > 0:
+                peak = max(float(tensor.max()), -float(tensor.min()))
+                scale = min(most / HEADROOM / length, most / peak)
+                # In double precision: what is denormal may take a scale that fp32 has not.
+                np.multiply(tensor, scale, out=tensor, dtype=np.float64, casting="same_kind")
+            out[self._block_of(number)] = length
+        return out
+
+    def merged(self, mean: Floats, largest: float) -> Floats:
+        """The merged pseudo-gradient, of the mean of contributions: the same bits everywhere.
+
+        Whatever `mean` holds, nothing is larger than `largest`. Where directions cancel each other
+        there is nothing to lengthen, and zero is merged.
+        """
+        out = mean[: self.numel].copy()
+        for number, (start, stop) in enumerate(self.spans):
+            length = float(mean[self._block_of(number)][0])
+            found = _rms(mean[start:stop])
+            scale = length / found if found > CANCELLED * length else 0.0
+            for first in range(start, stop, LANES):
+                run = slice(first, min(first + LANES, stop))
+                exact = mean[run].astype(np.float64) * scale
+                out[run] = np.clip(exact, -largest, largest)
+        return out
+
+    def _block_of(self, number: int) -> slice:
+        start = self._tail + number * self.block
+        return slice(start, start + self.block)
+
+
+def _rms(tensor: Floats) -> float:
+    return norm_of(tensor) / math.sqrt(tensor.size)

@@ -1,0 +1,26 @@
+"""Whether somebody who speaks libp2p answers at an address."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from p2ptrain.net import prober
+from p2ptrain.net.addresses import parse
+from p2ptrain.net.faults import DialFailed
+
+
+async def test_who_answers_at_the_very_end_of_our_time_has_said_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A machine that has little time for us may let a connection come after its deadline."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    clock = iter([0.0, 7.0])
+    monkeypatch.setattr(prober, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with pytest.raises(DialFailed) as caught:
+        await prober.probe(parse(f"/ip4/127.0.0.1/tcp/{port}"), deadline_s=5.0)
+    assert caught.value.code == "NET-SILENT"
+    await listener.aclose()
