@@ -82,7 +82,8 @@ def make_history(
                 history.chain.append(_certified(run, state, value, me))
                 state = apply(rules, state, history.chain[-1].entry)
             rates = amended.outer.lr, amended.outer.momentum
-            outer.apply(payload, *rates, form.codec, form.fragment(step))
+            made, codec = form.merged(payload, step)
+            outer.apply(made, *rates, codec, form.fragment(step))
             pending = None
             if (step + 1) % manifest.policy.snapshot_every == 0:
                 meta = snapshot_meta(run.id, step + 1, manifest.layout)
@@ -107,9 +108,7 @@ _ANY = Digest("0" * 64)
 
 
 def _update(form: UpdateFormat, step: int) -> bytes:
-    vector = np.random.default_rng(step).standard_normal(
-        form.fragment(step).numel, dtype=np.float32
-    )
+    vector = np.random.default_rng(step).standard_normal(form.numel(step), dtype=np.float32)
     payload = bytearray(form.payload_bytes(step))
     form.codec.quantise(vector * np.float32(0.01), payload)
     return bytes(payload)

@@ -76,7 +76,7 @@ async def test_each_fragment_is_owed_what_its_own_updates_have_lost(
                 assert [each.tobytes() for each in owed(r)] == [each.tobytes() for each in before]
                 continue
             told = np.empty(len(offered), np.float32)
-            codec_of(r.parts).dequantise(r.parts.store.read_blob(update), told)
+            codec_of(r.parts, step).dequantise(r.parts.store.read_blob(update), told)
             lacking[number] += offered.astype(np.float64) - told
             r.decide(Commit(step, 0, update))
             r.parts.changes.ring()

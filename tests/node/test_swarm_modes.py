@@ -40,7 +40,7 @@ async def test_updates_are_of_what_was_trained_since_their_fragment_was_last_mer
     settings = {"sync": sync, "inner_steps": inner_steps, "rules": rules, "later": ("dan",)}
     async with swarm(tmp_path, steps=STEPS, **settings) as s:
         await s.go_on(3)
-        await s.start("dan")
+        await admit(s, "dan")
         await s.until(lambda: s.at_step(STEPS))
         assert {node.parts.ledger.state.phase for node in s.up} == {Phase.ENDED}
         assert len({node.parts.outer.vectors.digest() for node in s.up}) == 1
@@ -51,6 +51,17 @@ async def test_updates_are_of_what_was_trained_since_their_fragment_was_last_mer
             due = expected(s.seed, step, committed[:number], credits)
             assert np.abs(found - due).max() <= 4 * np.abs(due).max() / 100, step
         assert trained_ahead(s["ann"]) == (sync.overlap_steps > 0)
+
+
+async def admit(s: Swarm, name: str) -> None:
+    """Start this node; until it is a member nobody else trains."""
+    others = [node.remote for node in s.up]
+    for remote in others:
+        remote.held = True
+    await s.start(name)
+    await s.until(lambda: s.seed.parts.ledger.state.is_member(s[name].peer))
+    for remote in others:
+        remote.held = False
 
 
 def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
@@ -66,19 +77,16 @@ def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
 def expected(
     node: SwarmNode, step: int, before: list[Committed], credits: Credits
 ) -> NDArray[np.float32]:
-    """What all have trained since this fragment was merged, each weighed by how much that is. The
-    first blocks after a merge were trained ahead of it, and forgotten (α = 0), unless all means
-    come a whole step late."""
+    """What all have trained since this fragment was merged, each weighed by how much that is."""
     parts, sync = node.parts, node.parts.manifest.sync
-    ahead = 0 if parts.manifest.delayed else sync.overlap_steps
     works, weights = [], []
     for peer in credits:
-        own = [at for at, _, each in before if peer in each]
-        merged = [at for at in own if (step - at) % sync.fragments == 0]
-        since = max(merged, default=-1)
+        own = [(at, each[peer]) for at, _, each in before if peer in each]
+        merged = [(at, blocks) for at, blocks in own if (step - at) % sync.fragments == 0]
+        since, offered = max(merged, default=(-1, ()))
         blocks = blocks_of(peer, [*(each for at, _, each in before if at > since), credits])
         work = np.zeros(parts.layout.numel, np.float32)
-        for block in blocks[ahead if merged else 0 :]:
+        for block in blocks[forgotten(node, offered) :]:
             work += trace(parts.data_block(block), parts.layout.numel)
         works.append(np.empty(parts.fragment(step).numel, np.float32))
         parts.fragment(step).gather(work, works[-1])
@@ -86,6 +94,16 @@ def expected(
     if sync.merge == "rda":
         return rda(works, weights, Radial.of(parts.layout, parts.fragment(step), 1).spans)
     return np.average(works, axis=0, weights=weights)
+
+
+def forgotten(node: SwarmNode, offered: tuple[int, ...]) -> int:
+    """How many blocks were trained ahead of a merge, which forgets them (α = 0) unless all means
+    come a whole step late. Who was left out before offers all that it holds, and trains none.
+    """
+    manifest = node.parts.manifest
+    if not offered or manifest.delayed or len(offered) == manifest.blocks_per_lease:
+        return 0
+    return manifest.sync.overlap_steps
 
 
 def blocks_of(peer: PeerId, steps: list[Credits]) -> list[int]:

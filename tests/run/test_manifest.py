@@ -89,7 +89,6 @@ HOSTILE: list[tuple[str, Any]] = [
     ("sync.overlap_steps", 2**40),
     ("sync.overlap_steps", -1),
     ("sync.mixing", 0.5),
-    ("sync.merge", "rda"),
     ("sync.merge", "sum"),
     ("sync.eager", True),
     ("sync.eager", 1),
