@@ -79,7 +79,12 @@ async def test_when_all_stop_in_mid_reduce_nobody_averages_an_empty_arena(tmp_pa
     names = ("seed", *roster_names)
     async with swarm(tmp_path, steps=ENDLESS, rules=policy(patience_s=30.0)) as s:
         await s.until(lambda: s.at_step(2))
+        for name in roster_names:
+            s[name].remote.held = True
+        await s.until(lambda: all(is_between_reduces(s[name]) for name in names))
         with deaf(s["ann"], s["bob"], s["cai"]):
+            for name in roster_names:
+                s[name].remote.held = False
             await s.until(lambda: all(s[name].parts.ledger.state.roster for name in names))
             roster = s.seed.parts.ledger.state.roster
             await s.stop(*names)
@@ -95,6 +100,11 @@ async def test_when_all_stop_in_mid_reduce_nobody_averages_an_empty_arena(tmp_pa
         assert roster.step in s.credits("ann")
         s.check_chain()
         s.check_equal()
+
+
+def is_between_reduces(node: SwarmNode) -> bool:
+    """Whether no reduce is under way, and none can begin as long as nobody's trainer goes on."""
+    return node.parts.standing.work is None and node.parts.ledger.state.roster is None
 
 
 def hears_everybody(node: SwarmNode, others: int) -> bool:
