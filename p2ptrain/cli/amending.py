@@ -66,15 +66,19 @@ def amend(where: Home, run: Run, organiser: Identity, wanted: Amendment) -> Sign
 
 
 def reached(where: Home, run: Run) -> int:
-    """The outer step under way, as the node here says, or else the ledger in this home."""
+    """The outer step under way, as the node here says; where none runs, the ledger in this home.
+
+    Raises P2PTrainError: a node runs here and does not say it.
+    """
     from p2ptrain.cli.ledger_command import chain_of
 
     try:
         told = ask(where.root, "reload-amendments").get("step")
         if isinstance(told, int):
             return told
-    except P2PTrainError:
-        pass
+    except P2PTrainError as error:
+        if error.code != "NO-NODE":
+            raise
     links = chain_of(run, where.ledger).links
     return links[-1].after.step if links else 0
 
