@@ -11,6 +11,7 @@ here is what needs processes: SIGKILL, and torch.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,10 +23,10 @@ import numpy as np
 import trio
 
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.dataplane import RingKey
+from p2ptrain.dataplane import PeerSocket, RingInbox, RingKey
 from p2ptrain.errors import P2PTrainError, PeerTooSlow
 from p2ptrain.identity import Identity, load_or_create
-from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.leaving import leave
 from p2ptrain.node.main import lives
@@ -329,26 +330,39 @@ class Swarm:
 
 
 class Deaf:
-    """In place of a node's RingInbox: nobody's connection ever comes."""
+    """In place of a node's RingInbox: from an outer step on, nobody's connection ever comes."""
 
-    def take(self, key: RingKey, *, deadline_s: float) -> None:
+    def __init__(self, inbox: RingInbox, from_step: int, hangs: bool) -> None:
+        self.inbox = inbox
+        self.from_step = from_step
+        self._given_up = threading.Event()
+        if not hangs:
+            self._given_up.set()
+
+    def take(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
+        if key.step < self.from_step:
+            return self.inbox.take(key, deadline_s=deadline_s)
+        self._given_up.wait(deadline_s)
         raise PeerTooSlow("it did not open its stream in time", peer=key.peer)
 
-    def give_up(self, *, run: str, step: int, attempt: int) -> None:
-        pass
+    def give_up(self, *, run: RunId, step: int, attempt: int) -> None:
+        self.inbox.give_up(run=run, step=step, attempt=attempt)
+        if step >= self.from_step:
+            self._given_up.set()
 
 
 @contextmanager
-def deaf(*nodes: SwarmNode) -> Iterator[None]:
-    """No reduce succeeds that one of these nodes takes part in."""
-    hearing = [(node.parts, node.parts.ring_inbox) for node in nodes]
-    for parts, _ in hearing:
-        parts.ring_inbox = Deaf()  # type: ignore[assignment]
+def deaf(*nodes: SwarmNode, from_step: int = 0, hangs: bool = False) -> Iterator[None]:
+    """No reduce of these outer steps succeeds that one of these nodes takes part in. It fails at
+    once, or, if it `hangs`, when it is given up."""
+    made = [(node.parts, Deaf(node.parts.ring_inbox, from_step, hangs)) for node in nodes]
+    for parts, inbox in made:
+        parts.ring_inbox = inbox  # type: ignore[assignment]
     try:
         yield
     finally:
-        for parts, inbox in hearing:
-            parts.ring_inbox = inbox
+        for parts, inbox in made:
+            parts.ring_inbox = inbox.inbox
 
 
 def first_of(group: BaseExceptionGroup[P2PTrainError]) -> P2PTrainError:
