@@ -12,18 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from p2ptrain.encoding import pack, unpack
-from p2ptrain.errors import RemoteProtocolError, RunMismatch
+from p2ptrain.encoding import pack
 from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.names import label
-from p2ptrain.run.envelope import PAYLOAD_BYTES_MAX, Signed
+from p2ptrain.run.envelope import ENVELOPE_BYTES_MAX, Signed
 from p2ptrain.run.manifest import Run
-from p2ptrain.run.reading import plain, read
+from p2ptrain.run.organiser import said_by_organiser
+from p2ptrain.run.reading import plain
 
 KIND = "allowlist"
 ALLOWLIST_PEERS_MAX = 4096
 """As many peers as a node keeps track of."""
+
+ALLOWLIST_BYTES_MAX = 54 * ALLOWLIST_PEERS_MAX + 2 * ENVELOPE_BYTES_MAX
+"""Signed: a peer id is 52 letters and two bytes that say so."""
 
 SEQUENCE_MAX = 2**53
 
@@ -77,23 +79,17 @@ class SignedAllowlist:
 
         Raises:
             RunMismatch: a proper list, of another run.
-            RemoteProtocolError: malformed, altered, or not signed by the run's organiser.
+            RemoteProtocolError: too long, malformed, altered, or not signed by the run's
+                organiser.
         """
-        signed = Signed.from_bytes(data, kind=KIND)
-        if signed.signer != run.manifest.organiser:
-            raise RemoteProtocolError(
-                f"this allowlist is signed by {label(signed.signer)}, "
-                f"who is not the organiser of run {run.manifest.name!r}",
-                code="ALLOWLIST-SIGNER",
-            )
-        value = unpack(signed.payload, bytes_max=PAYLOAD_BYTES_MAX)
-        allowlist = read(Allowlist, value, "the allowlist")
-        if allowlist.run != run.id:
-            raise RunMismatch(
-                "this allowlist belongs to another run of the same organiser",
-                evidence=[f"it names run {allowlist.run}", f"this is run {run.id}"],
-                do="use the allowlist that was made in this run's home",
-            )
+        allowlist, signed = said_by_organiser(
+            Allowlist,
+            data,
+            run,
+            kind=KIND,
+            bytes_max=ALLOWLIST_BYTES_MAX,
+            code="ALLOWLIST-SIGNER",
+        )
         return cls(allowlist, signed)
 
     def to_bytes(self) -> bytes:

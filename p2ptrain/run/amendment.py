@@ -15,12 +15,11 @@ from typing import TypeVar, cast, get_args
 
 from blake3 import blake3
 
-from p2ptrain.encoding import pack, unpack
-from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
+from p2ptrain.encoding import pack
+from p2ptrain.errors import ConfigError, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, RunId
 from p2ptrain.ledger.values import LEASE_BLOCKS_MAX, Terms
-from p2ptrain.names import label
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.manifest import (
     BLOCK_MAX,
@@ -30,7 +29,8 @@ from p2ptrain.run.manifest import (
     Run,
     RunManifest,
 )
-from p2ptrain.run.reading import plain, read
+from p2ptrain.run.organiser import said_by_organiser
+from p2ptrain.run.reading import plain
 
 T = TypeVar("T")
 
@@ -188,23 +188,14 @@ class SignedAmendment:
             RemoteProtocolError: malformed, altered, too long, impossible, or not signed by the
                 run's organiser.
         """
-        if len(data) > AMENDMENT_BYTES_MAX:
-            raise RemoteProtocolError(f"an amendment of {len(data)} bytes is too long")
-        signed = Signed.from_bytes(data, kind=KIND)
-        if signed.signer != run.manifest.organiser:
-            raise RemoteProtocolError(
-                f"this amendment is signed by {label(signed.signer)}, "
-                f"who is not the organiser of run {run.manifest.name!r}",
-                code="AMEND-SIGNER",
-            )
-        value = unpack(signed.payload, bytes_max=AMENDMENT_BYTES_MAX)
-        amendment = read(Amendment, value, "the amendment")
-        if amendment.run != run.id:
-            raise RunMismatch(
-                "this amendment belongs to another run of the same organiser",
-                evidence=[f"it names run {amendment.run}", f"this is run {run.id}"],
-                do="use the amendment that was made in this run's home",
-            )
+        amendment, signed = said_by_organiser(
+            Amendment,
+            data,
+            run,
+            kind=KIND,
+            bytes_max=AMENDMENT_BYTES_MAX,
+            code="AMEND-SIGNER",
+        )
         try:
             amendment.check(run.manifest)
         except ValueError as exc:

@@ -18,7 +18,10 @@ from p2ptrain.ids import PeerId
 PAYLOAD_BYTES_MAX = 512 * 1024
 """An allowlist of `ALLOWLIST_PEERS_MAX` peers at 54 bytes each fits twice."""
 
-SIGNED_BYTES_MAX = PAYLOAD_BYTES_MAX + 1024
+ENVELOPE_BYTES_MAX = 1024
+"""All around a payload: kind, peer id, signature and the names of the fields take some 200."""
+
+SIGNED_BYTES_MAX = PAYLOAD_BYTES_MAX + ENVELOPE_BYTES_MAX
 _DOMAIN = "p2ptrain signed document 1"
 _KIND = re.compile(r"[a-z][a-z-]{0,31}")
 
@@ -61,14 +64,21 @@ class Signed:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview, *, kind: str) -> Signed:
+    def from_bytes(
+        cls, data: bytes | memoryview, *, kind: str, bytes_max: int = SIGNED_BYTES_MAX
+    ) -> Signed:
         """The document of this kind in `data`, which may come from anybody.
 
         Raises:
-            RemoteProtocolError: malformed, of another kind, or not signed by whom it names.
+            RemoteProtocolError: too long, malformed, of another kind, or not signed by whom it
+                names.
         """
+        if len(data) > bytes_max:
+            raise RemoteProtocolError(
+                f"this {kind} is too long: {len(data)} bytes, where at most {bytes_max} are taken"
+            )
         value = fields(
-            unpack(data, bytes_max=SIGNED_BYTES_MAX),
+            unpack(data, bytes_max=bytes_max),
             kind=str,
             payload=bytes,
             signer=str,

@@ -44,10 +44,8 @@ class JoinRequest:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> JoinRequest:
-        """Raises RemoteProtocolError: malformed, or not signed by the peer that it is for."""
-        if len(data) > BYTES_MAX:
-            raise RemoteProtocolError(f"a join request of {len(data)} bytes is too long")
-        signed = Signed.from_bytes(data, kind=KIND)
+        """Raises RemoteProtocolError: too long, malformed, or not signed by whom it is for."""
+        signed = Signed.from_bytes(data, kind=KIND, bytes_max=BYTES_MAX)
         request = read(cls, unpack(signed.payload, bytes_max=BYTES_MAX), "the join request")
         if request.peer != signed.signer:
             raise RemoteProtocolError(

@@ -28,7 +28,7 @@ from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.names import label
-from p2ptrain.run.envelope import Signed
+from p2ptrain.run.envelope import ENVELOPE_BYTES_MAX, Signed
 from p2ptrain.run.reading import plain, read
 from p2ptrain.store.blob import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from p2ptrain.sync import SyncSchedule, SyncSpec
@@ -38,6 +38,7 @@ VERSION = 1
 
 KIND = "manifest"
 MANIFEST_BYTES_MAX = 64 * 1024
+SIGNED_BYTES_MAX = MANIFEST_BYTES_MAX + ENVELOPE_BYTES_MAX
 FOUNDERS_MAX = 256
 COUNT_MAX = 2**48
 """Bounds counts so that products of two stay exact in 128 bits and within a float's reach."""
@@ -353,9 +354,11 @@ class Run:
 
         Raises:
             VersionMismatch: made for another version of p2ptrain.
-            RemoteProtocolError: truncated, altered, not signed by its organiser, or impossible.
+            RemoteProtocolError: too long, truncated, altered, not signed by its organiser, or
+                impossible.
         """
-        return cls._of(Signed.from_bytes(data, kind=KIND))
+        signed = Signed.from_bytes(data, kind=KIND, bytes_max=SIGNED_BYTES_MAX)
+        return cls._of(signed)
 
     @classmethod
     def _of(cls, signed: Signed) -> Run:
