@@ -17,6 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from p2ptrain import private_file
 from p2ptrain.errors import ConfigError, RemoteProtocolError
 from p2ptrain.ids import PeerId
 
@@ -52,35 +53,17 @@ def load_or_create(path: Path) -> Identity:
     Raises:
         ConfigError: the file is not a key, or others can read it.
     """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return _load(path)
     seed = os.urandom(SEED_BYTES)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(seed)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        path.unlink(missing_ok=True)  # A full disk must not leave half a key under the key's name.
-        raise
-    return Identity.from_seed(seed)
+    if private_file.write_new(path, seed):
+        return Identity.from_seed(seed)
+    return _load(path)
 
 
 def _load(path: Path) -> Identity:
-    mode = path.stat().st_mode & 0o777
-    if mode & 0o077:
-        raise ConfigError(
-            f"the identity key {path} can be read by others (mode {mode:o})",
-            code="ID-MODE",
-            likely="the file was copied or restored with the wrong mode",
-            do=f"chmod 600 {path}",
-        )
-    seed = path.read_bytes()
+    seed = private_file.read(path, 2 * SEED_BYTES, what="the identity key", code="ID-MODE")
     if len(seed) != SEED_BYTES:
         raise ConfigError(
-            f"the identity key {path} has {len(seed)} bytes instead of {SEED_BYTES}",
+            f"the identity key {path} does not have {SEED_BYTES} bytes",
             code="ID-BROKEN",
             likely="the file is damaged or is not an identity key",
             do="restore it from a backup, or move it away to start as a new peer",

@@ -19,7 +19,6 @@ It knows sockets and no trainer; the messages that follow are in `slices`.
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 import socket
 import struct
@@ -28,6 +27,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from p2ptrain import private_file
 from p2ptrain.errors import ConfigError, RemoteProtocolError
 
 SECRET_BYTES = 32
@@ -69,12 +69,7 @@ def load_or_create(path: Path) -> bytes:
 
     Raises ConfigError, OSError.
     """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return load(path)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(SECRET_BYTES) + "\n")
+    private_file.write_new(path, f"{secrets.token_hex(SECRET_BYTES)}\n".encode())
     return load(path)
 
 
@@ -85,21 +80,15 @@ def load(path: Path) -> bytes:
         ConfigError: it is not there, others can read it, or it is not such a secret.
     """
     try:
-        mode = path.stat().st_mode & 0o777
-        text = path.read_bytes()[: 4 * SECRET_BYTES]
+        text = private_file.read(
+            path, 4 * SECRET_BYTES, what="the ranks' secret", code="RANKS-SECRET"
+        )
     except OSError as exc:
         raise ConfigError(
             f"the ranks' secret {path} cannot be read: {exc.strerror}",
             code="RANKS-SECRET",
             do="copy the file that the node made, with its mode: scp -p",
         ) from exc
-    if mode & 0o077:
-        raise ConfigError(
-            f"the ranks' secret {path} can be read by others (mode {mode:o})",
-            code="RANKS-SECRET",
-            likely="the file was copied with the wrong mode",
-            do=f"chmod 600 {path}",
-        )
     try:
         secret = bytes.fromhex(text.decode("ascii").strip())
     except ValueError:

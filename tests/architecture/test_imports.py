@@ -12,7 +12,8 @@ from tests.architecture.sources import Module, imports, modules
 TIERS = """
 ids
 errors
-encoding identity names
+encoding names private_file
+identity
 config dataplane ipc kernels ledger store sync
 data net observe ring run state swarm
 trainer

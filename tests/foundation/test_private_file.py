@@ -1,0 +1,52 @@
+"""Who holds a secret keeps it from others, and from half of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from p2ptrain import identity
+from p2ptrain.errors import ConfigError
+from p2ptrain.ipc import admission
+from p2ptrain.private_file import read, write_new
+
+
+def test_what_is_written_only_its_owner_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    assert write_new(path, b"first")
+    assert not write_new(path, b"second")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read(path, 100, what="it", code="ID-MODE") == b"first"
+    assert read(path, 2, what="it", code="ID-MODE") == b"fi"
+
+
+def test_a_full_disk_leaves_no_half_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_new(tmp_path / "secret", b"text")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o620, 0o601])
+@pytest.mark.parametrize(
+    ("load_or_create", "code"),
+    [(identity.load_or_create, "ID-MODE"), (admission.load_or_create, "RANKS-SECRET")],
+    ids=["identity", "ranks"],
+)
+def test_one_that_others_can_read_is_refused_with_the_command_that_mends_it(
+    load_or_create: object, code: str, mode: int, tmp_path: Path
+) -> None:
+    assert callable(load_or_create)
+    path = tmp_path / "secret"
+    load_or_create(path)
+    path.chmod(mode)
+    with pytest.raises(ConfigError) as caught:
+        load_or_create(path)
+    assert (caught.value.code, caught.value.do) == (code, f"chmod 600 {path}")
+    assert caught.value.what.endswith(f"can be read by others (mode {mode:o})")
