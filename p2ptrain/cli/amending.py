@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from p2ptrain.cli.control import ask
 from p2ptrain.cli.output import progress
-from p2ptrain.errors import ConfigError, P2PTrainError
+from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from p2ptrain.identity import Identity
@@ -73,12 +73,14 @@ def reached(where: Home, run: Run) -> int:
     from p2ptrain.cli.ledger_command import chain_of
 
     try:
-        told = ask(where.root, "reload-amendments").get("step")
-        if isinstance(told, int):
-            return told
+        step = ask(where.root, "reload-amendments").get("step")
     except P2PTrainError as error:
         if error.code != "NO-NODE":
             raise
+    else:
+        if type(step) is not int:
+            raise RemoteProtocolError("the node here does not say how far the run is")
+        return step
     links = chain_of(run, where.ledger).links
     return links[-1].after.step if links else 0
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from p2ptrain.cli import amending
+from p2ptrain.cli.amending import reached
+from p2ptrain.cli.control import ask
+from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.identity import load_or_create
 from p2ptrain.node.home import Home
-from p2ptrain.run import Amendment, load_amendments, load_run
+from p2ptrain.run import Amendment, Run, load_amendments, load_run
 from tests.cli.conftest import Command, fake_node
 
 STEPS = ("--from-step", 3)
@@ -101,3 +107,48 @@ def test_only_the_organiser_can_and_only_its_own_run(
     outcome = p2ptrain("run", "amend", "tiny", *STEPS, "--lr", 0.01, *home)
     assert (outcome.code, kept(organiser_home)) == (6, [])
     assert outcome.err.startswith("error[AUTH-ORGANISER]")
+
+
+@pytest.fixture
+def organised(organiser_home: Path) -> tuple[Home, Run]:
+    where = Home(organiser_home)
+    run = load_run(where.manifest)
+    assert run is not None
+    return where, run
+
+
+def test_where_no_node_runs_the_ledger_in_the_home_says_how_far_the_run_is(
+    organised: tuple[Home, Run],
+) -> None:
+    assert reached(*organised) == 0
+
+
+def test_a_node_that_runs_and_is_silent_is_an_error_and_nothing_is_signed(
+    p2ptrain: Command,
+    organised: tuple[Home, Run],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    where, _ = organised
+    monkeypatch.setattr(amending, "ask", partial(ask, deadline_s=0.05))
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(where.control))
+        silent.listen()
+        with pytest.raises(TryLater) as caught:
+            reached(*organised)
+        outcome = p2ptrain("run", "amend", "tiny", *STEPS, "--lr", 0.01, "--home", where.root)
+    assert caught.value.code == "NODE-SILENT"
+    assert (outcome.code, outcome.err.split()[0]) == (75, "error[NODE-SILENT]")
+    assert kept(where.root) == []
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b"", b"{}", b"[]", b'{"step":"2"}', b'{"step":true}', b'{"error":"the disk is full"}'],
+    ids=str,
+)
+def test_a_node_that_does_not_say_how_far_the_run_is_is_an_error_too(
+    reply: bytes, organised: tuple[Home, Run]
+) -> None:
+    where, _ = organised
+    with fake_node(where.root, reply + b"\n"), pytest.raises(RemoteProtocolError):
+        reached(*organised)
