@@ -31,9 +31,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _work(chosen: argparse.Namespace) -> None:
-    stop = _stop(chosen.minutes)
-    again = [sys.executable, "-m", "p2ptrain.testing.learning", *sys.argv[1:], "--processes", "1"]
-    others = [subprocess.Popen(again) for _ in range(chosen.processes - 1)]
+    stop = _stop(chosen.minutes, chosen.part_of)
+    again = [sys.executable, "-m", "p2ptrain.testing.learning", *sys.argv[1:]]
+    part = ["--processes", "1", "--part-of", str(os.getpid())]
+    others = [subprocess.Popen([*again, *part]) for _ in range(chosen.processes - 1)]
     try:
         Queue(chosen.folder, chosen.results, chosen.comparisons).work(stop)
     finally:
@@ -43,13 +44,17 @@ def _work(chosen: argparse.Namespace) -> None:
             other.wait()
 
 
-def _stop(minutes: float) -> Callable[[], bool]:
-    """Whether it is time to end: by the clock, by a signal, or because our parent is gone."""
+def _stop(minutes: float, part_of: int | None) -> Callable[[], bool]:
+    """Whether it is time to end: by the clock, by a signal, or because `part_of` is gone.
+
+    That is the process that started us to share its work.  Whoever calls the script itself, a
+    shell in the background perhaps, may end without ending it.
+    """
     asked: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _: asked.append(got))
-    until, parent = time.monotonic() + 60 * minutes, os.getppid()
-    return lambda: bool(asked) or time.monotonic() > until or os.getppid() != parent
+    until = time.monotonic() + 60 * minutes
+    return lambda: bool(asked) or time.monotonic() > until or part_of not in (None, os.getppid())
 
 
 def _collect(chosen: argparse.Namespace) -> None:
@@ -83,6 +88,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=Path("docs/results/learning"))
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after so many")
+    parser.add_argument("--part-of", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--list", action="store_true", help="what there is and what lacks")
     parser.add_argument("--collect", action="store_true", help="records, tables and plots")
     chosen = parser.parse_args(arguments)

@@ -1,0 +1,96 @@
+"""`scripts/compare`: whose end ends whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from p2ptrain.testing.learning.__main__ import main
+from p2ptrain.testing.learning.queue import Queue
+
+OURSELVES = os.getpid()
+
+
+class Processes:
+    """What `main` starts and asks: whether to end, and who its parent is."""
+
+    def __init__(self) -> None:
+        self.parent = 1000
+        self.started: list[list[str]] = []
+        self.terminated = 0
+        self.answers: list[bool] = []
+        self.during: Callable[[], object] = lambda: None
+
+    def work(self, queue: Queue, stop: Callable[[], bool]) -> None:
+        self.answers.append(stop())
+        self.during()
+        self.answers.append(stop())
+
+    def popen(self, command: list[str]) -> Processes:
+        self.started.append(command)
+        return self
+
+    def terminate(self) -> None:
+        self.terminated += 1
+
+    def wait(self) -> None: ...
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
+    stand_in = Processes()
+    monkeypatch.setattr(Queue, "work", lambda queue, stop: stand_in.work(queue, stop))
+    monkeypatch.setattr(subprocess, "Popen", stand_in.popen)
+    monkeypatch.setattr(os, "getppid", lambda: stand_in.parent)
+    return stand_in
+
+
+def orphaned(processes: Processes) -> None:
+    processes.parent = 1
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    """The handlers that `main` sets stay in this file."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_who_is_called_by_a_shell_goes_on_when_the_shell_has_ended(processes: Processes) -> None:
+    processes.during = lambda: orphaned(processes)
+    main(["codecs"])
+    assert processes.answers == [False, False]
+
+
+def test_a_part_ends_when_the_process_that_it_is_part_of_is_gone(processes: Processes) -> None:
+    processes.during = lambda: orphaned(processes)
+    main(["codecs", "--part-of", "1000"])
+    assert processes.answers == [False, True]
+
+
+def test_a_part_whose_starter_is_gone_already_does_nothing(processes: Processes) -> None:
+    main(["codecs", "--part-of", "999"])
+    assert processes.answers == [True, True]
+
+
+def test_those_that_it_starts_itself_are_its_parts_and_end_with_it(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["compare", "codecs", "--processes", "3"])
+    processes.during = lambda: signal.raise_signal(signal.SIGTERM)
+    main()
+    words = ["codecs", "--processes", "3", "--processes", "1", "--part-of", str(OURSELVES)]
+    assert [command[3:] for command in processes.started] == [words, words]
+    assert (processes.answers, processes.terminated) == ([False, True], 2)
+
+
+def test_the_clock_ends_everybody(processes: Processes) -> None:
+    main(["codecs", "--minutes", "0"])
+    assert processes.answers == [True, True]
