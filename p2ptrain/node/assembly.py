@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from ipaddress import ip_address
 
-import psutil
 import trio
 
-from p2ptrain.config.node import NodeConfig
-from p2ptrain.dataplane import (
-    Credentials,
-    Endpoint,
-    Listener,
-    ProbeServer,
-    Rank,
-    RingInbox,
-    Uplink,
-    probe_congestion,
-)
+from p2ptrain.dataplane import ProbeServer
 from p2ptrain.errors import VersionMismatch
-from p2ptrain.identity import Identity
-from p2ptrain.ids import PeerId
+from p2ptrain.ledger.arranging import Arrange
+from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.detector import Detector
 from p2ptrain.ledger.events import Event
-from p2ptrain.ledger.values import Schedule
-from p2ptrain.net import Network
 from p2ptrain.node import arranging, probing, pruning
-from p2ptrain.node.admission import Admission
 from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.chain import open_ledger
+from p2ptrain.node.chain_file import Origin
+from p2ptrain.node.data_plane import open_data_plane, swarm_limit
 from p2ptrain.node.gossip import HEARTBEAT_S
-from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Outer, Parts
-from p2ptrain.observe.journal import Journal
+from p2ptrain.node.surroundings import Surroundings
 from p2ptrain.run import Run
 from p2ptrain.state import Arena, Layout, OuterState, Residual
-from p2ptrain.store import Disk, Store
-from p2ptrain.swarm import PURPOSE, ChunkServer
+from p2ptrain.store import RecordLog, Store
 from p2ptrain.sync.fragments import fragments
 from p2ptrain.trainer.shapes import layout_of
 
@@ -63,20 +48,8 @@ class Made:
 
 
 @asynccontextmanager
-async def assembled(
-    config: NodeConfig,
-    home: Home,
-    journal: Journal,
-    identity: Identity,
-    run: Run,
-    admission: Admission,
-    network: Network,
-    disk: Disk | None = None,
-    incarnation: int = 0,
-) -> AsyncIterator[Made]:
-    """The parts of a node that serves `run`, closed again when the block is left.
-
-    `disk` is what the store and the ledger's logs write to, this machine's unless told otherwise.
+async def assembled(around: Surroundings) -> AsyncIterator[Made]:
+    """The parts of a node that serves a run, closed again when the block is left.
 
     Raises:
         ConfigError: the data plane's port cannot be bound, or the amendments cannot be read.
@@ -84,49 +57,29 @@ async def assembled(
         VersionMismatch: the run's parameters lie otherwise than this version places them.
         MachineUnfit: too little memory for the run's vectors.
     """
+    run, home = around.run, around.home
     layout = _layout(run)
     send, receive = trio.open_memory_channel[Event](EVENTS_MAX)
-    credentials = Credentials.create(identity)
     with ExitStack() as stack:
-        chunk_bytes = run.manifest.policy.chunk_bytes
-        store = stack.enter_context(Store(home.store, disk=disk, chunk_bytes=chunk_bytes))
-        store.head()  # Read here so that damage is told now, and not when it is first needed.
-        listener = stack.enter_context(
-            Listener(
-                credentials,
-                config.data_host,
-                config.data_port,
-                allowed=admission.admits,
-                encrypted=run.manifest.encrypted,
-            )
+        store = _store(stack, around)
+        plane = open_data_plane(stack, around, store)
+        ledger, chain_log, votes, origin = _ledger(
+            around, lambda peers: arranging.arrange(parts, peers)
         )
-        uplink, ring_inbox = _serve_data(stack, listener, store, config.limit_up_bytes_per_s)
-
-        def arrange(peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
-            return arranging.arrange(parts, peers)
-
-        now = trio.current_time()
-        ledger, chain_log, votes = open_ledger(home, run, identity, now, disk, arrange)
-        for log in (chain_log, votes):
-            if log.recovered:
-                journal.write("recovered", what=log.recovered)
-        origin = pruning.origin_in(chain_log)
-        if origin is not None:
-            journal.write("chain", checkpoint=str(origin.base.checkpoint), what=origin.words)
-        outer, arena = _memory(stack, layout, run, trains=not config.seed)
+        outer, arena = _memory(stack, layout, run, trains=not around.config.seed)
         parts = Parts(
-            config=config,
+            config=around.config,
             home=home,
-            identity=identity,
+            identity=around.identity,
             run=run.id,
             manifest=run.manifest,
-            admission=admission,
+            admission=around.admission,
             amendments=Amendments.of(home, run),
-            network=network,
-            credentials=credentials,
-            listener=listener,
-            ring_inbox=ring_inbox,
-            endpoint=_endpoint(identity, credentials, listener, network),
+            network=around.network,
+            credentials=plane.credentials,
+            listener=plane.listener,
+            ring_inbox=plane.ring_inbox,
+            endpoint=plane.endpoint,
             store=store,
             layout=layout,
             outer=outer,
@@ -135,37 +88,41 @@ async def assembled(
             chain_log=chain_log,
             votes=votes,
             origin=origin,
-            vote_records=len(ledger.records()),
             detector=Detector(HEARTBEAT_S),
-            journal=journal,
-            uplink=uplink,
-            congestion=probe_congestion(),
+            journal=around.journal,
+            uplink=plane.uplink,
+            congestion=plane.congestion,
             events=send,
-            incarnation=incarnation,
+            incarnation=around.incarnation,
         )
-        limit = None if uplink is None else uplink.share(Rank.SWARM).take
-        listener.handle(probing.PURPOSE, ProbeServer(partial(probing.is_busy, parts), limit))
-        sending = asdict(parts.congestion) | {"limit_bytes_per_s": config.limit_up_bytes_per_s}
-        journal.write("sending", **sending)
-        if not run.manifest.encrypted:
-            parts.standing.warnings["encryption"] = PLAINTEXT
-            journal.write("plaintext", what=PLAINTEXT)
+        _serve_probes(parts)
+        _say_how_it_sends(parts)
         yield Made(parts, run, receive)
 
 
-def _serve_data(
-    stack: ExitStack, listener: Listener, store: Store, limit_bytes_per_s: int | None
-) -> tuple[Uplink | None, RingInbox]:
-    """Take the ring's connections in, and serve chunks; the ring goes first on a capped uplink."""
-    uplink = Uplink(limit_bytes_per_s) if limit_bytes_per_s else None
-    ring_inbox = RingInbox()
-    listener.handle("ring", ring_inbox.handle)
-    limit = None
-    if uplink is not None:
-        stack.callback(uplink.close)  # before the listener is left, which waits for its threads
-        limit = uplink.share(Rank.SWARM).take
-    listener.handle(PURPOSE, ChunkServer(store, limit=limit))
-    return uplink, ring_inbox
+def _store(stack: ExitStack, around: Surroundings) -> Store:
+    chunk_bytes = around.run.manifest.policy.chunk_bytes
+    store = Store(around.home.store, disk=around.disk, chunk_bytes=chunk_bytes)
+    stack.enter_context(store)
+    store.head()  # Read here so that damage is told now, and not when it is first needed.
+    return store
+
+
+def _ledger(
+    around: Surroundings, arrange: Arrange
+) -> tuple[Ledger, RecordLog, RecordLog, Origin | None]:
+    """The ledger, its chain, its votes, and where the chain begins; what is odd is journalled."""
+    now, journal = trio.current_time(), around.journal
+    ledger, chain_log, votes = open_ledger(
+        around.home, around.run, around.identity, now, around.disk, arrange
+    )
+    for log in (chain_log, votes):
+        if log.recovered:
+            journal.write("recovered", what=log.recovered)
+    origin = pruning.origin_in(chain_log)
+    if origin is not None:
+        journal.write("chain", checkpoint=str(origin.base.checkpoint), what=origin.words)
+    return ledger, chain_log, votes, origin
 
 
 def _memory(
@@ -187,6 +144,19 @@ def _memory(
     return Outer(vectors, residuals), arena
 
 
+def _serve_probes(parts: Parts) -> None:
+    busy = partial(probing.is_busy, parts)
+    parts.listener.handle(probing.PURPOSE, ProbeServer(busy, swarm_limit(parts.uplink)))
+
+
+def _say_how_it_sends(parts: Parts) -> None:
+    limit = parts.config.limit_up_bytes_per_s
+    parts.journal.write("sending", **asdict(parts.congestion), limit_bytes_per_s=limit)
+    if not parts.manifest.encrypted:
+        parts.standing.warnings["encryption"] = PLAINTEXT
+        parts.journal.write("plaintext", what=PLAINTEXT)
+
+
 def _layout(run: Run) -> Layout:
     layout = layout_of(run.manifest.model)
     if layout.digest != run.manifest.layout:
@@ -197,36 +167,3 @@ def _layout(run: Run) -> Layout:
             do="install the version that the organiser names",
         )
     return layout
-
-
-def _endpoint(
-    identity: Identity, credentials: Credentials, listener: Listener, network: Network
-) -> Endpoint:
-    """Where others reach our data plane: its own address, or where the control plane is reached."""
-    host, port = listener.address
-    if host in ("0.0.0.0", "::"):
-        host = outward_host(network.addresses(), v6=host == "::")
-    return Endpoint(identity.peer, host, port, credentials.certificate_der)
-
-
-def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
-    """The host in `addresses`, where the control plane is reached, that the data plane shares.
-
-    A socket on 0.0.0.0 is not reached over IPv6; one on :: is reached over both. Loopback is for
-    nodes that can be reached at nothing else: then all of the run is on this machine.
-    """
-    protocols = ("ip4", "ip6") if v6 else ("ip4",)
-    split = [address.split("/") for address in addresses]
-    hosts = [parts[2] for parts in split if len(parts) > 2 and parts[1] in protocols]
-    for host in hosts:
-        if not ip_address(host).is_loopback:
-            return host
-    return hosts[0] if hosts else _first_own_address()
-
-
-def _first_own_address() -> str:
-    for addresses in psutil.net_if_addrs().values():
-        for address in addresses:
-            if address.family.name == "AF_INET" and not address.address.startswith("127."):
-                return address.address
-    return "127.0.0.1"

@@ -31,6 +31,7 @@ from p2ptrain.node.life import live
 from p2ptrain.node.loneliness import be_alone
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.rejoining import take_over
+from p2ptrain.node.surroundings import Surroundings
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Connecting
@@ -156,9 +157,10 @@ async def opened(
         await checkpoints.begin_at_checkpoint(network, config, home, run, journal, say, disk)
         if config.seed:
             say(f"others take part with: p2ptrain node --bootstrap {network.addresses()[0]}")
-        async with assembled(
+        around = Surroundings(
             config, home, journal, identity, run, admission, network, disk, incarnation
-        ) as made:
+        )
+        async with assembled(around) as made:
             yield made
 
 

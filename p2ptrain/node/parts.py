@@ -166,7 +166,7 @@ class Parts:
     votes: RecordLog
     origin: Origin | None
     """Where the chain begins if not at genesis; by `pruning`."""
-    vote_records: int
+    vote_records: int = field(init=False)
     """How many lie in `votes`; by `agreement`."""
     detector: Detector
     journal: Journal
@@ -204,6 +204,7 @@ class Parts:
 
     def __post_init__(self) -> None:
         self.fragments = fragments(self.layout, self.manifest.sync.fragments)
+        self.vote_records = len(self.ledger.records())
         self.history = History(self.ledger.kept)
         self.paths = PathBook(self.me)
         data = self.manifest.data

@@ -21,10 +21,6 @@ from tests.architecture.sources import (
 
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
-LONG_FUNCTIONS: dict[str, str] = {
-    "p2ptrain/cli/node_command.py:node": "a table of options in the shape of a signature",
-    "p2ptrain/node/assembly.py:assembled": "the composition root: every part in a line or two",
-}
 
 BANNED_WORDS = {"utils", "util", "helper", "helpers", "common", "manager", "worker", "epoch", "job"}
 """Words that name nothing, or that mean something else here."""
@@ -103,7 +99,7 @@ def test_functions_are_short() -> None:
         and node.end_lineno is not None
         and node.end_lineno - node.lineno >= FUNCTION_LINES_MAX
     }
-    assert set(long) <= set(LONG_FUNCTIONS), long
+    assert long == {}
 
 
 def test_every_module_says_why_it_exists() -> None:

@@ -35,6 +35,7 @@ from p2ptrain.node.heartbeat import Heartbeat
 from p2ptrain.node.history import History
 from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.surroundings import Surroundings
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
 from p2ptrain.testing.ledgers import sealing
@@ -193,16 +194,17 @@ async def rig(
     admission.enter(run)
     network = PaperNetwork()
     with Diary(home.journal) as diary:
-        async with assembled(
+        around = Surroundings(
             config,
             home,
             diary,
             identity,
             run,
             admission,
-            network,
-            disk,  # type: ignore[arg-type]
-        ) as made:
+            network,  # type: ignore[arg-type]
+            disk,
+        )
+        async with assembled(around) as made:
             yield Rig(made.parts, run, network, diary, made.events)
 
 

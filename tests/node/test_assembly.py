@@ -10,11 +10,13 @@ from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ConfigError, StoreError, VersionMismatch
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
-from p2ptrain.node import assembly
+from p2ptrain.node import data_plane
 from p2ptrain.node.admission import Admission
-from p2ptrain.node.assembly import assembled, outward_host
+from p2ptrain.node.assembly import assembled
+from p2ptrain.node.data_plane import outward_host
 from p2ptrain.node.home import Home
 from p2ptrain.node.status import status
+from p2ptrain.node.surroundings import Surroundings
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.status import status_lines
 from p2ptrain.run import Run
@@ -47,7 +49,7 @@ def test_the_data_plane_is_where_the_control_plane_is_reached(
 def test_where_no_address_says_it_this_machines_own_is_taken(
     addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assembly, "_first_own_address", lambda: "10.0.0.7")
+    monkeypatch.setattr(data_plane, "_first_own_address", lambda: "10.0.0.7")
     assert outward_host(addresses, v6=False) == "10.0.0.7"
 
 
@@ -58,7 +60,8 @@ async def assemble(home: Home, run: Run, **options: object) -> None:
     identity = load_or_create(home.identity)
     network = PaperNetwork()
     with Journal(home.journal) as journal:
-        async with assembled(config, home, journal, identity, run, admission, network):  # type: ignore[arg-type]
+        around = Surroundings(config, home, journal, identity, run, admission, network)  # type: ignore[arg-type]
+        async with assembled(around):
             pass
 
 

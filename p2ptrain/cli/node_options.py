@@ -1,0 +1,150 @@
+"""What `p2ptrain node` can be told, as its help shows it, group by group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from p2ptrain.config.node import DATA_LISTEN, LISTEN
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How peers are found, and how they find us."""
+
+    bootstrap: Annotated[
+        list[str] | None,
+        typer.Option("--bootstrap", metavar="ADDR", help="A peer to start from; may be repeated."),
+    ] = None
+    listen: Annotated[
+        list[str] | None,
+        typer.Option("--listen", metavar="ADDR", help="Where to listen.", show_default=LISTEN),
+    ] = None
+    announce: Annotated[
+        list[str] | None,
+        typer.Option("--announce", metavar="ADDR", help="An address under which others reach us."),
+    ] = None
+    data_listen: Annotated[
+        str,
+        typer.Option("--data-listen", metavar="HOST:PORT", help="Where weights and data come in."),
+    ] = DATA_LISTEN
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What this machine does for the run, and on which devices."""
+
+    seed: Annotated[bool, typer.Option("--seed", help="Vote and serve the run; train nothing.")] = (
+        False
+    )
+    ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Trainer processes.")] = 1
+    ranks_listen: Annotated[
+        str | None,
+        typer.Option(
+            "--ranks-listen",
+            metavar="HOST:PORT",
+            help="Start no ranks: torchrun does, on one host or several, and they call here.",
+        ),
+    ] = None
+    threads: Annotated[
+        int, typer.Option("--threads", metavar="N", help="CPU threads of each of them.")
+    ] = 1
+    device: Annotated[
+        str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")
+    ] = "auto"
+    precision: Annotated[
+        str, typer.Option("--precision", metavar="TYPE", help="auto (bf16 on GPUs), fp32 or bf16.")
+    ] = "auto"
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile the model: faster after a slow first step.")
+    ] = False
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Keep few activations: less memory, a third slower.")
+    ] = False
+    micro_batch: Annotated[
+        int, typer.Option("--micro-batch", metavar="N", help="Sequences at once; 0: what fits.")
+    ] = 0
+    keep_inner: Annotated[
+        bool,
+        typer.Option(
+            "--keep-inner/--no-keep-inner",
+            help="Keep the inner optimizer on disk, so that a restart loses nothing of it.",
+        ),
+    ] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be sent, read and kept."""
+
+    limit_up: Annotated[
+        str | None,
+        typer.Option(
+            "--limit-up",
+            metavar="RATE",
+            help="Send bulk data at most so fast: 8Mbit, 2MB (a second).",
+        ),
+    ] = None
+    keep_snapshots: Annotated[
+        str,
+        typer.Option(
+            "--keep-snapshots",
+            metavar="N",
+            help="Keep so many snapshots, and the updates since the oldest; or all.",
+        ),
+    ] = "2"
+    data_cache: Annotated[
+        str, typer.Option("--data-cache", metavar="SIZE", help="Keep so much data; a seed, all.")
+    ] = "8GB"
+    scrub: Annotated[
+        str,
+        typer.Option(
+            "--scrub", metavar="RATE", help="Read the store again so fast, to find rot; or off."
+        ),
+    ] = "8MB"
+    keep_entries: Annotated[
+        int | None,
+        typer.Option(
+            "--keep-entries",
+            metavar="N",
+            help="Keep N entries of the ledger, forget older ones behind a snapshot.",
+            show_default="all",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Which run, and what is agreed to beforehand."""
+
+    trust_checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--trust-checkpoint",
+            metavar="HEIGHT:DIGEST",
+            help="Believe the ledger up to there, where nobody keeps its older entries.",
+        ),
+    ] = None
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUNID", help="Take part in this run or in none.")
+    ] = None
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="End with status 6 instead of waiting for approval.")
+    ] = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to a new run unasked.")] = False
+    mdns: Annotated[bool, typer.Option("--mdns/--no-mdns", help="Find peers on this LAN.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """How much is told on the terminal."""
+
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose", "-v", count=True, help="Show tracebacks of errors.", show_default=False
+        ),
+    ] = 0
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell errors only.")] = False

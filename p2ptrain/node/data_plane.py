@@ -1,0 +1,109 @@
+"""The data plane of a node: one listener, who answers on it, and where others find it.
+
+It does not know what is averaged or fetched; probes are served once there are parts to ask whether
+they would be in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import psutil
+
+from p2ptrain.dataplane import (
+    Congestion,
+    Credentials,
+    Endpoint,
+    Listener,
+    Rank,
+    RingInbox,
+    Uplink,
+    probe_congestion,
+)
+from p2ptrain.identity import Identity
+from p2ptrain.net import Network
+from p2ptrain.node.surroundings import Surroundings
+from p2ptrain.store import Store
+from p2ptrain.swarm import PURPOSE, ChunkServer
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlane:
+    """What `Parts` takes of it, under the same names."""
+
+    credentials: Credentials
+    listener: Listener
+    ring_inbox: RingInbox
+    uplink: Uplink | None
+    """None without a cap on sending."""
+    congestion: Congestion
+    endpoint: Endpoint
+
+
+def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> DataPlane:
+    """Take the ring's connections in, and serve chunks of `store`, until `stack` is unwound.
+
+    The ring goes first on a capped uplink.
+
+    Raises ConfigError: the port cannot be bound.
+    """
+    config, identity = around.config, around.identity
+    credentials = Credentials.create(identity)
+    listener = stack.enter_context(
+        Listener(
+            credentials,
+            config.data_host,
+            config.data_port,
+            allowed=around.admission.admits,
+            encrypted=around.run.manifest.encrypted,
+        )
+    )
+    uplink = Uplink(config.limit_up_bytes_per_s) if config.limit_up_bytes_per_s else None
+    if uplink is not None:
+        stack.callback(uplink.close)  # before the listener is left, which waits for its threads
+    ring_inbox = RingInbox()
+    listener.handle("ring", ring_inbox.handle)
+    listener.handle(PURPOSE, ChunkServer(store, limit=swarm_limit(uplink)))
+    endpoint = _endpoint(identity, credentials, listener, around.network)
+    return DataPlane(credentials, listener, ring_inbox, uplink, probe_congestion(), endpoint)
+
+
+def swarm_limit(uplink: Uplink | None) -> Callable[[int], None] | None:
+    """What asks `uplink` for leave to send what can wait for the ring."""
+    return None if uplink is None else uplink.share(Rank.SWARM).take
+
+
+def _endpoint(
+    identity: Identity, credentials: Credentials, listener: Listener, network: Network
+) -> Endpoint:
+    """Where others reach our data plane: its own address, or where the control plane is reached."""
+    host, port = listener.address
+    if host in ("0.0.0.0", "::"):
+        host = outward_host(network.addresses(), v6=host == "::")
+    return Endpoint(identity.peer, host, port, credentials.certificate_der)
+
+
+def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
+    """The host in `addresses`, where the control plane is reached, that the data plane shares.
+
+    A socket on 0.0.0.0 is not reached over IPv6; one on :: is reached over both. Loopback is for
+    nodes that can be reached at nothing else: then all of the run is on this machine.
+    """
+    protocols = ("ip4", "ip6") if v6 else ("ip4",)
+    split = [address.split("/") for address in addresses]
+    hosts = [parts[2] for parts in split if len(parts) > 2 and parts[1] in protocols]
+    for host in hosts:
+        if not ip_address(host).is_loopback:
+            return host
+    return hosts[0] if hosts else _first_own_address()
+
+
+def _first_own_address() -> str:
+    for addresses in psutil.net_if_addrs().values():
+        for address in addresses:
+            if address.family.name == "AF_INET" and not address.address.startswith("127."):
+                return address.address
+    return "127.0.0.1"
