@@ -198,6 +198,10 @@ MACHINE = {
     "OS": (
         "The system refused something; the message has its words, and the file that it is about."
     ),
+    "NO-COMPILER": (
+        "mypyc or a C compiler is missing, or failed: simulate --interpreted does without, at half"
+        " the pace."
+    ),
     "KERNEL-VARIANT": (
         "A variant of the native kernels was asked for that this processor cannot run."
     ),

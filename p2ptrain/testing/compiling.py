@@ -1,11 +1,12 @@
-"""Long campaigns at twice the speed: ledger and simulator compiled by mypyc, from the same sources.
+"""The simulator at twice the pace: it and the ledger compiled by mypyc, from the same sources.
 
-    python -m p2ptrain.testing.compiling --seeds 100000 --profile chaos --results chaos.jsonl
+    root = compiled_copy(print)
+    go_on_with(root, ["simulate", "--seeds", "100000"])
 
-A run of 100,000 seeds takes hours, most of them the interpreter's. Nothing but such campaigns uses
-the compiled copy: it is made beside the sources, and is used only if its reports on a few seeds are
-the interpreter's to the last figure. It does not know what the simulator simulates. Planted defects
-have no effect on compiled modules, so the mutants run as they are.
+A campaign of 100,000 seeds takes hours, most of them the interpreter's. Nothing but such campaigns
+uses the compiled copy: it is made beside the sources, and is used only if its reports on a few
+seeds are the interpreter's to the last figure. It does not know what the simulator simulates.
+Planted defects have no effect on compiled modules, so the mutants run as they are.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from p2ptrain.errors import P2PTrainError
+import platformdirs
+
+from p2ptrain.errors import MachineUnfit, P2PTrainError
+from p2ptrain.ledger import core
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -27,6 +32,9 @@ SIMULATION = (
     " network node proposals pruner rings run trainer troubles watching world"
 ).split()
 """What a world is made of; the rest runs once a seed, or patches what is compiled here."""
+
+WORTH_SEEDS = 5_000
+"""So many take the interpreter ten minutes or more; compiling takes two or three."""
 
 COMPARED = {"calm": 3, "chaos": 10, "branch": 5, "liars": 5, "amended": 5}
 """Seeds by profile whose reports must be the same: a few seconds of both."""
@@ -42,6 +50,8 @@ setup(name="compiled", packages=[], ext_modules=modules, script_args=["-q", "bui
 
 _REPORTS = """
 import sys
+from p2ptrain.testing.compiling import is_compiled
+assert is_compiled() == (sys.argv.pop(1) == "compiled")
 from p2ptrain.testing.simulation import simulate
 for profile, seeds in zip(sys.argv[1::2], sys.argv[2::2]):
     for seed in range(int(seeds)):
@@ -49,21 +59,40 @@ for profile, seeds in zip(sys.argv[1::2], sys.argv[2::2]):
 """
 
 
-def compiled_copy(place: Path) -> Path:
+def is_compiled() -> bool:
+    """Whether this process runs the compiled copy."""
+    return not str(core.__file__).endswith(".py")
+
+
+def compiled_copy(say: Callable[[str], None]) -> Path:
     """The root of a copy of this package, compiled and compared; made if it is not there yet.
 
-    Raises P2PTrainError: it cannot be compiled here, or does not behave as the sources do.
+    Raises:
+        MachineUnfit: it cannot be compiled here.
+        P2PTrainError: it does not behave as the sources do.
     """
+    place = Path(platformdirs.user_cache_dir("p2ptrain", appauthor=False)) / "compiled"
     root = place / _digest_of_sources()
     if not root.exists():
+        say("compiling ledger and simulator first: a minute or three, once (--interpreted: not)")
+        shutil.rmtree(place, ignore_errors=True)  # Copies of other sources; nobody asks for them.
         unfinished = root.with_suffix(".unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
         ignored = shutil.ignore_patterns("__pycache__", "*.so")
         shutil.copytree(PACKAGE, unfinished / PACKAGE.name, ignore=ignored)
-        _run(unfinished, _BUILD, _modules(unfinished), "it cannot be compiled")
+        _run(unfinished, _BUILD, _modules(unfinished), "it cannot be compiled here")
         _compare(unfinished)
         unfinished.rename(root)
     return root
+
+
+def go_on_with(root: Path, words: Sequence[str]) -> NoReturn:
+    """Be `p2ptrain WORDS` of this copy from now on. What is in the current folder, maybe the
+    sources, does not come before it."""
+    os.execve(
+        sys.executable,
+        [sys.executable, "-P", "-m", "p2ptrain.cli", *words],
+        _environment(root),
+    )
 
 
 def _digest_of_sources() -> str:
@@ -82,33 +111,22 @@ def _modules(root: Path) -> list[str]:
 
 def _compare(root: Path) -> None:
     asked = [word for profile, seeds in COMPARED.items() for word in (profile, str(seeds))]
-    compiled = _run(root, _REPORTS, asked, "the compiled copy fails")
-    if compiled != _run(PACKAGE.parent, _REPORTS, asked, "the simulator fails"):
+    compiled = _run(root, _REPORTS, ["compiled", *asked], "the compiled copy fails")
+    if compiled != _run(PACKAGE.parent, _REPORTS, ["sources", *asked], "the simulator fails"):
         raise P2PTrainError("the compiled copy does not behave as the sources do")
 
 
 def _run(root: Path, program: str, words: Sequence[str], fault: str) -> str:
-    command = [sys.executable, "-c", program, *words]
+    command = [sys.executable, "-P", "-c", program, *words]
     ended = subprocess.run(
         command, cwd=root, env=_environment(root), capture_output=True, text=True, check=False
     )
     if ended.returncode:
-        raise P2PTrainError(f"{fault}:\n{(ended.stderr or ended.stdout)[-2000:]}")
+        said = (ended.stderr or ended.stdout)[-2000:].splitlines()
+        do = "pip install mypy, have a C compiler; or simulate --interpreted, at half the pace"
+        raise MachineUnfit(fault, code="NO-COMPILER", evidence=said, do=do)
     return ended.stdout
 
 
 def _environment(root: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(root), "PYTHONHASHSEED": "0"}
-
-
-def main(words: Sequence[str]) -> None:
-    try:
-        root = compiled_copy(PACKAGE.parent / "build" / "compiled")
-    except P2PTrainError as exc:
-        sys.exit(f"compiling the simulator: {exc}")
-    command = [sys.executable, "-m", "p2ptrain.cli", "simulate", *words]
-    os.execve(sys.executable, command, _environment(root))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

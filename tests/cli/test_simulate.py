@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from p2ptrain.errors import MachineUnfit
+from p2ptrain.testing import compiling
 from p2ptrain.testing.simulation.mutants import MUTANTS
 from tests.cli.conftest import Command
 
@@ -92,7 +95,7 @@ def test_an_interrupted_campaign_goes_on_where_it_was(p2ptrain: Command, tmp_pat
 
 def test_ctrl_c_leaves_no_process_and_says_how_far_it_came(tmp_path: Path) -> None:
     file = tmp_path / "calm.jsonl"
-    words = [sys.executable, "-m", "p2ptrain.cli", *CALM, "--seeds", "1000000"]
+    words = [sys.executable, "-m", "p2ptrain.cli", *CALM, "--seeds", "1000000", "--interpreted"]
     words += ["--processes", "2", "--results", str(file)]
     campaign = subprocess.Popen(
         words,
@@ -120,6 +123,43 @@ def test_ctrl_c_leaves_no_process_and_says_how_far_it_came(tmp_path: Path) -> No
     kept = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(kept) >= 2
     assert {len(it) for it in kept[1:]} == {1}, "every batch that was kept is whole"
+
+
+def no_compiler(say: Callable[[str], None]) -> Path:
+    raise MachineUnfit("it cannot be compiled here", code="NO-COMPILER")
+
+
+def test_without_a_compiler_a_long_campaign_says_so_and_goes_on_interpreted(
+    p2ptrain: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "compiled_copy", no_compiler)
+    monkeypatch.setattr(compiling, "WORTH_SEEDS", 2)
+    outcome = p2ptrain(*CALM, "--seeds", "2")
+    assert (outcome.code, json.loads(outcome.out)["code"]) == (0, "interpreted")
+    assert "cannot be compiled here" in outcome.err
+    assert "going on with the interpreter, at half the pace" in outcome.err
+    asked = p2ptrain(*CALM, "--seeds", "1", "--compiled")
+    assert asked.code == 4
+    assert "NO-COMPILER" in asked.err
+
+
+def test_a_long_campaign_goes_on_as_the_compiled_copy(
+    p2ptrain: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compiling, "compiled_copy", lambda say: tmp_path)
+    monkeypatch.setattr(compiling, "WORTH_SEEDS", 2)
+    monkeypatch.setattr(sys, "argv", ["p2ptrain", *CALM])
+    became: list[tuple[list[str], str]] = []
+
+    def execve(path: str, words: list[str], environment: dict[str, str]) -> None:
+        became.append((words, environment["PYTHONPATH"]))
+
+    monkeypatch.setattr(os, "execve", execve)
+    p2ptrain(*CALM, "--seeds", "1")
+    p2ptrain(*CALM, "--seeds", "2", "--interpreted")
+    assert became == []
+    p2ptrain(*CALM, "--seeds", "2")
+    assert became == [([sys.executable, "-P", "-m", "p2ptrain.cli", *CALM], str(tmp_path))]
 
 
 def test_results_of_another_campaign_are_not_gone_on_with(

@@ -75,6 +75,7 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
     for. Returns why it got stuck, or nothing.
     """
     clock, forks, profile = world.clock, world.exposure.forks, world.profile
+    stuck_after = 0.0  # What it follows from only grows, so it is looked at when that time comes.
     while not _is_over(world) and not forks:
         if until_violation and any(checker.violations for checker in world.checkers):
             break
@@ -82,9 +83,11 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
             return "nothing is planned any more"
         if clock.stands_still:
             return f"time stands still at {clock.now} s"
-        calm_since = max(world.committed_at, world.trained_by, profile.faults_s)
-        if clock.now - calm_since > profile.settle_s:
-            return _why_stuck(world)
+        if clock.now > stuck_after:
+            calm_since = max(world.committed_at, world.trained_by, profile.faults_s)
+            stuck_after = calm_since + profile.settle_s
+            if clock.now > stuck_after:
+                return _why_stuck(world)
     return ""
 
 
