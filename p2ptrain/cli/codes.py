@@ -199,7 +199,7 @@ MACHINE = {
         "The system refused something; the message has its words, and the file that it is about."
     ),
     "NO-COMPILER": (
-        "mypyc or a C compiler is missing, or failed: simulate --interpreted does without, at half"
+        "A C compiler or mypyc is missing, or failed: simulate --interpreted does without, at half"
         " the pace."
     ),
     "KERNEL-VARIANT": (
