@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from p2ptrain.config.run_file import RunFile
+from p2ptrain.cli.amended import AmendedFile
 from p2ptrain.node.cost import RATES_MBIT, Costs, Plan
 from p2ptrain.node.lint import Lint
 from p2ptrain.observe.states import size
 from p2ptrain.trainer.cost import TrainerMemory
 
 
-def lines(run: RunFile, costs: Costs, lints: Sequence[Lint]) -> Iterator[str]:
+def lines(amended: AmendedFile, costs: Costs, lints: Sequence[Lint]) -> Iterator[str]:
+    run = amended.run
     model = run.model
     yield (
         f"run       {run.run.name}: {costs.parameters:,} parameters, {model.layers} layers of "
         f"width {model.width}, {model.heads} heads on {model.kv_heads}, vocabulary {model.vocab}, "
         f"context {model.sequence}"
     )
+    for each in amended.agreed:
+        yield f"amended   {each['number']}: {each['words']}"
     yield (
         f"trains    {run.outer.steps} outer steps of {run.inner.steps // run.sync.fragments} inner "
         f"steps of {run.inner.batch_sequences} sequences: {costs.step_tokens:,} tokens a peer and "
@@ -43,9 +46,11 @@ def lines(run: RunFile, costs: Costs, lints: Sequence[Lint]) -> Iterator[str]:
 
 def _memory(costs: Costs) -> Iterator[str]:
     trainer, node = costs.trainer_bf16, costs.node
+    eager = f", own newest work beside it (eager) {size(trainer.eager)}" if trainer.eager else ""
     yield (
         f"trainer   weights {size(trainer.weights)}, gradients {size(trainer.gradients)}, "
-        f"optimizer {size(trainer.optimizer)}, all ranks together"
+        f"optimizer {size(trainer.optimizer)}, θ as it was {size(trainer.anchor)}"
+        f"{eager}, all ranks together"
     )
     yield (
         f"          activations a sequence: {_activations(trainer)} in bf16, "
@@ -90,7 +95,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86_400:,.0f} d"
 
 
-def facts(run: RunFile, costs: Costs, lints: Sequence[Lint]) -> dict[str, object]:
+def facts(amended: AmendedFile, costs: Costs, lints: Sequence[Lint]) -> dict[str, object]:
     """For `--json`."""
     plans = [
         {
@@ -106,7 +111,8 @@ def facts(run: RunFile, costs: Costs, lints: Sequence[Lint]) -> dict[str, object
         for plan in costs.plans
     ]
     return {
-        "name": run.run.name,
+        "name": amended.run.run.name,
+        "amendments": list(amended.agreed),
         **asdict(costs),
         "plans": plans,
         "lints": [asdict(lint) for lint in lints],

@@ -77,7 +77,7 @@ def verify(
         else _exported(run, file)
     )
     folder = open_home(home, to_write=False).run if manifest is None else manifest.parent
-    amended = _amended(run, chain, folder)
+    amended = agreed_amendments(run, chain, folder)
     if as_json:
         result_json({**_summary(run, chain), "good": True, "amendments": amended})
         return
@@ -157,7 +157,7 @@ def _exported(run: Run, file: Path) -> Checked:
     return checked(rules_of(run), lines_in(file), file)
 
 
-def _amended(run: Run, chain: Checked, folder: Path) -> list[dict[str, object]]:
+def agreed_amendments(run: Run, chain: Checked, folder: Path) -> list[dict[str, object]]:
     """What was agreed of amendments, each compared with what the organiser signed, if it is here.
 
     Raises RemoteProtocolError with code AMEND-DIFFERS.

@@ -75,24 +75,27 @@ def check(
         list[str] | None,
         typer.Option("--seed", metavar="ADDR", help="An address to hand out; may be repeated."),
     ] = None,
+    home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what a run takes of peers in memory, bytes and time, and what to reconsider.
 
-    Reads the file and nothing else. Ends with status 2 if the run cannot work.
+    If the run is in this home, it is counted as its members have amended it by now. Ends with
+    status 2 if the run cannot work.
     """
+    from p2ptrain.cli.amended import as_amended
     from p2ptrain.cli.checking import facts, lines
     from p2ptrain.config.run_file import load_run_file
     from p2ptrain.node.cost import costs_of
     from p2ptrain.node.lint import lints_of
 
-    run = load_run_file(run_file)
-    costs = costs_of(run, sorted(set(peers or (2, 4, 8, 16))), tokens_per_s)
-    lints = lints_of(run, costs, seed or ())
+    amended = as_amended(load_run_file(run_file), home)
+    costs = costs_of(amended.run, sorted(set(peers or (2, 4, 8, 16))), tokens_per_s)
+    lints = lints_of(amended.run, costs, seed or ())
     if as_json:
-        result_json(facts(run, costs, lints))
+        result_json(facts(amended, costs, lints))
     else:
-        for line in lines(run, costs, lints):
+        for line in lines(amended, costs, lints):
             result(line)
     if any(lint.is_fault for lint in lints):
         raise typer.Exit(ConfigError.exit_code)

@@ -41,9 +41,9 @@ def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
     numel = layout_of(manifest.model).numel
     update_bytes = UpdateFormat.of(run.id, manifest).payload_bytes_mean
     node = node_memory(numel, update_bytes, feedback=manifest.codec.feedback)
-    trainer = trainer_memory(manifest.model, manifest.inner, "fp32")
-    states = trainer.weights + trainer.gradients + trainer.optimizer
-    trains = "" if config.seed else f"; the trainer 400 MB, {size(states)} and activations"
+    eager = manifest.sync.eager
+    trainer = trainer_memory(manifest.model, manifest.inner, "fp32", eager=eager)
+    trains = "" if config.seed else f"; the trainer 400 MB, {size(trainer.vectors)} and activations"
     yield f"memory    100 MB and {size(node.total)} for this node{trains}"
     kept = config.keep_snapshots
     snapshots = "every snapshot" if kept is None else f"{kept} snapshots"

@@ -115,8 +115,8 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
     vector = 4 * numel
     return Costs(
         parameters=parameter_count(model),
-        trainer_bf16=trainer_memory(model, inner, "bf16"),
-        trainer_fp32=trainer_memory(model, inner, "fp32"),
+        trainer_bf16=trainer_memory(model, inner, "bf16", eager=sync.eager),
+        trainer_fp32=trainer_memory(model, inner, "fp32", eager=sync.eager),
         node=node_memory(numel, update, feedback=run.codec.feedback),
         update_bytes=update,
         snapshot_bytes=2 * vector,

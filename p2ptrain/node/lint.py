@@ -26,6 +26,10 @@ USUAL_MBIT = 50
 GUESSED_PARAMETERS_MIN = 100_000_000
 """Below, the time of starting kernels rules, and what a device might do at best says nothing."""
 
+SNAPSHOT_TURNS_MIN = 4
+"""So often each fragment should be averaged between two snapshots. Weights look back to the newest
+and no further, so in the first turn after one, one in so many, work may weigh less than it is."""
+
 INT4_LOSS_NATS = 0.003
 """int4 without feedback against fp32, 0.5 M parameters, four peers: our own measurement."""
 
@@ -131,6 +135,19 @@ def _policy(run: RunFile, costs: Costs) -> Iterator[Lint]:
         )
 
 
+def _fragments(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    fragments, every = run.sync.fragments, run.policy.snapshot_every
+    turns = min(SNAPSHOT_TURNS_MIN, costs.snapshot_bytes // (fragments * costs.update_bytes))
+    if fragments > 1 and every < turns * fragments:
+        yield Lint(
+            "policy.snapshot_every",
+            f"a snapshot every {every} outer steps, and {fragments} fragments take turns: what a "
+            "participant weighs is counted from the newest snapshot on, so in the first turn after "
+            "one, work of several outer steps weighs less than it is; let it be "
+            f"{turns * fragments} or more",
+        )
+
+
 def _shape(run: RunFile, costs: Costs) -> Iterator[Lint]:
     model = run.model
     if model.width >= 512 and model.vocab % 64:
@@ -141,4 +158,4 @@ def _shape(run: RunFile, costs: Costs) -> Iterator[Lint]:
         yield Lint("model.heads", "heads wider than 256 have no fast attention on GPUs")
 
 
-_LOOKS: tuple[Look, ...] = (_block, _length, _exchange, _codec, _policy, _shape)
+_LOOKS: tuple[Look, ...] = (_block, _length, _exchange, _codec, _policy, _fragments, _shape)

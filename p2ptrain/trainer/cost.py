@@ -1,9 +1,9 @@
 """What a model takes of the machines that train it: bytes and operations, from its sizes alone.
 
-Weights, gradients and optimizer state are counted exactly; activations are an estimate whose
-formula stands here, and which a test compares with what torch keeps. Fragmentation, the kernels'
-workspace and the CUDA context (a gigabyte together, or more) are not counted, nor what a caching
-allocator holds on to.
+Weights, gradients, optimizer state and what is kept beside them are counted exactly; activations
+are an estimate whose formula stands here, and which a test compares with what torch keeps.
+Fragmentation, the kernels' workspace and the CUDA context (a gigabyte together, or more) are not
+counted, nor what a caching allocator holds on to.
 
 All of it is for one peer; its ranks share it, each taking its part, but for the activations, of
 which each rank has those of its own sequences.
@@ -19,6 +19,8 @@ from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.trainer.shapes import parameter_count, parameters
 
 FP32_BYTES = 4
+EAGER_VECTORS = 3
+"""`deviation.Deviation` has them."""
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 Precision = Literal["fp32", "bf16"]
 
@@ -30,18 +32,30 @@ class TrainerMemory:
     weights: int
     gradients: int
     optimizer: int
+    anchor: int
+    """θ as it was last read: what says how far it has moved since."""
+    eager: int
+    """A deviation, its momentum, and what is in it of the newest work. While a trainer reports, two
+    more such vectors take the place of gradients and activations."""
     activations: int
     activations_recomputed: int
     """With `--recompute`: each block keeps its input alone, and one block at a time the rest."""
 
     @property
+    def vectors(self) -> int:
+        """All that has the length of the model."""
+        return self.weights + self.gradients + self.optimizer + self.anchor + self.eager
+
+    @property
     def least(self) -> int:
         """The least that one rank can do with: one sequence at a time, and recomputed."""
-        return self.weights + self.gradients + self.optimizer + self.activations_recomputed
+        return self.vectors + self.activations_recomputed
 
 
-def trainer_memory(model: ModelSpec, inner: InnerSpec, precision: Precision) -> TrainerMemory:
-    """Weights, gradients and optimizer state are kept in fp32 whatever is computed in."""
+def trainer_memory(
+    model: ModelSpec, inner: InnerSpec, precision: Precision, *, eager: bool
+) -> TrainerMemory:
+    """All but activations is kept in fp32 whatever is computed in."""
     count = parameter_count(model)
     moments = 2 * count - (_muon_elements(model) if inner.is_muon else 0)
     one_copy = count * FP32_BYTES
@@ -49,7 +63,15 @@ def trainer_memory(model: ModelSpec, inner: InnerSpec, precision: Precision) -> 
     block, ends = block_activations(model, element), end_activations(model, element)
     kept = model.sequence * (block * model.layers + ends)
     recomputed = model.sequence * (model.width * element * model.layers + block + ends)
-    return TrainerMemory(one_copy, one_copy, moments * FP32_BYTES, kept, recomputed)
+    return TrainerMemory(
+        weights=one_copy,
+        gradients=one_copy,
+        optimizer=moments * FP32_BYTES,
+        anchor=one_copy,
+        eager=EAGER_VECTORS * one_copy if eager else 0,
+        activations=kept,
+        activations_recomputed=recomputed,
+    )
 
 
 def _muon_elements(model: ModelSpec) -> int:

@@ -8,6 +8,11 @@ import pytest
 
 from p2ptrain.cli.checking import duration
 from p2ptrain.config.samples import sample
+from p2ptrain.identity import load_or_create
+from p2ptrain.node.home import Home
+from p2ptrain.run import Amendment, SignedAmendment
+from p2ptrain.testing.histories import make_history
+from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command
 
 
@@ -34,6 +39,57 @@ def test_a_run_that_cannot_work_ends_with_status_2(p2ptrain: Command, tmp_path: 
     assert "at most 127 sequences fit" in fault
     path.write_text("nonsense")
     assert p2ptrain("run", "check", path).code == 2
+
+
+def test_what_an_eager_run_keeps_is_shown(p2ptrain: Command, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    text = sample("opendiloco_150m")
+    path.write_text(text + "\n[sync]\noverlap_steps = 500\neager = true\n")
+    shown = p2ptrain("run", "check", path)
+    assert "own newest work beside it (eager) 2.6 GB, all ranks together" in shown.out
+    path.write_text(text)
+    assert "eager" not in p2ptrain("run", "check", path).out
+
+
+@pytest.fixture
+def amended(tmp_path: Path) -> tuple[Home, Path]:
+    """A home whose chain agreed on amendment 1, and the run file that was published there."""
+    home = Home(tmp_path / "home")
+    run = publish(home, rules=policy(participants_min=1, snapshot_every=2), steps=99)
+    wanted = Amendment(run.id, 1, 3, codec="fp16", inner_steps=6, outer_lr=0.3)
+    signed = SignedAmendment.publish(load_or_create(home.identity), wanted, run)
+    make_history(home, run, 2, [signed])
+    path = tmp_path / "run.toml"
+    named = f'name = "{run.manifest.name}"'
+    path.write_text(sample("tiny").replace('name = "tiny"', named))
+    return home, path
+
+
+def test_a_run_is_counted_as_members_have_amended_it(
+    p2ptrain: Command, amended: tuple[Home, Path]
+) -> None:
+    home, path = amended
+    words = ("run", "check", path, "--json")
+    nowhere = home.root.parent / "none"
+    written, now = (p2ptrain(*words, "--home", each).json for each in (nowhere, home.root))
+    (agreed,) = now["amendments"]
+    assert (agreed["number"], agreed["from_step"], agreed["held"]) == (1, 3, True)
+    assert (written["amendments"], nowhere.exists()) == ([], False)
+    assert now["step_tokens"] == 3 * written["step_tokens"]
+    assert now["update_bytes"] > 1.9 * written["update_bytes"]
+    shown = p2ptrain("run", "check", path, "--home", home.root).out
+    said = "amended   1: inner steps 6, codec fp16, outer learning rate 0.3 from outer step 3 on\n"
+    assert said in shown
+
+
+def test_another_run_than_that_of_the_home_is_not_taken_for_it(
+    p2ptrain: Command, amended: tuple[Home, Path]
+) -> None:
+    home, path = amended
+    path.write_text(sample("tiny").replace('name = "tiny"', 'name = "other"'))
+    checked = p2ptrain("run", "check", path, "--home", home.root, "--json")
+    assert (checked.code, checked.json["amendments"]) == (0, [])
+    assert "nothing of it counts here" in checked.err
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,19 @@ def test_feedback_costs_the_node_another_vector() -> None:
     assert kept.total - plain.total == kept.residual == 4 * 214_983_680
 
 
+def late(**sync: Any) -> RunFile:
+    """The recipe with means that come a whole outer step late."""
+    tree = tomllib.loads(sample("opendiloco_150m"))
+    tree["sync"] = {"overlap_steps": tree["inner"]["steps"], **sync}
+    return parse_run_file(tree)
+
+
+def test_an_eager_trainer_keeps_three_vectors_more() -> None:
+    plain, eager = (costs_of(late(eager=each), [2]).trainer_bf16 for each in (False, True))
+    assert (plain.eager, eager.eager) == (0, 3 * 4 * 214_983_680)
+    assert eager.least - plain.least == eager.eager
+
+
 def test_the_length_of_a_block_is_that_of_the_block() -> None:
     import numpy as np
 
@@ -98,6 +111,28 @@ def fields(run: RunFile, *seeds: str, tokens_per_s: float | None = None) -> list
 def test_what_an_organiser_may_regret_is_named(changes: dict[str, Any], field: str) -> None:
     assert field not in fields(run_with())
     assert field in fields(run_with(**changes))
+
+
+def in_turns(fragments: int, every: int, codec: str = "int8") -> list[str]:
+    tree = tomllib.loads(sample("opendiloco_150m"))
+    tree["sync"] = {"fragments": fragments}
+    tree["policy"]["snapshot_every"] = every
+    tree["codec"]["name"] = codec
+    run = parse_run_file(tree)
+    lints = lints_of(run, costs_of(run, [2]))
+    return [lint.words for lint in lints if lint.field == "policy.snapshot_every"]
+
+
+def test_snapshots_want_to_be_several_turns_of_all_fragments_apart() -> None:
+    (words,) = in_turns(5, 19)
+    assert words.startswith("a snapshot every 19 outer steps, and 5 fragments take turns")
+    assert words.endswith("let it be 20 or more")
+    assert in_turns(5, 20) == in_turns(1, 1) == []
+
+
+@pytest.mark.parametrize("codec", ["fp32", "fp16", "int8", "int4"])
+def test_there_is_a_distance_of_snapshots_that_nobody_regrets(codec: str) -> None:
+    assert any(in_turns(5, every, codec) == [] for every in range(1, 41))
 
 
 def test_a_fault_comes_first_and_says_what_fits() -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 import torch
 
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.trainer.cost import (
+    EAGER_VECTORS,
     block_activations,
     end_activations,
     operations_per_token,
     trainer_memory,
 )
+from p2ptrain.trainer.deviation import Deviation
 from p2ptrain.trainer.model import Llama, token_losses
 from p2ptrain.trainer.shapes import parameter_count
 
@@ -56,13 +58,25 @@ def test_the_formula_of_activations_is_near_what_torch_keeps(spec: ModelSpec) ->
 
 def test_what_is_counted_exactly_adds_up() -> None:
     count = parameter_count(SPEC)
-    memory = trainer_memory(SPEC, INNER, "bf16")
+    memory = trainer_memory(SPEC, INNER, "bf16", eager=False)
     assert (memory.weights, memory.gradients, memory.optimizer) == (4 * count, 4 * count, 8 * count)
     assert memory.activations_recomputed < memory.activations
-    assert memory.least == 16 * count + memory.activations_recomputed
+    assert (memory.anchor, memory.eager) == (4 * count, 0)
+    assert memory.least == 20 * count + memory.activations_recomputed
     inside = 2 * (4 * 128 * 128 + 3 * 128 * 344)
-    muon = trainer_memory(SPEC, replace(INNER, optimizer="muon"), "bf16")
+    muon = trainer_memory(SPEC, replace(INNER, optimizer="muon"), "bf16", eager=False)
     assert memory.optimizer - muon.optimizer == 4 * inside
+
+
+def test_an_eager_trainer_has_as_many_vectors_beside_its_weights_as_are_counted() -> None:
+    beside, shard = Deviation(), torch.zeros(7)
+    beside.follow(shard)
+    kept = sum(each.nbytes for vectors in astuple(beside) for each in vectors)
+    assert kept == EAGER_VECTORS * shard.nbytes
+    count = parameter_count(SPEC)
+    plain, eager = (trainer_memory(SPEC, INNER, "fp32", eager=each) for each in (False, True))
+    assert eager == replace(plain, eager=3 * 4 * count)
+    assert eager.vectors == plain.vectors + 12 * count
 
 
 def test_operations_are_those_of_the_products() -> None:
