@@ -106,6 +106,7 @@ class Loop:
         self._channel = channel
         self._state = state
         self._steps_since_cold = 0
+        self._merges_unkept = 0
         self._work: Work | None = None
         self._paused = False
         self._pull = Pull(0.0, 0.0, 0.0)
@@ -165,6 +166,7 @@ class Loop:
 
     def _keep_state(self, step: int) -> None:
         """Take the optimizer's state up at the first Load; afterwards write it down."""
+        self._merges_unkept = 0
         first = self._work is None
         if self._state is None:
             found, trouble = None, ""
@@ -195,7 +197,10 @@ class Loop:
             self._arena.rebase(self._work.step, step)
         else:
             self._arena.merge(self._work.step, step, self._config.mixing)
-        self._keep_state(step)
+        self._merges_unkept += 1
+        if self._merges_unkept >= self._config.fragments:
+            # As often as with one fragment: a state a few fragments old costs a restart little.
+            self._keep_state(step)
         self._work = self._work.taken(step)
 
     def _rebase(self, step: int) -> None:

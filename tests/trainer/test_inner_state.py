@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from p2ptrain.ipc.frames import Frame, Load, Progress, Resumed, Train
+from p2ptrain.ipc.frames import Frame, Load, Merge, Progress, Resumed, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 
 if TYPE_CHECKING:
@@ -59,6 +59,25 @@ def test_after_a_restart_the_same_losses_and_weights_follow_to_the_bit(
         make_desk(replace(kept, state_folder="")).tell(Load(1), Train(1, block_paths[3:6], 3))
     )
     assert fresh != uninterrupted
+
+
+def test_with_fragments_it_is_written_once_all_of_them_have_been_merged(
+    make_desk: MakeDesk, kept: TrainerConfig, block_paths: tuple[str, ...]
+) -> None:
+    desk, folder = make_desk(replace(kept, fragments=3)), Path(kept.state_folder)
+    desk.tell(Load(0))
+    written = []
+    for step in range(6):
+        desk.tell(Train(step, block_paths[:1], step), Merge(step + 1))
+        written.append([file.name for file in folder.glob("*")])
+    assert written == [
+        [],
+        [],
+        ["000000000003"],
+        ["000000000003"],
+        ["000000000003"],
+        ["000000000006"],
+    ]
 
 
 def test_one_file_is_kept_of_eight_bytes_a_parameter(
