@@ -315,7 +315,7 @@ def test_leaving_ends_every_thread_and_closes_every_socket(
         silent = socket.create_connection(listener.address, timeout=5)
         assert echo.arrived.acquire(timeout=5)
         started = time.monotonic()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10
     connection.close()
     silent.close()
     assert threading.active_count() == threads
@@ -356,7 +356,7 @@ class TestDialling:
             started = time.monotonic()
             with pytest.raises(PeerTooSlow):
                 dial(client, endpoint, ECHO, deadline_s=0.2)
-            assert time.monotonic() - started < 1
+            assert time.monotonic() - started < 5
 
     def test_a_web_server(
         self, server: Credentials, client: Credentials, background: Background

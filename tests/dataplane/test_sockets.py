@@ -124,7 +124,7 @@ def test_a_silent_peer_is_too_slow(pair: Pair) -> None:
     with pytest.raises(PeerTooSlow) as caught:
         right.receive_into(bytearray(1))
     assert caught.value.peer == right.peer
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5
     with pytest.raises(PeerLost):
         right.receive_into(bytearray(1))
 
@@ -144,7 +144,7 @@ def test_a_peer_that_drips_does_not_stretch_the_deadline(
     started = time.monotonic()
     with pytest.raises(PeerTooSlow):
         right.receive_into(bytearray(1000))
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5
     stop.set()
     done()
 

@@ -15,7 +15,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, open_network
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
-TEST_S = 30.0
+TEST_S = 120.0
 
 Admitted = Callable[[PeerId], bool]
 
@@ -45,7 +45,7 @@ async def networks(
         ]
 
 
-async def eventually(holds: Callable[[], bool], deadline_s: float = 10.0) -> None:
+async def eventually(holds: Callable[[], bool], deadline_s: float = 30.0) -> None:
     """Wait until something that happens elsewhere has made `holds` true."""
     never = trio.Event()
     with trio.fail_after(deadline_s):
@@ -59,7 +59,7 @@ async def heard(
     topic: str,
     payload: bytes,
     channel: trio.MemoryReceiveChannel[tuple[PeerId, bytes]],
-    deadline_s: float = 10.0,
+    deadline_s: float = 30.0,
 ) -> None:
     """Publish `payload`, as heartbeats do, until it arrives as that of `source`."""
     message = None

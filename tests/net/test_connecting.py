@@ -110,7 +110,7 @@ async def test_disconnecting_is_told_on_both_sides() -> None:
         started = time.monotonic()
         await left.disconnect(right.peer)
         assert await right.events.receive() == PeerDisconnected(left.peer)
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 5
         assert right.connected() == set()
 
 
@@ -148,7 +148,7 @@ async def test_whatever_answers_there_has_its_code(serve: Serve, code: str, word
         started = time.monotonic()
         with pytest.raises(NetworkUnreachable) as caught:
             await network.connect(address, deadline_s=1.0)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5
         assert caught.value.code == code
         assert words in caught.value.evidence[0]
         assert address in caught.value.evidence[0]
@@ -279,8 +279,8 @@ class TestSeveralAddresses:
         async with networks(1) as (network,), server(silent) as address:
             started = time.monotonic()
             with pytest.raises(NetworkUnreachable):
-                await network.connect_any([address, address], deadline_s=1.0)
-            assert time.monotonic() - started < 2
+                await network.connect_any([address] * 8, deadline_s=1.0)
+            assert time.monotonic() - started < 5
 
 
 class TestListening:

@@ -18,6 +18,9 @@ from p2ptrain.net import Network, PeerConnected, PeerDisconnected
 
 from .conftest import networks
 
+SOON_S = 4.0
+"""It takes milliseconds; a request that nobody ends waits for five times as long as this."""
+
 PEER_PROCESS = """
 import trio
 from p2ptrain.identity import Identity
@@ -63,7 +66,7 @@ async def peer_process(network: Network) -> AsyncIterator[tuple[trio.Process, Pe
         await process.stdout.aclose()
 
 
-async def test_a_killed_peer_is_missed_within_half_a_second() -> None:
+async def test_a_killed_peer_is_missed_at_once() -> None:
     async with networks(1) as (network,), peer_process(network) as (process, peer):
         ended: list[PeerError] = []
 
@@ -79,8 +82,8 @@ async def test_a_killed_peer_is_missed_within_half_a_second() -> None:
             started = time.monotonic()
             os.kill(process.pid, signal.SIGKILL)
             assert await network.events.receive() == PeerDisconnected(peer)
-            assert time.monotonic() - started < 0.5
-        assert time.monotonic() - started < 0.5
+            assert time.monotonic() - started < SOON_S
+        assert time.monotonic() - started < SOON_S
         assert [exc.peer for exc in ended] == [peer]
         assert network.connected() == set()
 

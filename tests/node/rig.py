@@ -253,7 +253,7 @@ def opening(
     return Roster(state.step, state.attempt, state.voters, tuple(learners), participants)
 
 
-async def settled(holds: Callable[[], bool], deadline_s: float = 5.0) -> None:
+async def settled(holds: Callable[[], bool], deadline_s: float = 30.0) -> None:
     """Wait until some task has made `holds` true."""
     never = trio.Event()
     with trio.fail_after(deadline_s):

@@ -170,7 +170,7 @@ async def test_what_was_agreed_is_asked_for_until_somebody_has_it(
         await settled(lambda: len(r.network.requested) > 3)
         assert r.parts.standing.warnings["amendment"] == amending.MISSING
         told.append(listed(one))
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await r.parts.until_known(1)
         await settled(lambda: "amendment" not in r.parts.standing.warnings)
         assert r.parts.leg(1).manifest.codec.name == "fp16"

@@ -28,7 +28,7 @@ async def test_everybody_who_waits_is_woken_by_one_ring() -> None:
 async def test_a_ring_before_the_wait_is_not_heard_but_time_is() -> None:
     changes = Changes()
     changes.ring()
-    with trio.fail_after(1.0):
+    with trio.fail_after(20.0):
         await changes.wait(at_most_s=0.01)
 
 

@@ -30,7 +30,7 @@ async def serving(folder: Path) -> AsyncIterator[Rig]:
 async def opened(path: Path) -> None:
     """Wait until somebody listens there."""
     never = trio.Event()
-    with trio.fail_after(5.0):
+    with trio.fail_after(30.0):
         while True:
             try:
                 return await (await trio.open_unix_socket(str(path))).aclose()

@@ -129,7 +129,7 @@ async def test_a_probe_is_given_up_when_a_reduce_begins(
             await settled(begun.is_set)
             r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1), learners=(ann,)))
             parts.changes.ring()
-            await settled(ended.is_set, deadline_s=2.0)
+            await settled(ended.is_set, deadline_s=probing.DIAL_S / 2)
             assert not parts.paths.is_measured(parts.me, ann)
             nursery.cancel_scope.cancel()
 

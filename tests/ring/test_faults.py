@@ -23,6 +23,9 @@ from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
 HOSTILE = 1
 """The peer that misbehaves, in rings of three and more: between two honest ones."""
 
+SOON_S = 10.0
+"""Less than half of what it takes here until what is not told is found out."""
+
 Frame = tuple[Header, bytes]
 
 
@@ -156,7 +159,7 @@ def test_a_bad_frame_names_who_sent_it(build: Callable, fault: str) -> None:
         assert (outcome.step, outcome.attempt) == (7, 1)
         assert outcome.suspects == named(ring, HOSTILE)
     assert outcomes[0].reason == outcomes[2].reason
-    assert ring.took_s < 2.0
+    assert ring.took_s < SOON_S
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), -0.0])
@@ -191,7 +194,7 @@ def test_a_peer_that_stands_still_is_named_by_all(build: Callable, peers: int, n
     for outcome in outcomes.values():
         assert isinstance(outcome, ReduceAborted)
         assert outcome.suspects == named(ring, HOSTILE)
-    assert ring.took_s < 0.4 + 2.0
+    assert ring.took_s < 0.4 + SOON_S
 
 
 @pytest.mark.parametrize("transport", ["pair", "tcp", "tls"])
@@ -219,7 +222,7 @@ def test_a_peer_that_dies_in_the_middle_is_named_by_all_at_once(
     for outcome in outcomes.values():
         assert isinstance(outcome, ReduceAborted)
         assert outcome.suspects == named(ring, HOSTILE)
-    assert ring.took_s < 3.0
+    assert ring.took_s < SOON_S
 
 
 @pytest.mark.parametrize("poisoned", [0, 1, 2])
@@ -254,7 +257,7 @@ def test_an_abort_from_outside_goes_round(build: Callable, suspects: tuple[int, 
         # To be named by others is no admission.
         assert outcome.suspects == tuple(peer for peer in whom if peer != ring.peers[me])
         assert outcome.reason == "the ledger has moved on"
-    assert ring.took_s < 2.0
+    assert ring.took_s < SOON_S
 
 
 def test_who_leaves_does_not_wait_for_neighbours_that_have_not_begun(
@@ -266,7 +269,7 @@ def test_who_leaves_does_not_wait_for_neighbours_that_have_not_begun(
     ring.reduce(0).abort("a participant is down", (ring.peers[1],))
     outcomes = ring.run(hostile={1: lambda ring, me: None, 2: lambda ring, me: None})
     assert outcomes[0].reason == "a participant is down"
-    assert ring.took_s < 10.0
+    assert ring.took_s < SOON_S
 
 
 def test_an_abort_before_the_start_is_heeded(build: Callable) -> None:
