@@ -1,6 +1,14 @@
 """Chunks, blobs, the head and append-only logs on disk, safe against a crash at any write."""
 
-from p2ptrain.store.blob import CHUNK_BYTES, CHUNK_BYTES_MAX, BlobManifest, describe, digest_of
+from p2ptrain.store.blob import (
+    CHUNK_BYTES,
+    CHUNK_BYTES_MAX,
+    BlobManifest,
+    CheckedChunk,
+    checked,
+    describe,
+    digest_of,
+)
 from p2ptrain.store.disk import Disk, LocalDisk
 from p2ptrain.store.garbage import Collected
 from p2ptrain.store.head import Head
@@ -16,6 +24,7 @@ __all__ = [
     "CHUNK_BYTES",
     "CHUNK_BYTES_MAX",
     "BlobManifest",
+    "CheckedChunk",
     "Collected",
     "Disk",
     "Head",
@@ -30,6 +39,7 @@ __all__ = [
     "StoreReader",
     "Survey",
     "Usage",
+    "checked",
     "describe",
     "digest_of",
 ]

@@ -20,6 +20,7 @@ from blake3 import blake3
 
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import (
+    ChunkCorrupt,
     LocalProtocolError,
     ManifestInvalid,
     ProtocolError,
@@ -52,6 +53,28 @@ _PREFIX = b"\x85\xabchunk_bytes"
 def digest_of(data: Buffer) -> Digest:
     """The name of a chunk. blake3 lets go of the GIL for all but the shortest."""
     return Digest(blake3(data).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedChunk:
+    """Bytes and their digest, which `checked` has computed. Nobody may change them from then on."""
+
+    digest: Digest
+    data: Buffer
+
+
+def checked(data: Buffer, expected: Digest | None = None) -> CheckedChunk:
+    """For whoever wants to know whether bytes are right before the disk has taken them.
+
+    Raises:
+        ChunkCorrupt: they are not those of the digest that was expected.
+    """
+    if len(data) > CHUNK_BYTES_MAX:
+        raise LocalProtocolError(f"a chunk has at most {CHUNK_BYTES_MAX} bytes")
+    digest = digest_of(data)
+    if expected is not None and digest != expected:
+        raise ChunkCorrupt(f"these bytes are not chunk {expected} but {digest}")
+    return CheckedChunk(digest, data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,16 +29,15 @@ from typing import Self
 from p2ptrain.errors import (
     ChunkCorrupt,
     ChunkMissing,
-    LocalProtocolError,
     StoreError,
 )
 from p2ptrain.ids import Digest
 from p2ptrain.store.blob import (
     CHUNK_BYTES,
-    CHUNK_BYTES_MAX,
     BlobManifest,
     Buffer,
-    digest_of,
+    CheckedChunk,
+    checked,
     read_across,
 )
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
@@ -113,15 +112,18 @@ class Store:
             ChunkCorrupt: the data is not what was expected; nothing was stored.
             StoreFull: no room; nothing was stored.
         """
-        if len(data) > CHUNK_BYTES_MAX:
-            raise LocalProtocolError(f"a chunk has at most {CHUNK_BYTES_MAX} bytes")
-        digest = digest_of(data)
-        if expected is not None and digest != expected:
-            raise ChunkCorrupt(f"these bytes are not chunk {expected} but {digest}")
-        self._objects.place(digest, data)
+        chunk = checked(data, expected)
+        self.put_checked(chunk)
         if settle:
             self._objects.settle()
-        return digest
+        return chunk.digest
+
+    def put_checked(self, chunk: CheckedChunk) -> None:
+        """As `put_chunk` with `settle=False`, of bytes that need not be hashed again.
+
+        Raises StoreFull.
+        """
+        self._objects.place(chunk.digest, chunk.data)
 
     def settle(self) -> None:
         """Make durable what was put with `settle=False`."""

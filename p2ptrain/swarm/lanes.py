@@ -1,8 +1,9 @@
 """The threads of one fetch: a *lane* is a connection to a source, with a thread of its own.
 
-Each lane asks the picker what to ask for, keeps a few requests open, and puts what comes into the
-store under the digest that was asked for. A lane that fails is dropped for this fetch and what it
-owed is asked of the others; a peer that sent a wrong chunk loses all its lanes.
+Each lane asks the picker what to ask for, keeps a few requests open, and checks what comes against
+the digest that was asked for; what is right is stored by other threads while the lane reads on. A
+lane that fails is dropped for this fetch and what it owed is asked of the others; a peer that sent
+a wrong chunk loses all its lanes.
 
 The decisions are the picker's; this module knows threads and sockets, and no blobs.
 """
@@ -15,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from p2ptrain.dataplane import SecureSocket
@@ -27,7 +29,8 @@ from p2ptrain.errors import (
     TryLater,
 )
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.store import CHUNK_BYTES_MAX, Store
+from p2ptrain.store import CheckedChunk, Store, checked
+from p2ptrain.swarm.landing import Landing
 from p2ptrain.swarm.picker import Picker
 from p2ptrain.swarm.report import DroppedPeer, FetchProgress, FetchReport
 from p2ptrain.swarm.wire import receive_response, send_request
@@ -101,8 +104,12 @@ class Fetch(Generic[SourceT]):
         self._sockets: dict[Lane, SecureSocket] = {}
         self._dropped: dict[PeerId, DroppedPeer] = {}
         self._lacked: Counter[PeerId] = Counter()
+        self._landing = Landing(len(self._lanes))
+        self._telling = threading.Lock()
         self._bytes_by_peer: Counter[PeerId] = Counter()
         self._chunks_fetched = 0
+        self._storing = 0
+        """Chunks that have arrived, for the picker, and are not in the store yet."""
         self._over = False
         self._timed_out = False
         self._failure: BaseException | None = None
@@ -131,7 +138,7 @@ class Fetch(Generic[SourceT]):
     def _run_lanes(self, deadline: float) -> None:
         pool = ThreadPoolExecutor(len(self._lanes), "swarm")
         for lane, source in self._lanes.items():
-            pool.submit(self._run_lane, lane, source).add_done_callback(self._lane_ended)
+            pool.submit(self._run_lane, lane, source).add_done_callback(self._thread_ended)
         with self._changed:
             while not self._is_over() and (remaining_s := deadline - time.monotonic()) > 0:
                 self._changed.wait(remaining_s)
@@ -142,6 +149,7 @@ class Fetch(Generic[SourceT]):
         pool.shutdown(wait=False)
         with self._changed:
             self._changed.wait_for(lambda: not self._sockets)
+        self._landing.close()
 
     def _judge(self) -> None:
         if self._failure is not None:
@@ -191,8 +199,8 @@ class Fetch(Generic[SourceT]):
                 del self._sockets[lane]
                 self._changed.notify_all()
 
-    def _lane_ended(self, ended: Future[None]) -> None:
-        """A lane fails the whole fetch by what is not its peer's fault, such as a full disk."""
+    def _thread_ended(self, ended: Future[None]) -> None:
+        """What is no peer's fault, such as a full disk, fails the whole fetch."""
         exc = ended.exception()
         if exc is not None:
             with self._changed:
@@ -200,7 +208,7 @@ class Fetch(Generic[SourceT]):
             self._stop()
 
     def _exchange(self, lane: Lane, sock: SecureSocket) -> None:
-        buffer = bytearray(CHUNK_BYTES_MAX)
+        buffer = self._landing.buffer()
         asked: deque[Digest] = deque()
         while True:
             assigned = self._assigned(lane, idle=not asked)
@@ -211,7 +219,13 @@ class Fetch(Generic[SourceT]):
             if not asked:
                 return
             chunk = receive_response(sock, buffer, self._plan.stall_s)
-            self._received(lane, asked.popleft(), chunk)
+            digest = asked.popleft()
+            if chunk is None:
+                self._note_lack(lane, digest)
+            elif self._is_first(lane, right := checked(chunk, digest)):
+                storing = self._landing.store(buffer, partial(self._put, lane, right))
+                storing.add_done_callback(self._thread_ended)
+                buffer = self._landing.buffer()
 
     def _assigned(self, lane: Lane, *, idle: bool) -> list[Digest]:
         """What to ask for now. A lane that is idle waits for something, or for the end: []."""
@@ -232,23 +246,28 @@ class Fetch(Generic[SourceT]):
             picks.append(digest)
         return picks
 
-    def _received(self, lane: Lane, digest: Digest, chunk: memoryview | None) -> None:
-        if chunk is None:
-            self._note_lack(lane, digest)
-            return
-        self._store.put_chunk(chunk, expected=digest, settle=False)
-        more = self._plan.more_after(digest)
+    def _is_first(self, lane: Lane, chunk: CheckedChunk) -> bool:
+        """Whether this copy is the one to store."""
         with self._changed:
-            # First more, then arrived: in between, nothing that is wanted would be left.
-            self._picker.want(more)
-            if self._picker.arrived(lane, digest, time.monotonic()):
-                self._chunks_fetched += 1
-                self._bytes_by_peer[lane.peer] += len(chunk)
-            progress = FetchProgress(
-                self._chunks_fetched, self._picker.left, self._bytes_by_peer.total()
-            )
+            is_first = self._picker.arrived(lane, chunk.digest, time.monotonic())
+            self._storing += is_first
             self._changed.notify_all()
-        self._plan.progress(progress)
+        return is_first
+
+    def _put(self, lane: Lane, chunk: CheckedChunk) -> None:
+        """Runs in a thread of the landing."""
+        self._store.put_checked(chunk)
+        more = self._plan.more_after(chunk.digest)
+        with self._telling:  # progress never seems to go back
+            with self._changed:
+                self._picker.want(more)
+                self._storing -= 1
+                self._chunks_fetched += 1
+                self._bytes_by_peer[lane.peer] += len(chunk.data)
+                left = self._picker.left + self._storing
+                progress = FetchProgress(self._chunks_fetched, left, self._bytes_by_peer.total())
+                self._changed.notify_all()
+            self._plan.progress(progress)
 
     def _note_lack(self, lane: Lane, digest: Digest) -> None:
         with self._changed:
@@ -276,7 +295,8 @@ class Fetch(Generic[SourceT]):
         return [lane for lane in self._lanes if lane.peer == peer]
 
     def _is_over(self) -> bool:
-        return self._over or self._picker.done or self._picker.stuck
+        # What is being stored may be a manifest, after which more is wanted.
+        return self._over or (not self._storing and (self._picker.done or self._picker.stuck))
 
     def _stop(self) -> None:
         with self._changed:

@@ -62,7 +62,9 @@ def send_response(sock: SecureSocket, chunk: bytes | None, limit: Limit | None =
         sock.send_all(piece)
 
 
-def receive_response(sock: SecureSocket, buffer: bytearray, stall_s: float) -> memoryview | None:
+def receive_response(
+    sock: SecureSocket, buffer: bytearray | memoryview, stall_s: float
+) -> memoryview | None:
     """The bytes that came, as a view of `buffer`; None if the peer lacks the chunk.
 
     `buffer` has the length of the longest chunk, and is used again for the next one. Each slice may

@@ -42,6 +42,16 @@ def test_a_source_of_which_nothing_is_known_has_one_request_open():
     assert picker.next("x", 1) == C
 
 
+def test_a_manifest_is_short_and_teaches_nothing_of_how_long_a_chunk_takes():
+    picker = Picker(["x", "y"])
+    picker.want([A], urgent=True)
+    assert picker.next("x", 0) == A
+    assert picker.arrived("x", A, 0.01)
+    picker.want([B, C])
+    assert [picker.next("x", 0.01) for _ in range(2)] == [B, None]
+    assert picker.reconsider_at() == 0.01 + PATIENCE_UNKNOWN_S
+
+
 def test_a_source_has_as_many_requests_open_as_its_rate_is_worth():
     many = [Digest(f"{number:064x}") for number in range(100, 200)]
     for took_s, open_max in ((10.0, 2), (1.0, 2), (0.5, 3), (0.1, 11), (0.01, IN_FLIGHT_MAX)):

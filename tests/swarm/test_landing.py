@@ -1,0 +1,89 @@
+"""Storing beside reading: a slow disk holds no line up, a stuck one takes no memory without end."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.dataplane import plain_pair
+from p2ptrain.errors import PeerError, StoreFull
+from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store
+from p2ptrain.swarm import fetch_chunks
+from p2ptrain.swarm.landing import STORING_MAX, Landing
+from p2ptrain.swarm.wire import receive_request, send_response
+
+
+class Turns(MemoryDisk):
+    """The first file is not synced before the second one is."""
+
+    def __init__(self):
+        super().__init__()
+        self.files = 0
+        self.counting = threading.Lock()
+        self.second_synced = threading.Event()
+
+    def sync(self, path):
+        with self.counting:
+            self.files += 1
+            number = self.files
+        if number == 1:
+            assert self.second_synced.wait(10)
+        super().sync(path)
+        if number == 2:
+            self.second_synced.set()
+
+
+class OneSource:
+    peer = "a"
+
+
+def test_a_lane_reads_on_while_the_disk_is_busy_with_what_it_brought():
+    theirs = Store(Path("/theirs"), disk=MemoryDisk())
+    wanted = [theirs.put_chunk(b"block %d" % number) for number in range(3)]
+    disk = Turns()
+    mine = Store(Path("/mine"), disk=disk)
+    ours, far = plain_pair("joiner", "a", deadline_s=20)
+
+    def serve():
+        with pytest.raises(PeerError):
+            while True:
+                send_response(far, theirs.get_chunk(receive_request(far)))
+        far.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    report = fetch_chunks(mine, wanted, [OneSource()], lambda _: ours, deadline_s=20)
+    thread.join(10)
+    assert (report.chunks_fetched, disk.files) == (3, 3)
+    assert [mine.get_chunk(digest) for digest in wanted] == [b"block 0", b"block 1", b"block 2"]
+
+
+def test_each_lane_has_a_buffer_and_the_disk_has_eight_and_then_one_waits():
+    landing, disk_is_free = Landing(2), threading.Event()
+    buffers = [landing.buffer() for _ in range(2 + STORING_MAX)]
+    assert {len(buffer) for buffer in buffers} == {CHUNK_BYTES_MAX}
+    stuck = [landing.store(buffer, disk_is_free.wait) for buffer in buffers[:STORING_MAX]]
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(landing.buffer()))
+    waiting.start()
+    assert not any(put.done() for put in stuck)
+    disk_is_free.set()
+    waiting.join(10)
+    landing.close()
+    assert all(put.done() for put in stuck)
+    assert any(got[0] is buffer for buffer in buffers[:STORING_MAX])
+
+
+def test_what_cannot_be_stored_is_told_and_its_buffer_is_empty_again():
+    landing = Landing(1)
+    buffers = [landing.buffer() for _ in range(1 + STORING_MAX)]
+
+    def full():
+        raise StoreFull("no room")
+
+    told = landing.store(buffers[0], full)
+    assert isinstance(told.exception(10), StoreFull)
+    assert landing.buffer() is buffers[0]
+    landing.close()
