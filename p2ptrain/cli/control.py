@@ -22,8 +22,9 @@ def ask(home: Path, command: str, *, deadline_s: float = DEADLINE_S) -> dict[str
     """The reply of the node in `home` to `command`.
 
     Raises:
-        TryLater: no node runs there (NO-NODE), or it does not answer in time (NODE-SILENT).
-        RemoteProtocolError: its reply is not what was agreed.
+        TryLater: no node runs there (NO-NODE), it does not answer in time (NODE-SILENT), or it is
+            still starting and cannot obey (NOT-YET).
+        RemoteProtocolError: it refused, or its reply is not what was agreed.
     """
     request = json.dumps({"command": command}).encode() + b"\n"
     with socket.socket(socket.AF_UNIX) as asker, _reachable(home / "control.sock") as path:
@@ -56,6 +57,10 @@ def _parsed(line: bytes) -> dict[str, Any]:
         raise RemoteProtocolError(f"the node's reply is not JSON: {line[:80]!r}") from exc
     if not isinstance(reply, dict):
         raise RemoteProtocolError("the node's reply is not an object")
+    if reply.get("code") == "NOT-YET":
+        raise TryLater(
+            str(reply.get("error", "")), code="NOT-YET", do="p2ptrain status says how far it is"
+        )
     if "error" in reply:
         raise RemoteProtocolError(f"the node refused: {reply['error']}")
     return reply

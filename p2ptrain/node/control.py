@@ -1,14 +1,13 @@
 """The unix socket in a node's home, by which its owner's commands reach it.
 
 One line of JSON in, one line out. Whoever can open the socket owns the node: the home's mode keeps
-others out.
+others out. It is there from the node's start on; until the node has parts, `reception` answers.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,22 +17,20 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.node.amending import amendments_changed
 from p2ptrain.node.gossip import admission_changed
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.reception import Answer, Command, Reception
 from p2ptrain.node.status import status
 
 LINE_BYTES_MAX = 65_536
 ANSWER_S = 30.0
 
-Command = Callable[[Parts], Awaitable[dict[str, object]]]
 
-
-async def serve_commands(parts: Parts) -> None:
-    """Listen at HOME/control.sock, for ever."""
-    path = parts.home.control
+async def serve_commands(path: Path, reception: Reception) -> None:
+    """Listen at `path`, for ever."""
     with suppress(FileNotFoundError):
         path.unlink()  # Left by a node that was killed: the home's lock says that it is gone.
     listener = await _bind(path)
     try:
-        await trio.serve_listeners(lambda stream: _serve(parts, stream), [listener])
+        await trio.serve_listeners(lambda stream: _serve(reception, stream), [listener])
     finally:
         with suppress(FileNotFoundError):
             path.unlink()
@@ -52,10 +49,10 @@ async def _bind(path: Path) -> trio.SocketListener:
     return trio.SocketListener(sock)
 
 
-async def _serve(parts: Parts, stream: trio.SocketStream) -> None:
+async def _serve(reception: Reception, stream: trio.SocketStream) -> None:
     with trio.move_on_after(ANSWER_S), suppress(trio.BrokenResourceError):
         async with stream:
-            answer = await _answer(parts, await _line(stream))
+            answer = await _answer(reception, await _line(stream))
             await stream.send_all(json.dumps(answer).encode() + b"\n")
 
 
@@ -69,25 +66,27 @@ async def _line(stream: trio.SocketStream) -> bytes:
     return bytes(received).partition(b"\n")[0]
 
 
-async def _answer(parts: Parts, line: bytes) -> dict[str, object]:
+async def _answer(reception: Reception, line: bytes) -> Answer:
     try:
-        request = json.loads(line)
-        command = COMMANDS[request["command"]]
+        name = json.loads(line)["command"]
+        command = COMMANDS[name]
     except (ValueError, TypeError, KeyError, RecursionError):
         return {"error": f"a command is one of {', '.join(COMMANDS)}"}
+    if name == "status" and reception.parts is None:
+        return reception.status().to_json()
     try:
-        return await command(parts)
+        return await reception.obeyed(command)
     except P2PTrainError as exc:
         return {"error": exc.what, "code": exc.code}
     except OSError as exc:
         return {"error": f"{exc.filename}: {exc.strerror}", "code": "OS"}
 
 
-async def _status(parts: Parts) -> dict[str, object]:
+async def _status(parts: Parts) -> Answer:
     return (await status(parts)).to_json()
 
 
-async def _reload_allowlist(parts: Parts) -> dict[str, object]:
+async def _reload_allowlist(parts: Parts) -> Answer:
     newer = parts.admission.reload()
     if newer:
         await admission_changed(parts)
@@ -95,19 +94,19 @@ async def _reload_allowlist(parts: Parts) -> dict[str, object]:
     return {"newer": newer, "sequence": held.allowlist.sequence if held else 0}
 
 
-async def _reload_amendments(parts: Parts) -> dict[str, object]:
+async def _reload_amendments(parts: Parts) -> Answer:
     newer = parts.amendments.reload()
     if newer:
         await amendments_changed(parts)
     return {"newer": newer, "step": parts.ledger.state.step}
 
 
-async def _pending(parts: Parts) -> dict[str, object]:
+async def _pending(parts: Parts) -> Answer:
     waiting = (peer for peer in parts.pending if not parts.admission.admits(peer))
     return {"pending": sorted(waiting)}
 
 
-async def _scrub(parts: Parts) -> dict[str, object]:
+async def _scrub(parts: Parts) -> Answer:
     parts.scrub_asked.set()
     return {"asked": True}
 

@@ -28,6 +28,7 @@ from p2ptrain.net import Network
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.hello import HelloReply, HelloRequest, decode_reply, encode_request
 from p2ptrain.node.home import Home
+from p2ptrain.node.reception import Reception
 from p2ptrain.node.topics import HELLO_BYTES_MAX, HELLO_PROTOCOL
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingApproval
@@ -150,7 +151,7 @@ async def be_admitted(
     run: Run,
     admission: Admission,
     ways_in: list[str],
-    journal: Journal,
+    reception: Reception,
     say: Say,
 ) -> None:
     """Return once we may take part; until then ask, wait, and look again.
@@ -161,14 +162,14 @@ async def be_admitted(
     asked = False
     while not admission.admits(identity.peer):
         for peer in network.connected():
-            await _refresh(network, peer, identity, run, admission, journal)
+            await _refresh(network, peer, identity, run, admission, reception.journal)
         if admission.admits(identity.peer):
             break
         refusal = _pending(run, identity.peer)
         if not config.wait_for_approval:
             raise refusal
         if not asked:
-            journal.write("state", state=AwaitingApproval.name)
+            reception.enter(AwaitingApproval(), refusal.do)
             say(f"{AwaitingApproval.name}: {refusal.what}")
             say(refusal.do)
             say(f"this node goes on by itself then, and looks every {ASK_AGAIN_S:.0f} s")

@@ -17,7 +17,6 @@ from p2ptrain.node import transfer
 from p2ptrain.node.agreement import agree
 from p2ptrain.node.assembly import Made
 from p2ptrain.node.checkpoints import serve_bases
-from p2ptrain.node.control import serve_commands
 from p2ptrain.node.data import fetch_ahead
 from p2ptrain.node.donor import donate
 from p2ptrain.node.exchange import exchange
@@ -55,7 +54,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> R
     async with trio.open_nursery() as nursery:
         nursery.start_soon(agree_to_the_end)
         be_present(nursery, parts, made.run)
-        for task in (serve_commands, notice_the_end, notice_isolation):
+        for task in (notice_the_end, notice_isolation):
             nursery.start_soon(task, parts)
         nursery.start_soon(narrate, parts, say)
         await _learn_data(parts)

@@ -25,11 +25,13 @@ from p2ptrain.net import Network, PeerCache, open_network
 from p2ptrain.node import checkpoints, consent, learning
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import Made, assembled
+from p2ptrain.node.control import serve_commands
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.leaving import Exit
 from p2ptrain.node.life import live
 from p2ptrain.node.loneliness import be_alone
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.reception import Reception
 from p2ptrain.node.rejoining import take_over
 from p2ptrain.node.surroundings import Surroundings
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
@@ -111,25 +113,30 @@ async def lives(
     Raises:
         P2PTrainError: it cannot start, or cannot go on; the error says why and what to do.
     """
-    while True:
-        async with opened(config, home, journal, say, disk=disk) as made:
-            begin(made.parts)
-            rejoin = await live(made, say, trainers)
-            begin(None)
-        await trio.to_thread.run_sync(take_over, home, rejoin, disk)
-        if made.parts.standing.leaving:
-            return
-        say(
-            "rejoining: another chain outranks the branch that this node was on; what was "
-            f"committed here after entry {rejoin.height} is dropped, and training goes on there"
-        )
+    reception = Reception(load_or_create(home.identity).peer, journal)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_commands, home.control, reception)
+        while True:
+            async with opened(config, home, reception, say, disk=disk) as made:
+                begin(made.parts)
+                async with reception.with_parts(made.parts):
+                    rejoin = await live(made, say, trainers)
+                begin(None)
+            await trio.to_thread.run_sync(take_over, home, rejoin, disk)
+            if made.parts.standing.leaving:
+                break
+            say(
+                "rejoining: another chain outranks the branch that this node was on; what was "
+                f"committed here after entry {rejoin.height} is dropped, and training goes on there"
+            )
+        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
 async def opened(
     config: NodeConfig,
     home: Home,
-    journal: Journal,
+    reception: Reception,
     say: learning.Say,
     *,
     disk: Disk | None = None,
@@ -139,7 +146,7 @@ async def opened(
     Raises:
         P2PTrainError: it cannot start; the error says why and what to do.
     """
-    identity = load_or_create(home.identity)
+    identity, journal = load_or_create(home.identity), reception.journal
     say(f"you are {label(identity.peer)}")
     admission = Admission(home)
     async with open_network(
@@ -151,7 +158,7 @@ async def opened(
     ) as network:
         for address in network.addresses():
             say(f"listening at {address}")
-        run = await _join(network, config, home, identity, admission, journal, say)
+        run = await _join(network, config, home, identity, admission, reception, say)
         incarnation = secrets.randbits(48)
         await be_alone(network, identity.peer, incarnation, say)
         await checkpoints.begin_at_checkpoint(network, config, home, run, journal, say, disk)
@@ -170,7 +177,7 @@ async def _join(
     home: Home,
     identity: Identity,
     admission: Admission,
-    journal: Journal,
+    reception: Reception,
     say: learning.Say,
 ) -> Run:
     """Know the run, be connected to somebody if there is anybody, and be admitted."""
@@ -180,10 +187,11 @@ async def _join(
     ways_in = [*config.bootstrap, *(address for told in met.values() for address in told)]
     known = learning.known_run(home, config)
     if ways_in:
-        journal.write("state", state=Connecting.name)
+        reception.enter(Connecting())
         others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
         say(f"connecting to {ways_in[0]}{others}")
     run = known or await learning.learn_run(network, config, ways_in)
+    reception.run = run
     await consent.ask(run, config, identity.peer, home.agreed)
     if known is None:
         save_run(home.manifest, run)
@@ -194,7 +202,7 @@ async def _join(
     say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")
     for promise in consent.promises():
         say(promise)
-    await learning.be_admitted(network, config, identity, run, admission, ways_in, journal, say)
+    await learning.be_admitted(network, config, identity, run, admission, ways_in, reception, say)
     network.refresh_admission()
     return run
 

@@ -18,6 +18,7 @@ import trio
 
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import IdentityInUse, NetworkUnreachable, P2PTrainError, TryLater
+from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.names import label
 from p2ptrain.node import transfer
@@ -29,6 +30,7 @@ from p2ptrain.node.learning import Say
 from p2ptrain.node.main import opened
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.presence import be_present
+from p2ptrain.node.reception import Reception
 from p2ptrain.node.scrub import after, repair
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Serving
@@ -114,7 +116,8 @@ async def _observe(
     say: Say,
     work: Callable[[Parts], Awaitable[Result]],
 ) -> Result:
-    async with opened(config, home, journal, say) as made:
+    reception = Reception(load_or_create(home.identity).peer, journal)
+    async with opened(config, home, reception, say) as made:
         return await observe(made, work)
 
 

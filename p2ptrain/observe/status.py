@@ -135,6 +135,7 @@ def status_lines(status: NodeStatus) -> list[str]:
     lines = [f"{status.peer_name} (…{status.peer[-6:]}): {status.state}"]
     if status.run:
         lines.append(f"run       {status.run_name} ({status.run[:12]}…)")
+    if status.ledger_head:
         lines.append(
             f"progress  outer step {status.outer_step} of {status.outer_steps}{_losses(status)}"
         )

@@ -127,6 +127,20 @@ def test_no_node_and_a_dead_nodes_socket_are_the_same(p2ptrain: Command, tmp_pat
     assert f"p2ptrain node --home {tmp_path}" in outcome.err
 
 
+def test_a_node_that_still_starts_is_told_apart_from_none(
+    p2ptrain: Command, tmp_path: Path
+) -> None:
+    early = NodeStatus(STATUS.peer, "brave-otter", "awaiting approval", "awaiting approval")
+    refused = {"error": "not yet: the node here is awaiting approval", "code": "NOT-YET"}
+    replies = [json.dumps(each).encode() + b"\n" for each in (early.to_json(), refused)]
+    with fake_node(tmp_path, *replies):
+        shown = p2ptrain("status", "--home", tmp_path)
+        with pytest.raises(TryLater) as caught:
+            ask(tmp_path, "pending")
+    assert shown.out.startswith("brave-otter (…AbCdEf): awaiting approval\n")
+    assert (caught.value.code, caught.value.what) == ("NOT-YET", refused["error"])
+
+
 def test_a_home_whose_path_is_too_long_for_a_socket_works(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 60) / ("y" * 60)
     deep.mkdir(parents=True)

@@ -84,9 +84,10 @@ class NodeProcess(DemoNode):
 
         def look() -> dict[str, Any] | None:
             assert self.running, f"the node ended:\n{self.output()}"
-            return self.status()
+            status = self.status()
+            return status if status and status["addresses"] else None
 
-        status = wait_until("a status", look)
+        status = wait_until("an address", look)
         return str(status["addresses"][0])
 
     def interrupt(self) -> None:

@@ -12,18 +12,26 @@ import pytest
 import trio
 
 from p2ptrain.identity import load_or_create
-from p2ptrain.node.control import LINE_BYTES_MAX, serve_commands
-from p2ptrain.observe.status import NodeStatus
+from p2ptrain.node.control import COMMANDS, LINE_BYTES_MAX, serve_commands
+from p2ptrain.node.home import Home
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.reception import GONE, Reception
+from p2ptrain.observe.states import AwaitingApproval, Connecting
+from p2ptrain.observe.status import NodeStatus, status_lines
 from p2ptrain.run import Allowlist, JoinRequest, SignedAllowlist, save_allowlist
+from p2ptrain.testing.published import publish
 from tests.node.rig import ANN, BOB, Rig, rig, settled
+from tests.node.swarm import Diary
 
 
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[Rig]:
     async with rig(folder, allowed=[ANN.peer]) as r, trio.open_nursery() as nursery:
-        nursery.start_soon(serve_commands, r.parts)
+        reception = Reception(r.parts.me, r.parts.journal)
+        nursery.start_soon(serve_commands, r.parts.home.control, reception)
         await opened(r.parts.home.control)
-        yield r
+        async with reception.with_parts(r.parts):
+            yield r
         nursery.cancel_scope.cancel()
 
 
@@ -40,7 +48,11 @@ async def opened(path: Path) -> None:
 
 
 async def answer(r: Rig, line: bytes) -> dict[str, object]:
-    async with await trio.open_unix_socket(str(r.parts.home.control)) as stream:
+    return await answer_at(r.parts.home.control, line)
+
+
+async def answer_at(path: Path, line: bytes) -> dict[str, object]:
+    async with await trio.open_unix_socket(str(path)) as stream:
         await stream.send_all(line)
         received = b""
         while piece := await stream.receive_some():
@@ -126,7 +138,7 @@ async def test_the_socket_is_its_owners_and_replaces_one_that_was_left_behind(
         path = r.parts.home.control
         path.write_text("left by a node that was killed")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_commands, r.parts)
+            nursery.start_soon(serve_commands, path, Reception(r.parts.me, r.parts.journal))
             await opened(path)
             assert "peer" in await answer(r, b'{"command":"status"}\n')
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -136,6 +148,78 @@ async def test_the_socket_is_its_owners_and_replaces_one_that_was_left_behind(
 
 async def test_a_home_with_a_long_path_has_a_socket_all_the_same(tmp_path: Path) -> None:
     async with rig(tmp_path / ("deep" * 40)) as r, trio.open_nursery() as nursery:
-        nursery.start_soon(serve_commands, r.parts)
+        reception = Reception(r.parts.me, r.parts.journal)
+        nursery.start_soon(serve_commands, r.parts.home.control, reception)
         await settled(r.parts.home.control.exists)
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def starting(folder: Path) -> AsyncIterator[tuple[Path, Reception, Diary]]:
+    """A node that has no parts yet: its socket, and who answers there."""
+    with Diary(folder / "journal.jsonl") as diary:
+        reception, path = Reception(ANN.peer, diary), folder / "control.sock"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_commands, path, reception)
+            await opened(path)
+            yield path, reception, diary
+            nursery.cancel_scope.cancel()
+
+
+async def test_while_a_node_starts_status_says_how_far_it_is(tmp_path: Path) -> None:
+    async with starting(tmp_path) as (path, reception, diary):
+        ask = b'{"command":"status"}\n'
+        first = NodeStatus.from_json(await answer_at(path, ask))
+        assert (first.peer, first.state, first.run) == (ANN.peer, "starting", "")
+        reception.enter(Connecting())
+        reception.run = publish(Home(tmp_path / "home"))
+        reception.enter(AwaitingApproval(), "ask the organiser")
+        told = NodeStatus.from_json(await answer_at(path, ask))
+        assert (told.state, told.state_name) == ("awaiting approval", "awaiting approval")
+        assert (told.run, told.waits_for) == (reception.run.id, "ask the organiser")
+        head, run, waits, up = status_lines(told)
+        assert head.endswith(": awaiting approval")
+        assert run.startswith("run       ")
+        assert waits == "next      ask the organiser"
+        assert up.startswith("up        ")
+        states = [record["state"] for record in diary.records if record["event"] == "state"]
+        assert states == ["connecting", "awaiting approval"]
+
+
+@pytest.mark.parametrize("order", sorted(set(COMMANDS) - {"status"}))
+async def test_while_a_node_starts_orders_are_refused_in_words(order: str, tmp_path: Path) -> None:
+    async with starting(tmp_path) as (path, reception, _):
+        reception.enter(AwaitingApproval())
+        said = await answer_at(path, json.dumps({"command": order}).encode() + b"\n")
+        assert said == {
+            "error": "not yet: the node here is awaiting approval",
+            "code": "NOT-YET",
+        }
+
+
+async def test_an_order_that_outlasts_the_parts_is_given_up_before_they_are_closed(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        reception, begun = Reception(r.parts.me, r.parts.journal), trio.Event()
+        answers: list[dict[str, object]] = []
+        ended: list[bool] = []
+
+        async def endless(parts: Parts) -> dict[str, object]:
+            begun.set()
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended.append(True)
+            return {}
+
+        async def ask() -> None:
+            answers.append(await reception.obeyed(endless))
+
+        async with trio.open_nursery() as nursery:
+            async with reception.with_parts(r.parts):
+                nursery.start_soon(ask)
+                await begun.wait()
+            assert ended == [True]
+        assert answers == [GONE]
+        assert (reception.parts, reception.status().state) == (None, "starting")

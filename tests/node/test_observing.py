@@ -21,6 +21,7 @@ from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.main import opened
 from p2ptrain.node.observing import Fetched, fetch, fetch_here, observe
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.reception import Reception
 from p2ptrain.store import StoreReader
 from p2ptrain.testing.published import policy
 from tests.node.rig import rig
@@ -42,7 +43,8 @@ async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Made]:
     addresses = tuple(s["ann"].parts.network.addresses())
     config = replace(node.config, seed=True, bootstrap=addresses)
     with sole_use(node.home), Diary(node.home.journal) as diary:
-        async with opened(config, node.home, diary, node.said.append) as made:
+        reception = Reception(node.peer, diary)
+        async with opened(config, node.home, reception, node.said.append) as made:
             yield made
 
 

@@ -127,6 +127,10 @@ async def test_who_waits_for_approval_takes_part_once_the_organiser_has_given_it
         await s.until(lambda: eve.peer in s.seed.parts.pending)
         assert await ask(s.seed, "pending") == {"pending": [eve.peer]}
         assert not eve.up
+        told = await ask(eve, "status")
+        assert (told["state"], told["run"]) == ("awaiting approval", s.seed.parts.run)
+        assert told["waits_for"] == f"ask the organiser to run: p2ptrain allow add {eve.peer}"
+        assert (await ask(eve, "pending"))["code"] == "NOT-YET"
         s.allow(eve.peer)
         await ask(s.seed, "reload-allowlist")
         assert await ask(s.seed, "pending") == {"pending": []}
