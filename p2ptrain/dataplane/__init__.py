@@ -17,7 +17,12 @@ from p2ptrain.dataplane.congestion import probe as probe_congestion
 from p2ptrain.dataplane.dialling import Dialling
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.inbox import RingInbox, RingKey
-from p2ptrain.dataplane.listener import Bounds, Listener, ListenerStatistics
+from p2ptrain.dataplane.listener import (
+    Bounds,
+    Listener,
+    ListenerStatistics,
+    try_listening,
+)
 from p2ptrain.dataplane.pacing import Rank, Ticket
 from p2ptrain.dataplane.probing import Probed, ProbeServer, probe
 from p2ptrain.dataplane.sockets import (
@@ -55,4 +60,5 @@ __all__ = [
     "plain_pair",
     "probe",
     "probe_congestion",
+    "try_listening",
 ]

@@ -264,6 +264,14 @@ class Listener:
             self._counts[what] += 1
 
 
+def try_listening(host: str, port: int) -> None:
+    """Find out now whether a listener could be had there later.
+
+    Raises ConfigError: PORT-IN-USE, ADDR-LISTEN.
+    """
+    _bind(host, port).close()
+
+
 def _bind(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

@@ -39,13 +39,17 @@ async def serve_commands(path: Path, reception: Reception) -> None:
 async def _bind(path: Path) -> trio.SocketListener:
     """A socket at `path`, by way of its folder, since the kernel takes no path over 107 bytes."""
     sock = trio.socket.socket(trio.socket.AF_UNIX)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        await sock.bind(f"/proc/self/fd/{folder}/{path.name}")
-    finally:
-        os.close(folder)
-    path.chmod(0o600)
-    sock.listen(16)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            await sock.bind(f"/proc/self/fd/{folder}/{path.name}")
+        finally:
+            os.close(folder)
+        path.chmod(0o600)
+        sock.listen(16)
+    except BaseException:  # A start that fails at once cancels this, too.
+        sock.close()
+        raise
     return trio.SocketListener(sock)
 
 

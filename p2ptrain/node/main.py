@@ -22,7 +22,7 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.names import label
 from p2ptrain.net import Network, PeerCache, open_network
-from p2ptrain.node import checkpoints, consent, learning
+from p2ptrain.node import checkpoints, consent, fitness, learning
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import Made, assembled
 from p2ptrain.node.control import serve_commands
@@ -36,7 +36,7 @@ from p2ptrain.node.rejoining import take_over
 from p2ptrain.node.surroundings import Surroundings
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.observe.journal import Journal
-from p2ptrain.observe.states import Connecting
+from p2ptrain.observe.states import Checking, Connecting
 from p2ptrain.run import Run, save_run
 from p2ptrain.store import Disk
 
@@ -148,6 +148,7 @@ async def opened(
     """
     identity, journal = load_or_create(home.identity), reception.journal
     say(f"you are {label(identity.peer)}")
+    await _check(config, home, learning.known_run(home, config), reception, say)
     admission = Admission(home)
     async with open_network(
         identity,
@@ -192,6 +193,8 @@ async def _join(
         say(f"connecting to {ways_in[0]}{others}")
     run = known or await learning.learn_run(network, config, ways_in)
     reception.run = run
+    if known is None:
+        await _check(config, home, run, reception, say)
     await consent.ask(run, config, identity.peer, home.agreed)
     if known is None:
         save_run(home.manifest, run)
@@ -205,6 +208,19 @@ async def _join(
     await learning.be_admitted(network, config, identity, run, admission, ways_in, reception, say)
     network.refresh_admission()
     return run
+
+
+async def _check(
+    config: NodeConfig, home: Home, run: Run | None, reception: Reception, say: learning.Say
+) -> None:
+    """Whether this machine can do what it is about to do; what may become tight is told.
+
+    Raises MachineUnfit, ConfigError, TrainerError: it cannot.
+    """
+    reception.enter(Checking())
+    for doubt in await trio.to_thread.run_sync(fitness.check, config, home, run):
+        reception.journal.write("doubt", code=doubt.code, what=doubt.what)
+        say(f"warning: {doubt.what}")
 
 
 def _say(verbosity: int, text: str) -> None:

@@ -207,15 +207,20 @@ class ExternalTrainers:
             raise spent(self.budget)
 
     def _open_door(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        try:
-            door = socket.create_server((self.host, self.port), family=family, backlog=128)
-        except OSError as exc:
-            raise TrainerError(
-                f"ranks cannot be let in at {self.address}: {exc.strerror}",
-                code="RANKS-LISTEN",
-                likely="the address is not this machine's, or another program has the port",
-                do="--ranks-listen with an address of this machine and a free port",
-            ) from exc
+        door = open_door(self.host, self.port)
         self.port = door.getsockname()[1]
         return door
+
+
+def open_door(host: str, port: int) -> socket.socket:
+    """Where ranks may call. Raises TrainerError: it cannot be there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as exc:
+        raise TrainerError(
+            f"ranks cannot be let in at {host}:{port}: {exc.strerror}",
+            code="RANKS-LISTEN",
+            likely="the address is not this machine's, or another program has the port",
+            do="--ranks-listen with an address of this machine and a free port",
+        ) from exc

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import stat
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -223,3 +225,13 @@ async def test_an_order_that_outlasts_the_parts_is_given_up_before_they_are_clos
             assert ended == [True]
         assert answers == [GONE]
         assert (reception.parts, reception.status().state) == (None, "starting")
+
+
+async def test_a_start_that_fails_at_once_leaves_no_socket(tmp_path: Path) -> None:
+    with Diary(tmp_path / "journal.jsonl") as diary, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await serve_commands(tmp_path / "control.sock", Reception(ANN.peer, diary))
+        gc.collect()
+    assert not (tmp_path / "control.sock").exists()

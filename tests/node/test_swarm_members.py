@@ -131,6 +131,8 @@ async def test_who_waits_for_approval_takes_part_once_the_organiser_has_given_it
         assert (told["state"], told["run"]) == ("awaiting approval", s.seed.parts.run)
         assert told["waits_for"] == f"ask the organiser to run: p2ptrain allow add {eve.peer}"
         assert (await ask(eve, "pending"))["code"] == "NOT-YET"
+        states = [event["state"] for event in eve.events("state")]
+        assert states == ["checking", "connecting", "checking", "awaiting approval"]
         s.allow(eve.peer)
         await ask(s.seed, "reload-allowlist")
         assert await ask(s.seed, "pending") == {"pending": []}

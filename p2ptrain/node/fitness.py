@@ -1,0 +1,189 @@
+"""Whether this machine can do what it is about to do, found out before anybody waits for it.
+
+A fault is what cannot work whatever else happens; then the node does not start.  A doubt may turn
+out well, and is told.  So a fault counts what there is in all, and only a doubt what is free now.
+Before a newcomer knows its run, devices and ports alone can be judged; the rest is once it does.
+
+Not judged here: how many files may be open (`cli.machine` raises that limit first), whether the
+control plane's port is free (it is listened on at once), and what a GPU can hold, which its trainer
+knows and finds a way around (`trainer.fitting`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.dataplane import try_listening
+from p2ptrain.errors import MachineUnfit
+from p2ptrain.node.home import Home
+from p2ptrain.node.needs import node_memory
+from p2ptrain.node.update_format import UpdateFormat
+from p2ptrain.observe.states import size
+from p2ptrain.run import Run
+from p2ptrain.trainer.cost import trainer_memory
+from p2ptrain.trainer.external import open_door
+from p2ptrain.trainer.shapes import layout_of
+
+GPU_DEVICES = ("nvidia0", "kfd", "dxg")
+"""Under /dev: NVIDIA's driver, AMD's, and what WSL has for either."""
+
+CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+"""Under /sys/fs/cgroup, of either version: what a container was given."""
+
+RANK_SHM_BYTES = 32 << 20
+"""NCCL's buffers between two ranks of one machine; containers have 64 MiB for all unless told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """In bytes."""
+
+    memory: int
+    """That this node could ever have, swap included."""
+    memory_free: int
+    disk_free: int
+    stored: int
+    """What is in the store already."""
+    shm: int | None
+    """Of /dev/shm, where there is one."""
+    has_gpu: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    code: str
+    what: str
+    do: str
+    is_fault: bool = False
+
+
+def check(config: NodeConfig, home: Home, run: Run | None) -> list[Finding]:
+    """The doubts. Blocks for as long as it takes to look at every file of the store.
+
+    Raises:
+        MachineUnfit: a fault; MEM-HOST, DISK-LOW, GPU-NONE.
+        ConfigError: the data plane's port cannot be had.
+        TrainerError: nor can the ranks'.
+    """
+    try_listening(config.data_host, config.data_port)
+    if config.ranks_host and not config.seed:
+        open_door(config.ranks_host, config.ranks_port).close()
+    found = list(findings(config, machine_of(home), run))
+    for each in found:
+        if each.is_fault:
+            raise MachineUnfit(
+                each.what,
+                code=each.code,
+                evidence=[other.what for other in found if other is not each],
+                do=each.do,
+            )
+    return found
+
+
+def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[Finding]:
+    """All that is to be said of `machine`. Pure."""
+    if not config.seed and not config.ranks_host:
+        yield from _devices(config, machine)
+    if run is not None:
+        yield from _memory(config, machine, run)
+        yield from _disk(config, machine, run)
+
+
+def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
+    if config.device == "cuda" and not machine.has_gpu:
+        yield Finding(
+            "GPU-NONE",
+            "a GPU was asked for, and this machine shows none",
+            "--device cpu; or install the driver; a container needs --gpus all",
+            is_fault=True,
+        )
+    wanted = config.ranks * RANK_SHM_BYTES
+    uses_gpus = config.device != "cpu" and machine.has_gpu
+    if uses_gpus and config.ranks > 1 and machine.shm is not None and machine.shm < wanted:
+        yield Finding(
+            "SHM-SMALL",
+            f"{config.ranks} ranks on GPUs may need {size(wanted)} of /dev/shm, which has "
+            f"{size(machine.shm)}",
+            "give the container more: --shm-size 1g",
+        )
+
+
+def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
+    manifest = run.manifest
+    numel = layout_of(manifest.model).numel
+    update_bytes = UpdateFormat.of(run.id, manifest).payload_bytes_mean
+    node = node_memory(numel, update_bytes, feedback=manifest.codec.feedback)
+    needed = node.theta + node.momentum if config.seed else node.total
+    if config.device == "cpu" and not config.seed and not config.ranks_host:
+        eager = manifest.sync.eager
+        needed += trainer_memory(manifest.model, manifest.inner, "fp32", eager=eager).vectors
+    do = "close other programs, or take part from a machine that has more memory"
+    if needed > machine.memory:
+        what = f"this run takes {size(needed)} of memory here, and there are {size(machine.memory)}"
+        yield Finding("MEM-HOST", what, do, is_fault=True)
+    elif needed > machine.memory_free:
+        free = size(machine.memory_free)
+        what = f"this run takes {size(needed)} of memory here, of which {free} are free now"
+        yield Finding("MEM-HOST", what, do)
+
+
+def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
+    """One more snapshot than is kept, since the oldest goes when the next is whole."""
+    snapshot = 8 * layout_of(run.manifest.model).numel
+    room = machine.disk_free + machine.stored
+    do = "make room, or give --home a folder on a larger disk"
+    if snapshot > room:
+        what = f"a snapshot of this run has {size(snapshot)}, and there is room for {size(room)}"
+        yield Finding("DISK-LOW", what, do, is_fault=True)
+    elif config.keep_snapshots and (config.keep_snapshots + 1) * snapshot > room:
+        what = (
+            f"{config.keep_snapshots} snapshots of {size(snapshot)}, and the next one, will not "
+            f"fit on this disk: there is room for {size(room)}"
+        )
+        yield Finding("DISK-LOW", what, f"--keep-snapshots with a smaller number; or {do}")
+
+
+# ── what there is ────────────────────────────────────────────────────────────────────────────────
+
+
+def machine_of(home: Home) -> Machine:
+    memory, limit = psutil.virtual_memory(), container_limit(Path("/sys/fs/cgroup"))
+    shm = Path("/dev/shm")
+    return Machine(
+        memory=min(memory.total, limit) + psutil.swap_memory().total,
+        memory_free=min(memory.available, limit),
+        disk_free=shutil.disk_usage(home.root).free,
+        stored=stored_bytes(home.store),
+        shm=shutil.disk_usage(shm).total if shm.is_dir() else None,
+        has_gpu=any(Path("/dev", name).exists() for name in GPU_DEVICES),
+    )
+
+
+def container_limit(cgroup: Path) -> int:
+    """What this process's container may have; more than any machine has, where nobody says."""
+    limits = [1 << 62]
+    for name in CGROUP_LIMITS:
+        try:
+            limits.append(int((cgroup / name).read_text()))
+        except (OSError, ValueError):
+            continue
+    return min(limits)
+
+
+def stored_bytes(folder: Path) -> int:
+    """Of all files under `folder`; those that go meanwhile do not count."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(where, name)).st_size
+            except OSError:
+                continue
+    return total

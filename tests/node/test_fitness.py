@@ -1,0 +1,151 @@
+"""What is said of a machine before its node begins: what cannot work, and what may become tight."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import ConfigError, MachineUnfit, TrainerError
+from p2ptrain.node import fitness
+from p2ptrain.node.fitness import Machine, check, container_limit, findings, stored_bytes
+from p2ptrain.node.home import Home
+from p2ptrain.run import Run
+from p2ptrain.testing.published import publish
+from p2ptrain.trainer.shapes import layout_of
+
+AMPLE = Machine(
+    memory=1 << 40,
+    memory_free=1 << 40,
+    disk_free=1 << 40,
+    stored=0,
+    shm=1 << 30,
+    has_gpu=True,
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def run(home: Home) -> Run:
+    return publish(home)
+
+
+@pytest.fixture
+def config(home: Home) -> NodeConfig:
+    return NodeConfig(home.root, device="cpu", data_host="127.0.0.1")
+
+
+def said(config: NodeConfig, machine: Machine, run: Run | None) -> list[tuple[str, bool]]:
+    return [(each.code, each.is_fault) for each in findings(config, machine, run)]
+
+
+def test_of_an_ample_machine_nothing_is_said(config: NodeConfig, run: Run) -> None:
+    for each in (config, replace(config, device="cuda", ranks=8), replace(config, seed=True)):
+        assert said(each, AMPLE, run) == said(each, AMPLE, None) == []
+
+
+def test_memory_that_is_not_there_is_a_fault_and_what_is_used_now_a_doubt(
+    config: NodeConfig, run: Run
+) -> None:
+    vector = 4 * layout_of(run.manifest.model).numel
+    (finding,) = findings(config, replace(AMPLE, memory=8 * vector, memory_free=0), run)
+    assert finding.is_fault
+    assert finding.what.startswith("this run takes ")
+    assert said(config, replace(AMPLE, memory_free=8 * vector), run) == [("MEM-HOST", False)]
+    # On a GPU the trainer's vectors lie there, and a seed keeps θ and m alone.
+    on_gpu, seed = replace(config, device="cuda"), replace(config, seed=True)
+    assert said(on_gpu, replace(AMPLE, memory=8 * vector), run) == []
+    assert said(on_gpu, replace(AMPLE, memory=3 * vector), run) == [("MEM-HOST", True)]
+    assert said(seed, replace(AMPLE, memory=2 * vector), run) == []
+
+
+def test_what_is_stored_already_counts_as_room(config: NodeConfig, run: Run) -> None:
+    snapshot = 8 * layout_of(run.manifest.model).numel
+    full = replace(AMPLE, disk_free=0)
+    assert said(config, full, run) == [("DISK-LOW", True)]
+    assert said(config, replace(full, stored=snapshot), run) == [("DISK-LOW", False)]
+    assert said(config, replace(full, stored=3 * snapshot), run) == []
+    everything = replace(config, keep_snapshots=None)
+    assert said(everything, replace(full, stored=snapshot), run) == []
+
+
+def test_a_gpu_that_was_asked_for_must_be_there_where_the_node_starts_the_ranks(
+    config: NodeConfig,
+) -> None:
+    none, asked = replace(AMPLE, has_gpu=False), replace(config, device="cuda")
+    assert said(asked, none, None) == [("GPU-NONE", True)]
+    elsewhere = replace(asked, ranks_host="127.0.0.1")
+    for each in (replace(config, device="auto"), replace(asked, seed=True), elsewhere):
+        assert said(each, none, None) == []
+
+
+def test_ranks_on_gpus_want_shared_memory(config: NodeConfig) -> None:
+    small = replace(AMPLE, shm=64 << 20)
+    four = replace(config, device="auto", ranks=4)
+    assert said(four, small, None) == [("SHM-SMALL", False)]
+    for each in (replace(four, ranks=1), replace(four, device="cpu")):
+        assert said(each, small, None) == []
+    assert said(four, replace(small, shm=None), None) == []
+    assert said(four, replace(small, has_gpu=False), None) == []
+
+
+def test_a_fault_is_raised_with_the_doubts_beside_it(
+    home: Home, config: NodeConfig, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tight = replace(AMPLE, memory_free=0, disk_free=0)
+    monkeypatch.setattr(fitness, "machine_of", lambda home: tight)
+    with pytest.raises(MachineUnfit) as caught:
+        check(config, home, run)
+    assert (caught.value.code, caught.value.exit_code) == ("DISK-LOW", 4)
+    assert len(caught.value.evidence) == 1
+    assert "of which 0 bytes are free now" in caught.value.evidence[0]
+
+
+def test_this_machine_can_do_a_tiny_run(home: Home, config: NodeConfig, run: Run) -> None:
+    assert [each for each in check(config, home, run) if each.is_fault] == []
+
+
+def test_a_port_that_is_taken_is_told_before_anybody_is_asked_for_approval(
+    home: Home, config: NodeConfig
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError) as data:
+            check(replace(config, data_port=port), home, None)
+        with pytest.raises(TrainerError) as ranks:
+            check(replace(config, ranks_host="127.0.0.1", ranks_port=port), home, None)
+    assert (data.value.code, ranks.value.code) == ("PORT-IN-USE", "RANKS-LISTEN")
+    assert check(replace(config, data_port=port), home, None) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "limit"),
+    [
+        ("memory.max", "4096\n", 4096),
+        ("memory.max", "max\n", 1 << 62),
+        ("memory/memory.limit_in_bytes", "8192\n", 8192),
+        ("other", "1", 1 << 62),
+    ],
+)
+def test_a_containers_limit_is_read_where_there_is_one(
+    name: str, text: str, limit: int, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    assert container_limit(tmp_path) == limit
+
+
+def test_what_is_stored_is_added_up(tmp_path: Path) -> None:
+    assert stored_bytes(tmp_path / "none") == 0
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "x").write_bytes(bytes(3))
+    (tmp_path / "a" / "b" / "y").write_bytes(bytes(4))
+    assert stored_bytes(tmp_path) == 7
