@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
+import outcome
 import trio
 
 from p2ptrain.dataplane import Endpoint, SecureSocket, dial
@@ -21,7 +22,7 @@ from p2ptrain.node.threads import in_thread
 from p2ptrain.observe.states import FetchingSnapshot
 from p2ptrain.swarm import (
     PURPOSE,
-    Cancellation,
+    FetchHandle,
     FetchProgress,
     FetchReport,
     fetch_blob,
@@ -41,7 +42,7 @@ RETRY_S = 2.0
 READS_MAX = 3
 """A chunk that has rotted on our disk is fetched anew; a disk that rots it so often is broken."""
 
-Fetch = Callable[[Sequence[Endpoint], Cancellation], FetchReport]
+Fetch = Callable[[Sequence[Endpoint], FetchHandle[Endpoint]], FetchReport]
 Result = TypeVar("Result")
 
 
@@ -74,14 +75,14 @@ async def fetch(
     report = await _until_here(
         parts,
         digest,
-        lambda sources, cancellation: fetch_blob(
+        lambda sources, handle: fetch_blob(
             parts.store,
             digest,
             sources,
             partial(_dial, parts),
             deadline_s=FETCH_S,
             progress=progress if shown else None,
-            cancellation=cancellation,
+            handle=handle,
         ),
         unwanted,
     )
@@ -119,13 +120,13 @@ async def fetch_loose(
     return await _until_here(
         parts,
         digests[0],
-        lambda sources, cancellation: fetch_chunks(
+        lambda sources, handle: fetch_chunks(
             parts.store,
             digests,
             sources,
             partial(_dial, parts),
             deadline_s=FETCH_S,
-            cancellation=cancellation,
+            handle=handle,
         ),
         unwanted,
     )
@@ -138,10 +139,10 @@ async def _until_here(
     async with _one_at_a_time(parts, name):
         while True:
             tries += 1
-            cancellation = Cancellation()
-            work = partial(attempt, sources(parts), cancellation)
+            handle: FetchHandle[Endpoint] = FetchHandle()
+            work = partial(attempt, sources(parts), handle)
             try:
-                report = await in_thread(work, stop=cancellation.cancel)
+                report = await _run_beside_newcomers(parts, work, handle)
             except TryLater as exc:
                 reason: TryLater | StoreError = exc
             except StoreError as exc:
@@ -167,6 +168,28 @@ async def _until_here(
                 parts.standing.warnings[name] = f"{told}; waiting for somebody who has them"
                 parts.changes.ring()
             await _others_or_later(parts)
+
+
+async def _run_beside_newcomers(
+    parts: Parts, work: Callable[[], FetchReport], handle: FetchHandle[Endpoint]
+) -> FetchReport:
+    """What `work` returns or raises; who is heard of meanwhile is offered to it."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_offer_newcomers, parts, handle)
+        # Captured, or the nursery would wrap the error in a group.
+        report = await outcome.acapture(in_thread, work, stop=handle.cancel)
+        nursery.cancel_scope.cancel()
+    return report.unwrap()
+
+
+async def _offer_newcomers(parts: Parts, handle: FetchHandle[Endpoint]) -> None:
+    """A node that has just started has heard of one or two peers when it begins to fetch, and most
+    have not heard of it: they refuse it until they have its certificate.
+    """
+    while True:
+        for source in sources(parts):
+            handle.offer(source)
+        await _others_or_later(parts)
 
 
 async def _others_or_later(parts: Parts) -> None:

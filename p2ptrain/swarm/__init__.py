@@ -1,6 +1,6 @@
 """Chunks from many peers at once: what is asked of whom, how, and what is believed."""
 
-from p2ptrain.swarm.fetch import Cancellation, fetch_blob, fetch_chunks
+from p2ptrain.swarm.fetch import FetchHandle, fetch_blob, fetch_chunks
 from p2ptrain.swarm.lanes import Source
 from p2ptrain.swarm.picker import Picker
 from p2ptrain.swarm.report import DroppedPeer, Fault, FetchProgress, FetchReport
@@ -9,10 +9,10 @@ from p2ptrain.swarm.wire import PURPOSE
 
 __all__ = [
     "PURPOSE",
-    "Cancellation",
     "ChunkServer",
     "DroppedPeer",
     "Fault",
+    "FetchHandle",
     "FetchProgress",
     "FetchReport",
     "Picker",

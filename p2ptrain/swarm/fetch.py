@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from typing import Generic
 
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.ids import Digest
@@ -16,28 +17,42 @@ from p2ptrain.swarm.lanes import STALL_S, Fetch, FetchPlan, SourceT
 from p2ptrain.swarm.report import FetchProgress, FetchReport
 
 
-class Cancellation:
-    """Ends a fetch from another thread: it then raises TryLater, and keeps what it has got."""
+class FetchHandle(Generic[SourceT]):
+    """What another thread may do to a fetch: end it, or offer it more sources."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cancelled = False
-        self._stop: Callable[[], None] | None = None
+        self._early: list[SourceT] = []
+        self._fetch: Fetch[SourceT] | None = None
 
     def cancel(self) -> None:
+        """The fetch raises TryLater, and keeps what it has got."""
         with self._lock:
             self._cancelled = True
-            stop = self._stop
-        if stop is not None:
-            stop()
+            fetch = self._fetch
+        if fetch is not None:
+            fetch.cancel()
 
-    def bind(self, stop: Callable[[], None]) -> None:
-        """For the fetch: have `stop` called on `cancel`, or now if that has been."""
+    def offer(self, source: SourceT) -> None:
+        """Have it asked as well. It may be offered again and again: one that is asked already, or
+        was dropped for more than that it could not be reached, is left alone.
+        """
         with self._lock:
-            self._stop = stop
-            cancelled = self._cancelled
+            fetch = self._fetch
+            if fetch is None:
+                self._early.append(source)
+        if fetch is not None:
+            fetch.offer(source)
+
+    def bind(self, fetch: Fetch[SourceT]) -> None:
+        """For the fetch: what was said before it began is told it now."""
+        with self._lock:
+            self._fetch, early, cancelled = fetch, self._early, self._cancelled
+        for source in early:
+            fetch.offer(source)
         if cancelled:
-            stop()
+            fetch.cancel()
 
 
 def fetch_blob(
@@ -50,7 +65,7 @@ def fetch_blob(
     progress: Callable[[FetchProgress], None] | None = None,
     streams_per_peer: int = 1,
     stall_s: float = STALL_S,
-    cancellation: Cancellation | None = None,
+    handle: FetchHandle[SourceT] | None = None,
 ) -> FetchReport:
     """Bring a blob into the store whole: its manifest first, then the chunks that are not held.
 
@@ -82,7 +97,7 @@ def fetch_blob(
             progress or _nobody_listens,
             is_urgent=not has_manifest,
         )
-        return _run(Fetch(store, plan), cancellation)
+        return _run(Fetch(store, plan), handle)
 
 
 def fetch_chunks(
@@ -95,7 +110,7 @@ def fetch_chunks(
     progress: Callable[[FetchProgress], None] | None = None,
     streams_per_peer: int = 1,
     stall_s: float = STALL_S,
-    cancellation: Cancellation | None = None,
+    handle: FetchHandle[SourceT] | None = None,
 ) -> FetchReport:
     """The same for bare chunks, such as the data blocks of a lease. They are durable on return."""
     wanted = list(dict.fromkeys(digests))
@@ -110,12 +125,12 @@ def fetch_chunks(
             streams_per_peer,
             progress or _nobody_listens,
         )
-        return _run(Fetch(store, plan), cancellation)
+        return _run(Fetch(store, plan), handle)
 
 
-def _run(fetch: Fetch[SourceT], cancellation: Cancellation | None) -> FetchReport:
-    if cancellation is not None:
-        cancellation.bind(fetch.cancel)
+def _run(fetch: Fetch[SourceT], handle: FetchHandle[SourceT] | None) -> FetchReport:
+    if handle is not None:
+        handle.bind(fetch)
     return fetch.run()
 
 

@@ -35,6 +35,10 @@ class Landing:
         self._unmade = threading.Semaphore(lanes + STORING_MAX)
         self._threads = ThreadPoolExecutor(STORING_MAX, "swarm-store")
 
+    def admit(self) -> None:
+        """There is one lane more."""
+        self._unmade.release()
+
     def buffer(self) -> memoryview:
         """An empty one, of the length of the longest chunk; waits until one is empty."""
         try:

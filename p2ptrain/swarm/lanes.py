@@ -32,7 +32,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.store import CheckedChunk, Store, checked
 from p2ptrain.swarm.landing import Landing
 from p2ptrain.swarm.picker import Picker
-from p2ptrain.swarm.report import DroppedPeer, FetchProgress, FetchReport
+from p2ptrain.swarm.report import DroppedPeer, Fault, FetchProgress, FetchReport
 from p2ptrain.swarm.wire import receive_response, send_request
 
 LANES_MAX = 64
@@ -105,6 +105,8 @@ class Fetch(Generic[SourceT]):
         self._dropped: dict[PeerId, DroppedPeer] = {}
         self._lacked: Counter[PeerId] = Counter()
         self._landing = Landing(len(self._lanes))
+        self._pool: ThreadPoolExecutor | None = None
+        """Of the lanes' threads, while the fetch runs."""
         self._telling = threading.Lock()
         self._bytes_by_peer: Counter[PeerId] = Counter()
         self._chunks_fetched = 0
@@ -135,11 +137,40 @@ class Fetch(Generic[SourceT]):
                 self._failure = TryLater("the fetch was cancelled", code="FETCH-CANCELLED")
         self._stop()
 
-    def _run_lanes(self, deadline: float) -> None:
-        pool = ThreadPoolExecutor(len(self._lanes), "swarm")
-        for lane, source in self._lanes.items():
-            pool.submit(self._run_lane, lane, source).add_done_callback(self._thread_ended)
+    def offer(self, source: SourceT) -> None:
+        """From another thread: use this source as well.
+
+        One that is used already is left alone, and so is one that was dropped, unless it could not
+        be reached: it may not have known us yet.
+        """
         with self._changed:
+            known, dropped = self._lanes_of(source.peer), self._dropped.get(source.peer)
+            if known and (dropped is None or dropped.fault is not Fault.UNREACHABLE):
+                return
+            self._dropped.pop(source.peer, None)
+            for lane in known or self._new_lanes(source.peer):
+                self._lanes[lane] = source
+                self._picker.add(lane)
+                self._begin(lane)
+
+    def _new_lanes(self, peer: PeerId) -> list[Lane]:
+        lanes = [Lane(peer, stream) for stream in range(self._plan.streams_per_peer)]
+        lanes = lanes[: LANES_MAX - len(self._lanes)]
+        for _ in lanes:
+            self._landing.admit()
+        return lanes
+
+    def _begin(self, lane: Lane) -> None:
+        if self._pool is not None and not self._over:
+            ended = self._pool.submit(self._run_lane, lane, self._lanes[lane])
+            ended.add_done_callback(self._thread_ended)
+
+    def _run_lanes(self, deadline: float) -> None:
+        pool = ThreadPoolExecutor(LANES_MAX, "swarm")
+        with self._changed:
+            self._pool = pool
+            for lane in self._lanes:
+                self._begin(lane)
             while not self._is_over() and (remaining_s := deadline - time.monotonic()) > 0:
                 self._changed.wait(remaining_s)
             self._timed_out = not self._is_over()

@@ -137,6 +137,10 @@ class Picker(Generic[LaneT]):
         self._urgent: set[Digest] = set()
         self._usual_s: float | None = None
 
+    def add(self, lane: LaneT) -> None:
+        """One more source, or one that was dropped and is back."""
+        self._paces.setdefault(lane, Pace())
+
     def want(self, digests: Iterable[Digest], *, urgent: bool = False) -> None:
         """Add chunks. One that is wanted already is left as it is.
 

@@ -26,9 +26,9 @@ from p2ptrain.state import OuterState
 from p2ptrain.store import BlobManifest, MemoryDisk, Store, digest_of
 from p2ptrain.swarm import (
     PURPOSE,
-    Cancellation,
     ChunkServer,
     Fault,
+    FetchHandle,
     fetch_blob,
     fetch_chunks,
     picker,
@@ -111,6 +111,16 @@ def answering(make):
             make(sock, digest)
 
     return behave
+
+
+def answering_by(behave, *, before=lambda: None):
+    """Does something first."""
+
+    def first(source, sock):
+        before()
+        behave(source, sock)
+
+    return first
 
 
 def silent(source, sock):
@@ -414,15 +424,15 @@ def test_the_deadline_ends_a_fetch_that_cannot_end(seed, dialled):
 
 @pytest.mark.parametrize("early", [True, False])
 def test_a_fetch_can_be_cancelled_before_and_while_it_runs(seed, dialled, early):
-    cancellation = Cancellation()
+    handle = FetchHandle()
 
     def behave(source, sock):
         receive_request(sock)
-        cancellation.cancel()
+        handle.cancel()
         receive_request(sock)
 
     if early:
-        cancellation.cancel()
+        handle.cancel()
     with pytest.raises(TryLater) as caught:
         fetch_blob(
             new_store(),
@@ -430,9 +440,73 @@ def test_a_fetch_can_be_cancelled_before_and_while_it_runs(seed, dialled, early)
             [FakeSource("a", behave)],
             dialled,
             deadline_s=20,
-            cancellation=cancellation,
+            handle=handle,
         )
     assert caught.value.code == "FETCH-CANCELLED"
+
+
+def test_a_source_that_is_found_while_it_runs_is_asked_as_well(seed, dialled):
+    store, digest = seed
+    handle, late_was_asked = FetchHandle(), threading.Event()
+
+    def late_comes(source, sock):
+        late_was_asked.set()
+        good(store)(source, sock)
+
+    late = FakeSource("late", late_comes)
+
+    def first(source, sock):
+        manifest = receive_request(sock)
+        handle.offer(late)
+        send_response(sock, store.get_chunk(manifest))
+        late_was_asked.wait(10)
+        good(store)(source, sock)
+
+    mine = new_store()
+    report = fetch_blob(
+        mine, digest, [FakeSource("first", first)], dialled, deadline_s=20, handle=handle
+    )
+    assert mine.read_blob(digest) == DATA
+    assert set(report.bytes_by_peer) == {"first", "late"}
+    assert late_was_asked.is_set()
+
+
+def test_a_source_may_be_offered_before_the_fetch_begins(seed, dialled):
+    store, digest = seed
+    handle, mine = FetchHandle(), new_store()
+    handle.offer(FakeSource("a", good(store)))
+    report = fetch_blob(mine, digest, [], dialled, deadline_s=20, handle=handle)
+    assert list(report.bytes_by_peer) == ["a"]
+
+
+def test_who_could_not_be_reached_may_be_offered_again_and_who_lied_may_not(seed, dialled):
+    store, digest = seed
+    handle, mine = FetchHandle(), new_store()
+    mine.put_chunk(store.get_chunk(digest))
+    liar, late = FakeSource("liar", answering(wrong_bytes)), FakeSource("late", None)
+    met = threading.Event()
+
+    def connect(source):
+        if source is late and late.behave is None:
+            late.behave = answering_by(good(store), before=met.set)
+            raise PeerUnreachable("it does not know us yet", peer="late")
+        return dialled(source)
+
+    def first(source, sock):
+        chunk = receive_request(sock)
+        for _ in range(1000):
+            handle.offer(late)
+            handle.offer(liar)
+            if met.wait(0.01):
+                break
+        send_response(sock, store.get_chunk(chunk))
+        good(store)(source, sock)
+
+    sources = [FakeSource("first", first), liar, late]
+    report = fetch_blob(mine, digest, sources, connect, deadline_s=20, handle=handle)
+    assert mine.read_blob(digest) == DATA
+    assert {drop.peer: drop.fault for drop in report.dropped}.get("late") is None
+    assert len(liar.asked) <= 1
 
 
 def test_a_source_that_is_still_being_dialled_holds_nobody_up(seed, dialled):

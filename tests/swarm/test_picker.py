@@ -176,6 +176,17 @@ def test_nothing_is_asked_twice_of_the_same_source():
     assert picker.next("x", 1000) is None
 
 
+def test_a_source_that_comes_later_takes_its_part():
+    picker = proven(["x"], [A, B, C])
+    assert picker.next("x", 0) == A
+    picker.add("y")
+    assert picker.next("y", 0) == B
+    picker.drop("y")
+    assert picker.next("y", 0) is None
+    picker.add("y")
+    assert picker.next("y", 0) in (B, C)
+
+
 def test_it_is_stuck_when_nobody_that_is_left_may_have_what_is_wanted():
     picker = picker_of(["x", "y"], [A, B])
     for lane in "xy":

@@ -1,9 +1,11 @@
-"""How much a joiner slows the members: their inner-step rate while it fetches ÷ before.
+"""How much a joiner slows a member: its inner-step rate while the joiner comes ÷ before.
 
-Real nodes and trainers, each in a network namespace behind a cable of a given rate. The joiner
-takes CPU of its own (it starts Python, libp2p and torch), which on one small machine would hide
-what is asked here. So the members and the seed are pinned to one core, and the joiners to another:
-what is left is what serving a snapshot costs. Needs root, two idle cores and Linux.
+Real nodes and trainers, each in a network namespace behind a cable of a given rate. On its own
+machine a member shares its processors with nobody; so here one member, node and trainer, has a core
+to itself, and the other member, the seed and the joiners, who start Python, libp2p and torch, have
+the other. What is left is what a joiner costs a member: letting it in, talking to it, and serving
+its part of the snapshot. That is also measured by itself, in processor time of the member's node
+above what it takes anyway. Needs root, two idle cores and Linux.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 
 from p2ptrain.errors import MachineUnfit
@@ -32,11 +36,34 @@ BEFORE_S = 8.0
 OUTER_STEPS = 4000
 """More than there is time for: the run must not end while it is measured."""
 
-MEMBERS = ("ann", "ben")
+INNER_STEPS = 40
+"""More than the demo has, so that a member trains for most of the time."""
+
+JOIN_S_MAX = 180.0
+
+MEASURED, OTHER = "ann", "ben"
+
+
+@dataclass(slots=True)
+class Seen:
+    """Of the measured member, over all joiners: seconds of its inner steps, and of its node's
+    processor time.
+    """
+
+    steps_before: list[float] = field(default_factory=list)
+    steps_coming: list[float] = field(default_factory=list)
+    """From the joiner's start until it has the snapshot."""
+    steps_fetching: list[float] = field(default_factory=list)
+    """While the snapshot is fetched, which is the end of that."""
+    node_s_before: list[float] = field(default_factory=list)
+    """Per second."""
+    node_s_extra: list[float] = field(default_factory=list)
+    """For each joiner, beyond what it would have been by the rate before."""
+    fetch_s: list[float] = field(default_factory=list)
 
 
 class JoinStory(Story):
-    """Two members on the first core; joiners come one after another on the second."""
+    """One member on the first core, all others on the second; joiners come one after another."""
 
     uplink = seed_uplink = "1000Mbit"
     """The cable is slower: it is the network that limits."""
@@ -46,7 +73,7 @@ class JoinStory(Story):
         self._joiners = {
             f"joiner-{number}": self._cast(f"joiner-{number}") for number in range(joins)
         }
-        self.cast = {name: self.cast[name] for name in ("seed", *MEMBERS)} | self._joiners
+        self.cast = {name: self.cast[name] for name in ("seed", MEASURED, OTHER)} | self._joiners
         self._place = place
         self._numbers = {name: min(number, 3) for number, name in enumerate(self.cast)}
         for name, node in self.cast.items():
@@ -56,41 +83,60 @@ class JoinStory(Story):
         host, control, data = self._place.address(self._numbers[node.name])
         return "--listen", f"/ip4/{host}/tcp/{control}", "--data-listen", f"{host}:{data}"
 
-    def measure(self) -> tuple[list[float], list[float]]:
-        """Seconds of the members' inner steps: (before each joiner, while it fetched)."""
-        members_core, joiners_core = sorted(os.sched_getaffinity(0))[:2]
-        os.sched_setaffinity(0, {members_core})
+    def measure(self) -> Seen:
+        own_core, core_of_the_others = sorted(os.sched_getaffinity(0))[:2]
+        os.sched_setaffinity(0, {core_of_the_others})
         address = self.publish(tuple(self.cast)[1:])
-        for name in MEMBERS:
-            self._start(self.cast[name], "--bootstrap", address)
-        self.wait_for("two outer steps", lambda: self._committed_by("ann", 1), deadline_s=120)
-        os.sched_setaffinity(0, {joiners_core})
-        before: list[float] = []
-        while_joining: list[float] = []
+        self._start(self.cast[OTHER], "--bootstrap", address)
+        os.sched_setaffinity(0, {own_core})
+        self._start(self.cast[MEASURED], "--bootstrap", address)
+        os.sched_setaffinity(0, {core_of_the_others})
+        self.wait_for("two outer steps", lambda: self._committed_by(MEASURED, 1), deadline_s=180)
+        seen = Seen()
         for joiner in self._joiners.values():
-            before += self._steps_within(*self._let_pass(BEFORE_S))
-            self._start(joiner, "--bootstrap", address)
-            found = partial(joiner.find, "snapshot-fetched")
-            end = self.wait_for("the joiner's snapshot", found, deadline_s=90)
-            while_joining += self._steps_within(end["time"] - end["seconds"], end["time"])
-            joiner.kill()
-        return before, while_joining
+            self._measure_one(joiner, address, seen)
+        return seen
+
+    def _measure_one(self, joiner: DemoNode, address: str, seen: Seen) -> None:
+        node_s, (start, end) = self._node_s(), self._let_pass(BEFORE_S)
+        before_s = self._node_s() - node_s
+        seen.node_s_before.append(before_s / (end - start))
+        seen.steps_before += self._steps_within(start, end)
+        node_s, come_at = self._node_s(), self._now()
+        self._start(joiner, "--bootstrap", address)
+        found = partial(joiner.find, "snapshot-fetched")
+        fetched = self.wait_for("the joiner's snapshot", found, deadline_s=JOIN_S_MAX)
+        took_s = fetched["time"] - come_at
+        seen.node_s_extra.append(self._node_s() - node_s - took_s * seen.node_s_before[-1])
+        seen.steps_coming += self._steps_within(come_at, fetched["time"])
+        seen.steps_fetching += self._steps_within(
+            fetched["time"] - fetched["seconds"], fetched["time"]
+        )
+        seen.fetch_s.append(fetched["seconds"])
+        joiner.kill()
+
+    def _node_s(self) -> float:
+        """Processor time of the measured member's node, without its trainers."""
+        process = self.cast[MEASURED].process
+        assert process is not None
+        times = psutil.Process(process.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def _now(self) -> float:
+        """By the journal of the measured member."""
+        return float(self.cast[MEASURED].events[-1]["time"])
 
     def _let_pass(self, seconds: float) -> tuple[float, float]:
         """Watch the members for so long; the times between which that was."""
-        events = self.cast["ann"].events
-        start = events[-1]["time"]
-        self.wait_for(
-            "time to pass", lambda: events[-1]["time"] > start + seconds, deadline_s=4 * seconds
-        )
-        return start, start + seconds
+        start = self._now()
+        self.wait_for("time to pass", lambda: self._now() > start + seconds, deadline_s=4 * seconds)
+        return start, self._now()
 
     def _steps_within(self, start: float, end: float) -> list[float]:
         """Inner steps begun and ended between these times, exchanges left out."""
         return [
             event["seconds"]
-            for name in MEMBERS
-            for event in self.cast[name].events
+            for event in self.cast[MEASURED].events
             if event["event"] == "inner-step"
             and start <= event["time"] - event["seconds"]
             and event["time"] <= end
@@ -98,7 +144,7 @@ class JoinStory(Story):
 
 
 def measure(joins: int, up_mbit_per_s: float, config: str) -> Iterator[Line]:
-    """The run of this TOML, with more outer steps; every node may send at `up_mbit_per_s`.
+    """The run of this TOML, with more steps; every node may send at `up_mbit_per_s`.
 
     Raises:
         MachineUnfit: it may not make network namespaces, or has but one core.
@@ -106,7 +152,7 @@ def measure(joins: int, up_mbit_per_s: float, config: str) -> Iterator[Line]:
     affinity = os.sched_getaffinity(0)
     folder = Path(tempfile.mkdtemp(prefix="p2ptrain-join-"))
     given = folder / "run.toml"
-    given.write_text(re.sub(r"(?m)^(\[outer\].*\nsteps = )\d+", rf"\g<1>{OUTER_STEPS}", config))
+    given.write_text(_lengthened(config))
     with opened(4) as place:
         if not place.can_limit or len(affinity) < 2:
             raise MachineUnfit(
@@ -118,16 +164,33 @@ def measure(joins: int, up_mbit_per_s: float, config: str) -> Iterator[Line]:
             place.limit(number, up_mbit_per_s)
         story = JoinStory(folder, given, place, joins)
         try:
-            before, during = story.measure()
+            seen = story.measure()
         finally:
             for node in story.cast.values():
                 node.kill()
             os.sched_setaffinity(0, affinity)
             shutil.rmtree(folder)
-    setting = f"while a joiner fetches at up to {3 * up_mbit_per_s:g} Mbit/s"
-    yield Line(
-        f"members' inner-step rate {setting}",
-        statistics.mean(before) / statistics.mean(during),
-        "ratio",
-        f"before each joiner ({len(before)} and {len(during)} inner steps)",
-    )
+    yield from lines(seen, 3 * up_mbit_per_s)
+
+
+def _lengthened(config: str) -> str:
+    config = re.sub(r"(?m)^(\[inner\].*\nsteps = )\d+", rf"\g<1>{INNER_STEPS}", config)
+    return re.sub(r"(?m)^(\[outer\].*\nsteps = )\d+", rf"\g<1>{OUTER_STEPS}", config)
+
+
+def lines(seen: Seen, mbit_per_s: float) -> Iterator[Line]:
+    """What was seen, as figures."""
+    before = statistics.mean(seen.steps_before)
+    for steps, doing in (
+        (seen.steps_fetching, f"while a joiner fetches at up to {mbit_per_s:g} Mbit/s"),
+        (seen.steps_coming, "from a joiner's start until it has the snapshot"),
+    ):
+        yield Line(
+            f"a member's inner-step rate {doing}",
+            before / statistics.mean(steps),
+            "ratio",
+            f"before each joiner ({len(seen.steps_before)} and {len(steps)} inner steps)",
+        )
+    yield Line("a member's node, for each joiner", statistics.mean(seen.node_s_extra), "CPU s more")
+    yield Line("a member's node, before", statistics.mean(seen.node_s_before), "CPU s per s")
+    yield Line("a joiner's fetch", statistics.mean(seen.fetch_s), "s")

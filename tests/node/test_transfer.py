@@ -1,0 +1,43 @@
+"""A node that has just started begins to fetch from the first peer that it has heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.dataplane import SecureSocket
+from p2ptrain.node import transfer
+from p2ptrain.swarm import PURPOSE
+from p2ptrain.swarm.wire import receive_request
+from tests.node.rig import Neighbour, rig, settled
+
+
+async def test_who_is_heard_of_while_a_fetch_runs_is_asked_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    asked: list[str] = []
+
+    def takes_requests_and_never_answers(sock: SecureSocket, hello: Mapping[str, object]) -> None:
+        while True:
+            sock.set_deadline(30)
+            asked.append(receive_request(sock))
+
+    async with (
+        rig(tmp_path / "a", admission="open") as r,
+        rig(tmp_path / "b", admission="open") as first,
+        rig(tmp_path / "c", admission="open") as second,
+    ):
+        first.parts.listener.handle(PURPOSE, takes_requests_and_never_answers)
+        blob = second.parts.store.put_blob("snapshot", [b"x" * 5000], {})
+        Neighbour(r, first)
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(transfer.fetch, r.parts, blob)
+                await settled(lambda: asked == [blob])
+                Neighbour(r, second)
+                r.parts.changes.ring()
+        assert r.parts.store.read_blob(blob) == b"x" * 5000
