@@ -96,7 +96,7 @@ def test_an_interrupted_campaign_goes_on_where_it_was(p2ptrain: Command, tmp_pat
 def test_ctrl_c_leaves_no_process_and_says_how_far_it_came(tmp_path: Path) -> None:
     file = tmp_path / "calm.jsonl"
     words = [sys.executable, "-m", "p2ptrain.cli", *CALM, "--seeds", "1000000", "--interpreted"]
-    words += ["--processes", "2", "--results", str(file)]
+    words += ["--interpreted", "--processes", "2", "--results", str(file)]
     campaign = subprocess.Popen(
         words,
         stdout=subprocess.PIPE,
