@@ -30,6 +30,7 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
 from p2ptrain.identity import Identity, is_peer_id
+from p2ptrain.net.credit import give_credit_by_halves
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ def quieten() -> None:
 def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
     """A host that is not running yet."""
     quieten()
+    give_credit_by_halves()
     keys: KeyPair = create_new_key_pair(identity.seed)
     host = new_host(
         key_pair=keys,
