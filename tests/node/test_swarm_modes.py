@@ -26,7 +26,7 @@ MODES = {
     "eager": (SyncSpec(overlap_steps=2, eager=True), 2),
     "rda": (SyncSpec(merge="rda"), 2),
 }
-STEPS = 12
+STEPS = 9
 
 Committed = tuple[int, Digest, Credits]
 
@@ -37,15 +37,15 @@ async def test_updates_are_of_what_was_trained_since_their_fragment_was_last_mer
 ) -> None:
     sync, inner_steps = MODES[mode]
     rules = policy(grace_s=30.0, snapshot_every=STEPS)
-    settings = {"sync": sync, "inner_steps": inner_steps, "rules": rules, "later": ("dan",)}
-    async with swarm(tmp_path, steps=STEPS, **settings) as s:
+    settings = {"sync": sync, "inner_steps": inner_steps, "rules": rules, "later": ("cai",)}
+    async with swarm(tmp_path, nodes=("ann", "bob"), steps=STEPS, **settings) as s:
         await s.go_on(3)
-        await admit(s, "dan")
+        await admit(s, "cai")
         await s.until(lambda: s.at_step(STEPS))
         assert {node.parts.ledger.state.phase for node in s.up} == {Phase.ENDED}
         assert len({node.parts.outer.vectors.digest() for node in s.up}) == 1
         committed = s.check_blocks()
-        assert any(s["dan"].peer in credits for _, _, credits in committed)
+        assert any(s["cai"].peer in credits for _, _, credits in committed)
         for number, (step, update, credits) in enumerate(committed):
             found = applied(s.seed, step, update)
             due = expected(s.seed, step, committed[:number], credits)
