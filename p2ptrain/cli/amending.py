@@ -43,11 +43,14 @@ def amend(where: Home, run: Run, organiser: Identity, wanted: Amendment) -> Sign
     Raises ConfigError: AMEND-LATE, AMEND-ORDER, AMEND-VALUE.
     """
     from p2ptrain.run import SignedAmendment, load_amendments, save_amendments
+    from p2ptrain.run.files import AMENDMENTS_MAX
 
     held = load_amendments(where.amendments, run)
     last = max((each.amendment for each in held), key=lambda each: each.number, default=None)
     _check_step(wanted.step, reached(where, run), last)
     try:
+        if len(held) >= AMENDMENTS_MAX:
+            raise ValueError(f"it has {len(held)} amendments already, and no node keeps more")
         numbered = replace(wanted, number=1 if last is None else last.number + 1)
         made = SignedAmendment.publish(organiser, numbered, run)
         before = _leg(run, held)

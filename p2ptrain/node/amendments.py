@@ -58,7 +58,7 @@ class Amendments:
         return pack([each.to_bytes() for each in shown]) if shown else b""
 
     def consider(self, data: bytes, agreed: Agreed = ()) -> bool:
-        """Take what is new of a list that somebody sent. Whether anything was.
+        """Take what is new of a list that somebody sent. Whether there are more than before.
 
         Raises:
             RemoteProtocolError, RunMismatch: it is no list of amendments of this run.
@@ -67,10 +67,10 @@ class Amendments:
         offered = {each.digest: each for each in amendments_in(data, self._run)}
         if offered.keys() <= self._held.keys():
             return False
-        self.reload()  # What the organiser's tool has put there must not be lost.
+        news = self.reload()  # What the organiser's tool has put there must not be lost.
         kept = _most_wanted(self._held | offered, agreed)
         if kept == self._held:
-            return False
+            return news
         with disk_errors("keeping amendments", self._path):
             save_amendments(self._path, kept.values())
         self._held = kept

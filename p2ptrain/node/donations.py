@@ -54,9 +54,7 @@ class Offer:
 
         Raises RemoteProtocolError.
         """
-        if len(data) > OFFER_BYTES_MAX:
-            raise RemoteProtocolError(f"an offer has {len(data)} bytes", peer=donor)
-        document = Signed.from_bytes(data, kind=KIND)
+        document = Signed.from_bytes(data, kind=KIND, bytes_max=OFFER_BYTES_MAX)
         if document.signer != donor:
             raise RemoteProtocolError("an offer was signed by somebody else", peer=donor)
         value = unpack(document.payload, bytes_max=OFFER_BYTES_MAX)
@@ -74,7 +72,11 @@ class Offer:
 
     def is_current(self, step: int) -> bool:
         """Whether somebody at outer step `step` can use it. Who is behind will be there soon."""
-        return step - AGE_STEPS_MAX <= self.step <= step
+        return self.step <= step and not self.is_too_old(step)
+
+    def is_too_old(self, step: int) -> bool:
+        """Whether nobody at outer step `step`, or later, can begin with it any more."""
+        return self.step < step - AGE_STEPS_MAX
 
     def check_manifest(self, manifest: BlobManifest, layout: Layout) -> None:
         """What the blob announces, before any more of it is fetched.
@@ -138,8 +140,8 @@ def place(folder: Path, store: Store, offer: Offer, layout: Layout, inner: Inner
     manifest = store.manifest(offer.digest)
     offer.check_manifest(manifest, layout)
     new = folder / "donated"
-    inner_format.reserve(new, layout)
     try:
+        inner_format.reserve(new, layout)
         with new.open("r+b", buffering=0) as file:
             offset = HEADER_BYTES
             for index, chunk in enumerate(manifest.chunks):

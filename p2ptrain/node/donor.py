@@ -12,7 +12,7 @@ import trio
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest, PeerId, RunId
-from p2ptrain.node.donations import put_newest
+from p2ptrain.node.donations import Offer, put_newest
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.topics import INNER_PROTOCOL
 
@@ -24,6 +24,10 @@ NOTHING_S = 5.0
 
 KEPT_S = 3600.0
 """So long its chunks are kept for those who fetch them: 8 bytes a parameter."""
+
+KEPT_MAX = 3
+"""States at a time, or whoever asks every minute would fill our disk. The oldest makes room once it
+is too old for anybody to begin with; until then the newest stands on."""
 
 ASK_BYTES_MAX = 128
 NOTHING, LATER = b"", b"later"
@@ -45,7 +49,7 @@ async def donate(parts: Parts) -> None:
         return
     asked = trio.Event()
     offer, made_s = NOTHING, -OFFER_S
-    making = False
+    making, kept = False, list[Offer]()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         told = fields(unpack(payload, bytes_max=ASK_BYTES_MAX), run=str)
@@ -53,7 +57,8 @@ async def donate(parts: Parts) -> None:
             raise RemoteProtocolError("a state of another run was asked for", peer=peer)
         if not (parts.trains and keeps_state_here(parts)):
             return NOTHING
-        if making or parts.now() >= made_s + (OFFER_S if offer else NOTHING_S):
+        is_over = parts.now() >= made_s + (OFFER_S if offer else NOTHING_S)
+        if making or (is_over and _has_room(parts, kept)):
             asked.set()
             return LATER
         return offer
@@ -62,12 +67,24 @@ async def donate(parts: Parts) -> None:
     while True:
         await asked.wait()
         making = True
-        offer = await _make(parts)
+        made = await _make(parts)
+        offer = NOTHING if made is None else made.signed(parts.identity)
+        if made is not None:
+            kept = [*(each for each in kept if each.digest != made.digest), made]
         making, made_s, asked = False, parts.now(), trio.Event()
 
 
-async def _make(parts: Parts) -> bytes:
-    """A signed offer of the newest state, whose chunks are in the store."""
+def _has_room(parts: Parts, kept: list[Offer]) -> bool:
+    """Whether another state may be kept beside these, the oldest first."""
+    wanted = still_offered(parts)
+    kept[:] = [each for each in kept if each.digest in wanted]
+    if len(kept) >= KEPT_MAX and kept[0].is_too_old(parts.ledger.state.step):
+        parts.offered.pop(kept.pop(0).digest, None)
+    return len(kept) < KEPT_MAX
+
+
+async def _make(parts: Parts) -> Offer | None:
+    """An offer of the newest state, whose chunks are in the store."""
     started_s = parts.now()
     try:
         made = await trio.to_thread.run_sync(
@@ -75,9 +92,9 @@ async def _make(parts: Parts) -> bytes:
         )
     except StoreError as exc:
         parts.journal.write("inner-state-not-offered", code=exc.code, reason=exc.what)
-        return NOTHING
+        return None
     if made is None:
-        return NOTHING
+        return None
     parts.offered[made.digest] = parts.now() + KEPT_S
     parts.journal.write(
         "inner-state-offered",
@@ -86,7 +103,7 @@ async def _make(parts: Parts) -> bytes:
         digest=made.digest,
         seconds=parts.now() - started_s,
     )
-    return made.signed(parts.identity)
+    return made
 
 
 def still_offered(parts: Parts) -> tuple[Digest, ...]:

@@ -88,6 +88,8 @@ def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
     items = unpack(data, bytes_max=AMENDMENTS_BYTES_MAX)
     if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
         raise RemoteProtocolError("amendments come as a list of signed documents")
+    if len(items) > AMENDMENTS_MAX:
+        raise RemoteProtocolError(f"{len(items)} amendments are more than {AMENDMENTS_MAX}")
     return tuple(SignedAmendment.from_bytes(item, run) for item in items)
 
 

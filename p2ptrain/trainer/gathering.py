@@ -35,6 +35,8 @@ STRANGERS_MAX = 16
 """Callers at the same time beyond the ranks that are expected."""
 PATHS_MAX = 4 * BLOCKS_MAX
 """Of blocks that ranks were told of lately: several leases."""
+DEAF_S = 1.0
+"""Until callers are listened to again where one could not be: what lacks may be free then."""
 _RECEIVE_BYTES = 65_536
 _FLOAT_BYTES = 4
 
@@ -102,6 +104,7 @@ class Gathering:
         """Over, because of `error` unless it was before.  Every socket is shut."""
         with self._changed:
             self.error = self.error or error
+            self._changed.notify_all()
             for sock in (self._door, self._theirs, *self._calls):
                 with suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
@@ -126,8 +129,10 @@ class Gathering:
         while True:
             try:
                 sock, address = self._door.accept()
-            except OSError:
-                return  # The door was shut.
+            except OSError as exc:
+                if self._is_over_soon(exc):
+                    return
+                continue
             with self._changed:
                 over = self.error is not None
                 full = len(self._calls) >= self.ranks + 1 + STRANGERS_MAX
@@ -136,6 +141,13 @@ class Gathering:
                     self._start(self._attend, sock, str(address[0]))
                     continue
             sock.close()
+
+    def _is_over_soon(self, exc: OSError) -> bool:
+        """Nobody could be let in: the door was shut; or files ran out, and it must stay open."""
+        with self._changed:
+            if self.error is None:
+                self._told("rank-not-heard", reason=exc.strerror)
+            return self._changed.wait_for(lambda: self.error is not None, DEAF_S)
 
     def _attend(self, sock: socket.socket, host: str) -> None:
         """One caller, from its call to its end."""
@@ -184,7 +196,8 @@ class Gathering:
                 self.end(_lost(f"rank {claim.rank} has called again"))
                 raise ConnectionError("it must call once more")
             if (before := self._seats.get(claim.rank)) is not None:
-                before.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # Its other end may be gone for good.
+                    before.shutdown(socket.SHUT_RDWR)
             self._seats[claim.rank] = sock
             if len(self._seats) == self.ranks:
                 self.complete_s = time.monotonic()

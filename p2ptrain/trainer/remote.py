@@ -83,8 +83,7 @@ def join(caller: Caller, limit_s: float = CALL_LIMIT_S) -> NodeLink:
     ends_s, trouble, pause = time.monotonic() + limit_s, "", threading.Event()
     while time.monotonic() < ends_s:
         try:
-            sock = caller.call(Purpose.SLICES)
-            message = slices.receive(sock)
+            sock, message = _greeted(caller)
         except OSError as exc:
             trouble = str(exc)
         except RemoteProtocolError as exc:
@@ -105,6 +104,19 @@ def join(caller: Caller, limit_s: float = CALL_LIMIT_S) -> NodeLink:
         likely="the node is not running, has other --ranks-listen, or another secret",
         do="p2ptrain status at the node says what it waits for",
     )
+
+
+def _greeted(caller: Caller) -> tuple[socket.socket, slices.Message | None]:
+    """A connection, and the node's first word on it.
+
+    Raises RemoteProtocolError, OSError; the connection is closed then.
+    """
+    sock = caller.call(Purpose.SLICES)
+    try:
+        return sock, slices.receive(sock)
+    except (RemoteProtocolError, OSError):
+        sock.close()
+        raise
 
 
 class NodeLink:

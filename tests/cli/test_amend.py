@@ -97,6 +97,18 @@ def test_what_changes_nothing_or_comes_before_another_is_refused(
     assert len(kept(organiser_home)) == 1
 
 
+def test_no_more_are_signed_than_nodes_keep(
+    p2ptrain: Command, organiser_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("p2ptrain.run.files.AMENDMENTS_MAX", 1)
+    home = ("--home", organiser_home)
+    assert p2ptrain("run", "amend", "tiny", "--from-step", 4, "--lr", 0.01, *home).code == 0
+    again = p2ptrain("run", "amend", "tiny", "--from-step", 5, "--lr", 0.02, *home)
+    assert again.err.startswith("error[AMEND-VALUE]")
+    assert "it has 1 amendments already" in again.err
+    assert len(kept(organiser_home)) == 1
+
+
 def test_only_the_organiser_can_and_only_its_own_run(
     p2ptrain: Command, organiser_home: Path
 ) -> None:

@@ -70,6 +70,19 @@ def test_the_organisers_tool_and_gossip_lose_nothing_of_each_other(home: Home, r
     assert not here.reload()
 
 
+def test_what_the_tool_put_there_is_news_though_gossip_says_no_more(home: Home, run: Run) -> None:
+    here, one = Amendments.of(home, run), signed(run, home)
+    save_amendments(home.amendments, [one])
+    assert here.consider(listed(one))
+    assert here.held == (one,)
+    assert not here.consider(listed(one))
+
+
+def test_more_than_a_node_keeps_are_not_even_checked(home: Home, run: Run) -> None:
+    with pytest.raises(RemoteProtocolError, match="129 amendments are more than 128"):
+        Amendments.of(home, run).consider(pack([b""] * (AMENDMENTS_MAX + 1)))
+
+
 def test_only_so_many_are_kept_and_those_that_were_agreed_go_first(home: Home, run: Run) -> None:
     here, agreed = Amendments.of(home, run), signed(run, home, 1, 2)
     here.consider(listed(agreed))

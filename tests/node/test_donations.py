@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,8 +19,8 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.names import label
 from p2ptrain.node import donor, recipient
-from p2ptrain.node.donations import AGE_STEPS_MAX, KIND, Offer, put_newest
-from p2ptrain.node.donor import LATER, NOTHING, OFFER_S, ask_of, donate, still_offered
+from p2ptrain.node.donations import AGE_STEPS_MAX, KIND, Offer, place, put_newest
+from p2ptrain.node.donor import KEPT_MAX, LATER, NOTHING, OFFER_S, ask_of, donate, still_offered
 from p2ptrain.node.recipient import donors, take_inner_state
 from p2ptrain.node.retention import _collect
 from p2ptrain.node.status import status
@@ -145,7 +146,7 @@ def signed(offer: Offer, **changes: object) -> bytes:
 
 LIES: dict[str, tuple[Callable[[Offer], bytes], str]] = {
     "nonsense": (lambda offer: b"\xc1", "not msgpack"),
-    "too long": (lambda offer: bytes(3000), "an offer has 3000 bytes"),
+    "too long": (lambda offer: bytes(3000), "too long: 3000 bytes"),
     "signed by another": (lambda offer: offer.signed(BOB), "signed by somebody else"),
     "altered": (
         lambda offer: offer.signed(ANN).replace(offer.digest[:8].encode(), b"00000000"),
@@ -218,6 +219,23 @@ async def test_a_state_that_no_training_makes_is_refused(spoilt: int, tmp_path: 
         answering(r, {ANN.peer: offer_of(r).signed(ANN)})
         with fresh(r, f"{label(ANN.peer)}: it holds what is not a finite number"):
             await take_inner_state(r.parts)
+
+
+async def test_a_disk_that_is_full_keeps_no_half_of_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path, **OPTION) as r:
+        keep_state(r, 1)
+        offer = offer_of(r)
+
+        def full(descriptor: int, offset: int, length: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        inner = r.parts.manifest.inner
+        with pytest.raises(OSError, match="No space"):
+            place(r.parts.home.inner, r.parts.store, offer, r.parts.layout, inner)
+        assert states_in(r) == []
 
 
 async def test_after_a_liar_the_next_member_is_asked(tmp_path: Path) -> None:
@@ -369,6 +387,33 @@ async def test_a_newer_state_is_offered_after_a_while(
             await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
         assert [each["step"] for each in r.said("inner-state-offered")] == [1, 2]
         assert len(still_offered(r.parts)) == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_asks_again_and_again_does_not_fill_the_donors_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(donor, "OFFER_S", 0.0)
+    async with rig(tmp_path, **OPTION) as r, trio.open_nursery() as nursery:
+        ask = await asking(r, nursery)
+        for step in range(1, KEPT_MAX + 1):
+            keep_state(r, step)
+            assert await ask() == LATER
+            await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
+        keep_state(r, KEPT_MAX + 1)
+        with trio.fail_after(30):
+            while (stands := await ask()) == LATER:
+                pass
+        assert Offer.read(stands, r.parts.me).step == KEPT_MAX
+        assert len(r.said("inner-state-offered")) == len(still_offered(r.parts)) == KEPT_MAX
+        # The oldest is of no use to anybody any more: it makes room.
+        oldest = still_offered(r.parts)[0]
+        monkeypatch.setattr(Offer, "is_too_old", lambda offer, step: offer.digest == oldest)
+        assert await ask() == LATER
+        await settled(lambda: len(r.said("inner-state-offered")) == KEPT_MAX + 1)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert len(still_offered(r.parts)) == KEPT_MAX
+        assert oldest not in still_offered(r.parts)
         nursery.cancel_scope.cancel()
 
 

@@ -23,6 +23,7 @@ from p2ptrain.ipc.admission import Purpose
 from p2ptrain.ipc.frames import Hello, Load, Progress, Stop, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.state.layout import Layout
+from p2ptrain.trainer import external, gathering
 from p2ptrain.trainer.external import AWAY, ExternalRanks, ExternalTrainers
 from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE
 from p2ptrain.trainer.remote import Caller, NodeLink, join
@@ -223,6 +224,20 @@ def test_a_rank_that_calls_again_before_all_are_there_takes_its_own_place(node: 
     early.close()
 
 
+class Reset:
+    """A rank's socket whose other end has gone for good, which its thread has not noticed yet."""
+
+    def shutdown(self, how: int) -> None:
+        raise OSError(107, "Transport endpoint is not connected")
+
+
+def test_a_rank_takes_its_place_though_what_it_was_before_cannot_be_shut(node: Node) -> None:
+    running = node.start()
+    running._gathering._seats[0] = Reset()  # type: ignore[assignment]
+    assert len(node.gathered()) == 2
+    assert running.waits_for == ""
+
+
 def test_a_rank_that_calls_again_later_ends_what_it_was_part_of(node: Node) -> None:
     """Its host was cut off, and nobody has noticed: the newer one is believed."""
     running = node.start()
@@ -291,6 +306,35 @@ def test_more_callers_than_can_be_heard_are_sent_away(node: Node) -> None:
     assert turned_away == 5
     for each in silent:
         each.close()
+
+
+class Deaf:
+    """A door at which nobody can be let in a few times, as where files have run out."""
+
+    def __init__(self, door: socket.socket, times: int) -> None:
+        self._door, self.times = door, times
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.times:
+            self.times -= 1
+            raise OSError(24, "Too many open files")
+        return self._door.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._door, name)
+
+
+def test_a_door_at_which_nobody_could_be_let_in_for_a_moment_stays_open(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "DEAF_S", 0.001)
+    door = external.open_door
+    monkeypatch.setattr(external, "open_door", lambda host, port: Deaf(door(host, port), 3))
+    running = node.start()
+    assert len(node.gathered()) == 2
+    assert running.waits_for == ""
+    deaf = [fields["reason"] for event, fields in node.told if event == "rank-not-heard"]
+    assert deaf == ["Too many open files"] * 3
 
 
 def test_frames_are_for_rank_0_and_once(node: Node) -> None:
