@@ -117,7 +117,8 @@ def _read(path: Path, bytes_max: int = SIGNED_BYTES_MAX) -> bytes | None:
 
 def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".new")
+    # The organiser's tool and the node here may write the same document at the same time.
+    beside = path.with_name(f"{path.name}.new.{os.getpid()}")
     with beside.open("wb") as file:
         file.write(data)
         file.flush()

@@ -100,11 +100,15 @@ def write_header(fd: int, layout: Layout, step: int, count: int) -> None:
 def reserve(path: Path, layout: Layout) -> None:
     """Make the file with all its room, so that writing to it cannot fail for want of it.
 
-    Raises OSError.
+    Raises OSError: there is not so much; what was had of it is given back, since others lack it.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with path.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, HEADER_BYTES + 2 * vector_bytes(layout))
+    try:
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, HEADER_BYTES + 2 * vector_bytes(layout))
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def publish(new: Path, folder: Path, step: int) -> None:

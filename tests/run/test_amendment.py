@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 from hypothesis import given
@@ -163,3 +164,23 @@ def test_what_is_kept_comes_back_and_damage_is_told(
     with pytest.raises(ConfigError) as caught:
         load_amendments(path, RUN)
     assert caught.value.code == "RUN-FILE"
+
+
+def test_two_processes_that_save_at_once_do_not_disturb_each_other(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path_factory.mktemp("home") / "amendments.signed"
+    first, second = signed(), signed(lr=0.002)
+    fsync, pid = os.fsync, os.getpid()
+
+    def meanwhile(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+        save_amendments(path, [second])
+        assert load_amendments(path, RUN) == (second,)
+        monkeypatch.setattr(os, "getpid", lambda: pid)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    save_amendments(path, [first])
+    assert load_amendments(path, RUN) == (first,)
+    assert list(path.parent.iterdir()) == [path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ import pytest
 
 from p2ptrain.ipc.frames import Frame, Load, Merge, Progress, Resumed, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.state.layout import Layout
+from p2ptrain.trainer import inner_format
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Desk, MakeDesk, Vectors
@@ -121,6 +124,18 @@ def test_a_disk_that_takes_no_more_costs_the_state_and_not_the_trainer(
     answers = first_step_then_load(make_desk(kept), block_paths)
     trouble = "the inner optimizer's state is not kept: File exists"
     assert resumed(answers) == [Resumed(0, None), Resumed(1, None, trouble)]
+
+
+def test_what_does_not_fit_gives_its_room_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        inner_format.reserve(tmp_path / "inner" / "new", Layout.of([("a", (6,))]))
+    assert list((tmp_path / "inner").iterdir()) == []
 
 
 def test_a_joiner_without_a_state_warms_up_and_a_founder_does_not(
