@@ -166,7 +166,7 @@ def join(
             "--disturbance",
             min=0,
             metavar="JOINS",
-            help="Instead: how much so many slow members that train; real nodes, as root.",
+            help="Instead: how much so many slow a member that trains; real nodes, as root.",
         ),
     ] = 0,
     up: Annotated[float, typer.Option("--up-mbit", min=0.1, help="Of each, then.")] = 10.0,

@@ -10,6 +10,7 @@ import pytest
 
 from p2ptrain.cli.main import main
 from p2ptrain.store import StoreReader
+from p2ptrain.testing.bench.disturbance import Seen, lines
 from p2ptrain.testing.bench.joining import Setting, _Chunks, join, make_blob, serve
 
 
@@ -91,3 +92,26 @@ def test_a_replay_is_held_against_memcpy_and_the_log_against_a_snapshot(
     told = measures(capsys, "replay", "--elements", "65536", "--rounds", "1")
     assert told["8 missed steps, all their updates ×"] > 1
     assert told["8 missed steps, the way that a node chooses ×"] == 1
+
+
+def test_a_members_disturbance_is_its_rate_and_its_nodes_processor_time() -> None:
+    seen = Seen(
+        steps_before=[0.1, 0.1, 0.1],
+        steps_coming=[0.1, 0.1, 0.13, 0.11],
+        steps_fetching=[0.13, 0.12],
+        node_s_before=[0.03, 0.05],
+        node_s_extra=[0.1, 0.2],
+        fetch_s=[2.0, 3.0],
+    )
+    found = {(line.measure, line.unit): line.value for line in lines(seen, 30.0)}
+    assert found == {
+        ("a member's inner-step rate while a joiner fetches at up to 30 Mbit/s", "ratio"): (
+            pytest.approx(0.8)
+        ),
+        ("a member's inner-step rate from a joiner's start until it has the snapshot", "ratio"): (
+            pytest.approx(0.1 / 0.11)
+        ),
+        ("a member's node, for each joiner", "CPU s more"): pytest.approx(0.15),
+        ("a member's node, before", "CPU s per s"): pytest.approx(0.04),
+        ("a joiner's fetch", "s"): pytest.approx(2.5),
+    }
