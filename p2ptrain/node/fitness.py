@@ -121,7 +121,8 @@ def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]
     update_bytes = UpdateFormat.of(run.id, manifest).payload_bytes_mean
     node = node_memory(numel, update_bytes, feedback=manifest.codec.feedback)
     needed = node.theta + node.momentum if config.seed else node.total
-    if config.device == "cpu" and not config.seed and not config.ranks_host:
+    on_cpu = config.device == "cpu" or (config.device == "auto" and not machine.has_gpu)
+    if on_cpu and not config.seed and not config.ranks_host:
         eager = manifest.sync.eager
         needed += trainer_memory(manifest.model, manifest.inner, "fp32", eager=eager).vectors
     do = "close other programs, or take part from a machine that has more memory"

@@ -63,6 +63,9 @@ def test_memory_that_is_not_there_is_a_fault_and_what_is_used_now_a_doubt(
     on_gpu, seed = replace(config, device="cuda"), replace(config, seed=True)
     assert said(on_gpu, replace(AMPLE, memory=8 * vector), run) == []
     assert said(on_gpu, replace(AMPLE, memory=3 * vector), run) == [("MEM-HOST", True)]
+    either, eight = replace(config, device="auto"), replace(AMPLE, memory=8 * vector)
+    assert said(either, eight, run) == []
+    assert said(either, replace(eight, has_gpu=False), run) == [("MEM-HOST", True)]
     assert said(seed, replace(AMPLE, memory=2 * vector), run) == []
 
 
