@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from libp2p.peer import peer_record
 
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId
@@ -11,7 +12,7 @@ from p2ptrain.net import gossip, open_network
 from p2ptrain.net.feed import Feed
 from p2ptrain.net.gossip import FEED_SIZE, PAYLOAD_BYTES_MAX
 
-from .conftest import echo, eventually, everybody, heard, identity, networks
+from .conftest import LOOPBACK, echo, eventually, everybody, heard, identity, networks
 
 TOPIC = "heartbeats"
 
@@ -75,6 +76,22 @@ async def test_who_comes_later_hears_the_newest_of_each_author_alone() -> None:
         while first[-1] != (a.peer, b"new"):
             first.append(await channel.receive())
         assert first == [(a.peer, b"old 9"), (a.peer, b"new")]
+
+
+async def test_who_starts_again_with_its_clock_set_back_is_heard_and_hears(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """libp2p as it comes ignores whatever comes with a record older than the one it knows."""
+    async with networks(1) as (a,):
+        at_a = a.subscribe(TOPIC)
+        for made_at in (10**18, 10**17):
+            monkeypatch.setattr(peer_record, "timestamp_seq", lambda made_at=made_at: made_at)
+            async with open_network(identity(5), listen=LOOPBACK, admitted=everybody) as b:
+                at_b = b.subscribe(TOPIC)
+                await b.connect(a.addresses()[0])
+                await heard(b, TOPIC, b"from b, %d" % made_at, at_a)
+                await heard(a, TOPIC, b"from a, %d" % made_at, at_b)
+            await eventually(lambda: a.connected() == set())
 
 
 async def test_after_a_restart_with_the_same_identity_all_is_heard_again() -> None:
