@@ -93,9 +93,18 @@ def test_an_interrupted_campaign_goes_on_where_it_was(p2ptrain: Command, tmp_pat
     assert [it["batch"]["first_seed"] for it in lines[1:4]] == [7, 27, 47]
 
 
+HEARS_CTRL_C = """
+import signal, sys
+from p2ptrain.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main(sys.argv[1:]))
+"""
+"""`p2ptrain`, also where these tests were started in the background: there SIGINT is ignored."""
+
+
 def test_ctrl_c_leaves_no_process_and_says_how_far_it_came(tmp_path: Path) -> None:
     file = tmp_path / "calm.jsonl"
-    words = [sys.executable, "-m", "p2ptrain.cli", *CALM, "--seeds", "1000000", "--interpreted"]
+    words = [sys.executable, "-c", HEARS_CTRL_C, *CALM, "--seeds", "1000000", "--interpreted"]
     words += ["--interpreted", "--processes", "2", "--results", str(file)]
     campaign = subprocess.Popen(
         words,
