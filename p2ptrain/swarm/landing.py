@@ -25,10 +25,7 @@ STORING_MAX = 8
 
 
 class Landing:
-    """Buffers and threads for `lanes` that each hold one buffer at a time. `close` it at the end.
-
-    A lane that ends may keep its buffer: it is not needed any more.
-    """
+    """Buffers and threads for `lanes` that hold one buffer each. `close` it at the end."""
 
     def __init__(self, lanes: int) -> None:
         self._empty: SimpleQueue[memoryview] = SimpleQueue()
@@ -48,6 +45,10 @@ class Landing:
                 return memoryview(mmap.mmap(-1, CHUNK_BYTES_MAX))
             return self._empty.get()
 
+    def give_back(self, buffer: memoryview) -> None:
+        """A lane has ended. It may begin anew, and then takes another one."""
+        self._empty.put(buffer)
+
     def store(self, buffer: memoryview, put: Callable[[], None]) -> Future[None]:
         """Have `put` called in a thread; after that the buffer is empty again."""
 
@@ -55,7 +56,7 @@ class Landing:
             try:
                 put()
             finally:
-                self._empty.put(buffer)
+                self.give_back(buffer)
 
         return self._threads.submit(put_and_empty)
 

@@ -241,22 +241,25 @@ class Fetch(Generic[SourceT]):
     def _exchange(self, lane: Lane, sock: SecureSocket) -> None:
         buffer = self._landing.buffer()
         asked: deque[Digest] = deque()
-        while True:
-            assigned = self._assigned(lane, idle=not asked)
-            sock.set_deadline(self._plan.stall_s)
-            for digest in assigned:
-                send_request(sock, digest)
-                asked.append(digest)
-            if not asked:
-                return
-            chunk = receive_response(sock, buffer, self._plan.stall_s)
-            digest = asked.popleft()
-            if chunk is None:
-                self._note_lack(lane, digest)
-            elif self._is_first(lane, right := checked(chunk, digest)):
-                storing = self._landing.store(buffer, partial(self._put, lane, right))
-                storing.add_done_callback(self._thread_ended)
-                buffer = self._landing.buffer()
+        try:
+            while True:
+                assigned = self._assigned(lane, idle=not asked)
+                sock.set_deadline(self._plan.stall_s)
+                for digest in assigned:
+                    send_request(sock, digest)
+                    asked.append(digest)
+                if not asked:
+                    return
+                chunk = receive_response(sock, buffer, self._plan.stall_s)
+                digest = asked.popleft()
+                if chunk is None:
+                    self._note_lack(lane, digest)
+                elif self._is_first(lane, right := checked(chunk, digest)):
+                    storing = self._landing.store(buffer, partial(self._put, lane, right))
+                    storing.add_done_callback(self._thread_ended)
+                    buffer = self._landing.buffer()
+        finally:
+            self._landing.give_back(buffer)
 
     def _assigned(self, lane: Lane, *, idle: bool) -> list[Digest]:
         """What to ask for now. A lane that is idle waits for something, or for the end: []."""

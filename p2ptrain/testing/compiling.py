@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -67,6 +68,8 @@ def is_compiled() -> bool:
 def compiled_copy(say: Callable[[str], None]) -> Path:
     """The root of a copy of this package, compiled and compared; made if it is not there yet.
 
+    Copies of other sources stay in the user's cache: somebody's campaign may be under way in one.
+
     Raises:
         MachineUnfit: it cannot be compiled here.
         P2PTrainError: it does not behave as the sources do.
@@ -75,13 +78,18 @@ def compiled_copy(say: Callable[[str], None]) -> Path:
     root = place / _digest_of_sources()
     if not root.exists():
         say("compiling ledger and simulator first: a minute or three, once (--interpreted: not)")
-        shutil.rmtree(place, ignore_errors=True)  # Copies of other sources; nobody asks for them.
-        unfinished = root.with_suffix(".unfinished")
-        ignored = shutil.ignore_patterns("__pycache__", "*.so")
-        shutil.copytree(PACKAGE, unfinished / PACKAGE.name, ignore=ignored)
-        _run(unfinished, _BUILD, _modules(unfinished), "it cannot be compiled here")
-        _compare(unfinished)
-        unfinished.rename(root)
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as folder:
+            made = Path(folder) / "copy"
+            ignored = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(PACKAGE, made / PACKAGE.name, ignore=ignored)
+            _run(made, _BUILD, _modules(made), "it cannot be compiled here")
+            _compare(made)
+            try:
+                made.rename(root)
+            except OSError:
+                if not root.exists():  # Else another process has made the same meanwhile.
+                    raise
     return root
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.dataplane import plain_pair
-from p2ptrain.errors import PeerError, StoreFull
-from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store
-from p2ptrain.swarm import fetch_chunks
+from p2ptrain.errors import PeerError, StoreError, StoreFull
+from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store, digest_of
+from p2ptrain.swarm import fetch_chunks, lanes
 from p2ptrain.swarm.landing import STORING_MAX, Landing
 from p2ptrain.swarm.wire import receive_request, send_response
 
@@ -33,6 +33,36 @@ class Turns(MemoryDisk):
         super().sync(path)
         if number == 2:
             self.second_synced.set()
+
+
+def test_lanes_that_end_and_begin_anew_take_no_more_memory():
+    landing = Landing(1)
+    first = landing.buffer()
+    for _ in range(3 * STORING_MAX):
+        landing.give_back(first)
+        assert landing.buffer() is first
+    landing.close()
+
+
+def test_a_lane_that_ends_gives_its_buffer_back(monkeypatch):
+    held = []
+
+    class Counting(Landing):
+        def buffer(self):
+            held.append(1)
+            return super().buffer()
+
+        def give_back(self, buffer):
+            held.pop()
+            super().give_back(buffer)
+
+    monkeypatch.setattr(lanes, "Landing", Counting)
+    ours, far = plain_pair("joiner", "a", deadline_s=20)
+    far.close()
+    with pytest.raises(StoreError, match="no source has 1 of the chunks"):
+        mine = Store(Path("/mine"), disk=MemoryDisk())
+        fetch_chunks(mine, [digest_of(b"x")], [OneSource()], lambda _: ours, deadline_s=20)
+    assert held == []
 
 
 class OneSource:
