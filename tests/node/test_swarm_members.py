@@ -116,6 +116,11 @@ async def test_who_is_taken_off_the_allowlist_is_evicted_and_told(
         s.check_chain()
 
 
+def states(node: SwarmNode) -> list[object]:
+    """All that it said to be, from its start."""
+    return [event["state"] for event in node.events("state")]
+
+
 async def test_who_waits_for_approval_takes_part_once_the_organiser_has_given_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,14 +130,14 @@ async def test_who_waits_for_approval_takes_part_once_the_organiser_has_given_it
         eve = s.add("eve")
         s.nursery.start_soon(s.start, "eve")
         await s.until(lambda: eve.peer in s.seed.parts.pending)
+        await s.until(lambda: states(eve)[-1] == "awaiting approval")
         assert await ask(s.seed, "pending") == {"pending": [eve.peer]}
         assert not eve.up
         told = await ask(eve, "status")
         assert (told["state"], told["run"]) == ("awaiting approval", s.seed.parts.run)
         assert told["waits_for"] == f"ask the organiser to run: p2ptrain allow add {eve.peer}"
         assert (await ask(eve, "pending"))["code"] == "NOT-YET"
-        states = [event["state"] for event in eve.events("state")]
-        assert states == ["checking", "connecting", "checking", "awaiting approval"]
+        assert states(eve) == ["checking", "connecting", "checking", "awaiting approval"]
         s.allow(eve.peer)
         await ask(s.seed, "reload-allowlist")
         assert await ask(s.seed, "pending") == {"pending": []}
