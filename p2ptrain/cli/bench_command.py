@@ -170,6 +170,16 @@ def join(
         ),
     ] = 0,
     up: Annotated[float, typer.Option("--up-mbit", min=0.1, help="Of each, then.")] = 10.0,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="Their run, then.",
+            exists=True,
+            dir_okay=False,
+            show_default="the demo's",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a snapshot from processes of this machine; plain HTTP does the same beside it.
@@ -180,7 +190,8 @@ def join(
         from p2ptrain.config.samples import sample
         from p2ptrain.testing.bench import disturbance as members
 
-        return _tell(members.measure(disturbance, up, sample("demo")), as_json)
+        text = config.read_text("utf-8") if config else sample("demo")
+        return _tell(members.measure(disturbance, up, text), as_json)
     from p2ptrain.testing.bench.joining import settings_of
 
     try:

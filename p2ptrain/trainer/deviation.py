@@ -33,6 +33,8 @@ class Deviation:
     deviation: list[Tensor] = field(default_factory=list)
     momentum: list[Tensor] = field(default_factory=list)
     added: list[Tensor] = field(default_factory=list)
+    _numbers: tuple[float, float] | None = None
+    """The outer optimizer's, at the last step."""
 
     def follow(self, shard: Tensor) -> None:
         """Have a deviation of this parameter, too; none yet."""
@@ -49,9 +51,15 @@ class Deviation:
     def step(self, work: list[Tensor], pull: Pull, steps: int) -> None:
         """`work` is offered, `steps` outer steps after what was offered last; 0 if it is that same
         work and more. It is overwritten.
+
+        An amendment that changes the outer optimizer makes it begin anew: what was put in by the
+        numbers of before cannot be taken out by others, and would stay for ever.
         """
         if not work:
             return
+        if self._numbers != (pull.lr, pull.momentum):
+            self.forget()
+            self._numbers = (pull.lr, pull.momentum)
         kept, coasted = coasting(pull.momentum, steps)
         torch._foreach_mul_(work, pull.share)
         fresh = torch._foreach_sub(work, self.added)

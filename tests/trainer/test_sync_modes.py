@@ -213,6 +213,19 @@ def test_work_that_is_offered_again_in_the_same_outer_step_is_added_once(
     np.testing.assert_allclose(weights(eager, vectors), before, atol=1e-6)
 
 
+def test_an_eager_trainer_begins_anew_where_the_outer_optimizer_is_amended(
+    eager: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    """Steps with other numbers could not take out again what is in its weights."""
+    eager.tell(Train(0, block_paths[2:4], 2, True, *PULL))
+    amended = (0.5, 0.35, 0.8)
+    eager.tell(Merge(1), Train(1, (), 4, False, *amended))
+    share, lr, momentum = amended
+    step = lr * (1 + momentum) * share * (vectors.local - vectors.theta)
+    assert np.abs(step).max() > 1e-3
+    np.testing.assert_allclose(weights(eager, vectors), vectors.theta + step, atol=1e-6)
+
+
 def test_whoever_loads_theta_begins_at_theta(eager: Desk, vectors: Vectors) -> None:
     eager.tell(Load(1))
     np.testing.assert_array_equal(weights(eager, vectors), vectors.theta)
