@@ -231,6 +231,14 @@ def _translated(exc: OSError, doing: str, place: Path) -> StoreError:
             likely="the disk is mounted read-only, or the files belong to another user",
             do=f"check who owns {place} and how its disk is mounted",
         )
+    if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return StoreError(
+            f"the machine was short of memory or open files while {doing}",
+            code="MEM-HOST" if exc.errno == errno.ENOMEM else "FD-LIMIT",
+            evidence=evidence,
+            likely="a limit of the shell, of the service manager or of the container",
+            do="raise it (ulimit -n 4096), or close other programs; the disk is not to blame",
+        )
     return StoreError(
         f"the disk failed while {doing}",
         code="STORE-IO",

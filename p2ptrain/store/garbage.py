@@ -10,9 +10,10 @@ It knows nothing of who wants what kept; `Store.collect_garbage` decides that.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from p2ptrain.errors import ChunkCorrupt, ManifestInvalid
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
 from p2ptrain.ids import Digest
 from p2ptrain.store.blob import BlobManifest, looks_like_manifest
 from p2ptrain.store.objects import Objects
@@ -38,11 +39,12 @@ def reached_from(objects: Objects, roots: Iterable[Digest]) -> set[Digest]:
     """
     reached: set[Digest] = set()
     for root in roots:
-        if objects.is_set_aside(root):
-            raise ChunkCorrupt(f"{root} is to be kept but damaged; fetch it again first")
-        if objects.size(root) is not None:
+        with suppress(ChunkMissing):
             objects.read(root)
         reached |= _reached_by(objects, root)
+        # Asked last: another reader may have set it aside meanwhile.
+        if objects.is_set_aside(root):
+            raise ChunkCorrupt(f"{root} is to be kept but damaged; fetch it again first")
     return reached
 
 
@@ -68,3 +70,5 @@ def _reached_by(objects: Objects, digest: Digest) -> set[Digest]:
         return {digest, *BlobManifest.from_wire(objects.read(digest)).chunks}
     except ManifestInvalid:
         return {digest}  # a data chunk that begins like a manifest
+    except ChunkMissing:
+        return {digest}  # set aside since, by another reader

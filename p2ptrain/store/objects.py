@@ -16,7 +16,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,7 +137,7 @@ class Objects:
     def read(self, digest: Digest) -> bytes:
         """The chunk's bytes, checked. Raises ChunkMissing, ChunkCorrupt."""
         path, size = self._found(digest)
-        with disk_errors(f"reading chunk {digest[:12]}…", self._root):
+        with self._reading(digest):
             data = self._disk.read(path, 0, min(size, CHUNK_BYTES_MAX + 1))
         if digest_of(data) != digest:
             raise self._set_aside(digest)
@@ -152,7 +152,7 @@ class Objects:
         if size != len(view):
             sound = len(self.read(digest))
             raise ManifestInvalid(f"chunk {digest[:12]}… has {sound} bytes, not {len(view)}")
-        with disk_errors(f"reading chunk {digest[:12]}…", self._root):
+        with self._reading(digest):
             count = self._disk.read_into(path, view)
         if count != len(view) or digest_of(view) != digest:
             raise self._set_aside(digest)
@@ -160,7 +160,8 @@ class Objects:
     def examine(self, digest: Digest) -> Health:
         """Read a chunk and set it aside if it is damaged, or if the disk cannot read it any more.
 
-        One that was set aside before is still damaged; one that was removed is no fault.
+        One that was set aside before is still damaged; one that was removed is no fault, nor is one
+        for which the machine has no open files or memory left now: the next look will tell.
         """
         try:
             return Health(len(self.read(digest)))
@@ -169,6 +170,8 @@ class Objects:
         except ChunkCorrupt as exc:
             return Health(CHUNK_BYTES_MAX, exc.what)
         except StoreError as exc:
+            if exc.code in ("FD-LIMIT", "MEM-HOST"):
+                return Health()
             if exc.code != "STORE-IO":
                 raise
             self._set_aside(digest)
@@ -176,16 +179,26 @@ class Objects:
 
     def start(self, digest: Digest, size_max: int) -> bytes:
         """The first bytes of a chunk, not checked; empty if it is not held."""
-        if self.size(digest) is None:
-            return b""
-        with disk_errors(f"reading chunk {digest[:12]}…", self._root):
+        with suppress(ChunkMissing), self._reading(digest):
             return self._disk.read(self.path(digest), 0, size_max)
+        return b""
 
     def _found(self, digest: Digest) -> tuple[Path, int]:
         size = self.size(digest)
         if size is None:
-            raise ChunkMissing(f"chunk {digest} is not in the store")
+            raise _missing(digest)
         return self.path(digest), size
+
+    @contextmanager
+    def _reading(self, digest: Digest) -> Iterator[None]:
+        """A file that has gone since it was looked for was collected, or set aside by another
+        reader: that is no fault of the disk.
+        """
+        with disk_errors(f"reading chunk {digest[:12]}…", self._root):
+            try:
+                yield
+            except FileNotFoundError as exc:
+                raise _missing(digest) from exc
 
     def _set_aside(self, digest: Digest) -> ChunkCorrupt:
         path = self.path(digest)
@@ -248,3 +261,7 @@ class Objects:
         with disk_errors("listing the store", self._root):
             names = self._disk.names(self._directory / first)
         return sorted({Digest(first + name.removesuffix(CORRUPT)) for name in names})
+
+
+def _missing(digest: Digest) -> ChunkMissing:
+    return ChunkMissing(f"chunk {digest} is not in the store")

@@ -137,6 +137,34 @@ def test_a_damaged_root_stops_the_collection_before_it_removes_anything(store, d
     assert store.holds_blob(other)
 
 
+class DiskWithAnotherReader(MemoryDisk):
+    """Somebody else sets a file aside just before it is read for the nth time."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.before, self.path = before, None
+
+    def read(self, path, offset, size):
+        if path == self.path:
+            self.before -= 1
+            if self.before == 0:
+                self.replace(path, path.with_name(path.name + ".corrupt"))
+        return super().read(path, offset, size)
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+def test_a_root_that_another_reader_sets_aside_meanwhile_stops_the_collection_too(before):
+    disk = DiskWithAnotherReader(before)
+    store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
+    kept = blob(store, 1)
+    chunks = store.manifest(kept).chunks
+    grown_up(store)
+    disk.path = store.chunk_path(kept)
+    with pytest.raises(ChunkCorrupt):
+        store.collect_garbage([kept])
+    assert all(map(store.has_chunk, chunks))
+
+
 def test_a_data_block_that_begins_like_a_manifest_is_kept_as_a_chunk(store):
     block = store.put_chunk(b"\x85\xabchunk_bytes but not really")
     grown_up(store)

@@ -311,3 +311,36 @@ def test_a_disk_that_may_not_be_read_at_all_is_no_rot(monkeypatch):
         store.examine(digest)
     assert caught.value.code == "STORE-READONLY"
     assert store.has_chunk(digest)
+
+
+@pytest.mark.parametrize("shortage", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_machine_that_is_short_of_something_damages_no_chunk(monkeypatch, shortage):
+    store = Store(Path("/store"), disk=FailingDisk())
+    digest = store.put_chunk(b"one")
+    monkeypatch.setattr(FailingDisk, "failing", {store.chunk_path(digest): shortage})
+    assert store.examine(digest) == Health()
+    with pytest.raises(StoreError) as caught:
+        store.get_chunk(digest)
+    assert caught.value.code in ("FD-LIMIT", "MEM-HOST")
+    assert store.has_chunk(digest)
+
+
+class VanishingDisk(MemoryDisk):
+    """The file that is about to be read is gone by then."""
+
+    vanishing: ClassVar[set[Path]] = set()
+
+    def read(self, path, offset, size):
+        if path in self.vanishing:
+            self.remove(path)
+        return super().read(path, offset, size)
+
+
+def test_what_is_collected_while_it_is_looked_at_is_gone_and_not_damaged(monkeypatch):
+    store = Store(Path("/store"), disk=VanishingDisk())
+    read, examined = store.put_chunk(b"one"), store.put_chunk(b"two")
+    paths = {store.chunk_path(digest) for digest in (read, examined)}
+    monkeypatch.setattr(VanishingDisk, "vanishing", paths)
+    with pytest.raises(ChunkMissing):
+        store.get_chunk(read)
+    assert store.examine(examined) == Health()
