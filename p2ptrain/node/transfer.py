@@ -6,7 +6,8 @@ for again when peers have come or a little time has passed; a full disk is not o
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
@@ -16,7 +17,7 @@ import trio
 
 from p2ptrain.dataplane import Endpoint, SecureSocket, dial
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, StoreError, TryLater
-from p2ptrain.ids import Digest
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
 from p2ptrain.observe.states import FetchingSnapshot
@@ -38,6 +39,9 @@ TRIES_BEFORE_WORD = 4
 
 RETRY_S = 2.0
 """A heartbeat: by then a peer that has the bytes may have been heard of."""
+
+BLAMED_S = 60.0
+"""Who sent a wrong chunk is left out for so long: each costs 4 MiB, and a try comes every 2 s."""
 
 READS_MAX = 3
 """A chunk that has rotted on our disk is fetched anew; a disk that rots it so often is broken."""
@@ -135,14 +139,15 @@ async def fetch_loose(
 async def _until_here(
     parts: Parts, name: Digest, attempt: Fetch, unwanted: Callable[[], bool] = never
 ) -> FetchReport:
-    told, tries = "", 0
+    told, tries, blamed = "", 0, dict[PeerId, float]()
     async with _one_at_a_time(parts, name):
         while True:
             tries += 1
             handle: FetchHandle[Endpoint] = FetchHandle()
-            work = partial(attempt, sources(parts), handle)
+            fit = partial(_unblamed, parts, blamed)
+            work = partial(attempt, fit(), handle)
             try:
-                report = await _run_beside_newcomers(parts, work, handle)
+                report = await _run_beside_newcomers(parts, work, handle, fit)
             except TryLater as exc:
                 reason: TryLater | StoreError = exc
             except StoreError as exc:
@@ -152,9 +157,11 @@ async def _until_here(
             else:
                 for peer, count_bytes in report.bytes_by_peer.items():
                     parts.paths.at_least(peer, count_bytes, report.seconds)
-                for peer in report.blamed:
-                    parts.journal.write("bad-chunk", peer=peer, digest=name)
                 return report
+            finally:
+                for peer in handle.blamed:
+                    blamed[peer] = parts.now()
+                    parts.journal.write("bad-chunk", peer=peer, digest=name)
             if reason.what != told:
                 told = reason.what
                 parts.journal.write(
@@ -170,24 +177,35 @@ async def _until_here(
             await _others_or_later(parts)
 
 
+def _unblamed(parts: Parts, blamed: Mapping[PeerId, float]) -> list[Endpoint]:
+    """Whom to ask: all but those who sent something wrong a short time ago."""
+    since = parts.now() - BLAMED_S
+    return [each for each in sources(parts) if blamed.get(each.peer, -math.inf) < since]
+
+
 async def _run_beside_newcomers(
-    parts: Parts, work: Callable[[], FetchReport], handle: FetchHandle[Endpoint]
+    parts: Parts,
+    work: Callable[[], FetchReport],
+    handle: FetchHandle[Endpoint],
+    fit: Callable[[], Sequence[Endpoint]],
 ) -> FetchReport:
     """What `work` returns or raises; who is heard of meanwhile is offered to it."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_offer_newcomers, parts, handle)
+        nursery.start_soon(_offer_newcomers, parts, handle, fit)
         # Captured, or the nursery would wrap the error in a group.
         report = await outcome.acapture(in_thread, work, stop=handle.cancel)
         nursery.cancel_scope.cancel()
     return report.unwrap()
 
 
-async def _offer_newcomers(parts: Parts, handle: FetchHandle[Endpoint]) -> None:
+async def _offer_newcomers(
+    parts: Parts, handle: FetchHandle[Endpoint], fit: Callable[[], Sequence[Endpoint]]
+) -> None:
     """A node that has just started has heard of one or two peers when it begins to fetch, and most
     have not heard of it: they refuse it until they have its certificate.
     """
     while True:
-        for source in sources(parts):
+        for source in fit():
             handle.offer(source)
         await _others_or_later(parts)
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Generic
 
 from p2ptrain.dataplane import SecureSocket
-from p2ptrain.ids import Digest
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.store import Store
 from p2ptrain.swarm.lanes import STALL_S, Fetch, FetchPlan, SourceT
-from p2ptrain.swarm.report import FetchProgress, FetchReport
+from p2ptrain.swarm.report import FetchProgress, FetchReport, blamed
 
 
 class FetchHandle(Generic[SourceT]):
@@ -36,7 +36,7 @@ class FetchHandle(Generic[SourceT]):
 
     def offer(self, source: SourceT) -> None:
         """Have it asked as well. It may be offered again and again: one that is asked already, or
-        was dropped for more than that it could not be reached, is left alone.
+        was dropped for more than its connection, is left alone.
         """
         with self._lock:
             fetch = self._fetch
@@ -44,6 +44,13 @@ class FetchHandle(Generic[SourceT]):
                 self._early.append(source)
         if fetch is not None:
             fetch.offer(source)
+
+    @property
+    def blamed(self) -> tuple[PeerId, ...]:
+        """The peers to report so far, also where the fetch did not succeed."""
+        with self._lock:
+            fetch = self._fetch
+        return () if fetch is None else blamed(fetch.dropped)
 
     def bind(self, fetch: Fetch[SourceT]) -> None:
         """For the fetch: what was said before it began is told it now."""

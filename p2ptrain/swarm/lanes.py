@@ -32,7 +32,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.store import CheckedChunk, Store, checked
 from p2ptrain.swarm.landing import Landing
 from p2ptrain.swarm.picker import Picker
-from p2ptrain.swarm.report import DroppedPeer, Fault, FetchProgress, FetchReport
+from p2ptrain.swarm.report import DroppedPeer, FetchProgress, FetchReport
 from p2ptrain.swarm.wire import receive_response, send_request
 
 LANES_MAX = 64
@@ -140,18 +140,24 @@ class Fetch(Generic[SourceT]):
     def offer(self, source: SourceT) -> None:
         """From another thread: use this source as well.
 
-        One that is used already is left alone, and so is one that was dropped, unless it could not
-        be reached: it may not have known us yet.
+        One that is used already is left alone, and so is one that was dropped for anything but its
+        connection: it may not have known us yet, or have started again meanwhile.
         """
         with self._changed:
             known, dropped = self._lanes_of(source.peer), self._dropped.get(source.peer)
-            if known and (dropped is None or dropped.fault is not Fault.UNREACHABLE):
+            if known and (dropped is None or not dropped.fault.is_passing):
                 return
             self._dropped.pop(source.peer, None)
             for lane in known or self._new_lanes(source.peer):
                 self._lanes[lane] = source
                 self._picker.add(lane)
                 self._begin(lane)
+
+    @property
+    def dropped(self) -> tuple[DroppedPeer, ...]:
+        """The sources that were given up so far."""
+        with self._changed:
+            return tuple(self._dropped.values())
 
     def _new_lanes(self, peer: PeerId) -> list[Lane]:
         lanes = [Lane(peer, stream) for stream in range(self._plan.streams_per_peer)]
@@ -227,7 +233,8 @@ class Fetch(Generic[SourceT]):
         finally:
             sock.close()
             with self._changed:
-                del self._sockets[lane]
+                if self._sockets.get(lane) is sock:  # and not one that was dialled since
+                    del self._sockets[lane]
                 self._changed.notify_all()
 
     def _thread_ended(self, ended: Future[None]) -> None:
@@ -269,7 +276,7 @@ class Fetch(Generic[SourceT]):
                 assigned = self._picks(lane, now)
                 if assigned or not idle:
                     return assigned
-                reconsider_at = self._picker.reconsider_at()
+                reconsider_at = self._picker.reconsider_at(now)
                 wait_s = None if reconsider_at is None else max(RECONSIDER_S, reconsider_at - now)
                 self._changed.wait(wait_s)
             return []

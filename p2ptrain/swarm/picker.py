@@ -40,7 +40,9 @@ AHEAD_S = 1.0
 """Longer than any round trip, so that the path's latency is never waited for."""
 
 COPIES_MAX = 4
-"""How many lanes may be asked for the same chunk before the first copy has come."""
+"""How many lanes may be asked for the same chunk as soon as it is overdue. For each further one
+patience is twice as long: sources in league that keep a chunk back only delay it, and a line that
+stands still is not asked for everything again and again."""
 
 SOONER_FACTOR = 1.5
 """A copy is asked for if the first is expected to take so much longer: half as much is no accident
@@ -231,9 +233,13 @@ class Picker(Generic[LaneT]):
         for digest in [digest for digest, copies in self._asked.items() if lane in copies]:
             self._withdraw(lane, digest)
 
-    def reconsider_at(self) -> float | None:
-        """When `next` may have an answer that it does not have now, if nothing happens before."""
-        return min(map(self._late_at, self._asked), default=None)
+    def reconsider_at(self, now: float) -> float | None:
+        """When `next` may have an answer that it does not have now, if nothing happens before.
+
+        What is overdue now has been offered to whoever asks now, so it is no reason to ask again.
+        """
+        late_at = map(self._late_at, self._asked)
+        return min((at for at in late_at if at > now), default=None)
 
     def _withdraw(self, lane: LaneT, digest: Digest) -> None:
         copies = self._asked[digest]
@@ -258,7 +264,6 @@ class Picker(Generic[LaneT]):
             for digest, copies in self._asked.items()
             if lane not in copies
             and lane not in self._lacking.get(digest, ())
-            and len(copies) < COPIES_MAX
             and (self._late_at(digest) <= now or self._is_sooner(lane, copies.values(), now))
         ]
         return max(wanted, key=lambda each: self._urgency(each, now), default=None)
@@ -268,7 +273,7 @@ class Picker(Generic[LaneT]):
         pace = self._paces[lane]
         own_s = self._usual_s if pace.interval_s is None else pace.interval_s
         first_at = min(each.expected_at or -math.inf for each in copies)
-        if own_s is None:
+        if own_s is None or len(copies) >= COPIES_MAX:
             return False
         own_s += max(0.0, pace.free_at - now)
         return first_at - now > SOONER_FACTOR * own_s
@@ -292,7 +297,9 @@ class Picker(Generic[LaneT]):
                 if usual_s is None
                 else max(PATIENCE_MIN_S, PATIENCE_FACTOR * usual_s)
             )
-        return max(each.at for each in self._asked[digest].values()) + patience_s
+        copies = self._asked[digest].values()
+        further = max(0, len(copies) + 1 - COPIES_MAX)
+        return max(each.at for each in copies) + patience_s * 2.0**further
 
     def _learn(self, taken_s: float) -> None:
         known = taken_s if self._usual_s is None else self._usual_s

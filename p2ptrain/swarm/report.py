@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,6 +23,11 @@ class Fault(Enum):
     def is_blame(self) -> bool:
         """Whether the peer should answer for it."""
         return self in (Fault.CORRUPT, Fault.PROTOCOL)
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether it may be over soon: it did not know us yet, or starts again just now."""
+        return self in (Fault.UNREACHABLE, Fault.LOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +87,9 @@ class FetchReport:
     @property
     def blamed(self) -> tuple[PeerId, ...]:
         """The peers to report: what they did cannot be the fault of the path to them."""
-        return tuple(drop.peer for drop in self.dropped if drop.fault.is_blame)
+        return blamed(self.dropped)
+
+
+def blamed(dropped: Iterable[DroppedPeer]) -> tuple[PeerId, ...]:
+    """Those who should answer for it."""
+    return tuple(drop.peer for drop in dropped if drop.fault.is_blame)

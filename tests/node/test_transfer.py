@@ -11,7 +11,7 @@ import trio
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.node import transfer
 from p2ptrain.swarm import PURPOSE
-from p2ptrain.swarm.wire import receive_request
+from p2ptrain.swarm.wire import receive_request, send_response
 from tests.node.rig import Neighbour, rig, settled
 
 
@@ -41,3 +41,33 @@ async def test_who_is_heard_of_while_a_fetch_runs_is_asked_as_well(
                 Neighbour(r, second)
                 r.parts.changes.ring()
         assert r.parts.store.read_blob(blob) == b"x" * 5000
+
+
+async def test_who_sends_garbage_is_reported_and_left_out_of_the_tries_that_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    lies: list[str] = []
+
+    def lies_whatever_it_is_asked(sock: SecureSocket, hello: Mapping[str, object]) -> None:
+        lies.append(receive_request(sock))
+        send_response(sock, b"garbage")
+
+    async with (
+        rig(tmp_path / "a", admission="open") as r,
+        rig(tmp_path / "b", admission="open") as liar,
+        rig(tmp_path / "c", admission="open") as good,
+    ):
+        liar.parts.listener.handle(PURPOSE, lies_whatever_it_is_asked)
+        blob = good.parts.store.put_blob("snapshot", [b"x" * 5000], {})
+        Neighbour(r, liar)
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(transfer.fetch, r.parts, blob)
+                await settled(lambda: blob in r.parts.standing.warnings)
+                Neighbour(r, good)
+                r.parts.changes.ring()
+        assert r.parts.store.read_blob(blob) == b"x" * 5000
+        assert lies == [blob]
+        told = [(each["peer"], each["digest"]) for each in r.said("bad-chunk")]
+        assert told == [(liar.parts.me, blob)]

@@ -83,7 +83,7 @@ def run(sources: dict[str, Source], chunks: int) -> Outcome:
                 outcome.asked[name] += 1
                 opened[name] += 1
                 outcome.open_max[name] = max(outcome.open_max[name], opened[name])
-        if (again := picker.reconsider_at()) is not None and again > now:
+        if (again := picker.reconsider_at(now)) is not None:
             schedule(again, "", None, "lack")
 
     for name, source in sources.items():

@@ -365,6 +365,22 @@ def test_nobody_has_it_says_so_with_evidence_for_each_source(seed, dialled):
     assert error.do
 
 
+def test_who_lied_is_named_also_where_the_fetch_fails(seed, dialled):
+    _, digest = seed
+    handle = FetchHandle()
+    assert handle.blamed == ()
+    with pytest.raises(StoreError):
+        fetch_blob(
+            new_store(),
+            digest,
+            [FakeSource("liar", answering(wrong_bytes)), FakeSource("gone", None)],
+            dialled,
+            deadline_s=20,
+            handle=handle,
+        )
+    assert handle.blamed == ("liar",)
+
+
 def test_without_sources_it_is_said_at_once(seed, dialled):
     with pytest.raises(StoreError) as caught:
         fetch_blob(new_store(), seed[1], [], dialled, deadline_s=20)
@@ -479,7 +495,8 @@ def test_a_source_may_be_offered_before_the_fetch_begins(seed, dialled):
     assert list(report.bytes_by_peer) == ["a"]
 
 
-def test_who_could_not_be_reached_may_be_offered_again_and_who_lied_may_not(seed, dialled):
+@pytest.mark.parametrize("at_first", ["unreachable", "lost"])
+def test_who_was_out_of_reach_may_be_offered_again_and_who_lied_may_not(seed, dialled, at_first):
     store, digest = seed
     handle, mine = FetchHandle(), new_store()
     mine.put_chunk(store.get_chunk(digest))
@@ -489,6 +506,8 @@ def test_who_could_not_be_reached_may_be_offered_again_and_who_lied_may_not(seed
     def connect(source):
         if source is late and late.behave is None:
             late.behave = answering_by(good(store), before=met.set)
+            if at_first == "lost":
+                return dialled(FakeSource("late", lambda *_: None))
             raise PeerUnreachable("it does not know us yet", peer="late")
         return dialled(source)
 

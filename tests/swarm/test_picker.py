@@ -49,7 +49,7 @@ def test_a_manifest_is_short_and_teaches_nothing_of_how_long_a_chunk_takes():
     assert picker.arrived("x", A, 0.01)
     picker.want([B, C])
     assert [picker.next("x", 0.01) for _ in range(2)] == [B, None]
-    assert picker.reconsider_at() == 0.01 + PATIENCE_UNKNOWN_S
+    assert picker.reconsider_at(0.01) == 0.01 + PATIENCE_UNKNOWN_S
 
 
 def test_a_source_has_as_many_requests_open_as_its_rate_is_worth():
@@ -138,7 +138,7 @@ def test_a_late_chunk_is_asked_of_another_source_and_the_first_copy_counts():
     picker = picker_of(["x", "y"], [A])
     assert picker.next("x", 0) == A
     assert picker.next("y", 1) is None
-    assert picker.reconsider_at() == PATIENCE_UNKNOWN_S
+    assert picker.reconsider_at(1) == PATIENCE_UNKNOWN_S
     assert picker.next("y", PATIENCE_UNKNOWN_S) == A
     assert picker.arrived("y", A, 6)
     assert picker.done
@@ -150,7 +150,7 @@ def test_patience_is_learned_from_what_chunks_usually_take():
     picker.next("x", 0)
     picker.arrived("x", A, 10)
     picker.next("x", 10)
-    assert picker.reconsider_at() == 10 + 30
+    assert picker.reconsider_at(10) == 10 + 30
     assert picker.next("y", 39) is None
     assert picker.next("y", 40) == B
 
@@ -159,15 +159,27 @@ def test_an_urgent_chunk_is_late_soon():
     picker = Picker(["x", "y"])
     picker.want([A], urgent=True)
     picker.next("x", 0)
-    assert picker.reconsider_at() == PATIENCE_MIN_S
+    assert picker.reconsider_at(0) == PATIENCE_MIN_S
     assert picker.next("y", PATIENCE_MIN_S) == A
 
 
-def test_a_late_chunk_is_not_asked_of_everybody():
-    lanes = [str(number) for number in range(10)]
+def test_a_late_chunk_is_asked_of_few_soon_and_of_all_in_time():
+    lanes = [str(number) for number in range(8)]
     picker = picker_of(lanes, [A])
-    asked = [lane for n, lane in enumerate(lanes) if picker.next(lane, n * 100)]
-    assert len(asked) == COPIES_MAX
+    asked_at = []
+    for at in (PATIENCE_UNKNOWN_S * number for number in range(64)):
+        asked_at += [at / PATIENCE_UNKNOWN_S for lane in lanes if picker.next(lane, at)]
+    assert asked_at == [0, 1, 2, 3, 5, 9, 17, 33]
+    assert COPIES_MAX == 4
+
+
+def test_what_is_overdue_is_no_reason_to_ask_again_and_again():
+    picker = picker_of(["x", "y"], [A])
+    picker.lacks_too("y", A)
+    assert picker.next("x", 0) == A
+    assert picker.reconsider_at(PATIENCE_UNKNOWN_S - 1) == PATIENCE_UNKNOWN_S
+    assert picker.next("y", PATIENCE_UNKNOWN_S) is None
+    assert picker.reconsider_at(PATIENCE_UNKNOWN_S) is None
 
 
 def test_nothing_is_asked_twice_of_the_same_source():
