@@ -37,13 +37,17 @@ def home_path(given: Path | None) -> Path:
 
 
 def open_home(given: Path | None, *, to_write: bool = True) -> Home:
-    """The home, made if it is not there yet. Who only looks may do so on a read-only disk.
+    """The home, made if it is not there yet. Who only looks may do so on a read-only disk, and
+    makes nothing where a name was mistyped.
 
-    Raises ConfigError: it cannot be a home, because of what is there, or of who we are.
+    Raises ConfigError: it cannot be a home, because of what is there, or of who we are; or there is
+        nothing to look at.
     """
     from p2ptrain.node.home import Home
 
     path = home_path(given)
+    if not to_write and not path.exists():
+        raise _no_run(path)
     try:
         home = Home(path)
     except OSError as exc:
@@ -72,12 +76,16 @@ def run_of(home: Home) -> Run:
 
     run = load_run(home.manifest)
     if run is None:
-        raise ConfigError(
-            f"there is no run in {home.root}",
-            code="RUN-NONE",
-            do="p2ptrain run publish makes one; a node fetches its own when it first connects",
-        )
+        raise _no_run(home.root)
     return run
+
+
+def _no_run(path: Path) -> ConfigError:
+    return ConfigError(
+        f"there is no run in {path}",
+        code="RUN-NONE",
+        do="p2ptrain run publish makes one; a node fetches its own when it first connects",
+    )
 
 
 def organiser_of(home: Home, run: Run) -> Identity:

@@ -16,6 +16,8 @@ from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError
 from p2ptrain.ids import Digest, is_digest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from p2ptrain.node.home import Home
     from p2ptrain.store import Collected, StoreReader
 
@@ -43,7 +45,7 @@ def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """
     from p2ptrain.store import LocalDisk, Pins, Survey
 
-    where = open_home(home, to_write=False)
+    where = _home_of_a_run(home, to_write=False)
     usage = Survey(where.store, LocalDisk()).usage()
     pins = len(Pins(where.store, LocalDisk()).read())
     total_bytes = sum(each.bytes for each in usage.values())
@@ -84,7 +86,7 @@ def check(
     Works while the node runs, and without one. Changes nothing unless told to repair: then a node
     that runs here does that, and without one the peers are asked as an observer asks them.
     """
-    where = open_home(home, to_write=repair)
+    where = _home_of_a_run(home, to_write=repair)
     looked, bad = _looked_at(where)
     left = _repaired(where, bad, tuple(bootstrap or ())) if repair and bad else bad
     mended = [digest for digest in bad if digest not in set(left)]
@@ -205,7 +207,7 @@ def pin(digest: DigestArgument, home: HomeOption = None) -> None:
     """
     from p2ptrain.store import LocalDisk, Pins
 
-    where = open_home(home)
+    where = _home_of_a_run(home)
     changed = Pins(where.store, LocalDisk()).change(add=_digest(digest))
     result("pinned" if changed else "it is pinned already")
 
@@ -215,9 +217,18 @@ def unpin(digest: DigestArgument, home: HomeOption = None) -> None:
     """Let go of what was pinned: it stays as long as the run needs it."""
     from p2ptrain.store import LocalDisk, Pins
 
-    where = open_home(home)
+    where = _home_of_a_run(home)
     changed = Pins(where.store, LocalDisk()).change(remove=_digest(digest))
     result("not pinned any more" if changed else "it is not pinned")
+
+
+def _home_of_a_run(given: Path | None, *, to_write: bool = True) -> Home:
+    """A home that is known to be one: that nothing is damaged in a folder whose name was mistyped
+    would be good news of the wrong place. Raises ConfigError.
+    """
+    where = open_home(given, to_write=to_write)
+    run_of(where)
+    return where
 
 
 def _digest(text: str) -> Digest:

@@ -156,6 +156,23 @@ def test_wrong_words_are_told(
     assert said in err.replace("is not a size", "is no size")
 
 
+@pytest.mark.parametrize("words", ["du", "check", "check --repair", "gc", f"pin {'a' * 64}"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_that_is_no_home_is_not_told_to_be_sound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, exists: bool
+) -> None:
+    mistyped = tmp_path / "hmoe"
+    if exists:
+        mistyped.mkdir()
+    code = main(["store", *words.split(), "--home", str(mistyped)])
+    shown = capsys.readouterr()
+    assert (code, shown.out) == (2, "")
+    assert "RUN-NONE" in shown.err
+    assert not (mistyped / "store").exists()
+    if words in ("du", "check"):
+        assert mistyped.exists() == exists
+
+
 def test_a_pin_may_come_before_what_it_pins(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, home, "pin", digest_of(b"later"))[0] == 0
     assert run(capsys, home, "du")[1].rstrip().endswith("1 pinned")
