@@ -8,7 +8,7 @@ here trusts the peer that sent them; the ledger named them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -21,10 +21,10 @@ from p2ptrain.ledger.values import Certified, Commit
 from p2ptrain.node import quarantine, transfer, updates
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.quarantine import Contradiction
-from p2ptrain.node.start import Start, choose_start
+from p2ptrain.node.start import Start, choose_start, leap_pays
 from p2ptrain.observe.states import CatchingUp, StandingBy
 from p2ptrain.state import Frozen, snapshot_meta, write_frozen
-from p2ptrain.store import Head
+from p2ptrain.store import Head, Store
 
 HEAR_FIRST_S = 10.0
 """Five heartbeats: who has heard nobody by then is alone, and starts from what it has."""
@@ -139,23 +139,24 @@ async def _load(parts: Parts, first_step: int = 0) -> None:
             )
             await parts.changes.wait()
             continue
+        superseded = partial(_is_superseded, pick, start)
         try:
-            return await _load_from(parts, start, pick)
+            return await _load_from(parts, start, superseded)
         except StoreError as exc:
-            gone = exc.code == "CKPT-NO-SOURCE"
             lie = isinstance(exc, ManifestInvalid) and start.digest != parts.manifest.genesis
-            if not gone and not lie:
+            if exc.code != "CKPT-NO-SOURCE" and not lie:
                 raise
             parts.journal.write("snapshot-useless", digest=start.digest, reason=exc.what)
             if lie:
                 useless.add(start.digest)
 
 
-async def _load_from(parts: Parts, start: Start, pick: Callable[[], Start | None]) -> None:
-    def superseded() -> bool:
-        return pick() != start
+def _is_superseded(pick: Callable[[], Start | None], start: Start) -> bool:
+    return pick() != start
 
-    report = await transfer.fetch(parts, start.digest, shown=True, unwanted=superseded)
+
+async def _load_from(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> None:
+    report = await transfer.fetch(parts, start.digest, shown=True, unwanted=unwanted)
     if report.bytes_by_peer:
         parts.journal.write(
             "snapshot-fetched",
@@ -176,12 +177,16 @@ async def _load_from(parts: Parts, start: Start, pick: Callable[[], Start | None
 
 
 async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
-    """Put one outer step behind us, or leap over those of which nobody has the updates any more.
+    """Put one outer step behind us, or leap over those whose updates take more bytes than a newer
+    certified snapshot, or of which nobody has the updates any more.
 
     Who was away for longer than the others keep updates finds a certified snapshot that is newer.
     """
     step = parts.outer.step
     assert step is not None
+    nearer = await _nearer(parts, step)
+    if nearer is not None and await _leapt(parts, nearer):
+        return 0
     try:
         return await _advance(parts, nursery)
     except StoreError as exc:
@@ -190,6 +195,48 @@ async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
         parts.journal.write("update-lost", step=step, reason=exc.what)
     await _load(parts, first_step=step + 1)
     return 0
+
+
+async def _nearer(parts: Parts, step: int) -> Start | None:
+    """The newest certified snapshot, if fewer bytes lead there than by the updates not held yet.
+
+    Who keeps everything wants those anyway.
+    """
+    certified = parts.ledger.state.snapshot
+    if certified is None or certified.digest == parts.outer.passed_over:
+        return None
+    pays = partial(
+        leap_pays,
+        snapshot_bytes=8 * parts.layout.numel,
+        update_bytes=updates.payload_bytes_about(parts),
+    )
+    if parts.config.keep_snapshots is None or not pays(updates=certified.step - step):
+        return None
+    values = [parts.history.closing(each).entry.value for each in range(step, certified.step)]
+    missed = [value.update for value in values if isinstance(value, Commit)]
+    lacking = await trio.to_thread.run_sync(_lacking, parts.store, missed)
+    return Start(certified.step, certified.digest) if pays(updates=lacking) else None
+
+
+def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
+    """How many of these must be fetched, if need be to their end."""
+    return sum(not store.has_chunk(digest) for digest in blobs)
+
+
+async def _leapt(parts: Parts, to: Start) -> bool:
+    """Whether θ and m are those of this snapshot now; if nobody has it, the log is left."""
+    step, since = parts.outer.step, parts.now()
+    try:
+        await _load_from(parts, to, lambda: parts.now() > since + LOST_S)
+    except StoreError as exc:
+        gone = exc.code == "CKPT-NO-SOURCE" or isinstance(exc, ManifestInvalid)
+        if parts.outer.moving or not gone:
+            raise
+        parts.outer.passed_over = to.digest
+        parts.journal.write("snapshot-useless", digest=to.digest, reason=exc.what)
+        return False
+    parts.journal.write("leapt", step=step, to=to.step)
+    return True
 
 
 async def _advance(parts: Parts, nursery: trio.Nursery) -> int:

@@ -81,6 +81,8 @@ class Outer:
     """The certified snapshot that ours was found not to be."""
     replaced: int = 0
     """How often that was so: whoever has read θ before has read what was wrong. By `quarantine`."""
+    passed_over: Digest | None = None
+    """The certified snapshot that could not be had: the log is followed instead."""
     digest: tuple[int, Digest] | None = None
     """Of θ and m at an outer step, when somebody has asked for it; by `status`."""
 

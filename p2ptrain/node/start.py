@@ -43,3 +43,8 @@ def choose_start(
         priced.append((cost_bytes(own, 0), -own.step, own))
     reachable = [entry for entry in priced if first_step <= entry[2].step <= target_step]
     return min(reachable, key=lambda entry: entry[:2])[2] if reachable else None
+
+
+def leap_pays(*, updates: int, snapshot_bytes: int, update_bytes: int) -> bool:
+    """Whether a snapshot takes fewer bytes than so many updates that lead to it from here."""
+    return updates * update_bytes > snapshot_bytes

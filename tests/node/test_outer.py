@@ -234,6 +234,82 @@ async def test_who_was_away_for_longer_than_updates_are_kept_leaps_to_a_newer_sn
         assert [each["step"] for each in r.said("committed")] == [0, 1, 4]
 
 
+def certified_elsewhere(r: Rig, step: int) -> SnapshotRef:
+    """A snapshot that is not what the log leads to, so that it can be told which way was taken."""
+    other = np.random.default_rng(step).standard_normal(r.parts.layout.numel, dtype=np.float32)
+    return SnapshotRef(step, write_state(r.parts.store, other, other, {"step": step}))
+
+
+async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]:
+    """Its trainer has held it up at outer step 0; to `step` the others have gone on meanwhile.
+    Returns the manifests of their updates, which are not here.
+    """
+    elsewhere = []
+    await settled(lambda: r.parts.outer.step == 0)
+    r.parts.standing.theta_in_use = True
+    await commit(r)
+    for each in range(1, step):
+        update = await sound_update(r, each)
+        elsewhere.append(r.parts.store.get_chunk(update))
+        r.parts.store.chunk_path(update).unlink()
+        await commit(r, update)
+    await commit(r, snapshot=snapshot)
+    await settled(lambda: bool(r.parts.ledger.state.snapshot))
+    r.parts.standing.theta_in_use = False
+    r.parts.changes.ring()
+    return elsewhere
+
+
+@pytest.mark.parametrize("away", [12, 6])
+async def test_who_has_fallen_behind_goes_by_log_or_snapshot_whichever_takes_fewer_bytes(
+    tmp_path: Path, away: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    async with following(tmp_path) as r:
+        by_log = updates.payload_bytes_about(r.parts) * (away - 1) <= 8 * r.parts.layout.numel
+        elsewhere = await fallen_behind(r, away, certified_elsewhere(r, away))
+        if by_log:
+            await settled(lambda: bool(r.parts.fetching))
+            for data in elsewhere:
+                r.parts.store.put_chunk(data)
+        await settled(lambda: r.parts.outer.step == away + 1)
+        assert by_log == (away == 6)
+        assert [(each["step"], each["to"]) for each in r.said("leapt")] == (
+            [] if by_log else [(1, away)]
+        )
+        steps = [each["step"] for each in r.said("committed")]
+        assert steps == (list(range(away + 1)) if by_log else [0, away])
+
+
+async def test_updates_that_are_here_already_cost_nothing_and_are_applied(tmp_path: Path) -> None:
+    async with following(tmp_path) as r:
+        await settled(lambda: r.parts.outer.step == 0)
+        r.parts.standing.theta_in_use = True
+        for _ in range(12):
+            await commit(r)
+        await commit(r, snapshot=certified_elsewhere(r, 12))
+        r.parts.standing.theta_in_use = False
+        r.parts.changes.ring()
+        await settled(lambda: r.parts.outer.step == 13)
+        assert (len(r.said("committed")), r.said("leapt")) == (13, [])
+
+
+async def test_where_nobody_has_the_newer_snapshot_the_log_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(module, "LOST_S", 0.05)
+    async with following(tmp_path) as r:
+        elsewhere = await fallen_behind(r, 12, SnapshotRef(12, digest_of(b"gone")))
+        await settled(lambda: bool(r.said("snapshot-useless")))
+        monkeypatch.setattr(module, "LOST_S", 30.0)
+        for data in elsewhere:
+            r.parts.store.put_chunk(data)
+        await settled(lambda: r.parts.outer.step == 13)
+        assert [each["digest"] for each in r.said("snapshot-useless")] == [digest_of(b"gone")]
+        assert (len(r.said("committed")), r.said("leapt")) == (13, [])
+
+
 async def test_who_hears_somebody_further_on_waits_for_the_ledger_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
