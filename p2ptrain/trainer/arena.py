@@ -120,7 +120,8 @@ class Share:
     def take_back(self) -> None:
         if self.own:
             torch._foreach_sub_(self.own, self.anchor)
-            torch._foreach_add_(self.own, self.local)
+        for own, kept in zip(self.own, self.local, strict=True):
+            own.add_(kept.to(own.device))  # Where the device shares the node's memory, no copy.
 
 
 class Arena:
