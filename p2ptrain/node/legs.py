@@ -31,6 +31,13 @@ def rates_of(manifest: RunManifest) -> frames.Rates:
     return frames.Rates(manifest.inner.lr, manifest.inner.total_steps)
 
 
+def seconds_of(progress: frames.Progress, block_tokens: int) -> float:
+    """How long the inner step took, of one block, by the trainer's own clock. Between two answers
+    of a trainer more may lie: it loads θ, keeps its optimizer's state, measures a loss.
+    """
+    return block_tokens / progress.tokens_per_s if progress.tokens_per_s > 0 else 0.0
+
+
 async def hold_to_the_bound(parts: Parts, step: int) -> None:
     """What would be refused by the others is not offered. θ is in use all the while.
 

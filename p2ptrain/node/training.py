@@ -4,7 +4,6 @@ answers become this node's reports.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from p2ptrain.ipc import frames
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.state import Phase
 from p2ptrain.node import data, validating
-from p2ptrain.node.legs import first_inner_step, hold_to_the_bound, pace_of, rates_of
+from p2ptrain.node.legs import first_inner_step, hold_to_the_bound, pace_of, rates_of, seconds_of
 from p2ptrain.node.orders import (
     AheadOrder,
     Desk,
@@ -58,7 +57,6 @@ class Conversation:
         self._asked_step: int | None = None
         """The outer step whose θ it was last told to measure."""
         self._evaluating = False
-        self._inner_started_s = time.monotonic()
         self._began_at = parts.outer.replaced
 
     @property
@@ -189,7 +187,6 @@ class Conversation:
                 pull = eagerness(run, others, parts.me)
                 frame = frames.Train(step, paths, begun + before, ahead, *pull)
                 self._to_train += len(blocks)
-                self._inner_started_s = time.monotonic()
                 if blocks and not ahead:
                     standing.inner_step, standing.inner_steps = before, before + len(blocks)
                     parts.enter(Training(standing.inner_step, standing.inner_steps))
@@ -313,20 +310,19 @@ class Conversation:
 
     def _note_progress(self, progress: frames.Progress) -> None:
         parts, standing = self._parts, self._parts.standing
-        now_s = time.monotonic()
+        seconds = seconds_of(progress, parts.manifest.data.block_tokens)
         parts.journal.write(
             "inner-step",
             step=progress.step,
             inner_step=progress.inner_step,
             loss=progress.loss,
             tokens_per_s=progress.tokens_per_s,
-            seconds=now_s - self._inner_started_s,
+            seconds=seconds,
             data_wait_s=progress.data_wait_s,
             mfu=progress.mfu,
         )
-        standing.inner_s += now_s - self._inner_started_s
+        standing.inner_s += seconds
         standing.mfu = progress.mfu
-        self._inner_started_s = now_s
         self._to_train = max(0, self._to_train - 1)
         standing.loss = progress.loss
         standing.tokens_per_s = progress.tokens_per_s

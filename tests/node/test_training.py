@@ -93,6 +93,17 @@ async def test_a_step_goes_from_load_to_ready(tmp_path: Path) -> None:
         assert orders(remote)[2:] == ["merge 1", "train 1 (2 blocks from 2)"]
 
 
+async def test_what_counts_as_computing_is_what_the_trainer_says_that_inner_steps_took(
+    tmp_path: Path,
+) -> None:
+    """Not what else it does between its answers: it says 1,000 tokens a second, in blocks of 16."""
+    remote = Remote(inner_step_s=0.05)
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        assert [each["seconds"] for each in r.said("inner-step")] == [0.016, 0.016]
+        assert r.parts.standing.inner_s == pytest.approx(0.032)
+
+
 async def test_work_that_was_not_taken_is_rebased_and_stands_again(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
