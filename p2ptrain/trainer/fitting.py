@@ -19,8 +19,9 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 OUT_OF_MEMORY_EXIT_CODE = 71
 """EX_OSERR of sysexits.h: nothing else in a trainer ends so."""
 
-_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
-"""What torch says: its own class is for devices, and the CPU's allocator raises a RuntimeError."""
+_TEXTS = ("out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed")
+"""What torch says: its own class is for devices, and the CPU's allocator raises a RuntimeError. The
+last is cuBLAS's and cuDNN's, which take memory beside torch's own allocator."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

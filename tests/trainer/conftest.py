@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,9 @@ from p2ptrain.trainer.shapes import layout_of
 MODEL = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
 INNER = InnerSpec(steps=4, batch_sequences=5, lr=1e-2, warmup_steps=2, total_steps=400)
 DEVICE = os.environ.get("P2PTRAIN_TEST_DEVICE", "cpu")
-"""scripts/gpu_check has the tests of the trainer run on a GPU as well."""
+"""scripts/gpu_check has what tests train in their own process run on a GPU as well. Processes train
+on the CPU: two ranks need a GPU each.
+"""
 CONFIG = TrainerConfig(MODEL, INNER, device=DEVICE)  # type: ignore[arg-type]
 
 
@@ -154,6 +156,11 @@ def make_desk(vectors: Vectors, ranks: Ranks) -> MakeDesk:
 @pytest.fixture
 def config() -> TrainerConfig:
     return CONFIG
+
+
+@pytest.fixture
+def on_cpu(config: TrainerConfig) -> TrainerConfig:
+    return replace(config, device="cpu")
 
 
 @pytest.fixture

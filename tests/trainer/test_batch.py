@@ -78,7 +78,7 @@ def test_the_gradient_is_that_of_the_mean_objective_over_all_tokens(
     made = [parameter.grad.full_tensor().clone() for parameter in desk.model.parameters()]
     desk.optimizer.forget_gradients()
 
-    tokens = torch.from_numpy(rows)
+    tokens = torch.from_numpy(rows).to(ranks.device)
     logits, targets = desk.model(tokens[:, :-1]), tokens[:, 1:]
     loss, objective = token_losses(logits.double(), targets, z_loss=0.3)
     objective.div(targets.numel()).backward()

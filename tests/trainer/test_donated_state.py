@@ -68,6 +68,7 @@ def test_a_joiner_goes_on_with_the_bytes_of_its_donor_whatever_its_ranks(
 
     # Two ranks in processes of their own; what they write down again is what they have taken up.
     if inner is ADAMW:
+        settings = replace(settings, device="cpu")
         trainer = Supervisor(settings, vectors.theta_fd, vectors.local_fd, ranks=2).start()
         try:
             for frame in (Load(1), Load(2)):

@@ -36,6 +36,8 @@ def test_half_is_rounded_up_until_one_is_left(config: TrainerConfig) -> None:
 def test_what_says_that_memory_ran_out_is_known_from_other_errors() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."))
     assert is_out_of_memory(MemoryError())
+    cublas = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    assert is_out_of_memory(RuntimeError(cublas))
     assert not is_out_of_memory(RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**54)

@@ -108,10 +108,10 @@ def wait_for(trainer: RunningTrainer, kind: type) -> object:
 
 
 def test_two_hosts_make_the_bits_of_two_local_ranks_and_a_rank_that_dies_comes_again(
-    config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...], tmp_path: Path
+    on_cpu: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...], tmp_path: Path
 ) -> None:
     paths = block_paths[:4]
-    (tmp_path / "config.json").write_text(config.to_json())
+    (tmp_path / "config.json").write_text(on_cpu.to_json())
     vectors.theta.tofile(tmp_path / "theta")
 
     with opened(2) as place, ExitStack() as stack:
@@ -123,7 +123,7 @@ def test_two_hosts_make_the_bits_of_two_local_ranks_and_a_rank_that_dies_comes_a
             stack.enter_context(process(place, each, torchrun(place, each, tmp_path)))
             for each in range(2)
         ]
-        evaluated, ready, local = with_two_local_ranks(config, vectors, paths)
+        evaluated, ready, local = with_two_local_ranks(on_cpu, vectors, paths)
 
         def train() -> list[dict[str, object]]:
             node.order("hello")

@@ -46,7 +46,7 @@ def test_a_lease_is_trained_and_its_weights_lie_in_the_arena(
     assert ready == FragmentReady(3, 4 * BLOCK_TOKENS, block_paths[:4], ready.loss)
     assert ready.loss == pytest.approx(np.mean([p.loss for p in progress]))
     for name, parameter in desk.model.named_parameters():
-        weights = parameter.full_tensor().detach().numpy()
+        weights = parameter.full_tensor().detach().cpu().numpy()
         np.testing.assert_array_equal(vectors.at(vectors.local, name), weights)
         assert not np.array_equal(weights, vectors.at(vectors.theta, name))
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("shape", [(12, 30), (30, 12), (9, 9), (1, 5)])
 def test_three_steps_are_those_of_torch_to_the_bit(shape: tuple[int, int], ranks: Ranks) -> None:
     random = torch.manual_seed(1)
-    start = torch.randn(shape, generator=random)
+    start = torch.randn(shape, generator=random).to(ranks.device)
     sharded = nn.Parameter(distribute_tensor(start.clone(), ranks.mesh, (Shard(0),)))
     plain = nn.Parameter(start.clone())
     ours = ShardedMuon([sharded], lr=0.01, adjust_lr_fn="match_rms_adamw")
     torchs = torch.optim.Muon([plain], lr=0.01, adjust_lr_fn="match_rms_adamw")
     for _ in range(3):
-        plain.grad = torch.randn(shape, generator=random)
+        plain.grad = torch.randn(shape, generator=random).to(ranks.device)
         sharded.grad = distribute_tensor(plain.grad, ranks.mesh, (Shard(0),))
         ours.step()
         torchs.step()

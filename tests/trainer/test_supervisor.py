@@ -40,9 +40,9 @@ Supervise = Callable[..., Supervisor]
 
 
 @pytest.fixture
-def supervise(config: TrainerConfig, vectors: Vectors) -> Supervise:
+def supervise(on_cpu: TrainerConfig, vectors: Vectors) -> Supervise:
     def make(**options: object) -> Supervisor:
-        return Supervisor(config, vectors.theta_fd, vectors.local_fd, **options)
+        return Supervisor(on_cpu, vectors.theta_fd, vectors.local_fd, **options)
 
     return make
 

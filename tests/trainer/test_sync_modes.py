@@ -24,7 +24,7 @@ def weights(desk: Desk, vectors: Vectors) -> np.ndarray:
     """The trainer's own, as a flat vector."""
     flat = np.zeros_like(vectors.theta)
     for name, parameter in desk.model.named_parameters():
-        vectors.at(flat, name)[:] = parameter.full_tensor().detach().numpy()
+        vectors.at(flat, name)[:] = parameter.full_tensor().detach().cpu().numpy()
     return flat
 
 
