@@ -136,6 +136,14 @@ def allreduce(
     _tell(report.lines, as_json)
 
 
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", help="Their run, then.", exists=True, dir_okay=False, show_default="the demo's"
+    ),
+]
+
+
 @app.command(
     epilog=examples(
         "p2ptrain bench join",
@@ -170,16 +178,7 @@ def join(
         ),
     ] = 0,
     up: Annotated[float, typer.Option("--up-mbit", min=0.1, help="Of each, then.")] = 10.0,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            help="Their run, then.",
-            exists=True,
-            dir_okay=False,
-            show_default="the demo's",
-        ),
-    ] = None,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a snapshot from processes of this machine; plain HTTP does the same beside it.
