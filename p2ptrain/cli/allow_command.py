@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from p2ptrain.ids import PeerId
 
 app = typer.Typer(
-    help="Say who may take part in your run.", no_args_is_help=True, rich_markup_mode=None
+    help="Say who may take part in your run.",
+    epilog=examples(
+        "p2ptrain allow list",
+        "p2ptrain allow add 12D3KooW… --home ORGANISER",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 PeerArgument = Annotated[str, typer.Argument(metavar="PEERID", help="As `p2ptrain id` prints it.")]

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Measure what this machine can do.",
+    epilog=examples(
+        "p2ptrain bench kernels",
+        "p2ptrain bench snapshot --folder /srv",
+    ),
     no_args_is_help=True,
     rich_markup_mode=None,
 )

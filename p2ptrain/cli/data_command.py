@@ -10,7 +10,15 @@ import typer
 
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 
-app = typer.Typer(help="Prepare the data of a run.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Prepare the data of a run.",
+    epilog=examples(
+        "p2ptrain data pack texts.jsonl.gz --run run.toml --out packed",
+        "p2ptrain data synthesise reads.fastq.gz --reads 100000",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.command(

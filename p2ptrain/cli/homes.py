@@ -51,6 +51,8 @@ def open_home(given: Path | None, *, to_write: bool = True) -> Home:
     try:
         home = Home(path)
     except OSError as exc:
+        if path.exists() and not path.is_dir():
+            raise _no_home(path, "it is a file", likely="it was misspelt") from exc
         raise _no_home(path, exc.strerror or str(exc)) from exc
     for folder in (home.root, home.run):
         if to_write and not os.access(folder, os.W_OK | os.X_OK):
@@ -58,11 +60,14 @@ def open_home(given: Path | None, *, to_write: bool = True) -> Home:
     return home
 
 
-def _no_home(path: Path, reason: str) -> ConfigError:
+OTHERS = "the folder is another user's, or the disk is mounted read-only"
+
+
+def _no_home(path: Path, reason: str, likely: str = OTHERS) -> ConfigError:
     return ConfigError(
         f"{path} cannot be the home: {reason}",
         code="HOME",
-        likely="the folder is another user's, or the disk is mounted read-only",
+        likely=likely,
         do="choose another with --home DIR",
     )
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="See and check what the members of the run have agreed on.",
+    epilog=examples(
+        "p2ptrain ledger show --last 50",
+        "p2ptrain ledger verify",
+    ),
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -19,7 +19,16 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result, result_j
 from p2ptrain.errors import ConfigError
 from p2ptrain.node.describing import run_facts, run_lines
 
-app = typer.Typer(help="Make a run and look at it.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Make a run and look at it.",
+    epilog=examples(
+        "p2ptrain run new --out run.toml",
+        "p2ptrain run check run.toml",
+        "p2ptrain run publish run.toml --allow 12D3KooW…",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.command(epilog=examples("p2ptrain run new", "p2ptrain run new --out my.toml --size tiny"))

@@ -7,7 +7,8 @@ part; so an observer's home knows its run, and its user is asked all the same wh
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import termios
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -26,6 +27,9 @@ from p2ptrain.trainer.cost import trainer_memory
 from p2ptrain.trainer.shapes import layout_of
 
 AGREED = {"y", "yes"}
+
+HOW_TO_ANSWER = "y or n in the terminal where this node was started; or start it again with --yes"
+"""For who asks for the status of a node that asks."""
 
 
 def promises() -> Iterator[str]:
@@ -63,8 +67,11 @@ async def ask(
     *,
     answers: TextIO | None = None,
     shown: TextIO | None = None,
+    asking: Callable[[], object] | None = None,
 ) -> None:
     """Return if the user agrees to take part in `run`; the file `agreed` remembers it.
+
+    `asking` is called when the user is about to be asked, which may last.
 
     Raises:
         ConfigError: the user does not, or there is nobody to ask.
@@ -81,6 +88,10 @@ async def ask(
             likely="it was started without a terminal",
             do="the same command with --yes, if you agree to what is said above",
         )
+    # A key that was pressed while nothing was asked answers nothing, be it yes or no.
+    termios.tcflush(answers.fileno(), termios.TCIFLUSH)
+    if asking is not None:
+        asking()
     shown.write("Take part in it? [y/N] ")
     shown.flush()
     await trio.lowlevel.wait_readable(answers.fileno())

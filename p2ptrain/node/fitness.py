@@ -131,7 +131,7 @@ def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]
         yield Finding("MEM-HOST", what, do, is_fault=True)
     elif needed > machine.memory_free:
         free = size(machine.memory_free)
-        what = f"this run takes {size(needed)} of memory here, of which {free} are free now"
+        what = f"this run takes {size(needed)} of memory here; {free} were free at the start"
         yield Finding("MEM-HOST", what, do)
 
 

@@ -10,10 +10,11 @@ from functools import partial
 
 import trio
 
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.effects import Rejoin
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.state import Phase
-from p2ptrain.node import transfer
+from p2ptrain.node import serving, transfer
 from p2ptrain.node.agreement import agree
 from p2ptrain.node.assembly import Made
 from p2ptrain.node.checkpoints import serve_bases
@@ -111,7 +112,7 @@ async def notice_the_end(parts: Parts) -> None:
 
 async def narrate(parts: Parts, say: Say) -> None:
     """Tell a person what the node does: each change of state, each outer step."""
-    told, step, trainer, warned = "", None, "", set[str]()
+    told, step, trainer, warned, asked = "", None, "", set[str](), set[PeerId]()
     while True:
         state, standing = parts.standing.shown, parts.standing
         if standing.trainer != trainer:
@@ -124,6 +125,10 @@ async def narrate(parts: Parts, say: Say) -> None:
             if warning not in warned:
                 say(f"warning: {warning}")
         warned = set(standing.warnings.values())
+        for peer in serving.asking(parts):
+            if peer not in asked:
+                asked.add(peer)
+                say(serving.asks(peer))
         if parts.outer.step not in (step, None):
             step = parts.outer.step
             say(f"outer step {step} of {parts.manifest.outer.steps}, {_tokens(parts)}")

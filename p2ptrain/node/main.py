@@ -36,7 +36,7 @@ from p2ptrain.node.rejoining import take_over
 from p2ptrain.node.surroundings import Surroundings
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.observe.journal import Journal
-from p2ptrain.observe.states import Checking, Connecting
+from p2ptrain.observe.states import AwaitingAnswer, Checking, Connecting
 from p2ptrain.run import Run, save_run
 from p2ptrain.store import Disk
 
@@ -195,8 +195,10 @@ async def _join(
     reception.run = run
     if known is None:
         await _check(config, home, run, reception, say)
-    await consent.ask(run, config, identity.peer, home.agreed)
+    asking = partial(reception.enter, AwaitingAnswer(), consent.HOW_TO_ANSWER)
+    await consent.ask(run, config, identity.peer, home.agreed, asking=asking)
     if known is None:
+        reception.enter(Connecting())
         save_run(home.manifest, run)
     elif ways_in:
         await learning.reconnect(network, ways_in, say)
@@ -218,9 +220,9 @@ async def _check(
     Raises MachineUnfit, ConfigError, TrainerError: it cannot.
     """
     reception.enter(Checking())
-    for doubt in await trio.to_thread.run_sync(fitness.check, config, home, run):
-        reception.journal.write("doubt", code=doubt.code, what=doubt.what)
-        say(f"warning: {doubt.what}")
+    found = await trio.to_thread.run_sync(fitness.check, config, home, run)
+    for code in reception.doubt({each.code: f"{each.what}: {each.do}" for each in found}):
+        say(f"warning: {reception.doubts[code]} (p2ptrain explain {code})")
 
 
 def _say(verbosity: int, text: str) -> None:

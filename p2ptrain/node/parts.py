@@ -37,6 +37,7 @@ from p2ptrain.node.peers import PeerTable
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import (
     Exchanging,
+    FetchingSnapshot,
     Isolated,
     Leaving,
     Serving,
@@ -92,6 +93,8 @@ class Standing:
     """What this node says of itself in heartbeats and status."""
 
     state: State = field(default_factory=Starting)
+    fetching: FetchingSnapshot | None = None
+    """How far the snapshot is that is being fetched, beside all else; by `transfer`."""
     leaving: bool = False
     """Written by `leaving`."""
     isolated: str = ""
@@ -130,10 +133,16 @@ class Standing:
     refused: bool = False
     """Somebody would not take our votes; set by `outboxes`, cleared by `revocation`."""
     warnings: dict[str, str] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
+    """What was found in this machine before the start, and told then; by `reception`."""
 
     @property
     def shown(self) -> State:
-        """The state for others to see. Who is isolated trains on, but waits in vain."""
+        """The state for others to see. Who is isolated trains on, but waits in vain; a trainer may
+        load while a snapshot comes, and the snapshot is what takes long.
+        """
+        if self.fetching is not None and not self.leaving:
+            return self.fetching
         waits = isinstance(self.state, StandingBy | Serving)
         return Isolated(self.isolated) if waits and self.isolated else self.state
 

@@ -41,6 +41,8 @@ class Reception:
     run: Run | None = None
     waits_for: str = ""
     """What a person could do, where one is waited for."""
+    doubts: dict[str, str] = field(default_factory=dict)
+    """What was found in this machine that may become tight, by its code; of the whole life."""
     parts: Parts | None = None
     started_s: float = field(default_factory=time.monotonic)
     _under_way: dict[trio.CancelScope, trio.Event] = field(default_factory=dict)
@@ -51,9 +53,18 @@ class Reception:
             self.journal.write("state", state=state.name)
         self.state, self.waits_for = state, waits_for
 
+    def doubt(self, found: dict[str, str]) -> list[str]:
+        """This, by its codes, is doubtful now. Returns the codes to tell, since they are new."""
+        new = [code for code in found if code not in self.doubts]
+        for code in new:
+            self.journal.write("doubt", code=code, what=found[code])
+        self.doubts = found
+        return new
+
     @asynccontextmanager
     async def with_parts(self, parts: Parts) -> AsyncIterator[None]:
         """Inside, orders reach `parts`; afterwards none of them is under way any more."""
+        parts.standing.doubts = tuple(self.doubts.values())
         self.parts = parts
         try:
             yield
@@ -93,4 +104,5 @@ class Reception:
             outer_steps=self.run.manifest.outer.steps if self.run else 0,
             waits_for=self.waits_for,
             uptime_s=time.monotonic() - self.started_s,
+            warnings=tuple(self.doubts.values()),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from p2ptrain.ids import PeerId
+from p2ptrain.names import label
 from p2ptrain.node.hello import (
     PEERS_TOLD_MAX,
     REQUEST_BYTES_MAX,
@@ -56,6 +57,19 @@ def _note_request(parts: Parts, peer: PeerId, request: JoinRequest) -> None:
     if peer not in parts.pending:
         parts.journal.write("join-request", peer=peer, note=request.note)
     parts.pending[peer] = request
+    parts.changes.ring()
+
+
+def asking(parts: Parts) -> list[PeerId]:
+    """Who waits to be let in: told to the organiser alone, since nobody else can do it."""
+    if parts.me != parts.manifest.organiser:
+        return []
+    return sorted(peer for peer in parts.pending if not parts.admission.admits(peer))
+
+
+def asks(peer: PeerId) -> str:
+    """The same in words, with what to do."""
+    return f"{label(peer)} asks to be let in: p2ptrain allow add {peer}"
 
 
 def _told(parts: Parts) -> dict[PeerId, tuple[str, ...]]:

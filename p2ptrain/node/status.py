@@ -9,7 +9,7 @@ import trio
 
 from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
-from p2ptrain.node import amending, arranging, branches, reach
+from p2ptrain.node import amending, arranging, branches, reach, serving
 from p2ptrain.node.held_out import Validation
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.states import rate, size, words
@@ -18,6 +18,9 @@ from p2ptrain.ring import ReduceReport
 
 DIGEST_NUMEL_MAX = 1 << 28
 """Hashing θ and m of more parameters than this takes over a second; snapshots name those states."""
+
+ASKING_MAX = 5
+"""Anybody can ask to be let in; `p2ptrain allow list` has them all."""
 
 
 async def status(parts: Parts) -> NodeStatus:
@@ -58,6 +61,7 @@ async def status(parts: Parts) -> NodeStatus:
         branch=branches.in_words(agreement.branch, parts.ledger),
         amended=amending.in_words(parts),
         averaging=arranging.in_words(parts),
+        asking=tuple(map(serving.asks, serving.asking(parts)[:ASKING_MAX])),
         reach=reach.in_words(parts),
         role=_role(parts, parts.me),
         members=tuple(_member(parts, peer) for peer in state.members),
@@ -69,7 +73,7 @@ async def status(parts: Parts) -> NodeStatus:
         exchange=standing.last_reduce.facts() if standing.last_reduce else {},
         exchanged=exchanged(standing.last_reduce) if standing.last_reduce else "",
         uptime_s=time.monotonic() - parts.started_s,
-        warnings=tuple(parts.standing.warnings.values()),
+        warnings=(*standing.doubts, *standing.warnings.values()),
     )
 
 

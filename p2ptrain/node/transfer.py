@@ -72,27 +72,29 @@ async def fetch(
 
     def progress(so_far: FetchProgress) -> None:
         total = so_far.bytes_fetched / so_far.fraction if so_far.fraction else 0
-        if not parts.standing.leaving:
-            parts.standing.state = FetchingSnapshot(so_far.bytes_fetched, int(total))
+        if parts.standing.fetching is None:
+            parts.journal.write("state", state=FetchingSnapshot.name)
+        parts.standing.fetching = FetchingSnapshot(so_far.bytes_fetched, int(total))
 
-    before = parts.standing.state
-    report = await _until_here(
-        parts,
-        digest,
-        lambda sources, handle: fetch_blob(
-            parts.store,
+    try:
+        return await _until_here(
+            parts,
             digest,
-            sources,
-            partial(_dial, parts),
-            deadline_s=FETCH_S,
-            progress=progress if shown else None,
-            handle=handle,
-        ),
-        unwanted,
-    )
-    if isinstance(parts.standing.state, FetchingSnapshot):
-        parts.enter(before)
-    return report
+            lambda sources, handle: fetch_blob(
+                parts.store,
+                digest,
+                sources,
+                partial(_dial, parts),
+                deadline_s=FETCH_S,
+                progress=progress if shown else None,
+                handle=handle,
+            ),
+            unwanted,
+        )
+    finally:
+        if shown and parts.standing.fetching is not None:
+            parts.standing.fetching = None
+            parts.journal.write("state", state=parts.standing.shown.name)
 
 
 async def use(

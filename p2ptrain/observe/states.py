@@ -1,7 +1,7 @@
 """The states of a node, and the one place that puts them into words.
 
-    starting → checking → connecting → awaiting approval → fetching snapshot → catching up → loading
-    → standing by → training → exchanging → training …
+    starting → checking → connecting → awaiting your answer → awaiting approval → fetching snapshot
+    → catching up → loading → standing by → training → exchanging → training …
     beside these: serving (a seed), paused, leaving, isolated, stopped
 
 Log, status, page and metrics all show `words(state)`, so that a volunteer who reads one of them
@@ -27,6 +27,13 @@ class Checking:
 @dataclass(frozen=True, slots=True)
 class Connecting:
     name: ClassVar[str] = "connecting"
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingAnswer:
+    """The user was asked whether to take part in a run, and has not said."""
+
+    name: ClassVar[str] = "awaiting your answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,7 @@ State = (
     Starting
     | Checking
     | Connecting
+    | AwaitingAnswer
     | AwaitingApproval
     | FetchingSnapshot
     | CatchingUp

@@ -77,6 +77,8 @@ class NodeStatus:
     """That this line of the run is a branch, or soon will be, in words; empty where all is well."""
     amended: str = ""
     """By which amendments the run goes on, or will, in words; empty if by none."""
+    asking: tuple[str, ...] = ()
+    """Some who wait for this node's user to let them in, in words; empty but for an organiser."""
     averaging: str = ""
     """In which order members averaged last, by which schedule; why, if this node proposed it."""
     reach: str = ""
@@ -117,6 +119,7 @@ class NodeStatus:
             known["members"] = tuple(_member(item) for item in known.get("members", ()))
             known["addresses"] = tuple(known.get("addresses", ()))
             known["warnings"] = tuple(known.get("warnings", ()))
+            known["asking"] = tuple(known.get("asking", ()))
             return cls(**known)
         except TypeError as exc:
             raise RemoteProtocolError(f"the node's status cannot be read: {exc}") from exc
@@ -156,6 +159,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         ("reach", status.reach),
     )
     lines += [f"{name:<10}{words}" for name, words in told if words]
+    lines += [f"pending   {words}" for words in status.asking]
     lines += [f"warning   {warning}" for warning in status.warnings]
     lines += [_member_line(member) for member in status.members]
     lines.append(f"up        {duration(status.uptime_s)}")

@@ -42,6 +42,7 @@ def pages() -> list[list[str]]:
     for group in app.registered_groups:
         assert group.typer_instance is not None
         assert group.name is not None
+        found.append([group.name])
         for command in group.typer_instance.registered_commands:
             assert command.callback is not None
             found.append([group.name, command.name or command.callback.__name__.strip("_")])

@@ -42,16 +42,20 @@ def wait_until(what: str, seen: Callable[[], Seen | None], *, deadline_s: float 
 class NodeProcess(DemoNode):
     """`p2ptrain node` in a home, on loopback."""
 
-    def begin(self, *arguments: str, limits: str = "") -> None:
-        """Start it; `limits` are shell commands such as `ulimit -n 16`, for it alone."""
+    def begin(self, *arguments: str, limits: str = "", terminal: int | None = None) -> None:
+        """Start it; `limits` are shell commands such as `ulimit -n 16`, for it alone.
+
+        Its user agrees beforehand, unless there is a `terminal` to be asked at.
+        """
         self.home.mkdir(exist_ok=True)
-        words = [*command("node"), "--home", str(self.home), "--yes", *ON_LOOPBACK, *arguments]
+        words = [*command("node"), "--home", str(self.home), *ON_LOOPBACK, *arguments]
+        words += ["--yes"] if terminal is None else []
         if limits:
             words = ["sh", "-c", f'{limits} && exec "$@"', "sh", *words]
         with (self.home / "output.txt").open("wb") as output:
             self.process = subprocess.Popen(
                 words,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if terminal is None else terminal,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"NO_COLOR": "1"},
@@ -107,10 +111,12 @@ class NodeProcess(DemoNode):
 
 
 @contextmanager
-def running(home: Path, *arguments: str, limits: str = "") -> Iterator[NodeProcess]:
+def running(
+    home: Path, *arguments: str, limits: str = "", terminal: int | None = None
+) -> Iterator[NodeProcess]:
     """A node that runs in `home` for as long as the block does, at most."""
     node = NodeProcess(home.name, home)
-    node.begin(*arguments, limits=limits)
+    node.begin(*arguments, limits=limits, terminal=terminal)
     try:
         yield node
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import pty
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.node.consent import HOW_TO_ANSWER
 from p2ptrain.run import Run
 from tests.faults.answering import at, says_nothing, server
 from tests.faults.conftest import JOINER
@@ -47,6 +49,20 @@ def test_while_connecting(tmp_path: Path) -> None:
     with server(says_nothing) as port, running(tmp_path / "home", "--bootstrap", at(port)) as node:
         node.said("connecting")
         left_cleanly(node)
+
+
+def test_while_it_asks_whether_to_take_part(seed: NodeProcess, tmp_path: Path) -> None:
+    user, terminal = pty.openpty()
+    with open(user, "rb"), open(terminal, "rb"):
+        address = seed.address()
+        with running(tmp_path / "home", "--bootstrap", address, terminal=terminal) as node:
+            node.said("Take part in it? [y/N]")
+            status = node.status()
+            assert status is not None
+            assert status["state"] == "awaiting your answer"
+            assert status["waits_for"] == HOW_TO_ANSWER
+            left_cleanly(node)
+            assert not (node.home / "run" / "manifest.signed").exists()
 
 
 def test_while_it_waits_for_approval(seed: NodeProcess, tmp_path: Path) -> None:

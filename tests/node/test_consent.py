@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import os
 import pty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -28,12 +29,12 @@ def run(tmp_path: Path) -> Run:
 
 
 @contextmanager
-def terminal(typed: str) -> Iterator[TextIO]:
-    """A terminal at which somebody has typed this."""
+def terminal(typed: str, *, beforehand: str = "") -> Iterator[tuple[TextIO, Callable[[], object]]]:
+    """A terminal, and how somebody types this at it; `beforehand` they have already."""
     user, ours = pty.openpty()
-    os.write(user, typed.encode())
+    os.write(user, beforehand.encode())
     with open(ours) as answers, open(user, "rb"):
-        yield answers
+        yield answers, partial(os.write, user, typed.encode())
 
 
 def test_what_joiners_take_of_members_is_said_where_they_do(run: Run, tmp_path: Path) -> None:
@@ -50,8 +51,9 @@ async def test_who_says_yes_to_the_screen_takes_part_and_is_asked_once(
 ) -> None:
     shown, agreed = io.StringIO(), tmp_path / "agreed"
     config = NodeConfig(tmp_path)
-    with terminal(typed) as answers:
-        await consent.ask(run, config, BOB.peer, agreed, answers=answers, shown=shown)
+    with terminal(typed) as (answers, types):
+        asked = partial(consent.ask, run, config, BOB.peer, agreed, asking=types)
+        await asked(answers=answers, shown=shown)
     await consent.ask(run, config, BOB.peer, agreed, answers=io.StringIO(), shown=io.StringIO())
     said = shown.getvalue()
     for words in (
@@ -68,10 +70,16 @@ async def test_who_says_yes_to_the_screen_takes_part_and_is_asked_once(
 
 
 @pytest.mark.parametrize("typed", ["\n", "n\n", "what?\n"])
-async def test_anything_else_is_a_no(run: Run, tmp_path: Path, typed: str) -> None:
-    with terminal(typed) as answers, pytest.raises(ConfigError, match="did not agree") as caught:
-        config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
-        await consent.ask(run, config, BOB.peer, agreed, answers=answers, shown=io.StringIO())
+async def test_anything_else_is_a_no_and_so_is_a_yes_from_before_the_question(
+    run: Run, tmp_path: Path, typed: str
+) -> None:
+    config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
+    asked = partial(consent.ask, run, config, BOB.peer, agreed, shown=io.StringIO())
+    with (
+        terminal(typed, beforehand="y\n") as (answers, types),
+        pytest.raises(ConfigError, match="did not agree") as caught,
+    ):
+        await asked(answers=answers, asking=types)
     assert (caught.value.code, caught.value.exit_code) == ("CONSENT", 2)
     assert not agreed.exists()
 

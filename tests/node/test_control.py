@@ -188,6 +188,23 @@ async def test_while_a_node_starts_status_says_how_far_it_is(tmp_path: Path) -> 
         assert states == ["connecting", "awaiting approval"]
 
 
+async def test_what_is_doubtful_of_the_machine_is_in_the_status_before_there_are_parts_and_after(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        reception = Reception(r.parts.me, r.parts.journal)
+        assert reception.doubt({"SHM-SMALL": "little shared memory"}) == ["SHM-SMALL"]
+        both = {"SHM-SMALL": "little shared memory", "DISK-LOW": "a small disk"}
+        assert reception.doubt(both) == ["DISK-LOW"]
+        assert reception.status().warnings == tuple(both.values())
+        r.parts.standing.warnings["flood"] = "many messages"
+        async with reception.with_parts(r.parts):
+            said = NodeStatus.from_json(await reception.obeyed(COMMANDS["status"]))
+        assert said.warnings == ("little shared memory", "a small disk", "many messages")
+        told = [each["code"] for each in r.said("doubt")]
+        assert told == ["SHM-SMALL", "DISK-LOW"]
+
+
 @pytest.mark.parametrize("order", sorted(set(COMMANDS) - {"status"}))
 async def test_while_a_node_starts_orders_are_refused_in_words(order: str, tmp_path: Path) -> None:
     async with starting(tmp_path) as (path, reception, _):

@@ -7,16 +7,21 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+import trio
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
+from p2ptrain.names import label
 from p2ptrain.node import serving as module
 from p2ptrain.node.hello import HelloReply, HelloRequest, decode_reply, encode_request
+from p2ptrain.node.life import narrate
 from p2ptrain.node.serving import answer_hellos
+from p2ptrain.node.status import status
 from p2ptrain.node.topics import HELLO_PROTOCOL
+from p2ptrain.observe.status import NodeStatus, status_lines
 from p2ptrain.run import JoinRequest, Run
-from tests.node.rig import ANN, BOB, CAI, OWN_ADDRESS, Rig, rig, somebody
+from tests.node.rig import ANN, BOB, CAI, OWN_ADDRESS, Rig, rig, settled, somebody
 
 
 async def hello(r: Rig, peer: PeerId, join: bytes = b"") -> HelloReply:
@@ -56,6 +61,26 @@ async def test_a_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
             await hello(r, CAI.peer, request_of(CAI, r.run.id))
         assert list(r.parts.pending) == [CAI.peer]
         assert [each["note"] for each in r.said("join-request")] == ["a volunteer"]
+
+
+async def test_an_organiser_is_told_who_asks_on_the_terminal_and_in_the_status(
+    tmp_path: Path,
+) -> None:
+    words = f"{label(CAI.peer)} asks to be let in: p2ptrain allow add {CAI.peer}"
+    said: list[str] = []
+    async with rig(tmp_path, allowed=[]) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(narrate, r.parts, said.append)
+        await settled(lambda: said == ["starting"])
+        for _ in range(2):
+            await hello(r, CAI.peer, request_of(CAI, r.run.id))
+            await settled(lambda: said == ["starting", words])
+        told = await status(r.parts)
+        assert told.asking == (words,)
+        assert f"pending   {words}" in status_lines(told)
+        assert NodeStatus.from_json(told.to_json()) == told
+        r.parts.identity = ANN
+        assert (await status(r.parts)).asking == (), "who can let nobody in is not told"
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_request_that_is_not_its_senders_own_or_of_another_run_is_passed_over(

@@ -10,9 +10,39 @@ import trio
 
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.node import transfer
+from p2ptrain.observe.states import Loading
 from p2ptrain.swarm import PURPOSE
 from p2ptrain.swarm.wire import receive_request, send_response
 from tests.node.rig import Neighbour, rig, settled
+
+
+async def test_what_a_node_is_doing_beside_a_fetch_is_what_it_does_afterwards(
+    tmp_path: Path,
+) -> None:
+    async with (
+        rig(tmp_path / "a", admission="open") as r,
+        rig(tmp_path / "b", admission="open") as other,
+    ):
+        blob = other.parts.store.put_blob("snapshot", [b"x" * 5000], {})
+        Neighbour(r, other)
+        seen: list[tuple[str, str]] = []
+        standing = r.parts.standing
+
+        def journalled(event: str, **fields: object) -> None:
+            if event == "state":
+                seen.append((str(fields["state"]), standing.shown.name))
+                if fields["state"] == "fetching snapshot":
+                    r.parts.enter(Loading())  # Its trainer was started meanwhile.
+
+        r.parts.journal.write = journalled  # type: ignore[method-assign]
+        with trio.fail_after(20):
+            await transfer.fetch(r.parts, blob, shown=True)
+        assert seen == [
+            ("fetching snapshot", "starting"),
+            ("loading", "starting"),
+            ("loading", "loading"),
+        ]
+        assert standing.shown == Loading()
 
 
 async def test_who_is_heard_of_while_a_fetch_runs_is_asked_as_well(

@@ -13,6 +13,7 @@ PHRASES = [
     (states.Starting(), "starting"),
     (states.Checking(), "checking"),
     (states.Connecting(), "connecting"),
+    (states.AwaitingAnswer(), "awaiting your answer"),
     (states.AwaitingApproval(), "awaiting approval"),
     (states.FetchingSnapshot(41, 100, 360), "fetching snapshot (41 %, 6 min)"),
     (states.FetchingSnapshot(41, 100), "fetching snapshot (41 %)"),
