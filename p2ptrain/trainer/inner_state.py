@@ -2,8 +2,9 @@
 
 At each Load, and once all fragments have been merged, all ranks write what they keep for their rows
 into one file (see `inner_format`), so the next start may have another number of ranks.  With θ of
-the same outer step from the ledger, the same blocks then give the same losses to the bit; with
-fragments, where local weights are more than θ, they do not.
+the same outer step from the ledger, the same blocks then give the same losses to the bit.  They do
+not where local weights are more than θ: with fragments, and where means come late; nor on a GPU
+whose fused attention adds up gradients in another order each time.
 
 It is a peer's own; the node may have put another's there that it has checked.  One file is kept,
 and two exist while the next one is written.  It is not fsynced: a file that a crash cut short is

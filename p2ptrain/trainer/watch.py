@@ -3,7 +3,9 @@
 Both are values fed with what happened and the time; neither reads a clock or touches a process.
 
 A trainer that trains or evaluates reports every inner step, so its usual pace is known and silence
-can be judged by it.  One that stands by says nothing for as long as it likes.
+can be judged by it.  One that stands by says nothing for as long as it likes.  Before the first
+inner step on another θ its optimizer's state passes through the disk, whose pace is nobody's: that
+is granted by the model's size.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from dataclasses import dataclass, field
 from p2ptrain.ipc import frames
 
 _PACES = 8
+STATE_BYTES = 8
+"""Of each parameter: see `inner_format`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class Patience:
     start_limit_s: float = 180.0
     silence_floor_s: float = 15.0
     silence_factor: float = 20.0
+    disk_bytes_per_s: float = 100e6
+    """At least, of a disk of any kind: what is written is read once more for its checksum."""
 
 
 class StallWatch:
@@ -40,6 +46,8 @@ class StallWatch:
         self._greeted = False
         self._paused = False
         self._blocks_due = 0
+        self._parameters = 0
+        self._moves_state = False
         self._evaluations: dict[int, int] = {}
         self._paces_s: deque[float] = deque(maxlen=_PACES)
 
@@ -52,7 +60,9 @@ class StallWatch:
             case frames.Evaluate(request, block_paths):
                 self._evaluations[request] = len(block_paths)
             case frames.Load():
-                self._blocks_due = 0
+                self._blocks_due, self._moves_state = 0, True
+            case frames.Merge():
+                self._moves_state = True
             case frames.Pause():
                 self._paused = True
             case frames.Resume():
@@ -61,12 +71,14 @@ class StallWatch:
     def received(self, frame: frames.Frame, now: float) -> None:
         match frame:
             case frames.Hello():
-                self._greeted = True
+                self._greeted, self._parameters = True, frame.parameters
             case frames.Progress():
                 self._blocks_due = max(1, self._blocks_due - 1)
-                self._paces_s.append(now - self._heard_at)
+                if not (self._moves_state and self._paces_s):
+                    self._paces_s.append(now - self._heard_at)
+                self._moves_state = False
             case frames.FragmentReady():
-                self._blocks_due = 0
+                self._blocks_due, self._moves_state = 0, False
             case frames.Evaluated(request, _, _):
                 self._evaluations.pop(request, None)
             case frames.Failed(_, _, None):
@@ -83,7 +95,14 @@ class StallWatch:
 
     @property
     def limit_s(self) -> float:
-        """How long a silence is borne: many usual steps, and the silent work of an evaluation."""
+        """How long a silence is borne: many usual steps, and the silent work of an evaluation and
+        of the disk.
+        """
+        state_bytes = self._moves_state * STATE_BYTES * self._parameters
+        return self._usual_limit_s + state_bytes / self._patience.disk_bytes_per_s
+
+    @property
+    def _usual_limit_s(self) -> float:
         if not self._greeted or not self._paces_s:
             return self._patience.start_limit_s
         pace_s = max(self._paces_s)

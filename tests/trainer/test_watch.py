@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from p2ptrain.ids import Digest
@@ -71,6 +73,23 @@ def test_an_evaluation_is_given_time_for_its_blocks(watch: StallWatch) -> None:
     assert watch.overdue(1241.0) is not None
     watch.received(frames.Evaluated(1, 2.0, 10), 1300.0)
     assert watch.overdue(9999.0) is None
+
+
+@pytest.mark.parametrize("order", [frames.Load(1), frames.Merge(1)], ids=["load", "merge"])
+def test_a_large_optimizers_state_may_pass_through_a_slow_disk_before_the_first_step(
+    order: frames.Load | frames.Merge,
+) -> None:
+    watch = StallWatch(0.0, PATIENCE)
+    watch.received(replace(HELLO, parameters=10**9), 5.0)
+    watch.sent(LEASE, 6.0)
+    watch.received(progress(), 8.0)
+    watch.received(READY, 20.0)
+    watch.sent(order, 1000.0)
+    watch.sent(LEASE, 1000.0)
+    assert watch.overdue(1120.0) is None, "20 steps of 2 s, and 80 s for 8 GB"
+    assert watch.overdue(1121.0) is not None
+    watch.received(progress(), 1060.0)
+    assert watch.limit_s == 20 * 2.0, "the next step moves no state"
 
 
 @pytest.mark.parametrize(
