@@ -30,18 +30,20 @@ def text_documents(path: Path, field: str = "") -> Iterator[str]:
         try:
             lines.append(line.decode() + "\n")
         except UnicodeDecodeError as exc:
-            raise refused(
-                path,
-                "it is not UTF-8 text",
-                do='set data.source to a UTF-8 text file, a folder of them, or "stdlib"',
-                line=number,
-            ) from exc
+            raise _no_text(path, number) from exc
+        if "\0" in lines[-1]:  # as in UTF-16, which may pass for UTF-8
+            raise _no_text(path, number)
         characters += len(lines[-1])
         if characters >= DOCUMENT_CHARACTERS:
             yield "".join(lines)
             lines, characters = [], 0
     if characters:
         yield "".join(lines)
+
+
+def _no_text(path: Path, line: int) -> ConfigError:
+    do = 'set data.source to a UTF-8 text file, a folder of them, or "stdlib"'
+    return refused(path, "it is not UTF-8 text", do=do, line=line)
 
 
 def jsonl_documents(path: Path, field: str) -> Iterator[str]:

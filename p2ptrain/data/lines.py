@@ -5,6 +5,7 @@ It knows gzip and nothing of what the lines mean.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ def refused(path: Path, reason: str, *, do: str, line: int = 0) -> ConfigError:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Each line without its end, and its number from 1 on.
+    """Each line without its end, and its number from 1 on. The mark that some editors put before
+    UTF-8 is no part of it.
 
     Raises:
         ConfigError: it cannot be read, is no whole gzip file though its name says so, or has a
@@ -34,6 +36,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with opened(path) as file:
+            if isinstance(file, gzip.GzipFile) and not path.stat().st_size:
+                raise EOFError("it is empty")
             while line := file.readline(LINE_BYTES_MAX + 1):
                 number += 1
                 if len(line) > LINE_BYTES_MAX:
@@ -43,6 +47,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                         do="cut what is on it into several records, or wrap its lines",
                         line=number,
                     )
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 yield number, line.rstrip(b"\r\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
         raise refused(

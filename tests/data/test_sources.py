@@ -33,6 +33,8 @@ def table(path: Path, **columns: object) -> None:
     ("name", "content", "found"),
     [
         ("a.txt", "one\r\ntwo", ["one\ntwo\n"]),
+        ("a.txt", "\ufeffone\n\ufefftwo", ["one\n\ufefftwo\n"]),
+        ("a.fa", "\ufeff>r1\nAC", ["AC"]),
         ("a.jsonl", LINES + "\n", ["text 0", "text 1", "text 2"]),
         ("a.NDJSON", '{"text": ""}\n{"text": "ä"}', ["ä"]),
         ("a.fa", ">r1 x\nAC\nGT\n\n>r2\n>r3\nnn-"[:-1], ["ACGT", "NN"]),
@@ -85,6 +87,8 @@ def test_the_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
     ("name", "content", "complaint"),
     [
         ("a.txt", b"good\n\xff\xfe", "line 2: it is not UTF-8"),
+        ("a.txt", "one\ntwo".encode("utf-16-le"), "line 1: it is not UTF-8"),
+        ("a.txt.gz", b"", "it is no whole gzip file: it is empty"),
         ("a.txt", b"x" * 100, "line 1: it is longer than 64 bytes"),
         ("a.jsonl", b'{"text": "a"}\n{"text"', "line 2: it is not JSON"),
         ("a.jsonl", b"[" * 60, "line 1: it is not JSON"),
