@@ -310,7 +310,7 @@ async def _snapshot(parts: Parts, closing: Certified, nursery: trio.Nursery) -> 
 async def _write(parts: Parts, closing: Certified, frozen: Frozen, held: ExitStack) -> None:
     step = closing.entry.value.step + 1
     meta = snapshot_meta(parts.run, step, parts.layout.digest)
-    write = partial(write_frozen, parts.store, frozen, parts.layout.numel, meta)
+    write = partial(write_frozen, parts.store, frozen, parts.layout.numel, meta, patient=True)
     try:
         with held:
             digest: Digest = await trio.to_thread.run_sync(write)

@@ -217,9 +217,14 @@ class OuterState:
             )
 
 
-def write_frozen(store: Store, frozen: Frozen, numel: int, meta: Mapping[str, object]) -> Digest:
-    """Store a state that was frozen before, in whatever thread; returns the snapshot's digest."""
-    return store.put_stream(SNAPSHOT, frozen.fill, {"numel": numel, **meta})
+def write_frozen(
+    store: Store, frozen: Frozen, numel: int, meta: Mapping[str, object], *, patient: bool = False
+) -> Digest:
+    """Store a state that was frozen before, in whatever thread; returns the snapshot's digest.
+
+    Who is `patient` leaves the processor to whoever else wants it, such as a trainer.
+    """
+    return store.put_stream(SNAPSHOT, frozen.fill, {"numel": numel, **meta}, patient=patient)
 
 
 def write_state(

@@ -10,15 +10,21 @@ Each lane has one buffer, into which the bytes are copied first: so whoever owns
 for the disk (see `state.frozen`), and since buffers begin at a page, the disk can take them as they
 are, around the page cache (see `disk`).
 
+What can wait, as a snapshot can, is written by threads that stand back: where the cores are all at
+inner steps, a snapshot at equal rights took half of one from them for as long as it took.
+
 It does not know what is done with a chunk; `put` does.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 from p2ptrain.ids import Digest
@@ -34,7 +40,20 @@ Fill = Callable[[memoryview], int]
 Lanes = Callable[[], Executor]
 """What runs the lanes of one blob. Its `with` block must not end before all that it was given."""
 
+STAND_BACK = 19
+"""Of two threads that want one core, the one so much nicer gets a 68th of it."""
+
+
+def stand_back() -> None:
+    """This thread leaves the processor to whoever else wants it."""
+    nice = min(STAND_BACK, os.getpriority(os.PRIO_PROCESS, os.getpid()) + STAND_BACK)
+    # Linux takes a thread's id for a process's; a sandbox may not let us, which costs only speed.
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+
 threads: Lanes = partial(ThreadPoolExecutor, LANES, "store")
+patient_threads: Lanes = partial(ThreadPoolExecutor, LANES, "store-patient", stand_back)
 
 
 def filling(parts: Iterable[Buffer]) -> Fill:

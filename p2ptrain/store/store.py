@@ -43,7 +43,7 @@ from p2ptrain.store.blob import (
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.garbage import Collected, reached_from, reached_from_young, sweep
 from p2ptrain.store.head import HEAD_BYTES_MAX, Head
-from p2ptrain.store.lanes import Fill, Lanes, filling, put_all, threads
+from p2ptrain.store.lanes import Fill, Lanes, filling, patient_threads, put_all, threads
 from p2ptrain.store.objects import FANS, Health, Objects
 from p2ptrain.store.pins import Pins
 
@@ -61,11 +61,12 @@ class Store:
         *,
         disk: Disk | None = None,
         chunk_bytes: int = CHUNK_BYTES,
-        lanes: Lanes = threads,
+        lanes: Lanes | None = None,
     ) -> None:
         self.root = root
         self.chunk_bytes = chunk_bytes
-        self._lanes = lanes
+        self._lanes = lanes or threads
+        self._patient_lanes = lanes or patient_threads
         self._disk = disk or LocalDisk()
         self._pins: Counter[Digest] = Counter()
         # For each blob that is being written, how many puts there were before it.
@@ -174,15 +175,26 @@ class Store:
         """
         return self.put_stream(kind, filling(parts), meta)
 
-    def put_stream(self, kind: str, fill: Fill, meta: Mapping[str, object]) -> Digest:
+    def put_stream(
+        self, kind: str, fill: Fill, meta: Mapping[str, object], *, patient: bool = False
+    ) -> Digest:
         """As `put_blob`, of bytes that `fill` copies to where the store wants them.
 
-        It is called in this thread, and only when its bytes can be taken at once: whoever has to
-        keep them unchanged until then does not wait for the disk.
+        It is called in one thread, and only when its bytes can be taken at once: whoever has to
+        keep them unchanged until then does not wait for the disk. What is `patient` leaves the
+        processor to whoever else wants it.
         """
+        if not patient:
+            return self._put_stream(kind, fill, meta, self._lanes)
+        with self._patient_lanes() as apart:
+            return apart.submit(self._put_stream, kind, fill, meta, self._patient_lanes).result()
+
+    def _put_stream(
+        self, kind: str, fill: Fill, meta: Mapping[str, object], lanes: Lanes
+    ) -> Digest:
         put = partial(self.put_chunk, settle=False)
         with self._writing_blob():
-            chunks, size = put_all(fill, self.chunk_bytes, put, self._lanes)
+            chunks, size = put_all(fill, self.chunk_bytes, put, lanes)
             manifest = BlobManifest(kind, size, self.chunk_bytes, tuple(chunks), dict(meta))
             self._objects.settle()
             return self.put_chunk(manifest.to_wire())

@@ -148,10 +148,11 @@ class Gate:
         self._opened = threading.Event()
         put_stream = r.parts.store.put_stream
 
-        def slow(kind: str, *arguments: object) -> Digest:
+        def slow(kind: str, *arguments: object, patient: bool = False) -> Digest:
+            assert patient == (kind == "snapshot")
             if kind == "snapshot":
                 assert self._opened.wait(10.0)
-            return put_stream(kind, *arguments)  # type: ignore[arg-type]
+            return put_stream(kind, *arguments, patient=patient)  # type: ignore[arg-type]
 
         r.parts.store.put_stream = slow  # type: ignore[method-assign,assignment]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 import threading
@@ -33,6 +34,7 @@ from p2ptrain.store import (
     StoreReader,
     digest_of,
 )
+from p2ptrain.store.lanes import STAND_BACK, filling
 
 ABSENT = Digest("ab" * 32)
 RUN = RunId("cd" * 32)
@@ -344,3 +346,35 @@ def test_what_is_collected_while_it_is_looked_at_is_gone_and_not_damaged(monkeyp
     with pytest.raises(ChunkMissing):
         store.get_chunk(read)
     assert store.examine(examined) == Health()
+
+
+class DiskThatAsksWho(MemoryDisk):
+    """Notes how nice the threads are that write to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.nice = set()
+
+    def write(self, path, data):
+        self.nice.add(niceness())
+        super().write(path, data)
+
+
+def niceness():
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_what_can_wait_is_read_hashed_and_written_by_threads_that_stand_back(patient):
+    disk, data, reading = DiskThatAsksWho(), bytes(range(256)) * 40, set()
+    store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
+    own, filled = niceness(), filling([data])
+
+    def fill(view):
+        reading.add(niceness())
+        return filled(view)
+
+    digest = store.put_stream("snapshot", fill, {}, patient=patient)
+    assert store.read_blob(digest) == data
+    assert disk.nice == reading == {min(own + STAND_BACK, STAND_BACK) if patient else own}
+    assert niceness() == own

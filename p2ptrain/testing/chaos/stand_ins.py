@@ -139,9 +139,9 @@ class Stored(StandIn):
         with self._gate.passing(f"write-{kind}", partial(leads_next, self._ledger)):
             return self._real.put_blob(kind, *rest)
 
-    def put_stream(self, kind: str, *rest: Any) -> Any:
+    def put_stream(self, kind: str, *rest: Any, **how: Any) -> Any:
         with self._gate.passing(f"write-{kind}", partial(led_last, self._ledger)):
-            return self._real.put_stream(kind, *rest)
+            return self._real.put_stream(kind, *rest, **how)
 
     def put_head(self, head: Any) -> None:
         with self._gate.passing("write-head", partial(led_last, self._ledger)):
