@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from p2ptrain.export.folder import Exported
     from p2ptrain.export.parity import Parity
     from p2ptrain.export.provenance import Provenance
+    from p2ptrain.export.tokens import Tokenizer
     from p2ptrain.ledger.values import Certified
     from p2ptrain.node.home import Home
     from p2ptrain.run import Run
+    from p2ptrain.store import StoreReader
 
 EXAMPLES = examples(
     "p2ptrain export --to hf ./weights",
@@ -85,7 +87,6 @@ def export(
     from p2ptrain.export.choosing import HEAD, find
     from p2ptrain.export.folder import Plan, check_target, export
     from p2ptrain.export.parity import is_wanted
-    from p2ptrain.export.tokens import Tokenizer
     from p2ptrain.store import StoreReader
     from p2ptrain.trainer.shapes import parameter_count
 
@@ -96,7 +97,7 @@ def export(
     run, store = run_of(where), StoreReader(where.store)
     compared = is_wanted(parity, parameter_count(run.manifest.model))
     found = find(run, _chain(where, run), store, snapshot, progress)
-    tokenizer = Tokenizer.of(store.read_blob(run.manifest.tokenizer))
+    tokenizer = _tokenizer(run, store)
     plan = Plan(run.manifest.model, found.origin, tokenizer, dtype.value, shard_mb * 1_000_000)
     seen: list[Parity] = []
     exported = export(plan, found.theta, folder, force=force, look=_looking(compared, seen))
@@ -127,15 +128,22 @@ def export_newest(home: Path, folder: Path) -> Path:
     """The newest certified snapshot in `home` as the folder `folder`, which is returned."""
     from p2ptrain.export.choosing import find
     from p2ptrain.export.folder import Plan, export
-    from p2ptrain.export.tokens import Tokenizer
     from p2ptrain.store import StoreReader
 
     where = open_home(home)
     run, store = run_of(where), StoreReader(where.store)
     found = find(run, _chain(where, run), store, "newest", progress)
-    tokenizer = Tokenizer.of(store.read_blob(run.manifest.tokenizer))
+    tokenizer = _tokenizer(run, store)
     progress(f"the newest snapshot here is of outer step {found.origin.step}")
     return export(Plan(run.manifest.model, found.origin, tokenizer), found.theta, folder).folder
+
+
+def _tokenizer(run: Run, store: StoreReader) -> Tokenizer:
+    """Raises StoreError."""
+    from p2ptrain.export.tokens import Tokenizer
+
+    manifest = run.manifest
+    return Tokenizer.of(store.read_blob(manifest.tokenizer), manifest.data.document_token)
 
 
 def _chain(where: Home, run: Run) -> Chain:

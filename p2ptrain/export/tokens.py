@@ -1,8 +1,8 @@
 """The run's tokenizer as an exported folder carries it: the same bytes, and how to use them.
 
 tokenizer.json is what the organiser published, byte for byte. Which of its special tokens begins a
-text and which ends one is known by their usual names; a tokenizer without such names is exported
-without.
+text is what the run marks its documents with, if it does. Else it is known by its usual names, as
+is what ends one; a tokenizer without such names is exported without.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ class Tokenizer:
     numbers: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, json_bytes: bytes) -> Tokenizer:
-        """Raises ManifestInvalid: the bytes are no JSON object."""
+    def of(cls, json_bytes: bytes, begin: int | None = None) -> Tokenizer:
+        """`begin`: the token with which the run's documents begin, where it marks them.
+
+        Raises ManifestInvalid: the bytes are no JSON object.
+        """
         try:
             tree = json.loads(json_bytes)
         except ValueError as exc:
@@ -46,6 +49,9 @@ class Tokenizer:
             for role, names in ROLES.items()
             if not added.keys().isdisjoint(names)
         }
+        called = {number: name for name, number in added.items()}
+        if begin in called:
+            names["bos"] = called[begin]
         return cls(json_bytes, names, {role: added[name] for role, name in names.items()})
 
     def config(self, sequence: int) -> dict[str, object]:

@@ -93,6 +93,13 @@ def test_special_tokens_are_known_by_their_usual_names() -> None:
     assert Tokenizer.of(b"{}").config(8)["model_max_length"] == 8
 
 
+def test_a_text_begins_with_what_the_runs_documents_begin_with_whatever_that_is_called() -> None:
+    named = b'{"added_tokens":[{"content":"<s>","id":1},{"content":"<read>","id":7}]}'
+    found = [Tokenizer.of(named, begin) for begin in (7, 1, None)]
+    assert [each.names for each in found] == [{"bos": "<read>"}, {"bos": "<s>"}, {"bos": "<s>"}]
+    assert [each.numbers["bos"] for each in found] == [7, 1, 1]
+
+
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff"])
 def test_a_tokenizer_that_is_no_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(ManifestInvalid):
