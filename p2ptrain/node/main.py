@@ -118,6 +118,9 @@ async def lives(
         nursery.start_soon(serve_commands, home.control, reception)
         while True:
             async with opened(config, home, reception, say, disk=disk) as made:
+                if config.seed:
+                    address = made.parts.network.addresses()[0]
+                    say(f"others take part with: p2ptrain node --bootstrap {address}")
                 begin(made.parts)
                 async with reception.with_parts(made.parts):
                     rejoin = await live(made, say, trainers)
@@ -163,8 +166,6 @@ async def opened(
         incarnation = secrets.randbits(48)
         await be_alone(network, identity.peer, incarnation, say)
         await checkpoints.begin_at_checkpoint(network, config, home, run, journal, say, disk)
-        if config.seed:
-            say(f"others take part with: p2ptrain node --bootstrap {network.addresses()[0]}")
         around = Surroundings(
             config, home, journal, identity, run, admission, network, disk, incarnation
         )

@@ -172,8 +172,9 @@ async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say
     if pin:
         await trio.to_thread.run_sync(partial(parts.store.lasting.change, add=named.digest))
     began, count = parts.now(), 0
-    needed = [named.digest, *(_updates_since(account, named) if updates else ())]
-    for digest in needed:
+    later = _updates_since(account, named) if updates else []
+    # The tokenizer first: without it the weights are of no use, and nobody can export them.
+    for digest in (parts.manifest.tokenizer, named.digest, *later):
         report = await transfer.fetch(
             parts, digest, shown=digest == named.digest, unwanted=after(parts, NO_SOURCE_S)
         )
@@ -184,7 +185,7 @@ async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say
         step=named.step,
         digest=named.digest,
         height=named.source.height,
-        updates=len(needed) - 1,
+        updates=len(later),
         bytes_fetched=count,
         seconds=parts.now() - began,
     )

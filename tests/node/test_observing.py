@@ -70,7 +70,9 @@ async def test_an_observer_fetches_the_newest_snapshot_and_what_followed_and_ver
         assert (fetched.step, fetched.digest) == (state.snapshot.step, state.snapshot.digest)
         assert fetched.updates == STEPS - state.snapshot.step
         assert fetched.bytes_fetched > 8 * s["ann"].parts.layout.numel
-        assert StoreReader(eve.home.store).holds_blob(fetched.digest)
+        for digest in (fetched.digest, s["ann"].parts.manifest.tokenizer):
+            assert StoreReader(eve.home.store).holds_blob(Digest(digest))
+        assert not [each for each in eve.said if "take part with" in each]
         assert eve.peer not in s["ann"].parts.ledger.state.members
         await _expect_repairs(s, eve, Digest(fetched.digest))
     for words in (["verify"], ["ckpt", "verify"]):
