@@ -6,7 +6,7 @@ dial, Listener                     the two ends of a connection
 SecureSocket                       what the ring and the swarm know of one
 RingInbox                          where the ring's incoming sockets wait
 Congestion, probe_congestion       whether our sockets run under BBR
-Uplink, Share                      a cap on what is sent, and who gets how much of it
+Uplink, Share, PeerShares          a cap on what is sent, and who gets how much of it
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from p2ptrain.dataplane.sockets import (
     plain_pair,
 )
 from p2ptrain.dataplane.tls import dial
-from p2ptrain.dataplane.uplink import Share, Uplink
+from p2ptrain.dataplane.uplink import PeerShares, Share, Uplink
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -44,6 +44,7 @@ __all__ = [
     "Endpoint",
     "Listener",
     "ListenerStatistics",
+    "PeerShares",
     "PeerSocket",
     "ProbeServer",
     "Probed",

@@ -39,7 +39,7 @@ class Rank(Enum):
 
 @dataclass(slots=True)
 class Flow:
-    """Those who share one share: the streams of a reduce, or all that fetch from us."""
+    """Those who share one share: the streams of a reduce, or one peer's that fetches from us."""
 
     rank: Rank
     paid_to: float = 0.0

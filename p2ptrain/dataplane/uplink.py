@@ -10,6 +10,10 @@ import time
 from collections.abc import Callable
 
 from p2ptrain.dataplane.pacing import Flow, Pacer, Rank, Ticket
+from p2ptrain.ids import PeerId
+
+PEERS_MAX = 1024
+"""Shares that are remembered; who is forgotten begins anew, with no more than the others have."""
 
 BURST_BYTES = 64 * 1024
 """Small messages are not delayed."""
@@ -84,3 +88,22 @@ class Share:
     def close(self) -> None:
         """Whoever still waits for this share sends nothing any more."""
         self._uplink._close(self._flow)
+
+
+class PeerShares:
+    """A share of one rank for each peer: whoever opens more connections gets no more bytes."""
+
+    def __init__(self, uplink: Uplink, rank: Rank) -> None:
+        self._uplink = uplink
+        self._rank = rank
+        self._lock = threading.Lock()
+        self._shares: dict[PeerId, Share] = {}
+
+    def take(self, peer: PeerId, count: int) -> None:
+        """Block until `count` bytes may go to this peer."""
+        with self._lock:
+            share = self._shares.pop(peer, None) or self._uplink.share(self._rank)
+            self._shares[peer] = share
+            if len(self._shares) > PEERS_MAX:
+                del self._shares[next(iter(self._shares))]
+        share.take(count)

@@ -18,6 +18,7 @@ from p2ptrain.dataplane import (
     Credentials,
     Endpoint,
     Listener,
+    PeerShares,
     Rank,
     RingInbox,
     Uplink,
@@ -66,7 +67,8 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
         stack.callback(uplink.close)  # before the listener is left, which waits for its threads
     ring_inbox = RingInbox()
     listener.handle("ring", ring_inbox.handle)
-    listener.handle(PURPOSE, ChunkServer(store, limit=swarm_limit(uplink)))
+    fair = None if uplink is None else PeerShares(uplink, Rank.SWARM).take
+    listener.handle(PURPOSE, ChunkServer(store, limit=fair))
     endpoint = _endpoint(identity, credentials, listener, around.network)
     return DataPlane(credentials, listener, ring_inbox, uplink, probe_congestion(), endpoint)
 

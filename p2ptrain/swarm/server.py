@@ -13,8 +13,11 @@ from typing import Protocol
 
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.errors import PeerError, StoreError
-from p2ptrain.ids import Digest
-from p2ptrain.swarm.wire import Limit, receive_request, send_response
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.swarm.wire import receive_request, send_response
+
+PeerLimit = Callable[[PeerId, int], object]
+"""Called with a number of bytes before they are sent to a peer; returns when they may be."""
 
 IDLE_S = 120.0
 """How long a client may think between requests: longer than it waits for any other source."""
@@ -35,8 +38,8 @@ class ChunkServer:
     """A listener's handler for `swarm.PURPOSE`.
 
     `extra` is asked first, for chunks that are in memory and not (yet) in the store. `limit` is
-    called with a number of bytes before they are sent and returns when they may be, for instance
-    `take` of a share of the uplink: so that the ring wins.
+    called with a peer and a number of bytes before they are sent there and returns when they may
+    be, for instance `take` of `PeerShares` of the uplink: so that the ring wins.
     """
 
     def __init__(
@@ -44,7 +47,7 @@ class ChunkServer:
         store: Chunks,
         *,
         extra: Callable[[Digest], bytes | None] | None = None,
-        limit: Limit | None = None,
+        limit: PeerLimit | None = None,
         idle_s: float = IDLE_S,
     ) -> None:
         self._store = store
@@ -79,8 +82,8 @@ class ChunkServer:
         with self._counting:
             self._bytes_sent += len(chunk or b"")
 
-    def _may_send(self, sock: SecureSocket, limit: Limit, count: int) -> None:
-        limit(count)
+    def _may_send(self, sock: SecureSocket, limit: PeerLimit, count: int) -> None:
+        limit(sock.peer, count)
         sock.set_deadline(SEND_S)
 
     def _chunk(self, digest: Digest) -> bytes | None:

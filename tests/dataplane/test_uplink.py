@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import pytest
 
-from p2ptrain.dataplane import Rank, Uplink
+from p2ptrain.dataplane import PeerShares, Rank, Uplink, uplink
 from p2ptrain.errors import LocalProtocolError
+from p2ptrain.ids import PeerId
 
 
 def test_taking_blocks_until_the_bytes_are_paid_for() -> None:
@@ -32,3 +34,39 @@ def test_an_uplink_that_has_no_rate_cannot_be_made() -> None:
     for rate in (0, -1.0, float("nan")):
         with pytest.raises(LocalProtocolError):
             Uplink(rate)
+
+
+@dataclass
+class PaperUplink:
+    """Writes down who took how much of which share."""
+
+    shares: list[PaperShare] = field(default_factory=list)
+
+    def share(self, rank: Rank) -> PaperShare:
+        self.shares.append(PaperShare(rank))
+        return self.shares[-1]
+
+
+@dataclass
+class PaperShare:
+    rank: Rank
+    taken: list[int] = field(default_factory=list)
+
+    def take(self, count: int) -> None:
+        self.taken.append(count)
+
+
+def test_a_peer_has_one_share_however_many_connections_it_opens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(uplink, "PEERS_MAX", 2)
+    paper = PaperUplink()
+    shares = PeerShares(paper, Rank.SWARM)  # type: ignore[arg-type]
+    for peer, count in (("greedy", 1), ("modest", 2), ("greedy", 4), ("late", 8), ("modest", 16)):
+        shares.take(PeerId(peer), count)
+    assert [(share.rank, share.taken) for share in paper.shares] == [
+        (Rank.SWARM, [1, 4]),
+        (Rank.SWARM, [2]),
+        (Rank.SWARM, [8]),
+        (Rank.SWARM, [16]),
+    ]

@@ -147,6 +147,14 @@ def test_the_server_asks_memory_first(pair, buffer, served):
     assert bytes(receive_response(pair[0], buffer, 5.0)) == fresh
 
 
+def test_the_server_asks_for_leave_in_its_clients_name(pair, buffer, store, served):
+    asked = []
+    served(limit=lambda peer, count: asked.append((peer, count)))
+    send_request(pair[0], store.put_chunk(b"x" * 100))
+    assert bytes(receive_response(pair[0], buffer, 5.0)) == b"x" * 100
+    assert asked == [("client", 100)]
+
+
 def test_a_rotten_chunk_is_answered_as_missing_not_passed_on(pair, buffer, store, served):
     digest = store.put_chunk(b"x" * 100)
     store._disk.damage(store.chunk_path(digest), lambda data: b"y" * 100)
