@@ -353,7 +353,9 @@ COMMANDS = {
     "TRY-LATER": "Nothing is wrong, but it cannot be done just now.",
     "NO-NODE": "The command asks a running node, and none runs in this home.",
     "NOT-YET": "The node here is still starting; `p2ptrain status` says how far it is.",
-    "NODE-SILENT": "A node runs in this home but does not answer.",
+    "NODE-SILENT": (
+        "A node runs in this home but does not answer: it is very busy, or just starts or ends."
+    ),
     "CODE-UNKNOWN": "There is no such code. `p2ptrain explain` without a code lists all of them.",
 }
 

@@ -22,8 +22,8 @@ def ask(home: Path, command: str, *, deadline_s: float = DEADLINE_S) -> dict[str
     """The reply of the node in `home` to `command`.
 
     Raises:
-        TryLater: no node runs there (NO-NODE), it does not answer in time (NODE-SILENT), or it is
-            still starting and cannot obey (NOT-YET).
+        TryLater: no node runs there (NO-NODE), it does not answer in time, or has no socket yet or
+            any more (NODE-SILENT), or it is still starting and cannot obey (NOT-YET).
         RemoteProtocolError: it refused, or its reply is not what was agreed.
     """
     request = json.dumps({"command": command}).encode() + b"\n"
@@ -42,6 +42,13 @@ def ask(home: Path, command: str, *, deadline_s: float = DEADLINE_S) -> dict[str
                 do="try again; if it stays so, stop the node and look at its journal",
             ) from exc
         except OSError as exc:
+            if _is_held(home):
+                raise TryLater(
+                    f"what uses {home} does not answer",
+                    code="NODE-SILENT",
+                    likely="a node that just starts or ends, or a command that works there",
+                    do="try again in a few seconds",
+                ) from exc
             raise TryLater(
                 f"no node is running in {home}",
                 code="NO-NODE",
@@ -64,6 +71,16 @@ def _parsed(line: bytes) -> dict[str, Any]:
     if "error" in reply:
         raise RemoteProtocolError(f"the node refused: {reply['error']}")
     return reply
+
+
+def _is_held(home: Path) -> bool:
+    """Whether a process has the home to itself. Looked up: a lock tried here could stop a start."""
+    try:
+        inode = (home / "lock").stat().st_ino
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return False
+    return any("FLOCK" in words and words[-3].endswith(f":{inode}") for words in locks)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from p2ptrain.cli.control import ask
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import TryLater
 from p2ptrain.ids import RunId
+from p2ptrain.node.home import Home, sole_use
 from p2ptrain.observe.status import NodeStatus
 from tests.cli.conftest import Command, fake_node
 
@@ -125,6 +126,16 @@ def test_no_node_and_a_dead_nodes_socket_are_the_same(p2ptrain: Command, tmp_pat
     assert (outcome.code, outcome.out) == (75, "")
     assert "error[NO-NODE]" in outcome.err
     assert f"p2ptrain node --home {tmp_path}" in outcome.err
+
+
+def test_a_node_whose_socket_is_not_there_yet_or_any_more_is_told_apart_from_none(
+    p2ptrain: Command, tmp_path: Path
+) -> None:
+    with sole_use(Home(tmp_path)):
+        outcome = p2ptrain("status", "--home", tmp_path)
+    assert outcome.code == 75
+    assert outcome.err.startswith(f"error[NODE-SILENT] what uses {tmp_path} does not answer")
+    assert "error[NO-NODE]" in p2ptrain("status", "--home", tmp_path).err
 
 
 def test_a_node_that_still_starts_is_told_apart_from_none(
