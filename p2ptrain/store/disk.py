@@ -126,10 +126,13 @@ class LocalDisk:
             return None
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
-        with open(path, "rb", buffering=0) as file:
-            file.seek(offset)
-            wanted = bytearray(min(size, max(0, os.fstat(file.fileno()).st_size - offset)))
-            return bytes(memoryview(wanted)[: _read_all(file.fileno(), memoryview(wanted))])
+        pieces = []
+        with _descriptor(path, os.O_RDONLY) as descriptor:
+            left = min(size, max(0, os.fstat(descriptor).st_size - offset))
+            while left and (piece := os.pread(descriptor, left, offset)):
+                pieces.append(piece)
+                offset, left = offset + len(piece), left - len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)  # one is not copied
 
     def read_into(self, path: Path, view: memoryview) -> int:
         with _descriptor(path, os.O_RDONLY) as descriptor:

@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import random
+import tracemalloc
 
 import pytest
 
@@ -29,6 +30,17 @@ def test_a_file_reads_back_as_it_was_written_whole_or_in_part(disk, root):
     assert disk.read(root / "f", 6, 3) == b"wor"
     assert disk.read(root / "f", 11, 5) == b""
     assert disk.read(root / "f", 50, 5) == b""
+
+
+def test_a_chunk_is_read_into_memory_once(tmp_path):
+    disk, size = LocalDisk(), 4 * 2**20
+    disk.write(tmp_path / "chunk", memoryview(bytes(size)))
+    tracemalloc.start()
+    try:
+        assert len(disk.read(tmp_path / "chunk", 0, size + 1)) == size
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * size
+    finally:
+        tracemalloc.stop()
 
 
 def test_writing_again_replaces_the_content_and_appending_adds_to_it(disk, root):
