@@ -101,8 +101,8 @@ def check(
             f"{len(left)} of {looked} chunks are damaged",
             evidence=[f"chunk {digest}" for digest in left[:SHOWN_MAX]],
             likely="the disk under the store has a fault",
-            do="move the home to a sound disk; nobody who was asked has these chunks, so most "
-            "likely nobody needs them"
+            do="move the home to a sound disk; if no node of the run was reached, try again with "
+            "--bootstrap; what none of them has nobody needs"
             if repair
             else "p2ptrain store check --repair, or leave it to a node; move the home to a sound "
             "disk",

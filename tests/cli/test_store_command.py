@@ -107,6 +107,7 @@ def test_what_nobody_repairs_stays_an_error(
         code, _, err = run(capsys, home, "check", "--repair")
     assert code == 4
     assert "1 of" in err
+    assert "if no node of the run was reached, try again with --bootstrap" in err
     assert victim in err
 
 
