@@ -53,6 +53,8 @@ def load_or_create(path: Path) -> Identity:
     Raises:
         ConfigError: the file is not a key, or others can read it.
     """
+    if path.exists():
+        return _load(path)  # Also from a disk that cannot be written to.
     seed = os.urandom(SEED_BYTES)
     if private_file.write_new(path, seed):
         return Identity.from_seed(seed)

@@ -45,6 +45,13 @@ def amend(where: Home, run: Run, organiser: Identity, wanted: Amendment) -> Sign
     from p2ptrain.run import SignedAmendment, load_amendments, save_amendments
     from p2ptrain.run.files import AMENDMENTS_MAX
 
+    if wanted.step >= run.manifest.outer.steps:
+        raise ConfigError(
+            f"run {run.manifest.name!r} is over before outer step {wanted.step}",
+            code="AMEND-VALUE",
+            evidence=[f"its last outer step is {run.manifest.outer.steps - 1}"],
+            do="choose an earlier outer step",
+        )
     held = load_amendments(where.amendments, run)
     last = max((each.amendment for each in held), key=lambda each: each.number, default=None)
     _check_step(wanted.step, reached(where, run), last)

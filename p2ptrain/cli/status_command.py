@@ -39,7 +39,8 @@ def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
     from p2ptrain.identity import load_or_create
     from p2ptrain.names import peer_name
 
-    peer = load_or_create(open_home(home).identity).peer
+    known = (home_path(home) / "identity.key").is_file()
+    peer = load_or_create(open_home(home, to_write=not known).identity).peer
     if as_json:
         result_json({"peer": peer, "peer_name": peer_name(peer)})
     else:

@@ -97,6 +97,15 @@ def test_what_changes_nothing_or_comes_before_another_is_refused(
     assert len(kept(organiser_home)) == 1
 
 
+def test_who_amends_a_run_after_its_end_is_told_when_that_is(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
+    words = ("run", "amend", "tiny", "--from-step", 6, "--lr", 0.01, "--home", organiser_home)
+    outcome = p2ptrain(*words)
+    assert "is over before outer step 6\n  seen    its last outer step is 5" in outcome.err
+    assert kept(organiser_home) == []
+
+
 def test_no_more_are_signed_than_nodes_keep(
     p2ptrain: Command, organiser_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,7 +92,10 @@ def test_who_would_change_a_store_on_a_read_only_disk_of_its_own_is_told_so(
 
 @pytest.mark.parametrize(
     "words",
-    [("store", "du"), ("store", "check"), ("verify",), ("ledger", "show"), ("ckpt", "ls")],
+    [
+        *[("store", "du"), ("store", "check"), ("verify",), ("ledger", "show"), ("ckpt", "ls")],
+        ("id",),
+    ],
     ids=" ".join,
 )
 def test_who_only_looks_needs_no_disk_that_can_be_written_to(
