@@ -191,8 +191,14 @@ MACHINE = {
         "A process ended because memory ran out. A trainer is started again with half as many "
         "sequences at once; if one is too much, try --recompute or --precision bf16."
     ),
-    "MEM-HOST": "This machine has too little memory for the run's model.",
-    "DISK-LOW": "The disk is full. Nothing that was stored is lost. Make room, and start again.",
+    "MEM-HOST": (
+        "This machine has too little memory for the run's model; as a warning: too little was free "
+        "when the node started."
+    ),
+    "DISK-LOW": (
+        "The disk is full, or too small for what this node would keep; as a warning: it soon may "
+        "be. Nothing that was stored is lost. Make room, and start again."
+    ),
     "FD-LIMIT": "Too few open files are allowed for this process: ulimit -n 4096.",
     "SHM-SMALL": "Too little shared memory: in a container, give it more with --shm-size.",
     "OS": (
