@@ -2,10 +2,11 @@
 heard.
 
 Three answers: yes; no; or later, when something that this node lacks may still come (bytes, a
-report, a newer allowlist), and then the proposal is judged again at each event. Only the rules that
-a Commit's bytes and an amendment must be held are about safety. The rest keeps a hasty or broken
-proposer from having its way, and is lenient where views may differ: a refusal that is too strict
-would cost more than a wrong roster, which costs one attempt.
+report, a newer allowlist), and then the proposal is judged again at each event. The rules that a
+Commit's bytes and an amendment must be held, and that nobody is dropped who is here, are about
+safety. The rest keeps a hasty or broken proposer from having its way, and is lenient where views
+may differ: a refusal that is too strict would cost more than a wrong roster, which costs one
+attempt.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from enum import Enum
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.evidence import Evidence
+from p2ptrain.ledger.gathering import gathered
 from p2ptrain.ledger.reducing import failure_known, finished_update, result_is_stale, survivors
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, why_invalid
@@ -52,10 +54,13 @@ def may_accept(
     *,
     forced: bool,
     doubtful: bool = False,
+    late: bool = False,
 ) -> Verdict:
     """May this node accept `value` now? `forced` if the promises leave the proposer no choice;
     `doubtful` if others that may still come could give it one. A Commit is then held against this
-    node's own results all the same: it may be a liar's invention, which only its own word supports.
+    node's own results all the same, and a roster against whom it knows to be here: either may be a
+    liar's invention, which only its own word supports. `late` if the height has waited so long that
+    views which still differ must not hold it up any longer.
     """
     fault = why_invalid(rules, state, value)
     if fault:
@@ -68,10 +73,13 @@ def may_accept(
         return _judge_commit(view, value, forced=forced and not doubtful)
     if isinstance(value, Roster) and (missing := _terms_missing(view, value)) is not None:
         return Verdict(Answer.LATER, f"this node does not have amendment {missing.number} yet")
+    if isinstance(value, Roster):
+        fault = "" if late else _usurped(rules, state, view, value)
+        if forced:
+            return Verdict(Answer.LATER, fault) if fault and doubtful else _YES
+        return _judge_roster(rules, state, view, value, now, fault)
     if forced:
         return _YES
-    if isinstance(value, Roster):
-        return _judge_roster(rules, state, view, value, now)
     return _judge_skip(rules, state, view, now)
 
 
@@ -107,8 +115,24 @@ def _contradicted(view: View, commit: Commit) -> str:
     return ""
 
 
+def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster) -> str:
+    """Whose place or part it would take away without a cause that is known here (SPEC.md S11)."""
+    names, taking = set(roster.members), set(roster.peers)
+    for peer in state.members:
+        if peer not in names and peer != view.me and peer not in view.down and view.stays(peer):
+            return f"it drops {peer}, which is here for all that this node knows"
+    if not roster.participants:
+        return ""
+    reducing = state.phase is Phase.REDUCE
+    parts = survivors(rules, state, view) if reducing else gathered(rules, state, view).contributors
+    left_out = sum(part.peer not in taking for part in parts)
+    if 2 * left_out > len(parts):
+        return f"it leaves out {left_out} of {len(parts)} that could take part"
+    return ""
+
+
 def _judge_roster(
-    rules: Rules, state: LedgerState, view: View, roster: Roster, now: float
+    rules: Rules, state: LedgerState, view: View, roster: Roster, now: float, usurped: str
 ) -> Verdict:
     me = view.me
     if state.is_member(me) and me not in roster.members and view.stays(me):
@@ -119,6 +143,8 @@ def _judge_roster(
             return Verdict(Answer.NO, f"there is evidence against {peer}", evidence=evidence)
         if not state.is_member(peer) and not view.allows(peer):
             return Verdict(Answer.LATER, f"{peer} is not on this node's allowlist")
+    if usurped:
+        return Verdict(Answer.LATER, usurped)
     own = _judge_own_part(state, view, roster)
     if own is not None:
         return own

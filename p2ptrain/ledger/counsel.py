@@ -53,9 +53,11 @@ class Counsel:
         """What to propose, for this wish. Ask only when it is proposed: it may take long."""
         return amended(arranged(value, self.arrange), self.state.terms, self.view.terms)
 
-    def judge(self, value: Value, now: float, *, forced: bool, doubtful: bool) -> accept.Verdict:
+    def judge(
+        self, value: Value, now: float, *, forced: bool, doubtful: bool, late: bool
+    ) -> accept.Verdict:
         known = (self.rules, self.state, self.view, value, now)
-        return accept.may_accept(*known, forced=forced, doubtful=doubtful)
+        return accept.may_accept(*known, forced=forced, doubtful=doubtful, late=late)
 
     def holders(self, update: Digest, proposer: PeerId) -> tuple[PeerId, ...]:
         return accept.holders_of(self.state, self.view, update, proposer)

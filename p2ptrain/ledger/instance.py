@@ -33,17 +33,17 @@ from p2ptrain.ledger.messages import (
     Refused,
     VoteMessage,
 )
-from p2ptrain.ledger.pace import Repeater, RoundTimer, earliest
+from p2ptrain.ledger.pace import Repeater, RoundTimer, earliest, rounds_s
 from p2ptrain.ledger.values import Certified, Entry
 
 ROUND_JUMP_MAX = 1 << 20
 """A peer that names an absurd round must not use the rounds up for everybody."""
 
-
 DOUBTFUL_ROUNDS = 8
-"""So many rounds, or one of each voter if they are fewer, a proposal that leaves out promises of
-voters who are up is doubted: by then enough proposers have had time to ask them all. Longer, and a
-voter that is up but promises nothing could hold the rest up for ever.
+"""For so many rounds' time, or one of each voter if they are fewer, a proposal that leaves out
+promises of voters who are up is doubted, and so is a roster that leaves out who is here: by then
+enough proposers have had time to ask them all. Longer, and a voter that is up but promises nothing
+could hold the rest up for ever. Time is counted, since a round's number is its proposer's word.
 """
 
 
@@ -69,6 +69,9 @@ class Instance:
         self._resend = Repeater()
         self._fetch = Repeater()
         self._said = ""
+        self._wanting_since: float | None = None
+        self._hurried_at: dict[PeerId, float] = {}
+        self._refusals: dict[PeerId, int] = {}
 
     # ── what others say ──────────────────────────────────────────────────────────────────────────
 
@@ -82,7 +85,7 @@ class Instance:
             ]
         match message:
             case Prepare():
-                return self._on_prepare(sender, message)
+                return self._on_prepare(sender, message, now)
             case Promise():
                 return self._on_promise(sender, message)
             case Propose():
@@ -94,10 +97,12 @@ class Instance:
             case _:
                 assert_never(message)
 
-    def _on_prepare(self, sender: PeerId, message: Prepare) -> list[Effect]:
+    def _on_prepare(self, sender: PeerId, message: Prepare, now: float) -> list[Effect]:
         fault = self._leader_fault(sender, message.round)
         if message.round == 0:
             fault = "the first round needs no promises"
+        elif not fault and message.round > self.round and self._hurries(sender, now):
+            fault = "it ended a round for that a moment ago"
         if fault:
             return [Note(f"{sender} prepares round {message.round}: {fault}")]
         if message.round < self.acceptor.promised:
@@ -110,6 +115,19 @@ class Instance:
             effects.append(Persist(self._promise(message.round)))
             self._enter(message.round)
         return [*effects, Send(sender, self.electorate.promise(message.round, accepted))]
+
+    def _hurries(self, sender: PeerId, now: float) -> bool:
+        """Whether `sender` ends a round before its time, and did so a moment ago. Between two times
+        there are rounds enough for everybody to have a turn: or one voter could see to it that
+        nobody else decides anything (SPEC.md, In time).
+        """
+        if self._timer.is_nearly_over(now):
+            return False
+        pause_s = len(self.electorate.voters) * self._timer.round_s
+        if now < self._hurried_at.get(sender, -pause_s) + pause_s:
+            return True
+        self._hurried_at[sender] = now
+        return False
 
     def _on_promise(self, sender: PeerId, promise: Promise) -> list[Effect]:
         if self.stage is not Stage.PREPARING or promise.round != self.round:
@@ -162,8 +180,8 @@ class Instance:
     def _on_refused(self, sender: PeerId, message: Refused) -> list[Effect]:
         if message.promised > self.round + ROUND_JUMP_MAX or message.round > self.round:
             return []
-        if message.promised > self.round:
-            self._enter(message.promised)
+        if message.round == self.round < message.promised:
+            self._refusals[sender] = message.promised
         return [Note(f"{sender} refuses round {message.round}: {message.reason}")]
 
     def _leader_fault(self, sender: PeerId, round: int) -> str:
@@ -181,7 +199,12 @@ class Instance:
         """Do what time and new knowledge allow: vote, lead a round, go on to the next, repeat."""
         if not self.electorate.votes_here or self.outcome is not None:
             return []
+        if counsel.wish.value is None:
+            self._wanting_since = None
+        elif self._wanting_since is None:
+            self._wanting_since = now
         effects = self._consider_pending(counsel, now)
+        self._heed_refusals(counsel.down)
         if self.is_due(counsel):
             self._follow_rounds(counsel.down, now)
             if self.electorate.proposer(self.round) == self.electorate.me:
@@ -240,6 +263,15 @@ class Instance:
             effects.append(FetchUpdate(verdict.fetch, holders))
         return effects
 
+    def _heed_refusals(self, down: AbstractSet[PeerId]) -> None:
+        """Leave a round for which too few can still vote, since the others have promised later
+        ones. One voter's word alone ends no round that the rest can decide.
+        """
+        for round in sorted(set(self._refusals.values()), reverse=True):
+            ahead = {voter for voter, promised in self._refusals.items() if promised >= round}
+            if not self.electorate.reached(self.electorate.names - down - ahead):
+                return self._enter(round)
+
     def _follow_rounds(self, down: AbstractSet[PeerId], now: float) -> None:
         """Go to the next round when this one is over; pass over proposers that are down.
 
@@ -264,6 +296,7 @@ class Instance:
         self.round = round
         self.stage = Stage.IDLE
         self._leading = Leading(self.electorate, round)
+        self._refusals = {}
         self._timer.stop()
         self._resend.stop()
         self._fetch.stop()
@@ -338,11 +371,19 @@ class Instance:
         """May `entry` be accepted, proposed in this round with these promises?
 
         What forces it is doubtful if a quorum of them had accepted nothing, for then nothing was
-        chosen; or, for some rounds, if they leave out a voter who is up.
+        chosen; or, for some time, if they leave out a voter who is up.
         """
+        late = self._is_late(now)
         forced = forced_by(promises) is not None
         free = {proof.voter for proof in promises if proof.accepted is None}
         left_out = self.electorate.names - counsel.down - {proof.voter for proof in promises}
-        early = self.round <= min(len(self.electorate.voters), DOUBTFUL_ROUNDS)
-        doubtful = self.electorate.reached(free) or (early and bool(left_out))
-        return counsel.judge(entry.value, now, forced=forced, doubtful=doubtful)
+        doubtful = self.electorate.reached(free) or (bool(left_out) and not late)
+        return counsel.judge(entry.value, now, forced=forced, doubtful=doubtful, late=late)
+
+    def _is_late(self, now: float) -> bool:
+        """Whether everybody has had a turn since this node knew something to decide: as long as it
+        knows of nothing, nobody who is honest need have proposed anything.
+        """
+        count = 1 + min(len(self.electorate.voters), DOUBTFUL_ROUNDS)
+        patience_s = rounds_s(self.electorate.rules.round_timeout_s, count)
+        return self._wanting_since is not None and now >= self._wanting_since + patience_s

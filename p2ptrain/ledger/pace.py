@@ -27,15 +27,29 @@ class RoundTimer:
     timeouts: int = 0
     deadline: float | None = None
 
+    @property
+    def round_s(self) -> float:
+        """How long a round lasts now."""
+        return self.round_timeout_s * min(1 + self.timeouts, ROUND_STRETCH_MAX)
+
     def ensure_started(self, now: float) -> None:
         if self.deadline is None:
-            self.deadline = now + self.round_timeout_s * min(1 + self.timeouts, ROUND_STRETCH_MAX)
+            self.deadline = now + self.round_s
 
     def expired(self, now: float) -> bool:
         return self.deadline is not None and now >= self.deadline
 
+    def is_nearly_over(self, now: float) -> bool:
+        """Whether the round has a quarter of a timeout to go at most: clocks differ by as much."""
+        return self.deadline is not None and now >= self.deadline - self.round_timeout_s / 4
+
     def stop(self) -> None:
         self.deadline = None
+
+
+def rounds_s(round_timeout_s: float, count: int) -> float:
+    """How long the first `count` rounds of a height last if all of them time out."""
+    return round_timeout_s * sum(min(1 + each, ROUND_STRETCH_MAX) for each in range(count))
 
 
 @dataclass(slots=True)

@@ -36,12 +36,18 @@ ME_READY = Ready(A, 0, 200, 2)
 
 
 def verdict(
-    state: LedgerState, value: Value, *events: Event, now: float = 0.0, forced: bool = False
+    state: LedgerState,
+    value: Value,
+    *events: Event,
+    now: float = 0.0,
+    forced: bool = False,
+    doubtful: bool = False,
+    late: bool = False,
 ) -> Verdict:
     view = View(A, done_since=0.0)
     for event in events:
         view.note(event)
-    return may_accept(RULES, state, view, value, now, forced=forced)
+    return may_accept(RULES, state, view, value, now, forced=forced, doubtful=doubtful, late=late)
 
 
 YES = Verdict(Answer.YES, "it fits what this node knows")
@@ -107,8 +113,52 @@ def test_a_voter_does_not_let_itself_be_dropped_while_it_is_here() -> None:
     assert verdict(GENESIS, without_me, forced=True) == YES
 
 
-def test_others_may_be_dropped_by_who_knows_better() -> None:
-    assert verdict(GENESIS, Roster(0, 0, (A, B), (), EVERYBODY[:2]), ME_READY) == YES
+WITHOUT_C = Roster(0, 0, (A, B), (), EVERYBODY[:2])
+C_IS_HERE = Verdict(Answer.LATER, "it drops c, which is here for all that this node knows")
+
+
+def test_nobody_is_dropped_who_is_here() -> None:
+    assert verdict(GENESIS, WITHOUT_C, ME_READY) == C_IS_HERE
+    assert verdict(GENESIS, WITHOUT_C, ME_READY, PeerDown(C)) == YES
+    assert verdict(GENESIS, WITHOUT_C, ME_READY, Leaving(C)) == YES
+    assert verdict(GENESIS, WITHOUT_C, ME_READY, Allowed(frozenset({A, B}))) == YES
+    learner = chain_of(RULES, [Roster(0, 0, (A, B, C), (D,))])[1]
+    drops_d = Verdict(Answer.LATER, "it drops d, which is here for all that this node knows")
+    assert verdict(learner, OPENING, ME_READY) == drops_d
+
+
+def test_what_drops_others_is_not_forced_upon_who_knows_better() -> None:
+    """Only its proposer need have accepted it."""
+    assert verdict(GENESIS, WITHOUT_C, ME_READY, forced=True, doubtful=True) == C_IS_HERE
+    assert verdict(GENESIS, WITHOUT_C, ME_READY, forced=True) == YES
+
+
+def test_views_that_differ_for_long_hold_nothing_up() -> None:
+    assert verdict(GENESIS, WITHOUT_C, ME_READY, late=True) == YES
+    assert verdict(GENESIS, Roster(0, 0, (B, C), ()), late=True).answer is Answer.NO
+
+
+def test_nobody_averages_without_most_of_those_who_could_take_part() -> None:
+    rules_of_one = replace(RULES, participants_min=1)
+    alone = Roster(0, 0, (A, B, C), (), (EVERYBODY[1],))
+    view = View(A)
+    for peer in (A, B, C):
+        view.note(Ready(peer, 0, 200, 2))
+    later = Verdict(Answer.LATER, "it leaves out 2 of 3 that could take part")
+    assert may_accept(rules_of_one, GENESIS, view, alone, 0.0, forced=False) == later
+    view.down.add(C)
+    assert may_accept(rules_of_one, GENESIS, view, alone, 0.0, forced=False) == YES
+
+
+def test_an_attempt_may_leave_out_who_is_blamed_and_not_the_rest() -> None:
+    rules_of_one = replace(RULES, participants_min=1)
+    view = View(A)
+    view.note(ReduceFailed(B, 0, 0))
+    again = Roster(0, 1, (A, B, C), (), (EVERYBODY[1],))
+    later = Verdict(Answer.LATER, "it leaves out 2 of 3 that could take part")
+    assert may_accept(rules_of_one, REDUCING, view, again, 0.0, forced=False) == later
+    view.note(ReduceFailed(A, 0, 0, (C,)))
+    assert may_accept(rules_of_one, REDUCING, view, again, 0.0, forced=False) == YES
 
 
 def test_a_stranger_to_this_allowlist_has_to_wait_for_a_newer_one() -> None:
@@ -137,12 +187,12 @@ def test_a_roster_may_only_use_this_node_as_it_reported(
 
 def test_a_reduce_is_not_given_up_before_a_failure_is_known_here() -> None:
     waits = Verdict(Answer.LATER, "no failure of the reduce is known here")
-    assert verdict(REDUCING, AGAIN, ME_READY) == waits
-    assert verdict(REDUCING, AGAIN, ME_READY, ReduceFailed(B, 0, 0)) == YES
+    assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C)) == waits
+    assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C), ReduceFailed(B, 0, 0)) == YES
 
 
 def test_a_finished_result_is_defended_for_the_grace_time() -> None:
-    events = [ME_READY, ReduceFailed(B, 0, 0), ReduceDone(A, 0, 0, U), UpdateHeld(U)]
+    events = [ME_READY, ReduceFailed(B, 0, 0), ReduceDone(A, 0, 0, U), UpdateHeld(U), PeerDown(C)]
     assert verdict(REDUCING, AGAIN, *events).answer is Answer.LATER
     assert verdict(REDUCING, AGAIN, *events, now=RULES.grace_s) == YES
 

@@ -34,6 +34,7 @@ def test_an_earlier_round_is_refused_and_one_that_was_accepted_in_is_passed_over
     some = Group(small_rules())
     some.ready("a b c")
     some.mail.clear()
+    some.tell("a", PeerDown(B))
     some.tell("c", PeerDown(B))
     some.tell("a", *(Received(C, letter.message) for letter in some.mail if letter.receiver == A))
     some.deliver(lambda letter: letter.receiver in (A, C))

@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.base import Checkpoint, check_base
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.effects import Send
+from p2ptrain.ledger.effects import Effect, Note, Persist, Send
 from p2ptrain.ledger.electorate import proof_of
 from p2ptrain.ledger.events import Received, ReduceDone, SnapshotTaken, UpdateHeld
-from p2ptrain.ledger.messages import Accept, Outcome, Refused
+from p2ptrain.ledger.messages import Accept, Outcome, Prepare, Refused
 from p2ptrain.ledger.pruning import base_at
 from p2ptrain.ledger.state import apply, genesis, why_invalid
-from p2ptrain.ledger.values import Commit, Entry, SnapshotRef
+from p2ptrain.ledger.values import Commit, Entry, Roster, SnapshotRef
 from p2ptrain.ledger.verify import replay
 from p2ptrain.testing.exploration.search import Bound, explore
 from p2ptrain.testing.ledgers import Group, accepted, asked, certify, digest, peers, small_rules
@@ -170,11 +171,15 @@ def test_r5_an_entry_that_may_have_been_chosen_is_forced_upon_who_knows_better()
     )
 
 
-@pytest.mark.parametrize(("round", "accepts"), [(1, False), (4, True)])
+@pytest.mark.parametrize(
+    ("round", "after_s", "accepts"), [(1, 0, False), (4, 0, False), (4, 9, False), (4, 10, True)]
+)
 def test_r5_who_knows_better_refuses_what_leaves_out_voters_who_are_up(
-    round: int, accepts: bool
+    round: int, after_s: int, accepts: bool
 ) -> None:
-    """At first: a voter that is up but silent must not hold the others up for ever."""
+    """For some time, whatever round it says it is: a voter that is up but silent must not hold the
+    others up for ever.
+    """
     some = Group(small_rules())
     some.ready("a b c")
     some.deliver()
@@ -189,6 +194,8 @@ def test_r5_who_knows_better_refuses_what_leaves_out_voters_who_are_up(
         proof_of(C, some["c"]._instance.electorate.promise(round, claim)),
     )
     proposal = asked(some.rules, round, entry, promises)
+    some.tell("b", ReduceDone(C, 0, 0, digest("u")))
+    some.now += after_s
     effects = some.tell("b", Received(A, proposal))
     answers = [effect.message for effect in effects if isinstance(effect, Send)]
     assert [type(answer) for answer in answers] == [Accept if accepts else Refused]
@@ -473,3 +480,47 @@ def test_s10_a_voter_without_the_amendment_passes_a_forced_roster_over() -> None
         "expect a,c entry 1 roster 0.0 voters a c averaging a:200 c:200",
         *("restart b", "heartbeat a", "deliver", "tick 2", "expect b terms"),
     )
+
+
+def test_s11_a_proposer_takes_nobodys_place() -> None:
+    """Two such rosters, and b had the run to itself."""
+    some = Group(small_rules("a b c d e"))
+    b, c, d, e = peers("b c d e")
+    rules, state = some.rules, some["a"].state
+    entry = Entry(1, state.head, Roster(0, 0, (b, c, d), ()))
+    fresh = asked(rules, 0, entry)
+    said = "no vote yet: it drops a, which is here for all that this node knows"
+    for voter in (c, d):
+        assert some.tell(voter, Received(b, fresh)) == [Note(said)]
+    electorate = {name: some[name]._instance.electorate for name in (b, c, e)}
+    promises = (
+        proof_of(b, electorate[b].promise(1, accepted(rules, 0, entry))),
+        *(proof_of(name, electorate[name].promise(1, None)) for name in (c, e)),
+    )
+    assert some.tell(d, Received(c, asked(rules, 1, entry, promises))) == []
+
+
+def test_who_ends_rounds_before_their_time_leaves_time_for_others() -> None:
+    some = Group(small_rules())
+
+    def prepares(peer: PeerId, round: int) -> list[type[Effect]]:
+        return [type(it) for it in some.tell("a", Received(peer, Prepare(1, round)))]
+
+    assert prepares(C, 1) == [Persist, Send]
+    some.now += 2.9
+    assert prepares(C, 4) == [Note]
+    assert some.notes[-1][1] == "c prepares round 4: it ended a round for that a moment ago"
+    assert prepares(B, 3) == [Persist, Send]
+    some.now += 0.1
+    assert prepares(C, 7) == [Persist, Send]
+
+
+def test_a_proposer_leaves_its_round_only_if_the_others_leave_it_no_quorum() -> None:
+    some = Group(small_rules("a b c d e"))
+    some.ready("a b c d e")
+    later = {"c": 9, "d": 12, "e": 9}
+    rounds = []
+    for name, promised in later.items():
+        some.tell("b", Received(PeerId(name), Refused(1, 0, promised, "a later one is promised")))
+        rounds.append(some["b"]._instance.round)
+    assert rounds == [0, 0, 9]

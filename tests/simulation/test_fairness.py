@@ -15,6 +15,7 @@ from p2ptrain.testing.simulation.fairness import (
     STARVED_COMMITS,
     LeavesHaveCauses,
     NobodyIsStarved,
+    NobodyIsUsurped,
 )
 from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.troubles import Troubles
@@ -76,6 +77,19 @@ def test_a_member_that_is_dropped_without_a_cause_or_twice_for_one() -> None:
     assert checker.violations == [
         "LeavesHaveCauses: c was dropped 2 times, and had trouble 1 times"
     ]
+
+
+def test_who_is_well_and_honest_loses_its_place() -> None:
+    dropping = decide(Roster(0, 0, (A, B), ()), genesis(RULES))
+    for liars, troubles, objections in (
+        ((), well(A, B, C), ["NobodyIsUsurped: c was dropped at height 1, and is well"]),
+        ((C,), well(A, B, C), []),
+        ((), well(A, B), []),
+    ):
+        checker = NobodyIsUsurped(liars=liars, troubles=troubles)
+        checker.on_decision(dropping)
+        checker.on_decision(decide(WITHOUT_C, genesis(RULES)))
+        assert checker.violations == objections
 
 
 LINES = Lines(genesis(RULES))

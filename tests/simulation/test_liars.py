@@ -28,7 +28,8 @@ def test_fewer_than_a_third_of_liars_fork_no_run_of_two_thirds() -> None:
     reports = [simulate(seed, peers=7, steps=6, profile="strangers") for seed in SEEDS]
     assert [it for it in reports if not it.good] == []
     assert [it.forks for it in reports] == [()] * len(reports)
-    assert {it.commits for it in reports} == {6}
+    assert {it.commits + it.skips for it in reports} == {6}
+    assert sum(it.skips for it in reports) < 6, "who only ends rounds costs a step now and then"
     assert {peer for it in reports for peer in it.exposed} == {"p5", "p6"}
 
 

@@ -18,7 +18,11 @@ from p2ptrain.testing.simulation.accountability import LiarsAreExposed
 from p2ptrain.testing.simulation.amending import AmendmentsAreHeld, TermsAreForeseen
 from p2ptrain.testing.simulation.branches import HealsGoUp, NobodyIsDrawnAway
 from p2ptrain.testing.simulation.disk import Disk, verify
-from p2ptrain.testing.simulation.fairness import LeavesHaveCauses, NobodyIsStarved
+from p2ptrain.testing.simulation.fairness import (
+    LeavesHaveCauses,
+    NobodyIsStarved,
+    NobodyIsUsurped,
+)
 from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.profiles import Profile
 from p2ptrain.testing.simulation.proposals import (
@@ -335,6 +339,7 @@ def all_checkers(
         AmendmentsAreHeld(liars=liars),
         TermsAreForeseen(rules=rules),
         LeavesHaveCauses(troubles=troubles, orderly=profile.is_orderly),
+        *([NobodyIsUsurped(liars=liars, troubles=troubles)] if liars else ()),
         *(_of_branches(rules, troubles) if rules.branches else ()),
     ]
     if not rules.branches:  # On a branch nobody counts with those who are elsewhere.

@@ -64,11 +64,16 @@ def grace_ignored(patch: Patch) -> None:
 def claims_not_doubted(patch: Patch) -> None:
     """What one voter says that it has accepted is taken for chosen, whoever else may be asked."""
 
-    def may_accept(*knowing: Any, forced: bool, doubtful: bool = False) -> Verdict:
-        return original(*knowing, forced=forced)
+    def may_accept(*knowing: Any, forced: bool, doubtful: bool, late: bool) -> Verdict:
+        return original(*knowing, forced=forced, late=late)
 
     original = accept.may_accept
     patch(accept, "may_accept", may_accept)
+
+
+def others_dropped_at_will(patch: Patch) -> None:
+    """Whoever drops others will know why."""
+    patch(accept, "_usurped", lambda rules, at, view, roster: "")
 
 
 def snapshot_not_checked(patch: Patch) -> None:

@@ -45,6 +45,23 @@ class LeavesHaveCauses(Watch):
 
 
 @dataclass(slots=True)
+class NobodyIsUsurped(Watch):
+    """Nobody loses its place to a liar (SPEC.md S11): who is well and honest stays."""
+
+    liars: Collection[PeerId] = ()
+    troubles: Troubles | None = None
+
+    def on_decision(self, decision: Decision) -> None:
+        if not decision.is_first or not isinstance(decision.certified.entry.value, Roster):
+            return
+        assert self.troubles is not None
+        for peer in decision.before.members:
+            is_well = peer in self.troubles.since and peer not in self.liars
+            if is_well and not decision.after.is_member(peer):
+                self.object(f"{peer} was dropped at height {decision.after.height}, and is well")
+
+
+@dataclass(slots=True)
 class NobodyIsStarved(Watch):
     """Whoever is a member, up, connected and trained takes part: in an orderly world in every
     commit, unless it is slow; in any other after a few commits.

@@ -3,7 +3,8 @@
 It runs the real ledger and bends what comes out: proposes two entries in one round and votes for
 both, or tries to propose without a signature that would prove it, hides votes in its promises or
 claims votes for what nobody has proposed, forges certificates, replays what it has heard, invents
-entries, snapshots and states. It cannot sign for others, nor pretend to be another sender.
+entries, snapshots and states, proposes rosters without the others, ends their rounds. It cannot
+sign for others, nor pretend to be another sender.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.effects import Announce, Effect, Send
 from p2ptrain.ledger.electorate import Electorate
 from p2ptrain.ledger.events import Event, SnapshotTaken
-from p2ptrain.ledger.messages import Accept, Accepted, Message, Outcome, Prepare, Promise, Propose
+from p2ptrain.ledger.messages import (
+    Accept,
+    Accepted,
+    Message,
+    Outcome,
+    Prepare,
+    Promise,
+    Propose,
+    Refused,
+)
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.values import (
     Certificate,
@@ -51,7 +61,12 @@ class Lie(Enum):
     REPLAYS = "what was said before"
     SNAPSHOTS = "invented snapshots"
     STATES = "commits that name another state"
+    USURPATION = "rosters without others who are well"
+    HASTE = "rounds of its own before those of others are over"
 
+
+HURRY_S = 0.1
+"""Between two of its rounds, if it hurries: less than others need to decide."""
 
 MISCHIEF = 0.3
 """How often it does something of its own when it gossips."""
@@ -74,6 +89,8 @@ class Liar(SimNode):
         self._heard: deque[Message] = deque(maxlen=MEMORY)
         self._twins: dict[Digest, Entry] = {}
         self._votes: dict[Digest, dict[PeerId, bytes]] = {}
+        self._round = 0
+        self._hurried_at = 0.0
 
     def handle(self, event: Event) -> None:
         if isinstance(event, SnapshotTaken) and Lie.SNAPSHOTS in self.lies:
@@ -86,6 +103,8 @@ class Liar(SimNode):
             if isinstance(payload, Accept):
                 self._collect(sender, payload.vote)
         super().receive(sender, payload)
+        if isinstance(payload, Outcome | Prepare | Propose) and Lie.HASTE in self.lies:
+            self._hurry()
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -97,6 +116,10 @@ class Liar(SimNode):
                 Lie.STATES in self.lies
             ):
                 self._send(peer, self._of_another_state(entry, proposal))
+            case Send(peer, Propose(_, Entry(_, _, Roster())) as proposal) if (
+                Lie.USURPATION in self.lies
+            ):
+                self._send(peer, self._without_others(proposal))
             case Send(peer, Propose() as proposal) if Lie.TWINS in self.lies:
                 self._send(peer, self._for_half(peer, proposal))
             case Send(peer, Propose() as proposal) if Lie.DENIALS in self.lies:
@@ -115,6 +138,8 @@ class Liar(SimNode):
 
     def gossip(self) -> None:
         super().gossip()
+        if Lie.HASTE in self.lies:
+            self._hurry()
         if self._random.random() >= MISCHIEF:
             return
         if Lie.FORGERIES in self.lies:
@@ -186,6 +211,33 @@ class Liar(SimNode):
         bent = replace(entry, value=replace(entry.value, state=_digest("no such state")))
         own = self._hope_for(bent, proposal.round)
         return replace(proposal, entry=bent, signature=own)
+
+    def _without_others(self, proposal: Propose) -> Propose:
+        """The same roster with no more voters than are needed to decide on it."""
+        entry, voters = proposal.entry, self.state.voters
+        assert isinstance(entry.value, Roster)
+        others = [voter for voter in entry.value.voters if voter != self.me and voter in voters]
+        kept = {self.me, *others[: len(voters) // 2]}
+        parts = tuple(part for part in entry.value.participants if part.peer in kept)
+        staying = tuple(voter for voter in voters if voter in kept)
+        roster = replace(entry.value, voters=staying, learners=(), participants=parts)
+        bent = replace(entry, value=roster)
+        own = self._hope_for(bent, proposal.round)
+        return replace(proposal, entry=bent, signature=own)
+
+    def _hurry(self) -> None:
+        """Nobody else shall come to its turn: a later round of its own is prepared each time, and
+        the others are told that their rounds are over.
+        """
+        state = self.state
+        if self.me not in state.voters or self.clock.now < self._hurried_at + HURRY_S:
+            return
+        self._hurried_at = self.clock.now
+        turn = (state.voters.index(self.me) - state.height - 1) % len(state.voters)
+        self._round += len(state.voters)
+        self._tell_all(Prepare(state.height + 1, turn + self._round))
+        for round in range(len(state.voters)):
+            self._tell_all(Refused(state.height + 1, round, turn + self._round, "it is mine"))
 
     # ── other lies ───────────────────────────────────────────────────────────────────────────────
 

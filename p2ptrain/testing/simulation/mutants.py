@@ -42,6 +42,7 @@ MUTANTS = (
     ),
     Mutant("commit-without-bytes", content.commit_without_bytes, ("CommitsAreHeld",), "crashes"),
     Mutant("claims-not-doubted", content.claims_not_doubted, ("SnapshotsAreTrue",), "liars"),
+    Mutant("dropped-at-will", content.others_dropped_at_will, ("NobodyIsUsurped",), "liars"),
     Mutant("snapshot-not-checked", content.snapshot_not_checked, ("SnapshotsAreTrue",), "liars"),
     Mutant("state-not-checked", content.state_not_checked, ("StatesAreNamed",), "liars"),
     Mutant("any-base-taken", content.any_base_taken, _FORKS, "pruning"),
