@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.sync import SyncSpec
-from p2ptrain.testing.learning.arms import COMPARISONS, arms
+from p2ptrain.testing.learning.arms import COMPARED, COMPARISONS, arms
 from p2ptrain.testing.learning.queue import Queue
 from p2ptrain.testing.learning.report import (
     BEGIN,
@@ -24,7 +24,7 @@ from p2ptrain.testing.learning.report import (
     verdict,
 )
 from p2ptrain.testing.learning.results import collect, read_results, write_result
-from p2ptrain.testing.learning.settings import Settings
+from p2ptrain.testing.learning.settings import Settings, TextSpec
 from p2ptrain.testing.learning.trial import Record
 from p2ptrain.testing.learning.tuning import RATES, Arm, Key, Search, baseline, best, diloco
 from p2ptrain.trainer.shapes import parameter_count
@@ -166,8 +166,16 @@ def test_the_largest_rise_is_between_neighbours() -> None:
 
 def test_losses_on_different_texts_are_said_not_to_be_comparable() -> None:
     first, second, *_ = arms({})
-    assert tables([record(first, 2.0), record(second, 2.0)]).startswith("2 arms and seeds, all on")
+    assert tables([record(first, 2.0), record(second, 2.0)]).startswith("2 arms and seeds; texts s")
     assert "Not comparable" in tables([record(first, 2.0), record(second, 2.0, "another")])
+    compared = Arm("peers", "dp", replace(second.settings, text=COMPARED))
+    assert "Not comparable" not in tables([record(first, 2.0), record(compared, 2.0, "another")])
+
+
+def test_what_is_compared_is_measured_on_other_sequences_than_rates_were_tuned_on() -> None:
+    found, _ = grown()
+    assert all((arm.settings.text == COMPARED) == (arm.comparison != "tuning") for arm in found)
+    assert TextSpec() != COMPARED
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +12,12 @@ from p2ptrain.sync import SyncSpec
 from p2ptrain.sync.fragments import Fragment
 from p2ptrain.testing.learning import checkpoint
 from p2ptrain.testing.learning.averaging import Contribution
-from p2ptrain.testing.learning.corpus import Corpus
+from p2ptrain.testing.learning.corpus import Corpus, corpus_for
 from p2ptrain.testing.learning.settings import Churn
 from p2ptrain.testing.learning.swarm import Swarm
-from p2ptrain.testing.learning.trial import Cut, run_trial, tokens_of
+from p2ptrain.testing.learning.trial import THETA, Cut, run_trial, tokens_of
 from p2ptrain.trainer.genesis import genesis
-from tests.learning.conftest import MODEL, toy
+from tests.learning.conftest import MODEL, TOY, toy
 
 STREAMING = {"peers": 2, "sync": SyncSpec(2, 1, 0.5), "outer_lr": 0.4}
 
@@ -223,6 +223,17 @@ def test_the_sources_have_text_for_all_arms_and_the_rows_of_a_seed_are_its_own(
     assert not np.array_equal(first, again), "each pass has an order of its own"
 
 
+def test_sequences_drawn_from_all_documents_are_held_out_and_not_trained_on(
+    texts: Path, corpus: Corpus
+) -> None:
+    settings = toy(text=replace(TOY.text, drawn_sequences=20))
+    drawn, again = corpus_for(settings, texts), corpus_for(settings, texts)
+    assert (len(drawn.train), len(drawn.validation)) == (len(corpus.train) - 20, 20)
+    both = np.concatenate((drawn.train, drawn.validation))
+    assert sorted(both.tolist()) == sorted(corpus.train.tolist())
+    assert drawn.digest == again.digest != corpus.digest
+
+
 @pytest.mark.parametrize("arm", ["plain", "alone"])
 def test_a_trial_that_is_cut_ends_with_the_record_of_one_that_was_not(
     texts: Path, tmp_path: Path, arm: str
@@ -241,6 +252,8 @@ def test_a_trial_that_is_cut_ends_with_the_record_of_one_that_was_not(
     assert whole.loss is not None
     assert whole.loss < whole.curve[0][1], "it learns"
     assert whole.tokens == 24 * 4 * 8
+    kept = [np.load(tmp_path / each / THETA) for each in ("whole", "cut")]
+    assert kept[0].tobytes() == kept[1].tobytes()
 
 
 def test_an_arm_that_cannot_learn_ends_early_and_says_so(texts: Path, tmp_path: Path) -> None:

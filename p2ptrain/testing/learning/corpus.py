@@ -34,6 +34,12 @@ class Corpus:
             hasher.update(np.ascontiguousarray(rows).data)
         return hasher.hexdigest()
 
+    def drawn(self, count: int, seed: int) -> Corpus:
+        """Held out are `count` sequences drawn from all that were to be trained on."""
+        random = np.random.Generator(np.random.Philox(key=seed))
+        order = random.permutation(len(self.train))
+        return Corpus(self.train[np.sort(order[count:])], self.train[order[:count]])
+
     def rows(self, seed: int, first: int, count: int) -> Tokens:
         """`count` rows from place `first` on, in the order of `seed`; each pass has its own."""
         places = np.arange(first, first + count)
@@ -64,11 +70,13 @@ def corpus_for(settings: Settings, folder: Path) -> Corpus:
     if not path.exists():
         _make(settings, path)
     with np.load(path) as kept:
-        return Corpus(kept["train"], kept["validation"])
+        corpus = Corpus(kept["train"], kept["validation"])
+    text = settings.text
+    return corpus.drawn(text.drawn_sequences, text.seed) if text.drawn_sequences else corpus
 
 
 def kept_at(settings: Settings, folder: Path) -> Path:
-    """Where `folder` has the corpus of these settings."""
+    """Where `folder` has the corpus of these settings, before any sequences are drawn from it."""
     text, model = settings.text, settings.model
     name = f"text-{model.vocab}-{model.sequence}-{text.limit_bytes}-{text.seed}"
     return folder / f"{name}-{text.validation_sequences}.npz"

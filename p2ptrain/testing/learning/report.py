@@ -7,6 +7,7 @@ of less than two of these is a tie. One seed alone shows a difference and proves
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,11 +85,18 @@ def tables(records: Sequence[Record]) -> str:
 
 
 def _texts(records: Sequence[Record]) -> str:
-    """Losses on different texts are not to be compared: say so if there are any."""
-    texts = sorted({each.text for each in records})
-    if len(texts) > 1:
-        return f"**Not comparable:** arms were trained on different texts: {', '.join(texts)}."
-    return f"{len(records)} arms and seeds" + (f", all on the text {texts[0]}." if texts else ".")
+    """Losses on different texts are not to be compared: say so if there are any. Trials have a text
+    of their own, and are compared among themselves.
+    """
+    texts: dict[str, set[str]] = {}
+    for each in records:
+        asked_for = json.dumps(each.settings["text"], sort_keys=True)
+        texts.setdefault(asked_for, set()).add(each.text)
+    for found in texts.values():
+        if len(found) > 1:
+            return f"**Not comparable:** arms were trained on different texts: {sorted(found)}."
+    names = ", ".join(sorted(name for found in texts.values() for name in found))
+    return f"{len(records)} arms and seeds" + (f"; texts {names}." if names else ".")
 
 
 def _table(table: Table, found: Mapping[str, list[Record]]) -> str:

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ring.blame import Blamed
 from p2ptrain.testing.learning import checkpoint
@@ -25,6 +27,8 @@ SAVE_EVERY_S = 120.0
 """Of this process's CPU time: what a cut costs at most."""
 HOPELESS = 20.0
 """A loss that no model has that learns: a uniform guess has log(vocab), some 7 nats."""
+THETA = "theta.npy"
+"""In the trial's folder, at its end: what else might be measured of it later needs no training."""
 CURVE_SEQUENCES = 64
 """The held-out sequences that a curve is drawn from, the first ones. The end is measured on all."""
 
@@ -93,6 +97,8 @@ def run_trial(
         if time.process_time() > saved + SAVE_EVERY_S:
             keep()
             saved = time.process_time()
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / THETA, swarm.theta)
     return Record(
         arm,
         settings.seed,
