@@ -137,7 +137,8 @@ async def test_who_waits_for_approval_takes_part_once_the_organiser_has_given_it
         assert (told["state"], told["run"]) == ("awaiting approval", s.seed.parts.run)
         assert told["waits_for"] == f"ask the organiser to run: p2ptrain allow add {eve.peer}"
         assert (await ask(eve, "pending"))["code"] == "NOT-YET"
-        assert states(eve) == ["checking", "connecting", "checking", "awaiting approval"]
+        newcomer = ["checking", "connecting", "checking", "connecting", "awaiting approval"]
+        assert states(eve) == newcomer
         s.allow(eve.peer)
         await ask(s.seed, "reload-allowlist")
         assert await ask(s.seed, "pending") == {"pending": []}
