@@ -28,7 +28,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.net import Network
 from p2ptrain.node.surroundings import Surroundings
 from p2ptrain.store import Store
-from p2ptrain.swarm import PURPOSE, ChunkServer
+from p2ptrain.swarm import PURPOSE, ChunkServer, HotChunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
     ring_inbox = RingInbox()
     listener.handle("ring", ring_inbox.handle)
     fair = None if uplink is None else PeerShares(uplink, Rank.SWARM).take
-    listener.handle(PURPOSE, ChunkServer(store, limit=fair))
+    listener.handle(PURPOSE, ChunkServer(HotChunks(store), limit=fair))
     endpoint = _endpoint(identity, credentials, listener, around.network)
     return DataPlane(credentials, listener, ring_inbox, uplink, probe_congestion(), endpoint)
 

@@ -1,4 +1,4 @@
-"""Serves chunks to whoever the listener lets in: one thread a connection, nothing kept in memory.
+"""Serves chunks to whoever the listener lets in: one thread a connection.
 
 A chunk is hashed when it is read from the store, so that rot on our disk is never passed on: what
 is damaged is answered like what is missing. The server knows no blobs and no runs.
@@ -28,7 +28,7 @@ we are limited ourselves, which is not the client's fault, it counts for each sl
 
 
 class Chunks(Protocol):
-    """Where chunks are read from: a store, or one that is only read."""
+    """Where chunks are read from: a store, one that is only read, or `HotChunks` before either."""
 
     def get_chunk(self, digest: Digest) -> bytes:
         """The bytes, checked. Raises StoreError."""
@@ -37,21 +37,18 @@ class Chunks(Protocol):
 class ChunkServer:
     """A listener's handler for `swarm.PURPOSE`.
 
-    `extra` is asked first, for chunks that are in memory and not (yet) in the store. `limit` is
-    called with a peer and a number of bytes before they are sent there and returns when they may
-    be, for instance `take` of `PeerShares` of the uplink: so that the ring wins.
+    `limit` is called with a peer and a number of bytes before they are sent there and returns when
+    they may be, for instance `take` of `PeerShares` of the uplink: so that the ring wins.
     """
 
     def __init__(
         self,
         store: Chunks,
         *,
-        extra: Callable[[Digest], bytes | None] | None = None,
         limit: PeerLimit | None = None,
         idle_s: float = IDLE_S,
     ) -> None:
         self._store = store
-        self._extra = extra
         self._limit = limit
         self._idle_s = idle_s
         self._counting = threading.Lock()
@@ -87,9 +84,6 @@ class ChunkServer:
         sock.set_deadline(SEND_S)
 
     def _chunk(self, digest: Digest) -> bytes | None:
-        chunk = self._extra(digest) if self._extra is not None else None
-        if chunk is not None:
-            return chunk
         try:
             return self._store.get_chunk(digest)
         except StoreError:

@@ -140,13 +140,6 @@ def receive_after_close(client):
     return "lost"
 
 
-def test_the_server_asks_memory_first(pair, buffer, served):
-    fresh = b"not yet on disk"
-    served(extra=lambda digest: fresh if digest == digest_of(fresh) else None)
-    send_request(pair[0], digest_of(fresh))
-    assert bytes(receive_response(pair[0], buffer, 5.0)) == fresh
-
-
 def test_the_server_asks_for_leave_in_its_clients_name(pair, buffer, store, served):
     asked = []
     served(limit=lambda peer, count: asked.append((peer, count)))

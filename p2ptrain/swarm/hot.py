@@ -1,0 +1,60 @@
+"""Chunks that several peers want at about the same time, kept in memory meanwhile.
+
+After a commit whoever missed the reduce wants the same update, and joiners want the same snapshot.
+From the disk each would cost a read around the page cache, a hash, and memory of its own for as
+long as it is being sent; so all of them share one. It knows no sockets and no peers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from p2ptrain.ids import Digest
+from p2ptrain.store.blob import CHUNK_BYTES_MAX
+from p2ptrain.swarm.server import Chunks
+
+HOT_BYTES = 16 * CHUNK_BYTES_MAX
+"""What a fetch has open at its sources is a few chunks each: those who ask together find them."""
+
+
+class HotChunks:
+    """`source`, with those chunks in memory that were asked for last: `bytes_max` of them at most.
+
+    For any number of threads: of those that want one chunk, one reads it. Nothing is kept of a
+    chunk that cannot be read, so what is repaired or fetched later is found.
+    """
+
+    def __init__(self, source: Chunks, *, bytes_max: int = HOT_BYTES) -> None:
+        self._source = source
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[Digest, bytes] = OrderedDict()
+        self._bytes = 0
+        self._reading: set[Digest] = set()
+        self._changed = threading.Condition()
+
+    def get_chunk(self, digest: Digest) -> bytes:
+        """The bytes, checked when they were read. Raises StoreError."""
+        with self._changed:
+            self._changed.wait_for(lambda: digest not in self._reading)
+            if digest in self._kept:
+                self._kept.move_to_end(digest)
+                return self._kept[digest]
+            self._reading.add(digest)
+        try:
+            chunk = self._source.get_chunk(digest)
+        except BaseException:
+            self._ended(digest)
+            raise
+        self._ended(digest, chunk)
+        return chunk
+
+    def _ended(self, digest: Digest, chunk: bytes | None = None) -> None:
+        with self._changed:
+            self._reading.discard(digest)
+            if chunk is not None:
+                self._kept[digest] = chunk
+                self._bytes += len(chunk)
+            while self._bytes > self._bytes_max:
+                self._bytes -= len(self._kept.popitem(last=False)[1])
+            self._changed.notify_all()

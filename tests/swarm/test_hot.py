@@ -1,0 +1,88 @@
+"""Who asks for what others have just asked for costs no disk, and others' chunks only so much."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from p2ptrain.errors import ChunkMissing
+from p2ptrain.ids import Digest
+from p2ptrain.swarm import HotChunks
+
+
+@dataclass
+class Counted:
+    """Chunks of ten bytes each, and what was read of them."""
+
+    read: list[str] = field(default_factory=list)
+    missing: set[str] = field(default_factory=set)
+    before: Callable[[], object] = lambda: None
+
+    def get_chunk(self, digest: Digest) -> bytes:
+        self.read.append(digest)
+        self.before()
+        if digest in self.missing:
+            raise ChunkMissing(f"chunk {digest} is not here")
+        return digest.encode() * 10
+
+
+def asked(hot: HotChunks, names: str) -> list[bytes]:
+    return [hot.get_chunk(Digest(name)) for name in names]
+
+
+def test_what_was_asked_for_last_is_read_once_and_is_the_same_bytes() -> None:
+    source = Counted()
+    first, *_, again = asked(HotChunks(source, bytes_max=20), "abaaba")
+    assert again is first
+    assert source.read == ["a", "b"]
+
+
+def test_what_nobody_has_asked_for_the_longest_makes_room() -> None:
+    source = Counted()
+    asked(HotChunks(source, bytes_max=20), "abacab")
+    assert source.read == ["a", "b", "c", "b"]
+
+
+def test_a_chunk_too_large_to_keep_is_served_all_the_same() -> None:
+    source = Counted()
+    assert asked(HotChunks(source, bytes_max=9), "aa") == [b"a" * 10] * 2
+    assert source.read == ["a", "a"]
+
+
+def test_what_is_missing_is_looked_for_anew_each_time() -> None:
+    source = Counted(missing={"a"})
+    hot = HotChunks(source)
+    with pytest.raises(ChunkMissing):
+        hot.get_chunk(Digest("a"))
+    source.missing.clear()
+    assert asked(hot, "a") == [b"a" * 10]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_of_many_threads_that_want_one_chunk_one_reads_it(fails: bool) -> None:
+    """And if it cannot, the next one tries."""
+    begun, go_on = threading.Event(), threading.Event()
+    source = Counted(before=lambda: (begun.set(), go_on.wait()), missing={"a"} if fails else set())
+    hot, found = HotChunks(source), list[bytes | str]()
+
+    def want() -> None:
+        try:
+            found.append(hot.get_chunk(Digest("a")))
+        except ChunkMissing:
+            found.append("missing")
+            source.missing.clear()
+
+    threads = [threading.Thread(target=want) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+        begun.wait()  # the first one reads before any other asks
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    outcomes = ["missing" if fails else b"a" * 10] + [b"a" * 10] * 4
+    assert Counter(found) == Counter(outcomes)
+    assert source.read == ["a"] * (2 if fails else 1)
