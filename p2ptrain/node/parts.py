@@ -48,7 +48,7 @@ from p2ptrain.observe.states import (
 )
 from p2ptrain.ring import Arrangement, Reduce
 from p2ptrain.ring import ReduceReport as RingReport
-from p2ptrain.run import DataIndex, JoinRequest, Leg, RunManifest
+from p2ptrain.run import DataIndex, Leg, RunManifest
 from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.state.pseudo_gradient import Comparison
 from p2ptrain.store import RecordLog, Store
@@ -197,8 +197,8 @@ class Parts:
     incarnation: int = 0
     """This process among all that ever had this identity; drawn at its start."""
     namesakes: Namesakes = field(default_factory=Namesakes)
-    pending: dict[PeerId, JoinRequest] = field(default_factory=dict)
-    """Requests to join that wait for the organiser."""
+    pending: dict[PeerId, float] = field(default_factory=dict)
+    """Who waits to be let in, and when each asked last, by `now`; the eldest first."""
     offered: dict[Digest, float] = field(default_factory=dict)
     """Until when the chunks of a blob are kept for joiners; by `donor`."""
     fetching: set[Digest] = field(default_factory=set)

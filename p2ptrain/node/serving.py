@@ -16,7 +16,10 @@ from p2ptrain.node.topics import HELLO_PROTOCOL, Handler
 from p2ptrain.run import JoinRequest, Run
 
 PENDING_MAX = 256
-"""Requests to join that are remembered; who comes later is remembered when others are settled."""
+"""Requests to join that are remembered; more when others are settled, or not asked any more."""
+
+FORGET_S = 60.0
+"""A newcomer asks every 15 s: who has asked once from each of many identities makes room."""
 
 
 def answer_hellos(parts: Parts, run: Run) -> None:
@@ -52,12 +55,23 @@ def _note_request(parts: Parts, peer: PeerId, request: JoinRequest) -> None:
         del parts.pending[settled]
     if request.peer != peer or request.run != parts.run:
         return
-    if peer not in parts.pending and len(parts.pending) >= PENDING_MAX:
+    if peer not in parts.pending and not _has_room(parts):
         return
     if peer not in parts.pending:
         parts.journal.write("join-request", peer=peer, note=request.note)
-    parts.pending[peer] = request
+    parts.pending.pop(peer, None)
+    parts.pending[peer] = parts.now()
     parts.changes.ring()
+
+
+def _has_room(parts: Parts) -> bool:
+    """Whether one more can be remembered; who has long ceased to ask is forgotten for it."""
+    if len(parts.pending) >= PENDING_MAX:
+        eldest = next(iter(parts.pending))
+        if parts.now() < parts.pending[eldest] + FORGET_S:
+            return False
+        del parts.pending[eldest]
+    return True
 
 
 def asking(parts: Parts) -> list[PeerId]:

@@ -20,7 +20,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.reception import GONE, Reception
 from p2ptrain.observe.states import AwaitingApproval, Connecting
 from p2ptrain.observe.status import NodeStatus, status_lines
-from p2ptrain.run import Allowlist, JoinRequest, SignedAllowlist, save_allowlist
+from p2ptrain.run import Allowlist, SignedAllowlist, save_allowlist
 from p2ptrain.testing.published import publish
 from tests.node.rig import ANN, BOB, Rig, rig, settled
 from tests.node.swarm import Diary
@@ -122,7 +122,7 @@ async def test_a_list_that_the_organiser_wrote_takes_effect_at_once(tmp_path: Pa
         newer = Allowlist.of(r.run.id, 2, [BOB.peer])
         organiser = load_or_create(r.parts.home.identity)
         save_allowlist(r.parts.home.allowlist, SignedAllowlist.publish(organiser, newer))
-        r.parts.pending[BOB.peer] = JoinRequest(r.run.id, BOB.peer, 0)
+        r.parts.pending[BOB.peer] = r.parts.now()
         assert await answer(r, b'{"command":"pending"}\n') == {"pending": [BOB.peer]}
         said = await answer(r, b'{"command":"reload-allowlist"}\n')
         assert said == {"newer": True, "sequence": 2}

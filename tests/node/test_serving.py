@@ -117,3 +117,18 @@ async def test_requests_are_bounded_and_those_that_are_settled_make_room(
         r.parts.admission._listed = frozenset({second.peer})
         await hello(r, fourth.peer, request_of(fourth, r.run.id))
         assert list(r.parts.pending) == [first.peer, third.peer, fourth.peer]
+
+
+async def test_who_asked_from_many_identities_once_does_not_hide_who_goes_on_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PENDING_MAX", 2)
+    async with rig(tmp_path, allowed=[]) as r:
+        faithful, once, later = (next(them) for them in [identities()] for _ in range(3))
+        for each in (faithful, once, later):
+            await hello(r, each.peer, request_of(each, r.run.id))
+        assert list(r.parts.pending) == [faithful.peer, once.peer]
+        monkeypatch.setattr(module, "FORGET_S", 0.0)
+        await hello(r, faithful.peer, request_of(faithful, r.run.id))
+        await hello(r, later.peer, request_of(later, r.run.id))
+        assert list(r.parts.pending) == [faithful.peer, later.peer]
