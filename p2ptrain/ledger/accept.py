@@ -17,7 +17,13 @@ from enum import Enum
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.gathering import gathered
-from p2ptrain.ledger.reducing import failure_known, finished_update, result_is_stale, survivors
+from p2ptrain.ledger.reducing import (
+    failure_known,
+    finished_update,
+    result_is_stale,
+    survivors,
+    suspicion_of,
+)
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, why_invalid
 from p2ptrain.ledger.values import Branch, Commit, Heal, Roster, Terms, Value
@@ -118,12 +124,14 @@ def _contradicted(view: View, commit: Commit) -> str:
 def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster) -> str:
     """Whose place or part it would take away without a cause that is known here (SPEC.md S11)."""
     names, taking = set(roster.members), set(roster.peers)
+    reducing = state.phase is Phase.REDUCE
+    fallen = suspicion_of(state, view).fallen() if reducing else set()
+    excused = names | view.down | fallen | {view.me}
     for peer in state.members:
-        if peer not in names and peer != view.me and peer not in view.down and view.stays(peer):
+        if peer not in excused and view.stays(peer):
             return f"it drops {peer}, which is here for all that this node knows"
     if not roster.participants:
         return ""
-    reducing = state.phase is Phase.REDUCE
     parts = survivors(rules, state, view) if reducing else gathered(rules, state, view).contributors
     left_out = sum(part.peer not in taking for part in parts)
     if 2 * left_out > len(parts):

@@ -45,6 +45,12 @@ class Suspicion:
         self.blamed = {peer for peer in before | named if self._is_blamed(peer)}
         return confesses or self.blamed != before
 
+    def fallen(self) -> set[PeerId]:
+        """Who is blamed by two others at least and has not said a word itself: one may lie, and who
+        is well reports, too.
+        """
+        return {peer for peer in self.blamed - self.reporters if self._voices[peer] > 1}
+
     def _is_blamed(self, peer: PeerId) -> bool:
         others = len(self.reporters) - (peer in self.reporters)
         return others <= 2 * self._voices[peer]

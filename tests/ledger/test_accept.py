@@ -127,6 +127,18 @@ def test_nobody_is_dropped_who_is_here() -> None:
     assert verdict(learner, OPENING, ME_READY) == drops_d
 
 
+def test_who_fell_silent_in_the_reduce_may_be_dropped_on_the_word_of_two() -> None:
+    """Who is no neighbour of it on the ring learns of its death from others first."""
+    everybody = Roster(0, 0, (A, B, C, D), (), (*EVERYBODY, Participant(D, 200, 2)))
+    open_state = chain_of(small_rules("a b c d"), [everybody])[1]
+    without_d = Roster(0, 1, (A, B, C), (), EVERYBODY)
+    said = [ReduceFailed(peer, 0, 0, (D,)) for peer in (A, B)]
+    here = Verdict(Answer.LATER, "it drops d, which is here for all that this node knows")
+    assert verdict(open_state, without_d, said[0]) == here
+    assert verdict(open_state, without_d, *said, ME_READY) == YES
+    assert verdict(open_state, without_d, *said, ME_READY, ReduceFailed(D, 0, 0)) == here
+
+
 def test_what_drops_others_is_not_forced_upon_who_knows_better() -> None:
     """Only its proposer need have accepted it."""
     assert verdict(GENESIS, WITHOUT_C, ME_READY, forced=True, doubtful=True) == C_IS_HERE

@@ -28,6 +28,16 @@ def test_against_itself_one_voice_is_enough_and_it_is_no_blame_of_others() -> No
     assert (suspicion.confessed, suspicion.blamed) == ({A}, set())
 
 
+def test_who_is_blamed_by_two_and_says_nothing_has_fallen() -> None:
+    suspicion = Suspicion()
+    suspicion.add(A, [C])
+    assert (suspicion.blamed, suspicion.fallen()) == ({C}, set()), "one may lie"
+    suspicion.add(B, [C])
+    assert suspicion.fallen() == {C}
+    suspicion.add(C, [])
+    assert (suspicion.blamed, suspicion.fallen()) == ({C}, set()), "it is there"
+
+
 def test_two_neighbours_who_name_each_other_are_both_blamed() -> None:
     suspicion = Suspicion()
     suspicion.add(A, (B,))

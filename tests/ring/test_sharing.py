@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.dataplane import PeerSocket, Rank, Uplink
+from p2ptrain.dataplane import PeerShares, PeerSocket, Rank, Uplink
 from p2ptrain.dataplane.pacing import FLOOR
 from p2ptrain.errors import PeerError
 from p2ptrain.ids import PeerId
@@ -44,7 +44,7 @@ def greedy_fetchers(server: ChunkServer, chunk: str, connect: Callable) -> Itera
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(2 * FETCHERS))
         for me in range(FETCHERS):
-            client, served = connect(PeerId("fetcher"), PeerId("node"))
+            client, served = connect(PeerId(f"fetcher-{me}"), PeerId("node"))
             stack.callback(client.close)
             stack.callback(served.close)
             pool.submit(server, served, {})
@@ -65,7 +65,7 @@ def test_ring_and_swarm_together_keep_to_the_cap_and_the_ring_goes_first(
     with ExitStack() as stack:
         uplink = Uplink(RATE, burst_bytes=0)
         stack.callback(uplink.close)
-        server = ChunkServer(store, limit=uplink.share(Rank.SWARM).take)
+        server = ChunkServer(store, limit=PeerShares(uplink, Rank.SWARM).take)
         got = stack.enter_context(greedy_fetchers(server, chunk, tcp))
         ring = build((1, 1), 1_000_000, streams=4, segment_bytes=1 << 16, connect=tcp)
         ring.limits = {0: uplink}

@@ -466,6 +466,8 @@ def test_a_source_that_is_found_while_it_runs_is_asked_as_well(seed, dialled):
     handle, late_was_asked = FetchHandle(), threading.Event()
 
     def late_comes(source, sock):
+        chunk = receive_request(sock)
+        send_response(sock, store.get_chunk(chunk))
         late_was_asked.set()
         good(store)(source, sock)
 
