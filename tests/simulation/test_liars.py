@@ -33,6 +33,15 @@ def test_fewer_than_a_third_of_liars_fork_no_run_of_two_thirds() -> None:
     assert {peer for it in reports for peer in it.exposed} == {"p5", "p6"}
 
 
+def test_there_are_no_more_liars_than_the_honest_can_decide_without() -> None:
+    """Or one that says nothing stops everything, and nothing is shown by it."""
+    found = [
+        sorted(world_of(0, peers=peers, steps=1, profile=PROFILES["strangers"]).liars)
+        for peers in (3, 5, 7)
+    ]
+    assert found == [[], ["p4"], ["p5", "p6"]]
+
+
 def test_a_run_without_liars_exposes_nobody() -> None:
     reports = [simulate(seed, peers=4, steps=8, profile="torn") for seed in range(10)]
     assert {it.exposed for it in reports} == {()}

@@ -68,7 +68,7 @@ class SimWorld:
         self.rings = Rings(self.clock, random, profile, self.network)
         self.latest = genesis(rules)
         self.lines = Lines(self.latest)
-        self.liars = frozenset(rules.founders[len(rules.founders) - profile.liars :])
+        self.liars = frozenset(_liars(rules, profile))
         self.checkers = all_checkers(rules, self.liars, self.troubles, profile, self.lines)
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
@@ -353,3 +353,12 @@ class SimWorld:
 
     def crashes_now(self, node: SimNode) -> bool:
         return self.faults.crashes_now(node)
+
+
+def _liars(rules: Rules, profile: Profile) -> tuple[PeerId, ...]:
+    """As many as the profile has, if the honest are a quorum without them: else silence is enough
+    to stop everything, and a world that stands still shows nothing.
+    """
+    spare = 3 if rules.quorum == "two-thirds" else 2
+    count = min(profile.liars, (len(rules.founders) - 1) // spare)
+    return rules.founders[len(rules.founders) - count :]
