@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,10 @@ from p2ptrain.ids import PeerId, RunId, is_digest
 
 PURPOSE = "ring"
 COUNT_MAX = 1 << 40
+
+GIVEN_UP_MAX = 64
+"""Attempts that are remembered as given up: the threads that were to wait for them have long begun
+by the time of so many others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class RingInbox:
         self._parked: dict[RingKey, PeerSocket] = {}
         self._wanted: dict[RingKey, bool] = {}
         """Keys that somebody waits for in `take`; False once they are given up."""
+        self._given_up: deque[tuple[RunId, int, int]] = deque(maxlen=GIVEN_UP_MAX)
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -96,9 +102,9 @@ class RingInbox:
         """
         ends = time.monotonic() + deadline_s
         with self._changed:
-            self._wanted[key] = True
+            self._wanted[key] = (key.run, key.step, key.attempt) not in self._given_up
             try:
-                while key not in self._parked:
+                while key not in self._parked or not self._wanted[key]:
                     if not self._wanted[key]:
                         raise PeerLost("its stream was given up", peer=key.peer)
                     if not self._changed.wait(ends - time.monotonic()):
@@ -108,8 +114,12 @@ class RingInbox:
                 del self._wanted[key]
 
     def give_up(self, *, run: RunId, step: int, attempt: int) -> None:
-        """End every `take` of this attempt now and close what is parked for it."""
+        """End every `take` of this attempt, now and later, and close what is parked for it.
+
+        Later, because a thread that is to wait may not have begun when its task is cancelled.
+        """
         with self._changed:
+            self._given_up.append((run, step, attempt))
             for key in self._wanted:
                 if (key.run, key.step, key.attempt) == (run, step, attempt):
                     self._wanted[key] = False

@@ -478,6 +478,16 @@ class TestRingInbox:
         inbox.take(self.key(client, 0, attempt=1), deadline_s=5).close()
         later.close()
 
+    def test_a_wait_that_begins_after_its_attempt_was_given_up_ends_at_once(
+        self, client: Credentials, inbox: RingInbox
+    ) -> None:
+        """Its thread was started a moment before, and had not come so far."""
+        inbox.give_up(run=self.RUN, step=3, attempt=0)
+        with pytest.raises(PeerLost):
+            inbox.take(self.key(client), deadline_s=30)
+        with pytest.raises(PeerTooSlow):
+            inbox.take(self.key(client, attempt=1), deadline_s=0.05)
+
     def test_a_second_dial_replaces_the_first(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox
     ) -> None:

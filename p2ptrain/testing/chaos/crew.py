@@ -71,6 +71,8 @@ class Sighting:
     commits: dict[int, Commit] = field(default_factory=dict)
     snapshots: dict[int, str] = field(default_factory=dict)
     decided: list[tuple[float, int, str, str]] = field(default_factory=list)
+    voters: int = 0
+    """Of the latest roster."""
     """(time, height, entry, kind) of each."""
     reduces_s: list[float] = field(default_factory=list)
     reds: list[tuple[float, str]] = field(default_factory=list)
@@ -87,6 +89,7 @@ class Sighting:
                 )
             case {"event": "decided"}:
                 self.decided.append((at_s, event["height"], event["entry"], event["kind"]))
+                self.voters = len(event.get("voters", ())) or self.voters
             case {"event": "snapshot"}:
                 self.snapshots[event["step"]] = event["digest"]
             case {"event": "exchange-done"}:

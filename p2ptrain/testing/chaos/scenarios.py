@@ -27,7 +27,15 @@ class Told:
 
 
 def majority(crew: Crew) -> Told:
-    """Three of five die: nothing is committed. They come back: it goes on by itself."""
+    """Three of five die: nothing is committed. They come back: it goes on by itself.
+
+    All have a vote first: of four voters the two that are left may well go on, if one is the first.
+    """
+    crew.wait_for(
+        "a vote for all",
+        lambda: {node.seen.voters for node in crew.nodes} == {len(crew.nodes)},
+        deadline_s=BACK_S,
+    )
     lost, left = crew.nodes[:3], crew.nodes[3:]
     for node in lost:
         node.kill()
