@@ -71,9 +71,9 @@ class Sighting:
     commits: dict[int, Commit] = field(default_factory=dict)
     snapshots: dict[int, str] = field(default_factory=dict)
     decided: list[tuple[float, int, str, str]] = field(default_factory=list)
+    """(time, height, entry, kind) of each."""
     voters: int = 0
     """Of the latest roster."""
-    """(time, height, entry, kind) of each."""
     reduces_s: list[float] = field(default_factory=list)
     reds: list[tuple[float, str]] = field(default_factory=list)
     """(time, peer) of each peer that was taken for lost."""
