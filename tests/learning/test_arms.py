@@ -26,7 +26,16 @@ from p2ptrain.testing.learning.report import (
 from p2ptrain.testing.learning.results import collect, read_results, write_result
 from p2ptrain.testing.learning.settings import Settings, TextSpec
 from p2ptrain.testing.learning.trial import Record
-from p2ptrain.testing.learning.tuning import RATES, Arm, Key, Search, baseline, best, diloco
+from p2ptrain.testing.learning.tuning import (
+    DILOCO_RATES,
+    RATES,
+    Arm,
+    Key,
+    Search,
+    baseline,
+    best,
+    diloco,
+)
 from p2ptrain.trainer.shapes import parameter_count
 from tests.learning.conftest import toy
 
@@ -54,8 +63,8 @@ def grown() -> tuple[list[Arm], dict[Key, Record]]:
 def test_at_first_only_trials_can_be_named_and_the_baselines_come_first() -> None:
     first = arms({})
     assert {arm.comparison for arm in first} == {"tuning"}
-    assert [arm.name.split("-")[0] for arm in first[:9]] == ["dp"] * 8 + ["diloco"]
-    assert len(first) == 2 * 8, "as many trials for the baseline as for DiLoCo"
+    assert [arm.settings.peers for arm in first] == [1] * 6 + [4] * 6 + [2] * 6
+    assert {arm.name.split("-")[0] for arm in first[:6]} == {"dp"}
 
 
 def test_in_the_end_all_comparisons_have_three_seeds_of_all_their_arms() -> None:
@@ -104,12 +113,12 @@ def searched(search: Search, loss_at: Callable[[Settings], float]) -> list[str]:
 
 def test_a_search_whose_best_lies_inside_its_grid_ends_with_it() -> None:
     names = searched(baseline(), lambda each: abs(each.lr - 4e-3) + each.batch_sequences)
-    assert len(names) == 8
+    assert len(names) == 6
 
 
 def test_a_search_goes_beyond_its_edge_as_long_as_it_gets_better() -> None:
     names = searched(baseline(), lambda each: abs(each.lr - 3e-2) + each.batch_sequences)
-    assert names[8:] == ["dp-b16-lr0.016", "dp-b16-lr0.032", "dp-b16-lr0.064"]
+    assert names[6:] == ["dp-b16-lr0.016", "dp-b16-lr0.032", "dp-b16-lr0.064"]
 
 
 def test_a_search_goes_beyond_on_both_sides_and_along_both_rates() -> None:
@@ -118,7 +127,7 @@ def test_a_search_goes_beyond_on_both_sides_and_along_both_rates() -> None:
 
     names = searched(diloco(4), loss_at)
     assert "diloco-4-lr0.002-outer0.3125" in names
-    assert len(names) <= 8 + 6
+    assert len(names) <= 6 + 6
 
 
 def test_records_of_other_settings_do_not_count() -> None:
@@ -238,4 +247,5 @@ def test_a_queue_works_off_what_lacks_and_what_that_makes_possible(
 
 
 def test_grids_try_rates_in_equal_steps() -> None:
-    assert {later / earlier for earlier, later in pairwise(RATES)} == {2.0}
+    for rates in (RATES, DILOCO_RATES):
+        assert {later / earlier for earlier, later in pairwise(rates)} == {2.0}

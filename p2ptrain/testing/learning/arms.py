@@ -11,9 +11,18 @@ from dataclasses import replace
 from itertools import product
 
 from p2ptrain.sync import SyncSpec
-from p2ptrain.testing.learning.settings import Churn, Settings, TextSpec
+from p2ptrain.testing.learning.settings import Churn, Settings
 from p2ptrain.testing.learning.trial import Record
-from p2ptrain.testing.learning.tuning import BASE, Arm, Key, baseline, best, diloco, late
+from p2ptrain.testing.learning.tuning import (
+    BASE,
+    TUNED_ON,
+    Arm,
+    Key,
+    baseline,
+    best,
+    diloco,
+    late,
+)
 
 COMPARISONS = ("tuning", "peers", "codecs", "modes", "unequal", "churn", "horizon")
 SEEDS = (1, 2, 3)
@@ -21,19 +30,20 @@ SEEDS = (1, 2, 3)
 STREAMING_OUTER_LR = 0.4
 """What arXiv 2501.18512 uses with α = 0.5."""
 
-COMPARED = TextSpec(drawn_sequences=1024)
-"""131,072 tokens of all documents, 3 % of the text. Rates are tuned on whole documents, five; so
-what is compared is not what was tuned on."""
+COMPARED = replace(TUNED_ON, draw=0)
+"""131,072 tokens of all documents, 3 % of the text; other ones than rates are tuned on."""
 
 
 def arms(records: Mapping[Key, Record]) -> list[Arm]:
     """All arms that can be named with these records, those first that most depends on."""
     dp_trials, dp = baseline().trials(records)
     four_trials, four = diloco(4).trials(records)
-    listed = [*dp_trials, *four_trials]
+    two_trials, two = diloco(2).trials(records)
+    listed = [*dp_trials, *four_trials, *two_trials]
     listed += seeded("peers", {"dp": dp} if dp else {})
+    listed += seeded("peers", {"diloco-2": two} if two else {})
     if four:
-        listed += seeded("peers", {"diloco-4": four, "diloco-2": replace(four, peers=2)})
+        listed += seeded("peers", {"diloco-4": four})
         listed += seeded("codecs", codecs(four))
         listed += seeded("peers", others_of_peers(four))
         listed += seeded("modes", modes(four))

@@ -34,9 +34,9 @@ class Corpus:
             hasher.update(np.ascontiguousarray(rows).data)
         return hasher.hexdigest()
 
-    def drawn(self, count: int, seed: int) -> Corpus:
+    def drawn(self, count: int, seed: int, draw: int = 0) -> Corpus:
         """Held out are `count` sequences drawn from all that were to be trained on."""
-        random = np.random.Generator(np.random.Philox(key=seed))
+        random = np.random.Generator(np.random.Philox(key=seed + (draw << 64)))
         order = random.permutation(len(self.train))
         return Corpus(self.train[np.sort(order[count:])], self.train[order[:count]])
 
@@ -72,7 +72,9 @@ def corpus_for(settings: Settings, folder: Path) -> Corpus:
     with np.load(path) as kept:
         corpus = Corpus(kept["train"], kept["validation"])
     text = settings.text
-    return corpus.drawn(text.drawn_sequences, text.seed) if text.drawn_sequences else corpus
+    if not text.drawn_sequences:
+        return corpus
+    return corpus.drawn(text.drawn_sequences, text.seed, text.draw)
 
 
 def kept_at(settings: Settings, folder: Path) -> Path:

@@ -27,12 +27,14 @@ class TextSpec:
     `validation_sequences` come from whole documents, a handful, of which nothing is trained on.
     With `drawn_sequences`, so many others, drawn from all documents, are not trained on either, and
     losses are of these: a handful of documents is too unlike the rest to tell small differences.
+    Each `draw` is another.
     """
 
     limit_bytes: int = 12_000_000
     validation_sequences: int = 256
     seed: int = 1
     drawn_sequences: int = 0
+    draw: int = 0
 
 
 @dataclass(frozen=True, slots=True)
