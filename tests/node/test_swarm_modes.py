@@ -30,8 +30,7 @@ MODES = {
     "rda": (SyncSpec(merge="rda"), 2),
 }
 STEPS = 9
-AMENDED_STEP = 6
-AMENDMENT = ("--from-step", AMENDED_STEP, "--codec", "fp16", "--outer-lr", 0.5, "--lr", 0.05)
+AMENDMENT = ("--codec", "fp16", "--outer-lr", 0.5, "--lr", 0.05)
 
 Committed = tuple[int, Digest, Credits]
 
@@ -45,8 +44,8 @@ async def test_updates_are_of_what_was_trained_since_their_fragment_was_last_mer
     rules = policy(grace_s=30.0, snapshot_every=STEPS)
     settings = {"sync": sync, "inner_steps": inner_steps, "rules": rules, "later": ("cai",)}
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=STEPS, **settings) as s:
-        await s.go_on(3)
-        await admit_and_amend(s, "cai")
+        await s.go_on(2)
+        amended_step = await admit_and_amend(s, "cai")
         await s.until(lambda: s.at_step(STEPS))
         assert {node.parts.ledger.state.phase for node in s.up} == {Phase.ENDED}
         assert len({node.parts.outer.vectors.digest() for node in s.up}) == 1
@@ -54,24 +53,28 @@ async def test_updates_are_of_what_was_trained_since_their_fragment_was_last_mer
         assert any(s["cai"].peer in credits for _, _, credits in committed)
         for number, (step, update, credits) in enumerate(committed):
             used = s.seed.parts.store.manifest(update).meta["codec"]
-            assert (step, used) == (step, "int8" if step < AMENDED_STEP else "fp16")
+            assert (step, used) == (step, "int8" if step < amended_step else "fp16")
             found = applied(s.seed, step, update)
             due = expected(s.seed, step, committed[:number], credits)
             assert np.abs(found - due).max() <= 4 * np.abs(due).max() / 100, step
         assert trained_ahead(s["ann"]) == (sync.overlap_steps > 0)
 
 
-async def admit_and_amend(s: Swarm, name: str) -> None:
-    """Start this node, and publish the amendment; until it is a member nobody else trains."""
+async def admit_and_amend(s: Swarm, name: str) -> int:
+    """Start this node, and publish the amendment; until it is a member nobody else trains. Returns
+    from which outer step on the amendment holds.
+    """
     others = [node.remote for node in s.up]
     for remote in others:
         remote.held = True
     await s.start(name)
     await s.until(lambda: s.seed.parts.ledger.state.is_member(s[name].peer))
-    words = ["run", "amend", "swarm", *AMENDMENT, "--home", s.seed.home.root]
+    step = s.seed.parts.ledger.state.step + 2
+    words = ["run", "amend", "swarm", "--from-step", step, *AMENDMENT, "--home", s.seed.home.root]
     assert await trio.to_thread.run_sync(partial(main, [str(word) for word in words])) == 0
     for remote in others:
         remote.held = False
+    return step
 
 
 def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
