@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -233,8 +234,16 @@ class Reset:
 
 def test_a_rank_takes_its_place_though_what_it_was_before_cannot_be_shut(node: Node) -> None:
     running = node.start()
-    running._gathering._seats[0] = Reset()  # type: ignore[assignment]
-    assert len(node.gathered()) == 2
+    seats = running._gathering._seats
+    seats[0] = Reset()  # type: ignore[assignment]
+    again = threading.Thread(target=lambda: node.links.append(join(node.caller(0), limit_s=20.0)))
+    again.start()
+    ends = time.monotonic() + 20.0
+    while isinstance(seats[0], Reset) and time.monotonic() < ends:
+        node.news.wait(0.01)  # the other rank would complete them, with this one's ghost
+    node.links.append(join(node.caller(1), limit_s=20.0))
+    again.join()
+    assert len(node.links) == 2
     assert running.waits_for == ""
 
 
