@@ -91,7 +91,9 @@ async def test_the_seed_leaves_kindly_and_the_run_goes_on_without_it(tmp_path: P
         state = s["ann"].parts.ledger.state
         assert not state.is_member(s.seed.peer)
         await s.go_on(2, *names)
-        s.check_chain("ann")
+        # Whoever was up late began with a snapshot, and has not all updates.
+        first = [name for name in names if s[name].events("committed", step=0, took_part=True)]
+        s.check_chain(first[0])
         s.check_equal()
 
 
