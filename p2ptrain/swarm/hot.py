@@ -41,15 +41,14 @@ class HotChunks:
                 self._kept.move_to_end(digest)
                 return self._kept[digest]
             self._reading.add(digest)
+        chunk = None
         try:
             chunk = self._source.get_chunk(digest)
-        except BaseException:
-            self._ended(digest)
-            raise
-        self._ended(digest, chunk)
-        return chunk
+            return chunk
+        finally:
+            self._ended(digest, chunk)
 
-    def _ended(self, digest: Digest, chunk: bytes | None = None) -> None:
+    def _ended(self, digest: Digest, chunk: bytes | None) -> None:
         with self._changed:
             self._reading.discard(digest)
             if chunk is not None:
