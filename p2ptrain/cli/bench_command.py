@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli import bench_state
+from p2ptrain.cli.bench_telling import hosts_of, tell
+from p2ptrain.cli.output import JsonOption, examples, progress, result
 from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from p2ptrain.testing.bench.kernels import CodecReport, KernelReport
-    from p2ptrain.testing.bench.lines import Line
-    from p2ptrain.testing.bench.processes import Host
 
 app = typer.Typer(
     help="Measure what this machine can do.",
@@ -25,6 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.add_typer(bench_state.commands)
 
 
 @app.command(
@@ -47,7 +47,7 @@ def kernels(
 
     report = measure(elements, rounds, variant, block)
     if as_json:
-        _tell(report.lines(), as_json)
+        tell(report.lines(), as_json)
     else:
         for line in lines_of(report):
             result(line)
@@ -120,7 +120,7 @@ def allreduce(
     try:
         if bad_link is not None:
             found = orders.measure(int(peers), int(elements), bad_link * 1e6 / 8, rounds)
-            return _tell(found.lines, as_json)
+            return tell(found.lines, as_json)
         settings = settings_of(
             [int(count) for count in peers.split(",")],
             [int(size) for size in elements.split(",")],
@@ -137,126 +137,7 @@ def allreduce(
         raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
     for name, why in report.missing.items():
         progress(f"{name} was not measured: {why}")
-    _tell(report.lines, as_json)
-
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", help="Their run, then.", exists=True, dir_okay=False, show_default="the demo's"
-    ),
-]
-
-
-@app.command(
-    epilog=examples(
-        "p2ptrain bench join",
-        "p2ptrain bench join --peers 4 --megabytes 1000 --garbage 1 --dying 1 --no-http --json",
-    )
-)
-def join(
-    peers: Annotated[int, typer.Option("--peers", min=1, max=64, help="That serve.")] = 4,
-    megabytes: Annotated[int, typer.Option("--megabytes", min=1, help="Of the snapshot.")] = 256,
-    encryption: Annotated[str, typer.Option("--encryption", help="none, tls.")] = "none,tls",
-    streams: Annotated[int, typer.Option("--streams", min=1, max=16, help="To each peer.")] = 1,
-    garbage: Annotated[int, typer.Option("--garbage", min=0, help="Peers that lie.")] = 0,
-    dying: Annotated[int, typer.Option("--dying", min=0, help="Peers that die half-way.")] = 0,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 3,
-    http: Annotated[bool, typer.Option("--http/--no-http", help="Beside it.")] = True,
-    addresses: Annotated[
-        str,
-        typer.Option(
-            "--addresses",
-            metavar="ADDR,…",
-            help="Of the joiner and each peer; NAMESPACE/ADDR runs it in that network namespace.",
-            show_default="127.0.0.1",
-        ),
-    ] = "",
-    disturbance: Annotated[
-        int,
-        typer.Option(
-            "--disturbance",
-            min=0,
-            metavar="JOINS",
-            help="Instead: how much so many slow a member that trains; real nodes, as root.",
-        ),
-    ] = 0,
-    up: Annotated[float, typer.Option("--up-mbit", min=0.1, help="Of each, then.")] = 10.0,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Fetch a snapshot from processes of this machine; plain HTTP does the same beside it.
-
-    Every chunk is checked and on the disk when it counts.
-    """
-    if disturbance:
-        from p2ptrain.config.samples import sample
-        from p2ptrain.testing.bench import disturbance as members
-
-        text = config.read_text("utf-8") if config else sample("demo")
-        return _tell(members.measure(disturbance, up, text), as_json)
-    from p2ptrain.testing.bench.joining import settings_of
-
-    try:
-        kinds = encryption.split(",")
-        settings = settings_of(kinds, peers, megabytes * 10**6, streams, garbage, dying)
-        hosts = _hosts(addresses, peers + 1)
-    except ValueError as exc:
-        raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
-    from p2ptrain.testing.bench.join import measure
-
-    lines = [measure(each, rounds, hosts, http_too=http) for each in settings]
-    _tell((line for each in lines for line in each), as_json)
-
-
-def _hosts(addresses: str, count: int) -> list[Host]:
-    """Raises ValueError: they are not so many, or one is none."""
-    from p2ptrain.testing.bench.processes import Host
-
-    if not addresses:
-        return [Host()] * count
-    hosts = [Host.parse(each) for each in addresses.split(",")]
-    if len(hosts) != count:
-        raise ValueError(f"{len(hosts)} addresses, not {count}")
-    return hosts
-
-
-@app.command(epilog=examples("p2ptrain bench snapshot", "p2ptrain bench snapshot --folder /srv"))
-def snapshot(
-    megabytes: Annotated[int, typer.Option("--megabytes", min=8, help="Of θ and m.")] = 512,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 3,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--folder", metavar="DIR", help="On the disk that is meant.", exists=True),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Write snapshots of θ and m, and hold that against dd; and apply updates meanwhile."""
-    from p2ptrain.testing.bench.snapshot import measure
-
-    _tell(measure(megabytes * 10**6 // 8, rounds, folder), as_json)
-
-
-@app.command(epilog=examples("p2ptrain bench replay", "p2ptrain bench replay --codec int4 --json"))
-def replay(
-    elements: Annotated[int, typer.Option("--elements", min=1, help="Parameters.")] = 100_000_000,
-    threads: Annotated[int, typer.Option("--threads", min=1, max=64, help="Of both.")] = 2,
-    codec: Annotated[str, typer.Option("--codec", help="fp32, fp16, int8, int4.")] = "int8",
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 5,
-    as_json: JsonOption = False,
-) -> None:
-    """Apply updates to θ and m, against memcpy; and weigh the log against a snapshot.
-
-    Takes 13 bytes of memory for each parameter.
-    """
-    from p2ptrain import kernels
-    from p2ptrain.testing.bench.replay import measure
-
-    try:
-        chosen = kernels.codec(codec, 256)  # type: ignore[arg-type]  # checked there
-    except ValueError as exc:
-        raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
-    _tell(measure(elements, threads, rounds, chosen), as_json)
+    tell(report.lines, as_json)
 
 
 @app.command(
@@ -290,7 +171,7 @@ def trainer(
 
     chosen = setting(layers, width, sequence, batch, precision, device, compile=compile)
     try:
-        _tell(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)
+        tell(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)
     except Failed as exc:
         raise ConfigError(f"this could not be measured: {exc}", do="--against none") from exc
 
@@ -337,19 +218,10 @@ def utilisation(
     try:
         setting = Setting(layers, width, sequence, batch, steps, measured, limit)
         streaming = Mode(fragments, overlap, mixing, "int4", outer_lr=0.4)
-        hosts = _hosts(addresses, len(addresses.split(",")) if addresses else nodes)
-        _tell(measure(setting, [Mode(), streaming], hosts), as_json)
+        hosts = hosts_of(addresses, len(addresses.split(",")) if addresses else nodes)
+        tell(measure(setting, [Mode(), streaming], hosts), as_json)
     except (ValueError, Failed) as exc:
         raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
-
-
-def _tell(lines: Iterable[Line], as_json: bool) -> None:
-    """One line each, as soon as it is known."""
-    for line in lines:
-        if as_json:
-            result_json(line.told())
-        else:
-            result(str(line))
 
 
 def lines_of(report: KernelReport) -> Iterator[str]:

@@ -12,6 +12,7 @@ memory; what it holds is known only once that is done.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,14 +76,14 @@ def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> Sou
     """The source that a run file calls `name`; a relative path counts from the folder `beside`.
 
     Raises:
-        ConfigError: nothing there, or reads and text mixed.
+        ConfigError: nothing there, something in it that may not be read, or reads and text mixed.
     """
     if name == STANDARD_LIBRARY:
         return Source(name, (), field, limit_bytes)
     path = beside / Path(name).expanduser()
     files = [path]
     if path.is_dir():
-        files = sorted(item for item in path.rglob("*") if item.is_file())
+        files = files_under(path)
     elif not path.exists():
         raise refused(path, "it cannot be read: No such file or directory", do=_DO)
     if not files:
@@ -93,6 +94,22 @@ def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> Sou
         reason = f"it has reads beside {other.name}, which is text"
         raise refused(path, reason, do="put reads and text into folders of their own")
     return Source(name, tuple(files), field, limit_bytes)
+
+
+def files_under(folder: Path) -> list[Path]:
+    """All files in a folder and in its folders, in the order of their paths; links to folders are
+    not followed.
+
+    Raises:
+        ConfigError: a folder cannot be looked into. What it holds would be missed without a word.
+    """
+
+    def failed(exc: OSError) -> None:
+        raise refused(Path(exc.filename), f"it cannot be read: {exc.strerror}", do=_DO) from exc
+
+    found = os.walk(folder, onerror=failed)
+    paths = [Path(each, name) for each, _, names in found for name in names]
+    return sorted(path for path in paths if path.is_file())
 
 
 def within(limit_bytes: int, documents: Iterable[str], name: str) -> Iterator[str]:

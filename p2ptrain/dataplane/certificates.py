@@ -100,6 +100,7 @@ def peer_of_certificate(der: bytes) -> PeerId:
     try:
         certificate = x509.load_der_x509_certificate(der)
         certificate.verify_directly_issued_by(certificate)
+        _expect_whole_signature(der, certificate)
         extension = certificate.extensions.get_extension_for_oid(_EXTENSION).value
         spki = _spki_of(certificate)
     except InvalidSignature as exc:
@@ -113,6 +114,14 @@ def peer_of_certificate(der: bytes) -> PeerId:
     if not verify(peer, _SIGNED_PREFIX + spki, signature):
         raise RemoteProtocolError("a certificate is not signed by the peer it names", peer=peer)
     return peer
+
+
+def _expect_whole_signature(der: bytes, certificate: x509.Certificate) -> None:
+    """The byte before the signature, which ends the certificate, says how many of its last bits do
+    not count. If those are 0 anyway OpenSSL lets it pass: a certificate of several spellings.
+    """
+    if der[-len(certificate.signature) - 1] != 0:
+        raise ValueError("its signature has unused bits")
 
 
 def _spki(key: ec.EllipticCurvePublicKey) -> bytes:

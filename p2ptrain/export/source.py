@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from blake3 import blake3
 
-from p2ptrain.errors import LocalProtocolError, ManifestInvalid
+from p2ptrain.errors import ChunkMissing, LocalProtocolError, ManifestInvalid
 from p2ptrain.ids import Digest
 from p2ptrain.state import SNAPSHOT, Float32Vector
 from p2ptrain.store import BlobManifest, StoreReader
@@ -66,6 +66,7 @@ class ThetaOfSnapshot:
     def __init__(self, store: StoreReader, digest: Digest, numel: int) -> None:
         self.manifest = store.manifest(digest)
         check_is_snapshot(self.manifest, digest, numel)
+        self._snapshot = digest
         self._store = store
         self._numel = numel
         self._position = 0
@@ -86,13 +87,26 @@ class ThetaOfSnapshot:
         filled = 0
         while filled < len(piece):
             if not self._held:
-                self._held = memoryview(self._store.get_chunk(next(self._chunks)))
+                self._held = memoryview(self._chunk(next(self._chunks)))
             taken = min(len(self._held), len(piece) - filled)
             piece[filled : filled + taken] = self._held[:taken]
             self._held = self._held[taken:]
             filled += taken
         self._hasher.update(piece)
         return np.frombuffer(piece, dtype="<f4")
+
+    def _chunk(self, digest: Digest) -> bytes:
+        try:
+            return self._store.get_chunk(digest)
+        except ChunkMissing as exc:
+            raise ChunkMissing(
+                f"the snapshot {self._snapshot[:12]}… is not whole in this store",
+                evidence=[f"chunk {digest} is missing"],
+                likely="it was never fetched to its end; or it is an older one, and the node that "
+                "runs here has let go of it meanwhile",
+                do=f"p2ptrain ckpt fetch {self._snapshot[:12]}, and p2ptrain ckpt pin "
+                f"{self._snapshot[:12]}, which keeps it",
+            ) from exc
 
     @property
     def digest(self) -> Digest:

@@ -22,9 +22,10 @@ from p2ptrain.node import quarantine, transfer, updates
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.quarantine import Contradiction
 from p2ptrain.node.start import Start, choose_start, leap_pays
+from p2ptrain.node.threads import in_thread
 from p2ptrain.observe.states import CatchingUp, StandingBy
 from p2ptrain.state import Frozen, snapshot_meta, write_frozen
-from p2ptrain.store import Head, Store
+from p2ptrain.store import Head, Leisure, Store
 
 HEAR_FIRST_S = 10.0
 """Five heartbeats: who has heard nobody by then is alone, and starts from what it has."""
@@ -310,10 +311,11 @@ async def _snapshot(parts: Parts, closing: Certified, nursery: trio.Nursery) -> 
 async def _write(parts: Parts, closing: Certified, frozen: Frozen, held: ExitStack) -> None:
     step = closing.entry.value.step + 1
     meta = snapshot_meta(parts.run, step, parts.layout.digest)
-    write = partial(write_frozen, parts.store, frozen, parts.layout.numel, meta, patient=True)
+    numel, leisure = parts.layout.numel, Leisure()
+    write = partial(write_frozen, parts.store, frozen, numel, meta, leisure=leisure)
     try:
         with held:
-            digest: Digest = await trio.to_thread.run_sync(write)
+            digest = await in_thread(write, stop=leisure.end)
     finally:
         parts.outer.writing = False
     head = Head(

@@ -27,7 +27,7 @@ from p2ptrain.ids import Digest, RunId
 from p2ptrain.kernels import Codec
 from p2ptrain.state.frozen import Frozen
 from p2ptrain.state.shared_vector import BYTES_PER_ELEMENT, Float32Vector, SharedVector
-from p2ptrain.store import BlobManifest, Store, describe
+from p2ptrain.store import BlobManifest, Leisure, Store, describe
 from p2ptrain.sync.fragments import Fragment
 
 SNAPSHOT = "snapshot"
@@ -218,13 +218,18 @@ class OuterState:
 
 
 def write_frozen(
-    store: Store, frozen: Frozen, numel: int, meta: Mapping[str, object], *, patient: bool = False
+    store: Store,
+    frozen: Frozen,
+    numel: int,
+    meta: Mapping[str, object],
+    *,
+    leisure: Leisure | None = None,
 ) -> Digest:
     """Store a state that was frozen before, in whatever thread; returns the snapshot's digest.
 
-    Who is `patient` leaves the processor to whoever else wants it, such as a trainer.
+    Who has `leisure` leaves the processor to whoever else wants it, such as a trainer.
     """
-    return store.put_stream(SNAPSHOT, frozen.fill, {"numel": numel, **meta}, patient=patient)
+    return store.put_stream(SNAPSHOT, frozen.fill, {"numel": numel, **meta}, leisure=leisure)
 
 
 def write_state(

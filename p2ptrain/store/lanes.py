@@ -11,7 +11,8 @@ for the disk (see `state.frozen`), and since buffers begin at a page, the disk c
 are, around the page cache (see `disk`).
 
 What can wait, as a snapshot can, is written by threads that stand back: where the cores are all at
-inner steps, a snapshot at equal rights took half of one from them for as long as it took.
+inner steps, a snapshot at equal rights took half of one from them for as long as it took. And they
+take time off, see `leisure`.
 
 It does not know what is done with a chunk; `put` does.
 """
@@ -26,13 +27,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from p2ptrain.ids import Digest
 from p2ptrain.store.blob import Buffer
+from p2ptrain.store.leisure import Leisure
 
 LANES = 8
 """Eight chunks of 4 MiB are 32 MiB of memory. With four the disk idled between two syncs, sixteen
 brought a tenth more; see docs/results/state.md."""
+
+Result = TypeVar("Result")
 
 Fill = Callable[[memoryview], int]
 """Fills a view with the next bytes; returns how many, which are fewer than fit only at the end."""
@@ -78,13 +83,27 @@ def filling(parts: Iterable[Buffer]) -> Fill:
     return fill
 
 
+def _counted(
+    leisure: Leisure, work: Callable[[memoryview], Result]
+) -> Callable[[memoryview], Result]:
+    return lambda view: leisure.count(partial(work, view))
+
+
 def put_all(
-    fill: Fill, chunk_bytes: int, put: Callable[[memoryview], Digest], lanes: Lanes
+    fill: Fill,
+    chunk_bytes: int,
+    put: Callable[[memoryview], Digest],
+    lanes: Lanes,
+    leisure: Leisure | None = None,
 ) -> tuple[list[Digest], int]:
     """Have `put` called with each chunk; returns what it returned, in order, and the bytes in all.
 
+    With `leisure` it rests between two chunks where all cores are busy.
+
     Raises what `fill` or the first `put` to fail raised, after all that had begun have ended.
     """
+    if leisure is not None:
+        fill, put = _counted(leisure, fill), _counted(leisure, put)
     chunks: list[Digest] = []
     under_way: deque[tuple[Future[Digest], memoryview]] = deque()
     size, count = 0, chunk_bytes
@@ -95,6 +114,8 @@ def put_all(
             else:
                 first, buffer = under_way.popleft()
                 chunks.append(first.result())
+            if leisure is not None:
+                leisure.rest()
             # Only now that there is a buffer: bytes are never held while the disk is waited for.
             count = fill(buffer)
             if count:

@@ -44,6 +44,7 @@ from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.garbage import Collected, reached_from, reached_from_young, sweep
 from p2ptrain.store.head import HEAD_BYTES_MAX, Head
 from p2ptrain.store.lanes import Fill, Lanes, filling, patient_threads, put_all, threads
+from p2ptrain.store.leisure import Leisure
 from p2ptrain.store.objects import FANS, Health, Objects
 from p2ptrain.store.pins import Pins
 
@@ -176,25 +177,31 @@ class Store:
         return self.put_stream(kind, filling(parts), meta)
 
     def put_stream(
-        self, kind: str, fill: Fill, meta: Mapping[str, object], *, patient: bool = False
+        self, kind: str, fill: Fill, meta: Mapping[str, object], *, leisure: Leisure | None = None
     ) -> Digest:
         """As `put_blob`, of bytes that `fill` copies to where the store wants them.
 
         It is called in one thread, and only when its bytes can be taken at once: whoever has to
-        keep them unchanged until then does not wait for the disk. What is `patient` leaves the
-        processor to whoever else wants it.
+        keep them unchanged until then does not wait for the disk. With `leisure`, all the time
+        that there is, the processor is left to whoever else wants it.
         """
-        if not patient:
+        if leisure is None:
             return self._put_stream(kind, fill, meta, self._lanes)
-        with self._patient_lanes() as apart:
-            return apart.submit(self._put_stream, kind, fill, meta, self._patient_lanes).result()
+        lanes = self._patient_lanes
+        with lanes() as apart:
+            return apart.submit(self._put_stream, kind, fill, meta, lanes, leisure).result()
 
     def _put_stream(
-        self, kind: str, fill: Fill, meta: Mapping[str, object], lanes: Lanes
+        self,
+        kind: str,
+        fill: Fill,
+        meta: Mapping[str, object],
+        lanes: Lanes,
+        leisure: Leisure | None = None,
     ) -> Digest:
         put = partial(self.put_chunk, settle=False)
         with self._writing_blob():
-            chunks, size = put_all(fill, self.chunk_bytes, put, lanes)
+            chunks, size = put_all(fill, self.chunk_bytes, put, lanes, leisure)
             manifest = BlobManifest(kind, size, self.chunk_bytes, tuple(chunks), dict(meta))
             self._objects.settle()
             return self.put_chunk(manifest.to_wire())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +76,23 @@ def test_a_folder_is_its_files_in_the_order_of_their_paths(tmp_path: Path) -> No
     (tmp_path / "all" / "a.txt").write_text("one")
     (tmp_path / "all" / "b" / "x.jsonl").write_text('{"text": "two"}')
     assert documents(tmp_path / "all") == ["one\n", "two", "three\n"]
+
+
+def test_a_folder_that_may_not_be_looked_into_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, scandir = tmp_path / "all" / "closed", os.scandir
+    closed.mkdir(parents=True)
+    (tmp_path / "all" / "a.txt").write_text("one")
+
+    def refusing(path: str) -> object:  # root may look into any folder, so it takes this
+        if Path(path) == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(ConfigError, match="closed: it cannot be read: Permission denied"):
+        documents(tmp_path / "all")
 
 
 def test_the_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:

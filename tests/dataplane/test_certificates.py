@@ -113,6 +113,19 @@ def test_arbitrary_bytes_are_refused_and_nothing_else_is_raised(der: bytes) -> N
         peer_of_certificate(der)
 
 
+def test_a_certificate_is_written_in_one_way_whatever_its_signature_ends_with() -> None:
+    ends_with_zero_bit = next(
+        der
+        for der in (Credentials.create(ANNA).certificate_der for _ in range(200))
+        if der[-1] % 2 == 0
+    )
+    signature = x509.load_der_x509_certificate(ends_with_zero_bit).signature
+    other = bytearray(ends_with_zero_bit)
+    other[-len(signature) - 1] = 1
+    with pytest.raises(RemoteProtocolError, match="unused bits"):
+        peer_of_certificate(bytes(other))
+
+
 @given(st.integers(0, len(CREDENTIALS.certificate_der) - 1), st.integers(1, 255))
 @settings(max_examples=150, deadline=None)
 def test_no_byte_of_a_certificate_can_be_changed(position: int, change: int) -> None:

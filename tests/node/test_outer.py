@@ -24,7 +24,7 @@ from p2ptrain.node.chain_file import Origin
 from p2ptrain.node.outer import _start, keep_outer_state
 from p2ptrain.node.start import Start
 from p2ptrain.state import write_state
-from p2ptrain.store import Head, digest_of
+from p2ptrain.store import Head, Leisure, digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, heartbeat, opening, rig, settled
 
@@ -148,11 +148,11 @@ class Gate:
         self._opened = threading.Event()
         put_stream = r.parts.store.put_stream
 
-        def slow(kind: str, *arguments: object, patient: bool = False) -> Digest:
-            assert patient == (kind == "snapshot")
+        def slow(kind: str, *arguments: object, leisure: Leisure | None = None) -> Digest:
+            assert (leisure is not None) == (kind == "snapshot")
             if kind == "snapshot":
                 assert self._opened.wait(10.0)
-            return put_stream(kind, *arguments, patient=patient)  # type: ignore[arg-type]
+            return put_stream(kind, *arguments, leisure=leisure)  # type: ignore[arg-type]
 
         r.parts.store.put_stream = slow  # type: ignore[method-assign,assignment]
 

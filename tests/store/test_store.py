@@ -29,6 +29,7 @@ from p2ptrain.store import (
     BlobManifest,
     Head,
     Health,
+    Leisure,
     MemoryDisk,
     Store,
     StoreReader,
@@ -374,7 +375,7 @@ def test_what_can_wait_is_read_hashed_and_written_by_threads_that_stand_back(pat
         reading.add(niceness())
         return filled(view)
 
-    digest = store.put_stream("snapshot", fill, {}, patient=patient)
+    digest = store.put_stream("snapshot", fill, {}, leisure=Leisure() if patient else None)
     assert store.read_blob(digest) == data
     assert disk.nice == reading == {min(own + STAND_BACK, STAND_BACK) if patient else own}
     assert niceness() == own

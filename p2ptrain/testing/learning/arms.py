@@ -44,6 +44,7 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
     listed += seeded("peers", {"diloco-2": two} if two else {})
     if four:
         listed += seeded("peers", {"diloco-4": four})
+        listed += seeded("horizon", sooner(two, four) if two else {})
         listed += seeded("codecs", codecs(four))
         listed += seeded("peers", others_of_peers(four))
         listed += seeded("modes", modes(four))
@@ -128,10 +129,17 @@ def churn(four: Settings) -> dict[str, Settings]:
     }
 
 
-def horizon(four: Settings, wide_dp: Settings) -> dict[str, Settings]:
-    """The gap to data-parallel over the number of outer steps, and with twice the batch."""
+def sooner(two: Settings, four: Settings) -> dict[str, Settings]:
+    """Twice as many outer steps, by the rates that were tuned for H = 20."""
     return {
+        "diloco-2-h10": replace(two, inner_steps=10),
         "diloco-4-h10": replace(four, inner_steps=10),
+    }
+
+
+def horizon(four: Settings, wide_dp: Settings) -> dict[str, Settings]:
+    """Half as many outer steps, and twice the batch."""
+    return {
         "diloco-4-h40": replace(four, inner_steps=40),
         "dp-wide": wide_dp,
         "diloco-4-wide": replace(

@@ -62,7 +62,12 @@ TABLES = (
         dict.fromkeys(CHURN, "÷ ≤ 1.01"),
     ),
     Table("Churn against three that stay", "three-that-stay", CHURN),
-    Table("Outer steps: H = 20 against others", "diloco-4", ("diloco-4-h10", "diloco-4-h40")),
+    Table(
+        "The gap over the number of outer steps: H = 10, 20 and 40 are 256, 128 and 64",
+        "dp",
+        ("diloco-2-h10", "diloco-2", "diloco-4-h10", "diloco-4", "diloco-4-h40"),
+        {"diloco-2-h10": "÷ ≤ 1.02", "diloco-4-h10": "÷ ≤ 1.05"},
+    ),
     Table("Twice the batch", "dp-wide", ("diloco-4-wide",)),
 )
 

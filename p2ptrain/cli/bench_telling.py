@@ -1,0 +1,33 @@
+"""What the benches' commands share: where processes run, and how lines are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from p2ptrain.cli.output import result, result_json
+
+if TYPE_CHECKING:
+    from p2ptrain.testing.bench.lines import Line
+    from p2ptrain.testing.bench.processes import Host
+
+
+def hosts_of(addresses: str, count: int) -> list[Host]:
+    """Raises ValueError: they are not so many, or one is none."""
+    from p2ptrain.testing.bench.processes import Host
+
+    if not addresses:
+        return [Host()] * count
+    hosts = [Host.parse(each) for each in addresses.split(",")]
+    if len(hosts) != count:
+        raise ValueError(f"{len(hosts)} addresses, not {count}")
+    return hosts
+
+
+def tell(lines: Iterable[Line], as_json: bool) -> None:
+    """One line each, as soon as it is known."""
+    for line in lines:
+        if as_json:
+            result_json(line.told())
+        else:
+            result(str(line))

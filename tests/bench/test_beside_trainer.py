@@ -1,0 +1,60 @@
+"""What is said of a trainer beside a snapshot comes from inner steps that really were taken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.testing.bench import beside_trainer
+from p2ptrain.testing.bench.beside_trainer import Ticks, Turn, lines, measure
+from p2ptrain.testing.bench.processes import Failed
+from p2ptrain.testing.bench.trainer import setting
+
+
+@contextmanager
+def saying(*ends: float) -> Iterator[Ticks]:
+    """A process that prints these times, and ends."""
+    script = f"print(*{ends!r}, sep='\\n')"
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    ticks = Ticks(process)
+    yield ticks
+    ticks.end()
+
+
+def test_a_step_counts_where_it_began_and_ended() -> None:
+    with saying(1.0, 1.5, 2.25, 4.0) as ticks:
+        with pytest.raises(Failed, match="the trainer ended"):
+            ticks.wait_s(30.0)
+        assert ticks.within(1.0, 4.0) == [0.5, 0.75, 1.75]
+        assert ticks.within(1.1, 3.9) == [0.75]
+        with pytest.raises(Failed, match="took no step"):
+            ticks.wait_for(1, 30.0)
+
+
+def test_each_snapshot_is_held_against_the_steps_before_and_after_it() -> None:
+    alone = [0.09, 0.11]
+    turns = [Turn(alone, [0.125], [0.1], 2.0), Turn([0.15], [0.1, 0.1], [0.05], 4.0)]
+    told = {line.measure: line.value for line in lines(turns, 10**6)}
+    name = "a trainer's inner-step rate while a snapshot is written"
+    assert told == {
+        name: pytest.approx(0.9),
+        f"{name}, the median of the turns": pytest.approx(0.9),
+        "its standard error": pytest.approx(0.1),
+        "a snapshot of 8 MB beside a trainer": 3.0,
+    }
+
+
+def test_a_trainer_trains_while_a_snapshot_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("WARM_S", 0.1), ("SETTLE_S", 0.0), ("BEFORE_S", 0.5)):
+        monkeypatch.setattr(beside_trainer, name, seconds)
+    tiny = setting(1, 64, 16, 2, "fp32", "cpu", vocab=300)
+    told = {line.measure: line.value for line in measure(tiny, 8 * 10**6, 1, tmp_path)}
+    assert all(value > 0 for name, value in told.items() if name != "its standard error"), told
+    assert not list(tmp_path.iterdir())

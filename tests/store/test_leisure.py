@@ -1,0 +1,91 @@
+"""What can wait takes a hundredth of a core where all are busy, and else all that it needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.store import Leisure
+from p2ptrain.store.leisure import FREE_S, LOOK_S, REST_S_MAX, SHARE
+
+
+class Machine:
+    """Its clock goes on where somebody works or rests; `idle_cores` of it are idle meanwhile."""
+
+    def __init__(self, idle_cores: float) -> None:
+        self.idle_cores = idle_cores
+        self.now_s = self.idle_s = self.used_s = 0.0
+        self.rests: list[float] = []
+        self.leisure = Leisure(
+            lambda: self.now_s, lambda: self.idle_s, lambda: self.used_s, self.rest
+        )
+
+    def passes(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.idle_s += seconds * self.idle_cores
+
+    def work(self, seconds: float) -> None:
+        self.used_s += seconds
+        self.passes(seconds)
+
+    def rest(self, seconds: float) -> None:
+        self.rests.append(seconds)
+        self.passes(seconds)
+
+    def write(self, chunks: int, each_s: float = 0.004) -> None:
+        for _ in range(chunks):
+            self.leisure.rest()
+            self.leisure.count(lambda: self.work(each_s))
+
+
+def test_where_all_cores_are_busy_a_writer_takes_its_share_of_one() -> None:
+    machine = Machine(idle_cores=0.0)
+    machine.write(1000)
+    assert (machine.used_s - FREE_S) / machine.now_s == pytest.approx(SHARE, rel=0.02)
+
+
+def test_a_small_blob_is_written_at_once_however_busy_the_machine_is() -> None:
+    machine = Machine(idle_cores=0.0)
+    machine.passes(LOOK_S)
+    machine.write(7)
+    assert machine.rests == []
+
+
+def test_where_a_core_is_idle_nobody_rests() -> None:
+    machine = Machine(idle_cores=0.9)
+    machine.write(1000)
+    assert machine.rests == []
+
+
+def test_what_was_taken_of_idle_cores_is_forgiven_when_they_are_all_busy() -> None:
+    machine = Machine(idle_cores=1.0)
+    machine.write(1000)
+    machine.idle_cores = 0.0
+    machine.write(1000)
+    assert machine.used_s == pytest.approx(8.0)
+    assert machine.now_s == pytest.approx(4 + (4 - FREE_S) / SHARE, rel=0.02)
+
+
+def test_a_rest_ends_soon_after_the_inner_steps_have() -> None:
+    machine = Machine(idle_cores=0.0)
+    machine.write(1, each_s=LOOK_S)  # for which it would rest for 20 s
+
+    def rest(seconds: float) -> None:
+        machine.rest(seconds)
+        machine.idle_cores = 2.0 if len(machine.rests) > 2 else 0.0
+
+    machine.leisure._sleep = rest
+    machine.write(1)
+    assert machine.rests == [REST_S_MAX] * 4
+
+
+def test_a_node_that_leaves_does_not_wait_for_a_writer_that_rests() -> None:
+    machine = Machine(idle_cores=0.0)
+    machine.write(1, each_s=LOOK_S)
+
+    def rest(seconds: float) -> None:
+        machine.rest(seconds)
+        machine.leisure.end()
+
+    machine.leisure._sleep = rest
+    machine.write(100)
+    assert machine.rests == [REST_S_MAX]

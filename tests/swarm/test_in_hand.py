@@ -1,0 +1,69 @@
+"""What peers make a server hold, and look for in vain, has bounds."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.dataplane import plain_pair
+from p2ptrain.errors import PeerTooSlow
+from p2ptrain.ids import PeerId
+from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store, digest_of
+from p2ptrain.swarm import ChunkServer
+from p2ptrain.swarm.in_hand import InHand
+from p2ptrain.swarm.wire import receive_response, send_request
+
+ANN, BEN = PeerId("ann"), PeerId("ben")
+
+
+def hold(stack: ExitStack, in_hand: InHand, peer: PeerId) -> str:
+    try:
+        stack.enter_context(in_hand.one_for(peer, 0.0))
+    except PeerTooSlow:
+        return "waits"
+    return "holds"
+
+
+def test_a_peer_that_reads_nothing_takes_its_own_turns_and_not_those_of_others() -> None:
+    in_hand = InHand(chunks_max=3, per_peer_max=2)
+    with ExitStack() as held:
+        answers = [hold(held, in_hand, peer) for peer in (ANN, ANN, ANN, BEN, BEN)]
+        assert answers == ["holds", "holds", "waits", "holds", "waits"]
+    with ExitStack() as again:
+        assert [hold(again, in_hand, peer) for peer in (ANN, BEN, BEN)] == ["holds"] * 3
+
+
+def test_who_waits_goes_on_when_a_chunk_has_been_taken() -> None:
+    in_hand, went_on = InHand(per_peer_max=1), threading.Event()
+
+    def wait() -> None:
+        with in_hand.one_for(ANN, 10.0):
+            went_on.set()
+
+    with in_hand.one_for(ANN, 0.0):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert not went_on.is_set()
+    waiting.join(10)
+    assert went_on.is_set()
+
+
+def test_who_asks_for_what_nobody_has_waits_longer_each_time_until_it_finds_something() -> None:
+    store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
+    held, buffer, pauses = store.put_chunk(b"held"), bytearray(CHUNK_BYTES_MAX), list[float]()
+    client, sock = plain_pair("client", "server")
+    server = ChunkServer(store, pause=pauses.append)
+    thread = threading.Thread(target=server, args=(sock, {}))
+    thread.start()
+    found = []
+    for digest in (*[digest_of(b"none")] * 100, held, held, digest_of(b"none")):
+        send_request(client, digest)
+        found.append(receive_response(client, buffer, 5.0) is not None)
+    client.close()
+    thread.join(10)
+    sock.close()
+    assert found == [False] * 100 + [True, True, False]
+    assert pauses == pytest.approx([*[n / 1000 for n in range(1, 50)], *[0.05] * 51])
