@@ -52,8 +52,8 @@ class Remote:
     `held` stops them before their next inner step, `stuck` before they read another frame, as in a
     very long inner step; `trained` has the blocks in the order in which they were trained;
     `dies_in_mid_lease` kills the one that has trained a block and has another to train, `dies` the
-    one that there is; `fault` goes out as a Failed frame before an inner step; `poison` is written
-    over the first weight that is published. An inner step takes `inner_step_s`.
+    one that there is; `fault` goes out as a Failed frame, the last one, before an inner step;
+    `poison` is written over the first weight that is published. An inner step takes `inner_step_s`.
     """
 
     trained: list[Digest] = field(default_factory=list)
@@ -239,7 +239,8 @@ class Loop:
     def _inner_step(self) -> None:
         if self._remote.fault is not None:
             fault, self._remote.fault = self._remote.fault, None
-            return self._say(fault)
+            self._say(fault)
+            raise Died
         self._pause.wait(self._remote.inner_step_s)
         inner_step, path = self._queue.popleft()
         block = block_of(path)

@@ -56,6 +56,7 @@ async def test_an_observer_fetches_the_newest_snapshot_and_what_followed_and_ver
     async with swarm(
         tmp_path, nodes=("ann",), later=("eve",), founders=("ann",), rules=ALONE, steps=STEPS
     ) as s:
+        await _certified(s["ann"], s)
         await s.until(lambda: s.at_step(STEPS))
         eve, state = s["eve"], s["ann"].parts.ledger.state
         assert state.snapshot is not None
@@ -79,6 +80,15 @@ async def test_an_observer_fetches_the_newest_snapshot_and_what_followed_and_ver
         await _expect_repairs(s, eve, Digest(fetched.digest))
     for words in (["verify"], ["ckpt", "verify"]):
         assert main([*words, "--home", str(eve.home.root)]) == 0
+
+
+async def _certified(node: SwarmNode, s: Swarm) -> None:
+    """Hold the run's only trainer back until its first snapshot is written: a later Commit has its
+    digest then, however slow the disk is."""
+    await s.until(lambda: node.step >= 2)
+    node.remote.held = True
+    await s.until(lambda: node.events("snapshot"))
+    node.remote.held = False
 
 
 async def _expect_repairs(s: Swarm, eve: SwarmNode, snapshot: Digest) -> None:
