@@ -29,8 +29,11 @@ from p2ptrain.trainer.shapes import layout_of
 
 Floats = NDArray[np.float32]
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+ADAMW_MOMENTS = ("exp_avg", "exp_avg_sq")
 """What AdamW keeps of each parameter, beside the number of its steps."""
+
+MUON_MOMENTS = ("momentum_buffer",)
+"""What Muon keeps of a matrix inside a block."""
 
 
 def one_thread() -> None:
@@ -46,7 +49,6 @@ class Replica:
     def __init__(
         self, model: ModelSpec, inner: InnerSpec, precision: Precision, *, compiled: bool = False
     ) -> None:
-        assert not inner.is_muon, "what Muon keeps is not read here"
         self._inner = inner
         self._losses = _losses_of(model, precision, inner.z_loss, compiled)
         self._layout = layout_of(model)
@@ -91,24 +93,27 @@ class Replica:
 
     def moments(self) -> dict[str, Floats]:
         """A copy of what the optimizer keeps, flat, and the number of its steps."""
-        kept = {name: np.zeros(self._layout.numel, np.float32) for name in MOMENTS}
+        names = ADAMW_MOMENTS + (MUON_MOMENTS if self._inner.is_muon else ())
+        kept = {name: np.zeros(self._layout.numel, np.float32) for name in names}
         steps = 0.0
         for parameter, entry in self._places:
             state = self._optimizer.state_of(parameter)
-            for name in MOMENTS:
-                if state:
-                    kept[name][entry.offset : entry.end] = state[name].flatten().numpy()
-                    steps = float(state["step"])
+            steps = float(state.get("step", steps))
+            for name in kept.keys() & state.keys():
+                kept[name][entry.offset : entry.end] = state[name].flatten().numpy()
         return {**kept, "step": np.array([steps], np.float32)}
 
     def set_moments(self, moments: dict[str, Floats]) -> None:
         """Go on as the optimizer that these were copied from would."""
         for parameter, entry in self._places:
             run = slice(entry.offset, entry.end)
-            kept = {name: torch.from_numpy(moments[name][run].copy()) for name in MOMENTS}
+            has_muon = self._optimizer.has_muon(parameter)
+            names = MUON_MOMENTS if has_muon else ADAMW_MOMENTS
+            kept = {name: torch.from_numpy(moments[name][run].copy()) for name in names}
             state = self._optimizer.state_of(parameter)
             state.update({name: flat.view(parameter.shape) for name, flat in kept.items()})
-            state["step"] = torch.tensor(float(moments["step"][0]))
+            if not has_muon:
+                state["step"] = torch.tensor(float(moments["step"][0]))
 
     @property
     def _parameters(self) -> dict[str, Tensor]:

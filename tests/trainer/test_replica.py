@@ -11,7 +11,7 @@ import pytest
 
 from p2ptrain.data.blocks import read_block
 from p2ptrain.errors import TrainerDiverged
-from p2ptrain.ipc.trainer_config import Precision, TrainerConfig
+from p2ptrain.ipc.trainer_config import Optimizer, Precision, TrainerConfig
 from p2ptrain.trainer.batch import train_on
 from p2ptrain.trainer.genesis import genesis
 from p2ptrain.trainer.ranks import Ranks
@@ -72,9 +72,11 @@ def test_a_compiled_replica_takes_the_same_steps_within_the_rounding_of_bf16(
     assert other.weights.tobytes() == compiled.weights.tobytes(), "peers share what was compiled"
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_an_optimizer_goes_on_from_its_moments_to_the_bit(
-    config: TrainerConfig, block_paths: tuple[str, ...]
+    optimizer: Optimizer, config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
+    config = replace(config, inner=replace(config.inner, optimizer=optimizer))
     first, second = begun(config), begun(config)
     for rows in blocks(block_paths[:3], config):
         first.train(rows, 1e-2)

@@ -12,7 +12,7 @@ import json
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
-from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Precision
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Optimizer, Precision
 from p2ptrain.kernels import Codec, CodecName, codec
 from p2ptrain.sync import SyncSchedule, SyncSpec
 
@@ -74,6 +74,8 @@ class Settings:
     weights: Weights = "tokens"
     warmup_steps: int = 100
     weight_decay: float = 0.1
+    optimizer: Optimizer = "adamw"
+    beta2: float = 0.95
     precision: Precision = "bf16"
     compiled: bool = False
     evaluate_every: int = 160
@@ -112,6 +114,8 @@ class Settings:
             total_steps=self.total_steps,
             schedule="cosine",
             weight_decay=self.weight_decay,
+            betas=(0.9, self.beta2),
+            optimizer=self.optimizer,
         )
 
     @property
