@@ -347,12 +347,13 @@ def test_a_door_at_which_nobody_could_be_let_in_for_a_moment_stays_open(
 
 
 def test_frames_are_for_rank_0_and_once(node: Node) -> None:
-    node.start()
+    running = node.start()
     early = node.caller(0).call(Purpose.FRAMES)
     assert early.recv(1) == b""
     early.close()
-    first = node.gathered()[0]
-    first.channel()
+    hello = Hello(0, 2, LAYOUT.digest, 10, "cpu", 3)
+    node.gathered()[0].channel().send(hello)
+    assert running.receive(timeout_s=10.0) == hello
     second = node.caller(0).call(Purpose.FRAMES)
     assert second.recv(1) == b""
     second.close()
