@@ -8,13 +8,19 @@ from contextlib import contextmanager
 
 import pytest
 
-from p2ptrain.dataplane import Probed, ProbeServer, SecureSocket, plain_pair, probe
+from p2ptrain.dataplane import Probed, ProbeServer, SecureSocket, plain_pair, probe, probing
 from p2ptrain.dataplane.probing import PROBE_BYTES_MAX, SLICE_BYTES, _second_half
 from p2ptrain.encoding import pack
 from p2ptrain.errors import PeerLost, RemoteProtocolError
 from p2ptrain.identity import Identity
 
 ANN, BOB = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2))
+
+
+@pytest.fixture(autouse=True)
+def _as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a busy machine makes of three seconds is not what these tests are about."""
+    monkeypatch.setattr(probing, "PROBE_S", 60.0)
 
 
 @contextmanager

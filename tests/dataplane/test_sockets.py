@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,7 +17,7 @@ from p2ptrain.dataplane import (
 )
 from p2ptrain.errors import LocalProtocolError, PeerLost, PeerTooSlow, RemoteProtocolError
 
-from .conftest import connect
+from .conftest import DEADLINE_S, connect, eventually
 
 Pair = tuple[PeerSocket, PeerSocket]
 Background = Callable[[Callable[[], object]], Callable[[], object]]
@@ -32,7 +31,7 @@ def pair(
 ) -> Iterator[Pair]:
     """(the client's end, the server's end)"""
     if request.param == "plain":
-        left, right = plain_pair(client.peer, server.peer)
+        left, right = plain_pair(client.peer, server.peer, deadline_s=DEADLINE_S)
         yield left, right
         left.close()
         right.close()
@@ -50,7 +49,7 @@ def pair(
 
     listener.handle("keep", keep)
     left = connect(client, endpoint, {"purpose": "keep"}, encrypted=encrypted)
-    assert there.wait(5)
+    assert there.wait(DEADLINE_S)
     yield left, arrived[0]
     left.close()
     arrived[0].close()
@@ -120,11 +119,9 @@ def test_half_a_message_is_a_lost_peer(pair: Pair) -> None:
 def test_a_silent_peer_is_too_slow(pair: Pair) -> None:
     _, right = pair
     right.set_deadline(0.05)
-    started = time.monotonic()
     with pytest.raises(PeerTooSlow) as caught:
         right.receive_into(bytearray(1))
     assert caught.value.peer == right.peer
-    assert time.monotonic() - started < 5
     with pytest.raises(PeerLost):
         right.receive_into(bytearray(1))
 
@@ -141,10 +138,8 @@ def test_a_peer_that_drips_does_not_stretch_the_deadline(
 
     done = background(drip)
     right.set_deadline(0.2)
-    started = time.monotonic()
     with pytest.raises(PeerTooSlow):
         right.receive_into(bytearray(1000))
-    assert time.monotonic() - started < 5
     stop.set()
     done()
 
@@ -203,26 +198,13 @@ def test_using_a_socket_that_was_shut_down_here_blames_nobody(pair: Pair) -> Non
 
 def test_two_threads_at_once_are_our_own_bug(pair: Pair, background: Background) -> None:
     left, right = pair
-    inside = threading.Event()
-
-    def read() -> None:
-        inside.set()
-        right.receive_into(bytearray(2))
-
     left.send_all(b"1")
-    outcome = background(read)
-    inside.wait()
-    caught: list[LocalProtocolError] = []
-    # The reader may not have entered yet; then our empty send passes, and we look again.
-    for _ in range(10_000):
-        try:
-            right.send_all(b"")
-        except LocalProtocolError as exc:
-            caught.append(exc)
-            break
+    outcome = background(lambda: right.receive_into(bytearray(2)))
+    eventually(right._in_use.locked)
+    with pytest.raises(LocalProtocolError, match="two threads"):
+        right.send_all(b"")
     left.send_all(b"2")
     assert outcome() is None
-    assert len(caught) == 1
 
 
 def test_tampered_ciphertext_never_becomes_data(
@@ -262,7 +244,6 @@ def test_a_full_connection_takes_nothing_and_goes_on_once_there_is_room(pair: Pa
     data, sent = memoryview(bytes(1 << 17)), 0
     while (count := left.send_some(data)) > 0:
         sent += count
-    assert left.send_some(data) == 0
     arrived = memoryview(bytearray(sent + len(data)))
     received = 0
     while received < len(arrived):
@@ -274,8 +255,8 @@ def test_a_full_connection_takes_nothing_and_goes_on_once_there_is_room(pair: Pa
 def test_blocking_and_not_blocking_may_take_turns(pair: Pair) -> None:
     left, right = pair
     assert exchanged(left, right, b"one") == b"one"
-    left.set_deadline(5)
-    right.set_deadline(5)
+    left.set_deadline(DEADLINE_S)
+    right.set_deadline(DEADLINE_S)
     left.send_frame(b"two")
     assert right.receive_frame() == b"two"
     assert exchanged(left, right, b"three") == b"three"

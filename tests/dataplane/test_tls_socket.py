@@ -13,6 +13,8 @@ from p2ptrain.dataplane import Credentials
 from p2ptrain.dataplane.tls import tls_context
 from p2ptrain.dataplane.tls_socket import RECORDS_BYTES, SEND_BYTES_MAX, TlsSocket
 
+from .conftest import DEADLINE_S
+
 Pair = tuple[TlsSocket, TlsSocket]
 
 
@@ -21,7 +23,7 @@ def pair(server: Credentials, client: Credentials) -> Iterator[Pair]:
     """The client's end and the server's, shaken."""
     at_client, at_server = socket.socketpair()
     for sock in (at_client, at_server):
-        sock.settimeout(5)
+        sock.settimeout(DEADLINE_S)
     left = TlsSocket(
         at_client, tls_context(client, [server.certificate_der], server=False), server=False
     )

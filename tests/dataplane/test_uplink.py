@@ -11,6 +11,8 @@ from p2ptrain.dataplane import PeerShares, Rank, Uplink, uplink
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId
 
+from .conftest import DEADLINE_S
+
 
 def test_taking_blocks_until_the_bytes_are_paid_for() -> None:
     times = iter([10.0, 10.0, 10.0, 12.0])
@@ -26,7 +28,7 @@ def test_who_waits_for_an_uplink_is_let_go_when_it_is_closed() -> None:
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(uplink.share(rank).take, 10**9) for rank in Rank]
         uplink.close()
-        assert [each.result(5.0) for each in waiting] == [None, None]
+        assert [each.result(DEADLINE_S) for each in waiting] == [None, None]
     uplink.share(Rank.RING).take(10**9)
 
 
