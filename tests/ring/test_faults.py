@@ -23,7 +23,7 @@ from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
 HOSTILE = 1
 """The peer that misbehaves, in rings of three and more: between two honest ones."""
 
-SOON_S = 10.0
+SOON_S = 25.0
 """Less than half of what it takes here until what is not told is found out."""
 
 Frame = tuple[Header, bytes]
@@ -207,7 +207,7 @@ def test_a_peer_that_dies_in_the_middle_is_named_by_all_at_once(
 ) -> None:
     connect = {} if transport == "pair" else {"connect": request.getfixturevalue(transport)}
     ring = build((1,) * peers, 200_000, **connect)
-    ring.limits = {me: Uplink(100_000, burst_bytes=0) for me in range(peers)}
+    ring.limits = {me: Uplink(20_000, burst_bytes=0) for me in range(peers)}
 
     def kill() -> None:
         never = threading.Event()

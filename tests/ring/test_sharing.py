@@ -20,11 +20,34 @@ from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store
 from p2ptrain.swarm import ChunkServer
 from p2ptrain.swarm.wire import receive_response, send_request
 
+from .conftest import DEADLINE_S
+
 RATE = 500_000
 """So low that each sender has asked for what takes it half a second: a busy machine wakes threads
 late, and none may so lose its turn."""
 FETCHERS = 3
-LOOK_S = 0.002
+LEAP_S_MAX = 0.1
+"""What a line could have sent while this machine did something else is not made up for: all who
+wait would be let go at once then, however many streams they are."""
+
+
+class SteadyClock:
+    """Real time without its leaps. `look` is called at each look at it: while it has the uplink's
+    lock, nobody goes on."""
+
+    def __init__(self) -> None:
+        self.look: Callable[[], object] = lambda: None
+        self._lock = threading.Lock()
+        self._now = 0.0
+        self._real = time.monotonic()
+
+    def __call__(self) -> float:
+        with self._lock:
+            real = time.monotonic()
+            self._now += min(real - self._real, LEAP_S_MAX)
+            self._real = real
+            self.look()
+            return self._now
 
 
 @contextmanager
@@ -63,15 +86,16 @@ def test_ring_and_swarm_together_keep_to_the_cap_and_the_ring_goes_first(
     store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1 << 16)
     chunk = store.put_chunk(bytes(30_000))
     with ExitStack() as stack:
-        uplink = Uplink(RATE, burst_bytes=0)
+        clock = SteadyClock()
+        uplink = Uplink(RATE, burst_bytes=0, clock=clock)
         stack.callback(uplink.close)
         server = ChunkServer(store, limit=PeerShares(uplink, Rank.SWARM).take)
         got = stack.enter_context(greedy_fetchers(server, chunk, tcp))
         ring = build((1, 1), 1_000_000, streams=4, segment_bytes=1 << 16, connect=tcp)
         ring.limits = {0: uplink}
-        begun, before = time.monotonic(), sum(got)
+        begun, before = clock(), sum(got)
         outcomes = ring.run()
-        taken_s, swarm_bytes = time.monotonic() - begun, sum(got) - before
+        taken_s, swarm_bytes = clock() - begun, sum(got) - before
         uplink.close()
     assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
     ring_bytes = outcomes[0].sent_bytes
@@ -83,7 +107,8 @@ def test_ring_and_swarm_together_keep_to_the_cap_and_the_ring_goes_first(
 
 def test_three_reduces_at_once_get_equal_bytes(build: Callable, tcp: Callable) -> None:
     """On the same neighbours: when the shortest is nearly done, the others have sent as much."""
-    uplink = Uplink(RATE, burst_bytes=0)
+    clock = SteadyClock()
+    uplink = Uplink(RATE, burst_bytes=0, clock=clock)
     short, *longer = (
         build((1, 1), numel, streams=streams, segment_bytes=1 << 15, connect=tcp)
         for numel, streams in ((300_000, 4), (450_000, 4), (450_000, 2))
@@ -93,16 +118,17 @@ def test_three_reduces_at_once_get_equal_bytes(build: Callable, tcp: Callable) -
     due = short.requests[0].plan().bytes_to(1) * 9 // 10
     sent: list[int] = []
 
-    def watch() -> None:
-        never, ends = threading.Event(), time.monotonic() + 20.0
-        while sent_by(short.reduce(0)) < due and time.monotonic() < ends:
-            never.wait(LOOK_S)
-        sent.extend(sent_by(ring.reduce(0)) for ring in (short, *longer))
+    def look() -> None:
+        if not sent and sent_by(short.reduce(0)) >= due:
+            sent.extend(sent_by(ring.reduce(0)) for ring in (short, *longer))
 
+    for ring in (short, *longer):
+        ring.reduce(0)
+    clock.look = look
     with ThreadPoolExecutor(2) as pool:
         others = [pool.submit(ring.run) for ring in longer]
-        outcomes = [*short.run(meanwhile=watch).values()]
+        outcomes = [*short.run().values()]
         for other in others:
-            outcomes.extend(other.result(20.0).values())
+            outcomes.extend(other.result(DEADLINE_S).values())
     assert all(isinstance(outcome, ReduceReport) for outcome in outcomes), outcomes
     assert sent[1:] == pytest.approx([sent[0]] * 2, rel=0.25)
