@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import trio
@@ -17,7 +17,7 @@ from p2ptrain.node.hello import HelloReply, HelloRequest, decode_request, encode
 from p2ptrain.node.topics import HELLO_PROTOCOL
 
 STRANGER = Identity.from_seed(b"stranger".ljust(32)).peer
-START_S = 10.0
+START_S = 60.0
 
 Answer = Callable[[socket.socket], None]
 
@@ -34,13 +34,15 @@ def dead_port() -> int:
 
 
 def says_nothing(client: socket.socket) -> None:
-    client.recv(4096)
-    client.recv(1)  # Returns when the other side gives up.
+    while client.recv(4096):
+        pass  # Until the other side gives up.
 
 
 def is_a_web_server(client: socket.socket) -> None:
     client.recv(4096)
     client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    client.shutdown(socket.SHUT_WR)
+    says_nothing(client)  # A close with words unread would take the answer along.
 
 
 def hangs_up(client: socket.socket) -> None:
@@ -58,8 +60,8 @@ def server(answer: Answer) -> Iterator[int]:
                     client, _ = listener.accept()
                 except OSError:
                     return
-                with client:
-                    client.settimeout(20)
+                with client, suppress(OSError):  # Who asked may go at any time.
+                    client.settimeout(START_S)
                     answer(client)
 
         thread = threading.Thread(target=serve)
@@ -68,7 +70,7 @@ def server(answer: Answer) -> Iterator[int]:
             yield int(listener.getsockname()[1])
         finally:
             listener.shutdown(socket.SHUT_RDWR)
-            thread.join(20)
+            thread.join(START_S)
 
 
 @dataclass

@@ -22,7 +22,7 @@ from p2ptrain.testing.demo.process import DemoNode, Event, command
 from tests.faults.screen import Screen
 
 LOOK_EVERY_S = 0.02
-WAIT_S = 30.0
+WAIT_S = 90.0
 """Several times what anything takes here: tests share their machine."""
 ON_LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0")
 

@@ -17,7 +17,7 @@ from tests.faults.screen import Screen
 
 def test_a_disk_too_full_for_a_key_leaves_no_half_of_one(here: Here, tmp_path: Path) -> None:
     words = ["sh", "-c", 'ulimit -f 0 && exec "$@"', "sh", *command("id", "--home", str(tmp_path))]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=15, check=False)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     Screen(ended.returncode, ended.stdout, ended.stderr).is_error("DISK-LOW", 4)
     assert list(tmp_path.glob("identity*")) == []
     assert here("id", "--home", tmp_path).status == 0
