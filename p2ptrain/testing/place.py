@@ -21,8 +21,9 @@ NETWORK = "10.213.0"
 
 def ports(number: int) -> tuple[int, int]:
     """For control plane and data plane: a node's claim on a port holds for the whole machine,
-    whatever namespace it is in, and another harness may be at work."""
-    first = 20_000 + os.getpid() % 4000 * 10 + 2 * number
+    whatever namespace it is in, and another harness may be at work. All are below those that Linux
+    gives to whoever asks for any."""
+    first = 10_000 + os.getpid() % 2200 * 10 + 2 * number
     return first, first + 1
 
 

@@ -13,13 +13,14 @@ from p2ptrain.testing.chaos.gate import Gate
 from p2ptrain.testing.chaos.points import DEEDS, Point, Role, Side, all_points
 
 APPLY = Point(Side.BEFORE, "apply")
+PATIENCE_S = 60.0
 
 
 @contextmanager
 def gate() -> Iterator[tuple[Gate, socket.socket]]:
     """A gate, and the harness's end of its line."""
     ours, theirs = socket.socketpair()
-    ours.settimeout(5.0)
+    ours.settimeout(PATIENCE_S)
     with ours, theirs:
         yield Gate(theirs), ours
         ours.shutdown(socket.SHUT_RDWR)
@@ -93,7 +94,7 @@ def test_who_is_armed_stands_at_the_point_in_that_role_until_it_is_let_go() -> N
         assert heard(line, 3)[-1] == "at before:apply"
         assert walker.is_alive()
         line.sendall(b"go\n")
-        walker.join(5.0)
+        walker.join(PATIENCE_S)
         assert not walker.is_alive()
         node.come_by(APPLY, always)
 
@@ -107,7 +108,7 @@ def test_when_the_harness_hangs_up_nobody_stands_any_more() -> None:
         walker.start()
         heard(line, 2)
         line.shutdown(socket.SHUT_WR)
-        walker.join(5.0)
+        walker.join(PATIENCE_S)
         assert not walker.is_alive()
 
 

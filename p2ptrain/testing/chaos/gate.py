@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 from p2ptrain.testing.chaos.points import Point, Role, Side
 
@@ -31,7 +32,11 @@ class Gate:
         self._armed: tuple[Point, Role] | None = None
         self._go = threading.Event()
         self._passed: set[tuple[Point, Role]] = set()
-        threading.Thread(target=self._listen, name="chaos-line", daemon=True).start()
+        # Opened here: whoever made us may close `line` before the thread has begun.
+        orders = line.makefile("r")
+        threading.Thread(
+            target=self._listen, args=(orders,), name="chaos-line", daemon=True
+        ).start()
 
     @property
     def armed(self) -> tuple[Point, Role] | None:
@@ -67,8 +72,8 @@ class Gate:
         except OSError:
             self._go.set()
 
-    def _listen(self) -> None:
-        with self._line.makefile("r") as orders:
+    def _listen(self, orders: TextIO) -> None:
+        with orders:
             for order in orders:
                 self._obey(order.split())
         self._obey(["go"])

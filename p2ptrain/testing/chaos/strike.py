@@ -25,7 +25,7 @@ STOPPED_S = 20.0
 CUT_S = 12.0
 """Half as long again as the others take to notice."""
 
-REACH_S = 30.0
+REACH_S = 90.0
 COMMIT_S = 60.0
 BACK_S = 120.0
 

@@ -19,6 +19,9 @@ from typing import Any
 Event = dict[str, Any]
 
 STATUS_BYTES_MAX = 1 << 22
+STATUS_S = 5.0
+KILLED_S = 60.0
+"""A process that writes much, and is killed, may wait for its disk."""
 
 
 class CommandFailed(Exception):
@@ -91,7 +94,7 @@ class DemoNode:
         """The node's own account of itself; None while it cannot be asked."""
         try:
             with socket.socket(socket.AF_UNIX) as asker:
-                asker.settimeout(5)
+                asker.settimeout(STATUS_S)
                 asker.connect(str(self.home / "control.sock"))
                 asker.sendall(b'{"command":"status"}\n')
                 with asker.makefile("rb") as reply:
@@ -104,7 +107,7 @@ class DemoNode:
         """SIGKILL to the node and its trainers at once, as when a machine loses power."""
         if self.process is not None and self.running:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(KILLED_S)
 
     def stop(self) -> None:
         """SIGTERM to the node alone: it should leave kindly."""
