@@ -48,11 +48,14 @@ def main() -> None:
         generation = link.generation if link else None
         with open_ranks(config.device, arguments.store_fd, generation) as ranks:
             _serve(config, ranks, arguments, link)
-        # Unloading torch takes a second and frees only what the kernel frees anyway.
-        os._exit(0)
+        status = 0
     except P2PTrainError as exc:
         sys.stderr.write("\n".join((str(exc), *exc.evidence, exc.do, "")))
-        sys.exit(exc.exit_code)
+        sys.stderr.flush()
+        status = exc.exit_code
+    # Unloading torch takes a second and frees only what the kernel frees anyway. And our socket is
+    # closed by then: the node would kill what has not ended soon, and never learn this status.
+    os._exit(status)
 
 
 def _join(arguments: argparse.Namespace) -> NodeLink:

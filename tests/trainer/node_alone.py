@@ -21,7 +21,7 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.external import ExternalRanks, ExternalTrainers
 from p2ptrain.trainer.watch import Patience
 
-LIMIT_S = 60.0
+LIMIT_S = 200.0
 
 
 def tell(kind: str, **fields: object) -> None:
@@ -73,7 +73,7 @@ def main(folder: Path, host: str, port: int, count: int) -> None:
                 case "wait":
                     hear(ranks, "nothing")
                 case "stop":
-                    tell("stopped", status=ranks.stop(20.0))
+                    tell("stopped", status=ranks.stop(LIMIT_S))
                     return
         except TrainerError as exc:
             tell("error", code=exc.code, what=exc.what)

@@ -79,7 +79,7 @@ def test_a_joiner_goes_on_with_the_bytes_of_its_donor_whatever_its_ranks(
             assert isinstance(heard[0], Hello)
             assert (heard[0].ranks, heard[1]) == (2, Resumed(1, 1))
         finally:
-            trainer.stop(deadline_s=20.0)
+            trainer.stop(deadline_s=120.0)
         assert path_of(ours, 2).read_bytes()[HEADER_BYTES:] == state[HEADER_BYTES:]
 
 

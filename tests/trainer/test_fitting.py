@@ -56,7 +56,9 @@ def every_start_ends(monkeypatch: pytest.MonkeyPatch) -> list[TrainerConfig]:
         out_read, out_write = os.pipe()
         lifeline_read, lifeline = os.pipe()
         os.close(lifeline_read)
-        process = subprocess.Popen([sys.executable, "-S", "-c", words], stdout=out_write)
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-c", words], stdout=out_write, pass_fds=[theirs.fileno()]
+        )
         os.close(out_write)
         theirs.close()
         return Launched((process,) * ranks, ours, lifeline, StderrTail(out_read))
@@ -74,7 +76,7 @@ def test_the_next_start_is_with_half_and_costs_no_restart_until_one_does_not_fit
     while len(said) < 5:
         trainer = supervisor.start()
         with pytest.raises(TrainerOutOfMemory) as caught:
-            trainer.receive(timeout_s=20.0)
+            trainer.receive(timeout_s=120.0)
         said.append(caught.value)
         trainer.kill()
     with pytest.raises(TrainerError) as ended:

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +34,8 @@ from p2ptrain.trainer.watch import Patience, RestartBudget
 LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
 SECRET = b"s" * 32
 HOST = "127.0.0.1"
+LIMIT_S = 100.0
+"""Of what takes milliseconds, on a machine that others keep busy."""
 
 
 @dataclass
@@ -57,7 +60,7 @@ class Node:
         made: dict[int, NodeLink] = {}
 
         def call(rank: int) -> None:
-            made[rank] = join(self.caller(rank), limit_s=20.0)
+            made[rank] = join(self.caller(rank), limit_s=LIMIT_S)
 
         callers = [threading.Thread(target=call, args=(rank,)) for rank in range(2)]
         for each in callers:
@@ -103,7 +106,7 @@ def error_of(running: ExternalRanks) -> TrainerError:
     """Why it has ended, once it has."""
     with pytest.raises(TrainerError) as caught:
         while True:
-            running.receive(timeout_s=10.0)
+            running.receive(timeout_s=LIMIT_S)
     return caught.value
 
 
@@ -147,18 +150,18 @@ def test_frames_go_through_rank_0_and_stop_is_kind(node: Node) -> None:
     links = node.gathered()
     channel = links[0].channel()
     channel.send(Hello(0, 2, LAYOUT.digest, 10, "cpu", 3))
-    assert running.receive(timeout_s=10.0) == Hello(0, 2, LAYOUT.digest, 10, "cpu", 3)
+    assert running.receive(timeout_s=LIMIT_S) == Hello(0, 2, LAYOUT.digest, 10, "cpu", 3)
     running.send(Load(0))
-    assert channel.receive(timeout_s=10.0) == Load(0)
+    assert channel.receive(timeout_s=LIMIT_S) == Load(0)
 
     def leave() -> None:
-        assert channel.receive(timeout_s=10.0) == Stop()
+        assert channel.receive(timeout_s=LIMIT_S) == Stop()
         for link in links:
             link.close()
 
     ranks = threading.Thread(target=leave)
     ranks.start()
-    assert running.stop(10.0) == 0
+    assert running.stop(LIMIT_S) == 0
     ranks.join()
 
 
@@ -173,7 +176,7 @@ def test_a_rank_that_goes_takes_the_others_along_and_all_may_come_again(node: No
         assert error_of(running).code == "TRAINER-RANKS"
         assert error_of(running).what == f"rank 1 at {HOST} has gone"
         with pytest.raises(TrainerError, match="the node has gone"):
-            channel.receive(timeout_s=10.0)
+            channel.receive(timeout_s=LIMIT_S)
         running.stop(0.0, again=True)
     assert len(generations) == 3
     with pytest.raises(TrainerError) as caught:
@@ -202,10 +205,11 @@ def test_ranks_that_stay_away_are_waited_for_only_so_long(node: Node) -> None:
 
 def test_strangers_and_ranks_of_another_torchrun_get_nowhere(node: Node) -> None:
     running = node.start()
-    with pytest.raises(NetworkUnreachable):
-        join(node.caller(0, secret=b"o" * 32), limit_s=0.5)
+    while not node.told:  # A busy machine may not even hear it within its time.
+        with pytest.raises(NetworkUnreachable):
+            join(node.caller(0, secret=b"o" * 32), limit_s=0.5)
     with pytest.raises(ConfigError, match="expects 2 ranks, and torchrun started 3"):
-        join(node.caller(0, ranks=3), limit_s=20.0)
+        join(node.caller(0, ranks=3), limit_s=LIMIT_S)
     assert running.waits_for.startswith("for 2 of 2")
     event, fields = node.told[0]
     assert (event, fields["reason"]) == ("rank-refused", "it does not know the ranks' secret")
@@ -214,12 +218,12 @@ def test_strangers_and_ranks_of_another_torchrun_get_nowhere(node: Node) -> None
 def test_a_rank_that_calls_again_before_all_are_there_takes_its_own_place(node: Node) -> None:
     running = node.start()
     early = node.caller(1).call(Purpose.SLICES)
-    assert node.news.wait(timeout=10.0)
+    assert node.news.wait(timeout=LIMIT_S)
     assert running.waits_for.startswith("for 1 of 2")
-    late = threading.Thread(target=lambda: node.links.append(join(node.caller(1), limit_s=20.0)))
+    late = threading.Thread(target=lambda: node.links.append(join(node.caller(1), limit_s=LIMIT_S)))
     late.start()
     assert early.recv(1) == b""
-    node.links.append(join(node.caller(0), limit_s=20.0))
+    node.links.append(join(node.caller(0), limit_s=LIMIT_S))
     late.join()
     assert running.waits_for == ""
     early.close()
@@ -236,12 +240,14 @@ def test_a_rank_takes_its_place_though_what_it_was_before_cannot_be_shut(node: N
     running = node.start()
     seats = running._gathering._seats
     seats[0] = Reset()  # type: ignore[assignment]
-    again = threading.Thread(target=lambda: node.links.append(join(node.caller(0), limit_s=20.0)))
+    again = threading.Thread(
+        target=lambda: node.links.append(join(node.caller(0), limit_s=LIMIT_S))
+    )
     again.start()
-    ends = time.monotonic() + 20.0
+    ends = time.monotonic() + LIMIT_S
     while isinstance(seats[0], Reset) and time.monotonic() < ends:
         node.news.wait(0.01)  # the other rank would complete them, with this one's ghost
-    node.links.append(join(node.caller(1), limit_s=20.0))
+    node.links.append(join(node.caller(1), limit_s=LIMIT_S))
     again.join()
     assert len(node.links) == 2
     assert running.waits_for == ""
@@ -310,7 +316,7 @@ def test_more_callers_than_can_be_heard_are_sent_away(node: Node) -> None:
     silent = [socket.create_connection((HOST, node.trainers.port)) for _ in range(24)]
     turned_away = 0
     for each in silent[19:]:
-        each.settimeout(10.0)
+        each.settimeout(LIMIT_S)
         turned_away += each.recv(1) == b""
     assert turned_away == 5
     for each in silent:
@@ -365,14 +371,14 @@ def test_a_false_node_is_told_from_one_that_is_not_there() -> None:
 
     def pretend() -> None:
         caller, _ = false.accept()
-        with caller:
+        with caller, suppress(OSError):  # It goes as soon as it knows.
             caller.sendall(b"p2prank\x01" + bytes(64))
             caller.recv(4096)
 
     thread = threading.Thread(target=pretend)
     thread.start()
     with pytest.raises(ConfigError) as caught:
-        join(Caller(HOST, port, SECRET, 0, 2), limit_s=10.0)
+        join(Caller(HOST, port, SECRET, 0, 2), limit_s=LIMIT_S)
     assert caught.value.code == "RANKS-SECRET"
     thread.join()
     false.close()

@@ -97,7 +97,7 @@ def with_two_local_ranks(
             trainer.send(order)
         return wait_for(trainer, Evaluated), wait_for(trainer, FragmentReady), vectors.local.copy()
     finally:
-        trainer.stop(20.0)
+        trainer.stop(120.0)
 
 
 def wait_for(trainer: RunningTrainer, kind: type) -> object:
@@ -150,4 +150,4 @@ def test_two_hosts_make_the_bits_of_two_local_ranks_and_a_rank_that_dies_comes_a
 
         node.order("stop")
         assert node.hear("stopped")["status"] == 0
-        assert [each.wait(timeout=60) for each in hosts] == [0, 0]
+        assert [each.wait(timeout=200) for each in hosts] == [0, 0]

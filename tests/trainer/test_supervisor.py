@@ -94,7 +94,7 @@ def test_two_ranks_train_as_one_does_and_the_death_of_either_is_the_death_of_bot
     np.testing.assert_allclose(moved[1][covered], moved[0][covered], atol=5e-4)
     assert np.abs(moved[0][covered]).max() > 0.02
 
-    assert trainers[0].stop(deadline_s=20.0) == 0
+    assert trainers[0].stop(deadline_s=120.0) == 0
     os.kill(trainers[1].pids[1], signal.SIGKILL)
     with pytest.raises(TrainerExited) as caught:
         wait_for(trainers[1], Hello)
@@ -135,11 +135,12 @@ def test_a_frozen_trainer_counts_as_stalled_and_can_be_killed(
     started: Callable[[Supervisor], RunningTrainer],
     block_paths: tuple[str, ...],
 ) -> None:
-    patience = Patience(silence_floor_s=1.5, silence_factor=3.0)
-    trainer = started(supervise(patience=patience))
+    trainer = started(supervise())
     trainer.send(Load(0))
     trainer.send(Train(0, block_paths[:3], 0))
     wait_for(trainer, FragmentReady)
+    # From here on: before, a busy machine may keep it silent for longer than that.
+    trainer._watch._patience = Patience(silence_floor_s=1.5, silence_factor=3.0)
     os.kill(trainer.pids[0], signal.SIGSTOP)
     trainer.send(Train(1, block_paths, 3))
     with pytest.raises(TrainerStalled, match="training, and silent"):
@@ -153,7 +154,12 @@ def test_what_a_dying_trainer_printed_is_kept(
     config: TrainerConfig,
     vectors: Vectors,
     started: Callable[[Supervisor], RunningTrainer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    says_so = "import atexit, sys; atexit.register(sys.stderr.write, 'it unloads torch')"
+    (tmp_path / "sitecustomize.py").write_text(says_so)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     small_fd = os.memfd_create("small")
     os.ftruncate(small_fd, 64)
     trainer = started(Supervisor(config, small_fd, vectors.local_fd))
@@ -165,6 +171,7 @@ def test_what_a_dying_trainer_printed_is_kept(
     assert caught.value.returncode == 2
     assert "the arena holds 64 bytes" in caught.value.stderr_tail
     assert "Traceback" not in caught.value.stderr_tail
+    assert "unloads" not in caught.value.stderr_tail
 
 
 def test_a_trainer_does_not_outlive_its_node(tmp_path: Path, config: TrainerConfig) -> None:
@@ -187,7 +194,7 @@ def test_a_trainer_does_not_outlive_its_node(tmp_path: Path, config: TrainerConf
         assert node.stdout is not None
         trainer_fd = os.pidfd_open(int(node.stdout.readline()))
         node.kill()
-    ended, _, _ = select.select([trainer_fd], [], [], 30.0)
+    ended, _, _ = select.select([trainer_fd], [], [], 120.0)
     os.close(trainer_fd)
     assert ended
 
