@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.testing.bench import beside_trainer
-from p2ptrain.testing.bench.beside_trainer import Ticks, Turn, lines, measure
+from p2ptrain.testing.bench.beside_trainer import Ticks, Turn, _with_steps, lines, measure
 from p2ptrain.testing.bench.processes import Failed
 from p2ptrain.testing.bench.trainer import setting
 
@@ -34,6 +34,16 @@ def test_a_step_counts_where_it_began_and_ended() -> None:
         assert ticks.within(1.1, 3.9) == [0.75]
         with pytest.raises(Failed, match="took no step"):
             ticks.wait_for(1, 30.0)
+
+
+def test_a_stretch_without_a_step_is_looked_at_again_and_not_for_ever() -> None:
+    with saying(1.0, 1.5, 2.25) as ticks:
+        with pytest.raises(Failed, match="the trainer ended"):
+            ticks.wait_s(30.0)
+        stretches = iter([(1.1, 1.4), (0.0, 0.5), (1.0, 2.0)])
+        assert _with_steps(ticks, lambda: next(stretches)) == ((1.0, 2.0), [0.5])
+        with pytest.raises(Failed, match="take a larger one"):
+            _with_steps(ticks, lambda: (1.1, 1.4))
 
 
 def test_each_snapshot_is_held_against_the_steps_before_and_after_it() -> None:

@@ -33,7 +33,7 @@ def test_a_join_is_whole_and_says_who_brought_what(tmp_path: Path, encrypted: bo
         server.start()
     measured = join(setting, "127.0.0.1", tmp_path, digest)
     for server in servers:
-        server.join(10)
+        server.join(100)
         assert not server.is_alive()
     joined = StoreReader(tmp_path / "joined")
     assert joined.read_blob(digest) == StoreReader(tmp_path / "store").read_blob(digest)

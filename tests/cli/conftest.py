@@ -89,5 +89,5 @@ def fake_node(home: Path, *replies: bytes) -> Iterator[list[dict[str, Any]]]:
         try:
             yield requests
         finally:
-            thread.join(10)
+            thread.join(100)
             assert not thread.is_alive(), "the command asked less often than the test expected"

@@ -114,18 +114,18 @@ def test_ctrl_c_leaves_no_process_and_says_how_far_it_came(tmp_path: Path) -> No
         start_new_session=True,
     )
     try:
-        ends_s = time.monotonic() + 60
+        ends_s = time.monotonic() + 200
         while not file.exists() or len(file.read_text().splitlines()) < 2:
             assert time.monotonic() < ends_s, "no batch came to its end"
             with pytest.raises(subprocess.TimeoutExpired):
                 campaign.wait(0.05)
         children = psutil.Process(campaign.pid).children(recursive=True)
         os.killpg(campaign.pid, signal.SIGINT)  # As a terminal does: all of them hear it.
-        out, err = campaign.communicate(timeout=30)
+        out, err = campaign.communicate(timeout=200)
     finally:
         campaign.kill()
     assert len(children) >= 2
-    assert psutil.wait_procs(children, timeout=10)[1] == []
+    assert psutil.wait_procs(children, timeout=100)[1] == []
     assert (campaign.returncode, out) == (130, "")
     assert err.splitlines()[-1].startswith("interrupted: ")
     assert err.splitlines()[-1].endswith(" of 1000000 seeds, 0 failed")

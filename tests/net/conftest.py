@@ -16,6 +16,8 @@ from p2ptrain.net import Network, open_network
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 TEST_S = 120.0
+DEADLINE_S = 60.0
+"""Of what takes milliseconds, on a machine that others keep busy."""
 
 Admitted = Callable[[PeerId], bool]
 
@@ -45,7 +47,7 @@ async def networks(
         ]
 
 
-async def eventually(holds: Callable[[], bool], deadline_s: float = 30.0) -> None:
+async def eventually(holds: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
     """Wait until something that happens elsewhere has made `holds` true."""
     never = trio.Event()
     with trio.fail_after(deadline_s):
@@ -59,15 +61,21 @@ async def heard(
     topic: str,
     payload: bytes,
     channel: trio.MemoryReceiveChannel[tuple[PeerId, bytes]],
-    deadline_s: float = 30.0,
-) -> None:
-    """Publish `payload`, as heartbeats do, until it arrives as that of `source`."""
+    deadline_s: float = DEADLINE_S,
+) -> list[bytes]:
+    """Publish `payload`, as heartbeats do, until it arrives as that of `source`. Returns
+    what came before."""
+    others: list[bytes] = []
     message = None
     with trio.fail_after(deadline_s):
         while message != (source.peer, payload):
+            if message is not None:
+                others.append(message[1])
+            message = None
             await source.publish(topic, payload)
             with trio.move_on_after(0.1):
                 message = await channel.receive()
+    return others
 
 
 async def echo(peer: PeerId, payload: bytes) -> bytes:

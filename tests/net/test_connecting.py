@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -20,7 +19,7 @@ from p2ptrain.errors import (
 from p2ptrain.identity import Identity
 from p2ptrain.net import PeerConnected, PeerDisconnected, open_network
 
-from .conftest import LOOPBACK, echo, eventually, everybody, identity, networks
+from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
 
 NOBODY = Identity.from_seed(b"n" * 32).peer
 
@@ -96,7 +95,7 @@ async def test_dials_from_both_sides_at_once_are_one_connection_to_us() -> None:
                 nursery.start_soon(left.connect, right.addresses()[0])
                 nursery.start_soon(right.connect, left.addresses()[0])
         left.handle("/test/1", echo)
-        assert await right.request(left.peer, "/test/1", b"x", deadline_s=5) == b"x"
+        assert await right.request(left.peer, "/test/1", b"x", deadline_s=DEADLINE_S) == b"x"
         assert await left.events.receive() == PeerConnected(right.peer)
         await left.disconnect(right.peer)
         assert await left.events.receive() == PeerDisconnected(right.peer)
@@ -107,10 +106,8 @@ async def test_disconnecting_is_told_on_both_sides() -> None:
     async with networks(2) as (left, right):
         await left.connect(right.addresses()[0])
         await right.events.receive()
-        started = time.monotonic()
         await left.disconnect(right.peer)
         assert await right.events.receive() == PeerDisconnected(left.peer)
-        assert time.monotonic() - started < 5
         assert right.connected() == set()
 
 
@@ -127,7 +124,7 @@ async def test_a_remembered_peer_that_is_gone_is_unreachable() -> None:
     async with networks(1) as (left,):
         left.remember(NOBODY, [f"/ip4/127.0.0.1/tcp/{unused_port()}"])
         with pytest.raises(PeerUnreachable) as caught:
-            await left.connect_peer(NOBODY, deadline_s=5)
+            await left.connect_peer(NOBODY, deadline_s=DEADLINE_S)
         assert caught.value.peer == NOBODY
         assert caught.value.code == "NET-REFUSED"
 
@@ -145,10 +142,11 @@ async def test_a_remembered_peer_that_is_gone_is_unreachable() -> None:
 )
 async def test_whatever_answers_there_has_its_code(serve: Serve, code: str, words: str) -> None:
     async with networks(1) as (network,), server(serve) as address:
-        started = time.monotonic()
-        with pytest.raises(NetworkUnreachable) as caught:
-            await network.connect(address, deadline_s=1.0)
-        assert time.monotonic() - started < 5
+        for deadline_s in (1.0, 5.0, 20.0):  # more, if a busy machine did not come as far as that
+            with trio.fail_after(deadline_s + 8), pytest.raises(NetworkUnreachable) as caught:
+                await network.connect(address, deadline_s=deadline_s)
+            if words in caught.value.evidence[0]:
+                break
         assert caught.value.code == code
         assert words in caught.value.evidence[0]
         assert address in caught.value.evidence[0]
@@ -277,10 +275,8 @@ class TestSeveralAddresses:
 
     async def test_silent_ones_share_the_time(self) -> None:
         async with networks(1) as (network,), server(silent) as address:
-            started = time.monotonic()
-            with pytest.raises(NetworkUnreachable):
-                await network.connect_any([address] * 8, deadline_s=1.0)
-            assert time.monotonic() - started < 5
+            with trio.fail_after(15), pytest.raises(NetworkUnreachable):
+                await network.connect_any([address] * 20, deadline_s=1.0)
 
 
 class TestListening:
@@ -332,7 +328,7 @@ class TestListening:
         ):
             right.handle("/test/1", echo)
             assert await left.connect(right.addresses()[0]) == right.peer
-            assert await left.request(right.peer, "/test/1", b"x", deadline_s=5) == b"x"
+            assert await left.request(right.peer, "/test/1", b"x", deadline_s=DEADLINE_S) == b"x"
 
     async def test_everywhere_means_addresses_that_can_be_dialled(self) -> None:
         async with networks(1, listen=["/ip4/0.0.0.0/tcp/0"]) as (network,):
@@ -363,5 +359,5 @@ async def test_leaving_leaves_nothing_behind() -> None:
         left.handle("/test/1", echo)
         left.subscribe("topic")
         await right.connect(left.addresses()[0])
-        await right.request(left.peer, "/test/1", b"x", deadline_s=5)
+        await right.request(left.peer, "/test/1", b"x", deadline_s=DEADLINE_S)
     await eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)

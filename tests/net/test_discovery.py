@@ -13,7 +13,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, discovery
 from p2ptrain.net.discovery import mdns_neighbours
 
-from .conftest import echo, identity, networks
+from .conftest import DEADLINE_S, echo, identity, networks
 
 RUN = "ab" * 32
 
@@ -35,7 +35,7 @@ async def test_a_peer_on_record_is_found_by_one_that_never_met_it() -> None:
         records = await found(new, {old.peer})
         assert records[old.peer] == old.addresses()
         old.handle("/test/1", echo)
-        assert await new.request(old.peer, "/test/1", b"x", deadline_s=5) == b"x"
+        assert await new.request(old.peer, "/test/1", b"x", deadline_s=DEADLINE_S) == b"x"
 
 
 async def test_one_does_not_find_oneself() -> None:

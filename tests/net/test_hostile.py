@@ -32,7 +32,7 @@ from multiaddr import Multiaddr
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, PeerConnected, PeerDisconnected, connections
 
-from .conftest import echo, eventually, everybody, heard, networks
+from .conftest import DEADLINE_S, echo, eventually, everybody, heard, networks
 from .hostile import Hostile, hostile_to
 
 MESHSUB = "/meshsub/1.1.0"
@@ -108,7 +108,7 @@ class Swarm:
 
     async def serves(self) -> None:
         """The victim answers a request, hears gossip and is heard."""
-        asked = await self.honest.request(self.victim.peer, P, b"x", deadline_s=5)
+        asked = await self.honest.request(self.victim.peer, P, b"x", deadline_s=DEADLINE_S)
         assert asked == b"x"
         await heard(self.honest, TOPIC, os.urandom(8), self._at_victim)
         await heard(self.victim, TOPIC, os.urandom(8), self._at_honest)
@@ -255,8 +255,8 @@ async def test_connections_that_do_not_speak_libp2p(attack: Attack) -> None:
         for stream in streams:
             with suppress(trio.BrokenResourceError):
                 await attack(stream)
-        assert await honest.connect(victim.addresses()[0], deadline_s=5) == victim.peer
-        assert await honest.request(victim.peer, P, b"x", deadline_s=5) == b"x"
+        assert await honest.connect(victim.addresses()[0], deadline_s=DEADLINE_S) == victim.peer
+        assert await honest.request(victim.peer, P, b"x", deadline_s=DEADLINE_S) == b"x"
         for stream in streams:
             await stream.aclose()
         assert victim.connected() == {honest.peer}
@@ -271,7 +271,7 @@ async def test_a_peer_that_dials_and_dials_does_not_use_the_node_up() -> None:
                 await hostile.host.get_network().dial_addr(address, hostile.victim)
         assert await honest.connect(victim.addresses()[0]) == victim.peer
         victim.handle(P, echo)
-        assert await honest.request(victim.peer, P, b"x", deadline_s=5) == b"x"
+        assert await honest.request(victim.peer, P, b"x", deadline_s=DEADLINE_S) == b"x"
         network = victim._host.get_network()
         hostile_id = hostile.host.get_id()
         await eventually(

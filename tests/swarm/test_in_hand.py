@@ -16,6 +16,7 @@ from p2ptrain.swarm import ChunkServer
 from p2ptrain.swarm.in_hand import InHand
 from p2ptrain.swarm.wire import receive_response, send_request
 
+DEADLINE_S = 100.0
 ANN, BEN = PeerId("ann"), PeerId("ben")
 
 
@@ -40,30 +41,30 @@ def test_who_waits_goes_on_when_a_chunk_has_been_taken() -> None:
     in_hand, went_on = InHand(per_peer_max=1), threading.Event()
 
     def wait() -> None:
-        with in_hand.one_for(ANN, 10.0):
+        with in_hand.one_for(ANN, DEADLINE_S):
             went_on.set()
 
     with in_hand.one_for(ANN, 0.0):
         waiting = threading.Thread(target=wait)
         waiting.start()
         assert not went_on.is_set()
-    waiting.join(10)
+    waiting.join(DEADLINE_S)
     assert went_on.is_set()
 
 
 def test_who_asks_for_what_nobody_has_waits_longer_each_time_until_it_finds_something() -> None:
     store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
     held, buffer, pauses = store.put_chunk(b"held"), bytearray(CHUNK_BYTES_MAX), list[float]()
-    client, sock = plain_pair("client", "server")
+    client, sock = plain_pair("client", "server", deadline_s=DEADLINE_S)
     server = ChunkServer(store, pause=pauses.append)
     thread = threading.Thread(target=server, args=(sock, {}))
     thread.start()
     found = []
     for digest in (*[digest_of(b"none")] * 100, held, held, digest_of(b"none")):
         send_request(client, digest)
-        found.append(receive_response(client, buffer, 5.0) is not None)
+        found.append(receive_response(client, buffer, DEADLINE_S) is not None)
     client.close()
-    thread.join(10)
+    thread.join(DEADLINE_S)
     sock.close()
     assert found == [False] * 100 + [True, True, False]
     assert pauses == pytest.approx([*[n / 1000 for n in range(1, 50)], *[0.05] * 51])

@@ -14,6 +14,8 @@ from p2ptrain.swarm import fetch_chunks, lanes
 from p2ptrain.swarm.landing import STORING_MAX, Landing
 from p2ptrain.swarm.wire import receive_request, send_response
 
+DEADLINE_S = 100.0
+
 
 class Turns(MemoryDisk):
     """The first file is not synced before the second one is."""
@@ -29,7 +31,7 @@ class Turns(MemoryDisk):
             self.files += 1
             number = self.files
         if number == 1:
-            assert self.second_synced.wait(10)
+            assert self.second_synced.wait(DEADLINE_S)
         super().sync(path)
         if number == 2:
             self.second_synced.set()
@@ -57,11 +59,11 @@ def test_a_lane_that_ends_gives_its_buffer_back(monkeypatch):
             super().give_back(buffer)
 
     monkeypatch.setattr(lanes, "Landing", Counting)
-    ours, far = plain_pair("joiner", "a", deadline_s=20)
+    ours, far = plain_pair("joiner", "a", deadline_s=DEADLINE_S)
     far.close()
     with pytest.raises(StoreError, match="no source has 1 of the chunks"):
         mine = Store(Path("/mine"), disk=MemoryDisk())
-        fetch_chunks(mine, [digest_of(b"x")], [OneSource()], lambda _: ours, deadline_s=20)
+        fetch_chunks(mine, [digest_of(b"x")], [OneSource()], lambda _: ours, deadline_s=DEADLINE_S)
     assert held == []
 
 
@@ -74,7 +76,7 @@ def test_a_lane_reads_on_while_the_disk_is_busy_with_what_it_brought():
     wanted = [theirs.put_chunk(b"block %d" % number) for number in range(3)]
     disk = Turns()
     mine = Store(Path("/mine"), disk=disk)
-    ours, far = plain_pair("joiner", "a", deadline_s=20)
+    ours, far = plain_pair("joiner", "a", deadline_s=DEADLINE_S)
 
     def serve():
         with pytest.raises(PeerError):
@@ -84,8 +86,8 @@ def test_a_lane_reads_on_while_the_disk_is_busy_with_what_it_brought():
 
     thread = threading.Thread(target=serve)
     thread.start()
-    report = fetch_chunks(mine, wanted, [OneSource()], lambda _: ours, deadline_s=20)
-    thread.join(10)
+    report = fetch_chunks(mine, wanted, [OneSource()], lambda _: ours, deadline_s=DEADLINE_S)
+    thread.join(DEADLINE_S)
     assert (report.chunks_fetched, disk.files) == (3, 3)
     assert [mine.get_chunk(digest) for digest in wanted] == [b"block 0", b"block 1", b"block 2"]
 
@@ -100,7 +102,7 @@ def test_each_lane_has_a_buffer_and_the_disk_has_eight_and_then_one_waits():
     waiting.start()
     assert not any(put.done() for put in stuck)
     disk_is_free.set()
-    waiting.join(10)
+    waiting.join(DEADLINE_S)
     landing.close()
     assert all(put.done() for put in stuck)
     assert any(got[0] is buffer for buffer in buffers[:STORING_MAX])
@@ -114,6 +116,6 @@ def test_what_cannot_be_stored_is_told_and_its_buffer_is_empty_again():
         raise StoreFull("no room")
 
     told = landing.store(buffers[0], full)
-    assert isinstance(told.exception(10), StoreFull)
+    assert isinstance(told.exception(DEADLINE_S), StoreFull)
     assert landing.buffer() is buffers[0]
     landing.close()

@@ -16,9 +16,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -39,6 +40,12 @@ SETTLE_S = 3.0
 BEFORE_S = 5.0
 """At least; else as long as the last snapshot took, so that both weigh the same."""
 FIRST_STEP_S_MAX = 120.0
+
+TRIES_MAX = 20
+"""A stretch in which no inner step began and ended says nothing, and is looked at once more."""
+
+Stretch = tuple[float, float]
+"""From when to when."""
 
 
 def default_trainer() -> TrainerConfig:
@@ -141,20 +148,33 @@ def measure(config: TrainerConfig, numel: int, turns: int, folder: Path | None) 
 def _turns(state: OuterState, ticks: Ticks, turns: int, folder: Path | None) -> Iterator[Turn]:
     before = _alone(ticks, BEFORE_S)
     for _ in range(turns):
-        begun, ended = _write(state, folder)
+        (begun, ended), beside = _with_steps(ticks, partial(_write, state, folder))
         after = _alone(ticks, max(BEFORE_S, ended - begun))
-        yield Turn(before, ticks.within(begun, ended), after, ended - begun)
+        yield Turn(before, beside, after, ended - begun)
         before = after
 
 
 def _alone(ticks: Ticks, seconds: float) -> list[float]:
     ticks.wait_s(SETTLE_S)
-    start = time.monotonic()
-    ticks.wait_s(seconds)
-    return ticks.within(start, time.monotonic())
+
+    def passes() -> Stretch:
+        start = time.monotonic()
+        ticks.wait_s(seconds)
+        return start, time.monotonic()
+
+    return _with_steps(ticks, passes)[1]
 
 
-def _write(state: OuterState, folder: Path | None) -> tuple[float, float]:
+def _with_steps(ticks: Ticks, stretch: Callable[[], Stretch]) -> tuple[Stretch, list[float]]:
+    """The first stretch of time that has inner steps, and they. Raises Failed: none has."""
+    for _ in range(TRIES_MAX):
+        begun, ended = stretch()
+        if steps := ticks.within(begun, ended):
+            return (begun, ended), steps
+    raise Failed("no inner step began and ended within a snapshot: take a larger one")
+
+
+def _write(state: OuterState, folder: Path | None) -> Stretch:
     """A snapshot as a node writes one; when it began, and when it was on the disk."""
     with (
         tempfile.TemporaryDirectory(prefix="p2ptrain-bench-", dir=folder) as name,
