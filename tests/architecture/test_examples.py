@@ -1,0 +1,18 @@
+"""Generated examples are held against no clock: see `tests/conftest.py`."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import HealthCheck, settings
+
+from tests.architecture.sources import ROOT
+
+_CLOCK = re.compile(r"@settings\([^)]*\bdeadline=(?!None)")
+
+
+def test_no_example_has_a_deadline() -> None:
+    assert settings.default.deadline is None
+    assert HealthCheck.too_slow in settings.default.suppress_health_check
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert [file.name for file in files if _CLOCK.search(file.read_text())] == []
