@@ -88,7 +88,7 @@ def held_up(monkeypatch):
     def wait(*words):
         if not begun.is_set():
             begun.set()
-            assert go_on.wait(10)
+            assert go_on.wait(100)
         copy(*words)
 
     monkeypatch.setattr(np, "copyto", wait)
@@ -102,7 +102,7 @@ def test_a_writer_waits_while_its_piece_is_copied_and_for_no_other(monkeypatch):
     with frozen_over(memory) as frozen:
         reader = threading.Thread(target=frozen.fill, args=(memoryview(view),))
         reader.start()
-        assert begun.wait(10)
+        assert begun.wait(100)
 
         def write():
             frozen.before_write(0, 1, 2)
@@ -113,8 +113,8 @@ def test_a_writer_waits_while_its_piece_is_copied_and_for_no_other(monkeypatch):
         frozen.before_write(0, 4, 12)
         assert not written.is_set()
         go_on.set()
-        reader.join(10)
-        writer.join(10)
+        reader.join(100)
+        writer.join(100)
         assert written.is_set()
         assert view == bytes(range(4))
         assert list(frozen._copies) == [1, 2]

@@ -183,7 +183,7 @@ def test_a_snapshot_shows_its_instant_though_updates_go_on_in_every_gap(store):
         thread = threading.Thread(target=apply_more)
         thread.start()
         digest = write_frozen(store, frozen, state.numel, {})
-        thread.join(30)
+        thread.join(100)
     assert digest == expected
     assert len(applied) == 28
     calm.apply(payload(3000, 1), LR, MU, CODEC)
@@ -199,7 +199,7 @@ class StuckDisk(MemoryDisk):
 
     def write(self, path, data):
         self.stuck.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(100)
         super().write(path, data)
 
 
@@ -210,12 +210,12 @@ def test_updates_do_not_wait_for_the_disk_that_a_snapshot_is_written_to():
     digests = []
     writer = threading.Thread(target=lambda: digests.append(state.write_snapshot(store, {})))
     writer.start()
-    assert disk.stuck.wait(30)
+    assert disk.stuck.wait(100)
     for step in range(3):
         state.apply(payload(5000, step), LR, MU, CODEC)  # if it waited, it would for ever
     assert writer.is_alive()
     disk.go_on.set()
-    writer.join(30)
+    writer.join(100)
     assert digests == [
         calm.write_snapshot(Store(Path("/s"), disk=MemoryDisk(), chunk_bytes=1024), {})
     ]

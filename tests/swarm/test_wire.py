@@ -54,7 +54,7 @@ def served(pair, store):
     yield serve
     pair[0].close()
     for thread in threads:
-        thread.join(10)
+        thread.join(100)
         assert not thread.is_alive()
 
 
