@@ -4,12 +4,13 @@ answers become this node's reports.
 
 from __future__ import annotations
 
+import socket
 from contextlib import suppress
 from dataclasses import replace
 
 import trio
 
-from p2ptrain.errors import StoreError, TrainerError
+from p2ptrain.errors import StoreError, TrainerError, TrainerExited
 from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.events import Ready
@@ -35,6 +36,7 @@ from p2ptrain.observe.states import Loading, StandingBy, Training
 
 READ_BYTES = 1 << 16
 CHECK_EVERY_S = 1.0
+LAST_WORDS_LOOK_S = 0.05
 
 
 class Conversation:
@@ -57,6 +59,8 @@ class Conversation:
         self._asked_step: int | None = None
         """The outer step whose θ it was last told to measure."""
         self._evaluating = False
+        self._hears = False
+        """What it said is being taken in."""
         self._began_at = parts.outer.replaced
 
     @property
@@ -82,18 +86,24 @@ class Conversation:
     async def _listen(self) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._running.socket.fileno())
+            self._hears = True
             try:
                 received = self._running.socket.recv(READ_BYTES)
             except OSError:
                 received = b""  # A killed trainer can reset the socket instead of closing it.
             for frame in await trio.to_thread.run_sync(self._running.feed, received):
                 await self._hear(frame)
+            self._hears = False
             self._parts.changes.ring()
 
     async def _watch(self) -> None:
         told = ""
         while True:
-            self._running.check()
+            try:
+                self._running.check()
+            except TrainerExited:
+                await self._hear_it_out()
+                raise
             if (wanted := self._running.waits_for) != told:
                 self._parts.enter(StandingBy(wanted) if wanted else Loading())
                 self._parts.changes.ring()
@@ -101,6 +111,23 @@ class Conversation:
             if self._rests_on_wrong_theta:
                 raise TrainerError("what it has made rests on a wrong θ", code="STATE-DIFFERS")
             await trio.sleep(CHECK_EVERY_S)
+
+    async def _hear_it_out(self) -> None:
+        """Return once nothing lies unread: what a trainer says last is why it ends, and `_listen`
+        raises that.
+        """
+        while self._hears or self._has_more_to_say():
+            await trio.sleep(LAST_WORDS_LOOK_S)
+
+    def _has_more_to_say(self) -> bool:
+        """Whether words of the trainer lie unread, or the end of them."""
+        try:
+            self._running.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # A reset is an end, too.
+        return True
 
     # -- what it is told ------------------------------------------------------------------------
 

@@ -27,6 +27,9 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.mixing import mix
 
+STOP_S = 60.0
+"""A thread cannot be killed: it is given the time that a crowded machine may take."""
+
 LOOK_S = 0.02
 """How soon a trainer that is held notices that it may go on."""
 
@@ -49,8 +52,10 @@ def block_of(path: str) -> Digest:
 class Remote:
     """A test's hand on the trainers of one node, over all their starts.
 
-    `held` stops them before their next inner step, `stuck` before they read another frame, as in a
-    very long inner step; `trained` has the blocks in the order in which they were trained;
+    `held` stops them before their next inner step, `stops_at` before the first one of that outer
+    step, `stuck` before they read another frame, as in a very long inner step. A trainer is a
+    thread, so such a word holds from its next turn on: `rests` says that it has a block to train
+    and waits, or is stuck. `trained` has the blocks in the order in which they were trained;
     `dies_in_mid_lease` kills the one that has trained a block and has another to train, `dies` the
     one that there is; `fault` goes out as a Failed frame, the last one, before an inner step;
     `poison` is written over the first weight that is published. An inner step takes `inner_step_s`.
@@ -61,12 +66,18 @@ class Remote:
     starts: int = 0
     starts_max: int = 6
     held: bool = False
+    stops_at: int | None = None
     stuck: bool = False
+    rests: bool = False
     dies: bool = False
     dies_in_mid_lease: bool = False
     fault: frames.Failed | None = None
     poison: float | None = None
     inner_step_s: float = 0.0
+
+    def waits_before(self, step: int) -> bool:
+        """Whether no inner step of this outer step may begin now."""
+        return self.held or (self.stops_at is not None and step >= self.stops_at)
 
     def takes_its_life(self, blocks_done: int, *, more: bool) -> bool:
         mid_lease = self.dies_in_mid_lease and blocks_done > 0 and more
@@ -115,7 +126,7 @@ class FakeTrainer:
         with suppress(ChannelClosed):
             self._channel.send(frames.Stop(), deadline_s=deadline_s)
         self._loop.stopping = True
-        self._thread.join(deadline_s)
+        self._thread.join(max(deadline_s, STOP_S))
         assert not self._thread.is_alive()
         self.socket.close()
         return 0
@@ -178,10 +189,12 @@ class Loop:
         """Obey a frame, or do an inner step. False when it is over."""
         if self._remote.takes_its_life(len(self._trained), more=bool(self._queue)):
             raise Died
+        waits = bool(self._queue) and self._remote.waits_before(self._step)
+        self._remote.rests = waits or self._remote.stuck
         if self._remote.stuck:
             self._pause.wait(LOOK_S)
             return True
-        busy = bool(self._queue) and not self._remote.held
+        busy = bool(self._queue) and not waits
         frame = self._channel.receive(0.0 if busy else LOOK_S)
         if isinstance(frame, frames.Stop):
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from p2ptrain.errors import TrainerError
+from p2ptrain.errors import TrainerError, TrainerExited
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.values import Commit, Participant, Skip
@@ -22,7 +23,7 @@ from p2ptrain.node.quarantine import Contradiction
 from p2ptrain.node.restarts import train
 from p2ptrain.run import DataIndex
 from p2ptrain.store import digest_of
-from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
+from p2ptrain.testing.fake_trainer import FakeTrainer, FakeTrainers, Remote
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
 
@@ -178,7 +179,9 @@ async def test_theta_is_in_use_from_the_order_until_the_trainer_has_answered(
     async with training(tmp_path, remote) as r:
         remote.stuck = False
         await settled(lambda: r.parts.standing.work is not None)
+        await settled(lambda: not r.parts.standing.theta_in_use)
         remote.stuck = True
+        await settled(lambda: remote.rests)
         close_step(r)
         await settled(lambda: r.parts.standing.theta_in_use)
         remote.stuck = False
@@ -219,6 +222,33 @@ async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spen
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"] * 3
         assert not r.parts.standing.trainer_up
         assert not r.parts.standing.theta_in_use
+
+
+async def test_what_a_trainer_says_last_is_heard_though_its_end_is_noticed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
+    noticed = threading.Event()
+    feed, check = FakeTrainer.feed, FakeTrainer.check
+
+    def feed_late(trainer: FakeTrainer, data: bytes) -> list[frames.Frame]:
+        if b"finite" in data:
+            assert noticed.wait(30.0)
+        return feed(trainer, data)
+
+    def check_and_tell(trainer: FakeTrainer) -> None:
+        try:
+            check(trainer)
+        except TrainerExited:
+            noticed.set()
+            raise
+
+    monkeypatch.setattr(FakeTrainer, "feed", feed_late)
+    monkeypatch.setattr(FakeTrainer, "check", check_and_tell)
+    remote = Remote(fault=frames.Failed("NAN", "the loss is not finite"))
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"]
 
 
 @pytest.mark.parametrize(
