@@ -45,6 +45,7 @@ class Account:
         self._rules = rules_of(run)
         self._state = genesis(self._rules)
         self._committed: list[tuple[int, Digest, Credits]] = []
+        self._leased: dict[PeerId, set[int]] = {}
 
     def committed(self) -> list[tuple[int, Digest, Credits]]:
         for certified in self.chain[self._state.height :]:
@@ -57,7 +58,14 @@ class Account:
                 }
                 self._committed.append((value.step, value.update, credits))
             self._state = apply(self._rules, state, certified.entry)
+            for peer, lease in self._state.leases.items():
+                self._leased.setdefault(peer, set()).update(lease)
         return self._committed
+
+    def leased(self, peer: PeerId) -> set[int]:
+        """All blocks that were this peer's to train at some time."""
+        self.committed()
+        return self._leased.get(peer, set())
 
 
 def update_fault(

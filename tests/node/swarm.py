@@ -12,6 +12,7 @@ here is what needs processes: SIGKILL, and torch.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -168,6 +169,7 @@ class Swarm:
         self.nursery = nursery
         self.nodes: dict[str, SwarmNode] = {}
         self.run: Run | None = None
+        self._stops_at: int | None = None
         self._accounts: dict[str, Account] = {}
 
     @property
@@ -194,6 +196,7 @@ class Swarm:
             assume_yes=True,
         )
         node = SwarmNode(name, config, home, load_or_create(home.identity))
+        node.remote.stops_at = self._stops_at
         self.nodes[name] = node
         return node
 
@@ -205,6 +208,7 @@ class Swarm:
             if name != bootstrap and self.nodes[bootstrap].up:
                 addresses = self.nodes[bootstrap].parts.network.addresses()
                 node.config = replace(node.config, bootstrap=tuple(addresses))
+            node.error = None
             self.nursery.start_soon(node.run)
         await self.until(lambda: all(self.nodes[n].up or self.nodes[n].error for n in names))
 
@@ -244,6 +248,38 @@ class Swarm:
         """Wait until these nodes (all that are up) have so many outer steps more behind them."""
         target = max(node.step for node in self.up) + steps
         await self.until(lambda: self.at_step(target, *names))
+
+    def stop_at(self, step: int | None) -> None:
+        """No trainer does an inner step of this outer step or a later one, so the run stands still
+        there, whatever is slow and whoever looks late; with None all go on. What is to be seen as
+        it is at some step is looked at so: trainers here need a tenth of a second for a step.
+        """
+        self._stops_at = step
+        for node in self.nodes.values():
+            node.remote.stops_at = step
+
+    async def stand_still(self) -> None:
+        """Have all that are up reach the next outer step, write the snapshot that is due there, and
+        wait for `stop_at`.
+        """
+        step = max(node.parts.ledger.state.step for node in self.up) + 1
+        self.stop_at(step)
+        await self.until(lambda: self.at_step(step) and not self.writing)
+
+    async def step_by_step(self, holds: Callable[[], object]) -> None:
+        """Have the run go on until `holds`, and stand still there. No step begins before all have
+        the one before behind them: nobody is left behind, however slow its disk is.
+        """
+        await self.stand_still()
+        while not holds():
+            await self.stand_still()
+
+    @property
+    def writing(self) -> bool:
+        """Whether anybody is about to write a snapshot. θ stands still until it is frozen, so who
+        has not begun is found to be writing after the next step.
+        """
+        return any(node.parts.outer.writing for node in self.up)
 
     def allow(self, *peers: PeerId, remove: Sequence[PeerId] = ()) -> None:
         """Write a newer allowlist into the seed's home, as `p2ptrain allow` does."""
@@ -321,6 +357,14 @@ class Swarm:
         assert found.checked >= len(seen)
         return committed
 
+    def trained_once(self, name: str) -> bool:
+        """Whether this node trained no block twice. Ids of blocks run on over all passes, while the
+        data come round again after some sixteen outer steps of three peers.
+        """
+        leased = self._account_of(self.seed).leased(self.nodes[name].peer)
+        due = Counter(self.data(self.seed, block) for block in leased)
+        return Counter(self.nodes[name].remote.trained) <= due
+
     def data(self, node: SwarmNode, block: int) -> Digest:
         return node.parts.data_block(block)
 
@@ -390,14 +434,17 @@ async def swarm(
     later: Sequence[str] = (),
     founders: Sequence[str] = (),
     keep_snapshots: int | None = None,
+    stops_at: int | None = None,
     **settings: object,
 ) -> AsyncIterator[Swarm]:
     """A run that `seed` has published, with these nodes started; those of `later` are allowed, and
     are for the test to start. Without `founders` the seed is the only one. All updates are kept,
-    for `check_chain` to look at. `settings` are those of `manifest_of`."""
+    for `check_chain` to look at. `stops_at`: see `Swarm.stop_at`. `settings` are those of
+    `manifest_of`."""
     with many_threads():
         async with trio.open_nursery() as nursery:
             made = Swarm(folder, nursery, keep_snapshots=keep_snapshots)
+            made.stop_at(stops_at)
             for name in ("seed", *nodes, *later):
                 made.add(name, seed=name == "seed")
             settings["founders"] = [made[name].peer for name in founders]

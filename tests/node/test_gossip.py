@@ -171,8 +171,9 @@ async def test_small_heartbeats_are_heard_like_full_ones(tmp_path: Path) -> None
 
 
 async def test_who_cannot_read_a_beat_counts_its_sender_as_alive_and_asks_for_all_of_it(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)
         nursery.start_soon(listen, parts)
@@ -219,7 +220,10 @@ async def test_what_a_peer_said_before_its_restart_cannot_be_said_again_for_it(
         nursery.cancel_scope.cancel()
 
 
-async def test_who_is_asked_says_everything_and_not_only_to_newcomers(tmp_path: Path) -> None:
+async def test_who_is_asked_says_everything_and_not_only_to_newcomers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)
         nursery.start_soon(listen, parts)

@@ -54,9 +54,17 @@ async def test_an_observer_fetches_the_newest_snapshot_and_what_followed_and_ver
     # What is taken from a disk below is gone: nobody has it in memory.
     monkeypatch.setattr(data_plane, "HotChunks", lambda store: store)
     async with swarm(
-        tmp_path, nodes=("ann",), later=("eve",), founders=("ann",), rules=ALONE, steps=STEPS
+        tmp_path,
+        nodes=("ann",),
+        later=("eve",),
+        founders=("ann",),
+        rules=ALONE,
+        steps=STEPS,
+        stops_at=2,
     ) as s:
-        await _certified(s["ann"], s)
+        # Once the first snapshot is written, a later Commit has its digest, however slow the disk.
+        await s.until(lambda: s["ann"].events("snapshot", step=2))
+        s.stop_at(None)
         await s.until(lambda: s.at_step(STEPS))
         eve, state = s["eve"], s["ann"].parts.ledger.state
         assert state.snapshot is not None
@@ -80,15 +88,6 @@ async def test_an_observer_fetches_the_newest_snapshot_and_what_followed_and_ver
         await _expect_repairs(s, eve, Digest(fetched.digest))
     for words in (["verify"], ["ckpt", "verify"]):
         assert main([*words, "--home", str(eve.home.root)]) == 0
-
-
-async def _certified(node: SwarmNode, s: Swarm) -> None:
-    """Hold the run's only trainer back until its first snapshot is written: a later Commit has its
-    digest then, however slow the disk is."""
-    await s.until(lambda: node.step >= 2)
-    node.remote.held = True
-    await s.until(lambda: node.events("snapshot"))
-    node.remote.held = False
 
 
 async def _expect_repairs(s: Swarm, eve: SwarmNode, snapshot: Digest) -> None:

@@ -151,7 +151,7 @@ class Gate:
         def slow(kind: str, *arguments: object, leisure: Leisure | None = None) -> Digest:
             assert (leisure is not None) == (kind == "snapshot")
             if kind == "snapshot":
-                assert self._opened.wait(10.0)
+                assert self._opened.wait(100.0)
             return put_stream(kind, *arguments, leisure=leisure)  # type: ignore[arg-type]
 
         r.parts.store.put_stream = slow  # type: ignore[method-assign,assignment]
@@ -301,9 +301,16 @@ async def test_where_nobody_has_the_newer_snapshot_the_log_is_followed(
     monkeypatch.setattr(transfer, "RETRY_S", 0.02)
     monkeypatch.setattr(module, "LOST_S", 0.05)
     async with following(tmp_path) as r:
+        write = r.parts.journal.write
+
+        def patient_with_the_log(event: str, **fields: object) -> None:
+            if event == "snapshot-useless":
+                monkeypatch.setattr(module, "LOST_S", 100.0)
+            write(event, **fields)
+
+        monkeypatch.setattr(r.parts.journal, "write", patient_with_the_log)
         elsewhere = await fallen_behind(r, 12, SnapshotRef(12, digest_of(b"gone")))
         await settled(lambda: bool(r.said("snapshot-useless")))
-        monkeypatch.setattr(module, "LOST_S", 30.0)
         for data in elsewhere:
             r.parts.store.put_chunk(data)
         await settled(lambda: r.parts.outer.step == 13)

@@ -12,6 +12,7 @@ import trio
 from p2ptrain.cli.main import main
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.values import Roster
+from p2ptrain.testing.published import policy
 from tests.node.swarm import Swarm, SwarmNode, swarm
 
 
@@ -23,19 +24,24 @@ async def test_codec_and_h_change_for_all_at_one_outer_step_and_for_who_comes_la
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One member is away while the run is amended, one joins after that, and one is killed."""
-    async with swarm(tmp_path, later=("dan",), steps=10_000) as s:
-        await s.go_on(1)
+    rules = policy(grace_s=30.0)  # Whoever is late is waited for, or has older blocks to bring.
+    async with swarm(tmp_path, later=("dan",), steps=10_000, rules=rules, stops_at=1) as s:
+        await s.until(lambda: s.at_step(1))
         await s.stop("cai")
         step = s.seed.step + 3
         changes = ("--inner-steps", 3, "--codec", "fp16", "--lr", 0.05)
         home = ("--home", s.seed.home.root)
         assert await command("run", "amend", "swarm", "--from-step", step, *changes, *home) == 0
+        await s.until(lambda: all(node.parts.ledger.view.terms for node in s.up))
+        s.stop_at(step - 1)
         await s.until(lambda: agreed(s.seed))
         assert s.seed.step < step
+        s.stop_at(None)
         s["bob"].remote.dies = True
         await s.until(lambda: s.at_step(step + 1))
         await s.start("cai", "dan")
         await s.until(lambda: s.credits("dan") and s.credits("cai")[-1:] > [step])
+        await s.stand_still()
         s.check_equal()
         s.check_chain()
         check_terms(s, step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.state import Phase
-from p2ptrain.ledger.values import Roster, Skip
+from p2ptrain.ledger.values import Roster, Schedule, Skip
 from p2ptrain.node import arranging
 from p2ptrain.node.validating import shares
 from p2ptrain.ring import SCHEDULES, Arrangement
@@ -27,10 +26,15 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whatever schedule the roster says: here it is another one each time."""
-    turns = itertools.cycle(SCHEDULES)
 
-    def in_turn(peers: Sequence[PeerId], *_: object, **__: object) -> Arrangement:
-        return Arrangement(next(turns), tuple(reversed(peers)), 0.0, "it is its turn")
+    def in_turn(
+        peers: Sequence[PeerId],
+        *_: object,
+        current: tuple[Schedule, Sequence[PeerId]],
+    ) -> Arrangement:
+        """The same from everybody who is asked: the one after the last that was agreed."""
+        turn = SCHEDULES.index(current[0]) + 1
+        return Arrangement(SCHEDULES[turn % len(SCHEDULES)], peers[::-1], 0.0, "it is its turn")
 
     monkeypatch.setattr(arranging, "arrangement", in_turn)
     async with swarm(tmp_path, steps=4) as s:
@@ -88,19 +92,32 @@ async def test_a_straggler_is_left_out_keeps_its_work_and_contributes_it_later(
         cai = s["cai"]
         await s.until(lambda: len(s.credits("cai")) >= 2)
         cai.remote.stuck = True
-        # It has yet to read θ of the step that it was told of: that one must not move.
-        await s.until(lambda: cai.parts.standing.theta_in_use and missed(s, "cai") >= 1)
-        told = cai.step
+        await s.until(lambda: cai.remote.rests)
+        # It has yet to read θ of the step that it was told of: that one must not move. What it said
+        # before may still be on its way.
+        await stands_still(s, cai)
         await s.until(lambda: missed(s, "cai") >= 3)
         assert cai.parts.ledger.state.is_member(cai.peer)
-        assert (cai.parts.standing.theta_in_use, cai.step) == (True, told)
         cai.remote.stuck = False
         done = len(s.credits("cai"))
         await s.until(lambda: len(s.credits("cai")) >= done + 2)
         s.check_chain()
         s.check_equal()
-        # Nothing was trained twice: what it had done when it was held went on from there.
-        assert len(cai.remote.trained) == len(set(cai.remote.trained))
+        # What it had done when it was held went on from there.
+        assert s.trained_once("cai")
+
+
+async def stands_still(s: Swarm, node: SwarmNode) -> None:
+    """Wait until θ has been in use and not moved here while others went on for three steps."""
+    since = node.step, s.seed.step
+
+    def stood() -> bool:
+        nonlocal since
+        if node.step != since[0] or not node.parts.standing.theta_in_use:
+            since = node.step, s.seed.step
+        return s.seed.step >= since[1] + 3
+
+    await s.until(stood)
 
 
 def missed(s: Swarm, name: str) -> int:
@@ -134,7 +151,8 @@ async def test_work_outlives_the_trainer_that_made_it(tmp_path: Path) -> None:
         ann, cai = s["ann"], s["cai"]
         await s.until(lambda: len(s.credits("cai")) >= 1)
         cai.remote.held = True
-        step = await s.until(lambda: is_ready_and_waits_for(ann, cai))
+        # With a block to train: it cannot become ready any more.
+        step = await s.until(lambda: cai.remote.rests and is_ready_and_waits_for(ann, cai))
         work = ann.parts.standing.work
         ann.remote.dies = True
         await s.until(lambda: ann.remote.starts == 2 and ann.parts.standing.trainer_up)
@@ -144,7 +162,7 @@ async def test_work_outlives_the_trainer_that_made_it(tmp_path: Path) -> None:
         assert step in s.credits("ann")
         await s.go_on()
         s.check_chain()
-        assert len(ann.remote.trained) == len(set(ann.remote.trained))
+        assert s.trained_once("ann")
 
 
 def is_ready_and_waits_for(node: SwarmNode, other: SwarmNode) -> int:
@@ -190,7 +208,7 @@ async def test_a_step_whose_attempts_all_fail_is_skipped_and_its_work_goes_into_
         blocks = {step: blocks for step, _, blocks in s.committed(s.seed)}
         after = blocks[min(step for step in blocks if step > last)]
         assert len(after[s["ann"].peer]) > s.seed.parts.manifest.inner.steps
-        assert len(s["ann"].remote.trained) == len(set(s["ann"].remote.trained))
+        assert s.trained_once("ann")
 
 
 def skipped(s: Swarm) -> list[int]:

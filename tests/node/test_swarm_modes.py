@@ -43,9 +43,10 @@ async def test_updates_are_of_what_was_trained_since_their_fragment_was_last_mer
     sync, inner_steps = MODES[mode]
     rules = policy(grace_s=30.0, snapshot_every=STEPS)
     settings = {"sync": sync, "inner_steps": inner_steps, "rules": rules, "later": ("cai",)}
-    async with swarm(tmp_path, nodes=("ann", "bob"), steps=STEPS, **settings) as s:
-        await s.go_on(2)
+    async with swarm(tmp_path, nodes=("ann", "bob"), steps=STEPS, stops_at=2, **settings) as s:
+        await s.until(lambda: s.at_step(2))
         amended_step = await admit_and_amend(s, "cai")
+        s.stop_at(None)
         await s.until(lambda: s.at_step(STEPS))
         assert {node.parts.ledger.state.phase for node in s.up} == {Phase.ENDED}
         assert len({node.parts.outer.vectors.digest() for node in s.up}) == 1
@@ -61,19 +62,15 @@ async def test_updates_are_of_what_was_trained_since_their_fragment_was_last_mer
 
 
 async def admit_and_amend(s: Swarm, name: str) -> int:
-    """Start this node, and publish the amendment; until it is a member nobody else trains. Returns
-    from which outer step on the amendment holds.
+    """Start this node until it is a member, and publish the amendment until all could agree on it,
+    while the run stands still. Returns from which outer step on the amendment holds.
     """
-    others = [node.remote for node in s.up]
-    for remote in others:
-        remote.held = True
     await s.start(name)
     await s.until(lambda: s.seed.parts.ledger.state.is_member(s[name].peer))
     step = s.seed.parts.ledger.state.step + 2
     words = ["run", "amend", "swarm", "--from-step", step, *AMENDMENT, "--home", s.seed.home.root]
     assert await trio.to_thread.run_sync(partial(main, [str(word) for word in words])) == 0
-    for remote in others:
-        remote.held = False
+    await s.until(lambda: all(node.parts.ledger.view.terms for node in s.up))
     return step
 
 

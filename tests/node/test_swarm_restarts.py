@@ -42,15 +42,16 @@ async def start_and_catch_up(s: Swarm, name: str, *others: str) -> None:
 async def test_a_node_comes_back_from_its_home_to_where_it_was(tmp_path: Path) -> None:
     async with swarm(tmp_path, steps=ENDLESS) as s:
         bob = s["bob"]
-        await s.until(lambda: len(s.credits("bob")) >= 3)
+        await s.step_by_step(lambda: len(s.credits("bob")) >= 3 and bob.events("snapshot"))
         chain = list(bob.parts.ledger.chain)
-        with held(s, "ann", "cai"):
-            await s.stop("bob")
-            ledger, _, votes = open_ledger(bob.home, s.run, bob.identity, 0.0)
-            assert ledger.chain[: len(chain)] == chain
-            assert ledger.records() == list(votes)[-len(ledger.records()) :]
-        await s.go_on(1)
-        await start_and_catch_up(s, "bob", "ann", "cai")
+        await s.stop("bob")
+        ledger, _, votes = open_ledger(bob.home, s.run, bob.identity, 0.0)
+        assert ledger.chain[: len(chain)] == chain
+        assert ledger.records() == list(votes)[-len(ledger.records()) :]
+        await s.stand_still()
+        await s.start("bob")
+        await s.until(lambda: bob.step == s.seed.step)
+        s.stop_at(None)
         done = len(s.credits("bob"))
         await s.until(lambda: len(s.credits("bob")) > done)
         assert bob.events("snapshot-fetched") == []  # Its own snapshot and updates were enough.
@@ -61,12 +62,18 @@ async def test_a_node_comes_back_from_its_home_to_where_it_was(tmp_path: Path) -
 async def test_when_all_stop_at_once_the_run_goes_on_once_they_are_back(tmp_path: Path) -> None:
     names = ("seed", "ann", "bob", "cai")
     async with swarm(tmp_path, steps=ENDLESS) as s:
-        await s.until(lambda: len(s["ann"].parts.ledger.state.voters) == 4)
+        await s.step_by_step(
+            lambda: (
+                len(s["ann"].parts.ledger.state.voters) == len(names)
+                and all(s[name].events("snapshot") for name in names)
+            )
+        )
         await s.stop(*names)
         step = max(node.step for node in s.nodes.values())
         assert step == -1
         await s.start(*names)
         await s.until(lambda: all(s[name].step >= 0 for name in names))
+        s.stop_at(None)
         await s.go_on(2)
         for name in names:
             assert s[name].events("snapshot-fetched") == []
@@ -77,7 +84,8 @@ async def test_when_all_stop_at_once_the_run_goes_on_once_they_are_back(tmp_path
 async def test_when_all_stop_in_mid_reduce_nobody_averages_an_empty_arena(tmp_path: Path) -> None:
     roster_names = ("ann", "bob", "cai")
     names = ("seed", *roster_names)
-    async with swarm(tmp_path, steps=ENDLESS, rules=policy(patience_s=30.0)) as s:
+    rules = policy(grace_s=30.0, patience_s=30.0)
+    async with swarm(tmp_path, steps=ENDLESS, rules=rules) as s:
         await s.until(lambda: all(s.credits(name) for name in roster_names))
         last = max(s[name].parts.ledger.state.step for name in names) + 1
         with deaf(s["ann"], s["bob"], s["cai"], from_step=last, hangs=True):
