@@ -49,8 +49,8 @@ LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 THREADS_MAX = 500
 """All nodes share trio's limit on threads, which is meant for one of them."""
 
-DEADLINE_S = 100.0
-"""Several times what anything takes on two cores: tests share their machine."""
+DEADLINE_S = 200.0
+"""Many times what anything takes on two cores: tests share their machine."""
 
 LOOK_S = 0.1
 

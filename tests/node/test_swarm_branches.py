@@ -13,7 +13,7 @@ ENDLESS = 10_000
 FOUNDERS = ("seed", "ann", "bob", "cai", "dan")
 GONE = ("seed", "cai", "dan")
 LEFT = ("ann", "bob")
-BRANCHING = policy(quorum_loss="branch", branch_after_s=3.0)
+BRANCHING = policy(quorum_loss="branch", branch_after_s=6.0)
 
 
 def line(node: SwarmNode) -> str:
