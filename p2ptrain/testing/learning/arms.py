@@ -27,8 +27,8 @@ from p2ptrain.testing.learning.tuning import (
 COMPARISONS = ("tuning", "peers", "codecs", "modes", "unequal", "churn", "horizon")
 SEEDS = (1, 2, 3)
 
-STREAMING_OUTER_LR = 0.4
-"""What arXiv 2501.18512 uses with α = 0.5."""
+STREAMING_SHARE = 0.4 / 0.7
+"""Of plain DiLoCo's outer rate: what arXiv 2501.18512 uses with α = 0.5."""
 
 COMPARED = replace(TUNED_ON, draw=0)
 """131,072 tokens of all documents, 3 % of the text; other ones than rates are tuned on."""
@@ -47,11 +47,12 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
         listed += seeded("horizon", sooner(two, four) if two else {})
         listed += seeded("codecs", codecs(four))
         listed += seeded("peers", others_of_peers(four))
-        listed += seeded("modes", modes(four))
+        longer = longer_steps(four)
+        listed += seeded("modes", modes(longer))
         listed += seeded("unequal", unequal(four))
         listed += seeded("churn", churn(four))
-        for name, spec in delayed(four).items():
-            trials, chosen = late(name, replace(four, sync=spec)).trials(records)
+        for name, spec in delayed(longer).items():
+            trials, chosen = late(name, replace(longer, sync=spec)).trials(records)
             listed += trials
             listed += seeded("modes", {name: chosen} if chosen else {})
     if dp and four:
@@ -92,20 +93,27 @@ def codecs(four: Settings) -> dict[str, Settings]:
     }
 
 
-def modes(four: Settings) -> dict[str, Settings]:
-    slower = replace(four, outer_lr=STREAMING_OUTER_LR)
+def longer_steps(four: Settings) -> Settings:
+    """Outer steps of 20 inner steps, so that an overlap of 5 fits between two of four fragments: 102
+    of them, and as many tokens, by the rates that were tuned for H = 12.
+    """
+    return replace(four, inner_steps=20, total_steps=2040, batch_sequences=20)
+
+
+def modes(plain: Settings) -> dict[str, Settings]:
+    slower = replace(plain, outer_lr=STREAMING_SHARE * plain.outer_lr)
     return {
-        "streaming-1": replace(slower, sync=SyncSpec(4, 1, 0.5)),
-        "streaming-5": replace(slower, sync=SyncSpec(4, 5, 0.5)),
-        "plain-0.4": slower,
-        "streaming-1-same-lr": replace(four, sync=SyncSpec(4, 1, 0.5)),
-        "rda": replace(four, sync=SyncSpec(merge="rda")),
+        "plain-h20": plain,
+        "streaming-1": replace(plain, sync=SyncSpec(4, 1, 0.5)),
+        "streaming-5": replace(plain, sync=SyncSpec(4, 5, 0.5)),
+        "streaming-1-slower": replace(slower, sync=SyncSpec(4, 1, 0.5)),
+        "rda": replace(plain, sync=SyncSpec(merge="rda")),
     }
 
 
-def delayed(four: Settings) -> dict[str, SyncSpec]:
+def delayed(plain: Settings) -> dict[str, SyncSpec]:
     """Modes whose means come an outer step late: their momentum and outer rate are tuned anew."""
-    steps = four.inner_steps
+    steps = plain.inner_steps
     return {"async": SyncSpec(1, steps), "eager": SyncSpec(1, steps, eager=True)}
 
 
@@ -130,22 +138,22 @@ def churn(four: Settings) -> dict[str, Settings]:
 
 
 def sooner(two: Settings, four: Settings) -> dict[str, Settings]:
-    """Twice as many outer steps, by the rates that were tuned for H = 20."""
+    """Twice as many outer steps, by the rates that were tuned for H = 12."""
     return {
-        "diloco-2-h10": replace(two, inner_steps=10),
-        "diloco-4-h10": replace(four, inner_steps=10),
+        "diloco-2-h6": replace(two, inner_steps=6),
+        "diloco-4-h6": replace(four, inner_steps=6),
     }
 
 
 def horizon(four: Settings, wide_dp: Settings) -> dict[str, Settings]:
     """Half as many outer steps, and twice the batch."""
     return {
-        "diloco-4-h40": replace(four, inner_steps=40),
+        "diloco-4-h24": replace(four, inner_steps=24),
         "dp-wide": wide_dp,
         "diloco-4-wide": replace(
             four,
             batch_sequences=2 * four.batch_sequences,
             total_steps=four.total_steps // 2,
-            inner_steps=10,
+            inner_steps=6,
         ),
     }
