@@ -94,8 +94,8 @@ def codecs(four: Settings) -> dict[str, Settings]:
 
 
 def longer_steps(four: Settings) -> Settings:
-    """Outer steps of 20 inner steps, so that an overlap of 5 fits between two of four fragments: 102
-    of them, and as many tokens, by the rates that were tuned for H = 12.
+    """102 outer steps of 20 inner steps, for an overlap of 5 between two of four fragments; as many
+    tokens, by the rates that were tuned for H = 12.
     """
     return replace(four, inner_steps=20, total_steps=2040, batch_sequences=20)
 
