@@ -5,6 +5,7 @@ answers become this node's reports.
 from __future__ import annotations
 
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -78,8 +79,8 @@ class Conversation:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen)
-                nursery.start_soon(self._watch)
-                nursery.start_soon(self._give_orders)
+                nursery.start_soon(self._heard_out, self._watch)
+                nursery.start_soon(self._heard_out, self._give_orders)
         except* TrainerError as group:
             raise _first(group) from None
 
@@ -99,11 +100,7 @@ class Conversation:
     async def _watch(self) -> None:
         told = ""
         while True:
-            try:
-                self._running.check()
-            except TrainerExited:
-                await self._hear_it_out()
-                raise
+            self._running.check()
             if (wanted := self._running.waits_for) != told:
                 self._parts.enter(StandingBy(wanted) if wanted else Loading())
                 self._parts.changes.ring()
@@ -112,12 +109,16 @@ class Conversation:
                 raise TrainerError("what it has made rests on a wrong θ", code="STATE-DIFFERS")
             await trio.sleep(CHECK_EVERY_S)
 
-    async def _hear_it_out(self) -> None:
-        """Return once nothing lies unread: what a trainer says last is why it ends, and `_listen`
-        raises that.
+    async def _heard_out(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Do `task`. If it finds that the trainer has ended, nothing may lie unread: what a trainer
+        says last is why it ends, and `_listen` raises that.
         """
-        while self._hears or self._has_more_to_say():
-            await trio.sleep(LAST_WORDS_LOOK_S)
+        try:
+            await task()
+        except TrainerExited:
+            while self._hears or self._has_more_to_say():
+                await trio.sleep(LAST_WORDS_LOOK_S)
+            raise
 
     def _has_more_to_say(self) -> bool:
         """Whether words of the trainer lie unread, or the end of them."""

@@ -118,6 +118,11 @@ class FakeTrainer:
         if not self._thread.is_alive():
             raise TrainerExited(-9, "")
 
+    def await_end(self, limit_s: float) -> None:
+        """Return once it has ended by itself."""
+        self._thread.join(limit_s)
+        assert not self._thread.is_alive()
+
     @property
     def waits_for(self) -> str:
         return ""

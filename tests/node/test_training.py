@@ -224,12 +224,13 @@ async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spen
         assert not r.parts.standing.theta_in_use
 
 
+@pytest.mark.parametrize("by", ["a look", "an order that does not arrive"])
 async def test_what_a_trainer_says_last_is_heard_though_its_end_is_noticed_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01 if by == "a look" else 3600.0)
     noticed = threading.Event()
-    feed, check = FakeTrainer.feed, FakeTrainer.check
+    feed, check, send = FakeTrainer.feed, FakeTrainer.check, FakeTrainer.send
 
     def feed_late(trainer: FakeTrainer, data: bytes) -> list[frames.Frame]:
         if b"finite" in data:
@@ -243,8 +244,17 @@ async def test_what_a_trainer_says_last_is_heard_though_its_end_is_noticed_first
             noticed.set()
             raise
 
+    def send_and_fail(trainer: FakeTrainer, frame: frames.ToTrainer) -> None:
+        send(trainer, frame)
+        if isinstance(frame, frames.Train) and not noticed.is_set():
+            trainer.await_end(30.0)
+            noticed.set()
+            raise TrainerExited(-9, "")
+
     monkeypatch.setattr(FakeTrainer, "feed", feed_late)
     monkeypatch.setattr(FakeTrainer, "check", check_and_tell)
+    if by != "a look":
+        monkeypatch.setattr(FakeTrainer, "send", send_and_fail)
     remote = Remote(fault=frames.Failed("NAN", "the loss is not finite"))
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
