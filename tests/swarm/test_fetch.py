@@ -153,9 +153,8 @@ def test_several_sources_serve_at_the_same_time(seed, dialled):
 
     def behave(source, sock):
         first = receive_request(sock)
-        together.wait(
-            DEADLINE_S
-        )  # passed only if all three have been asked before any has answered
+        # Passed only if all three have been asked before any has answered.
+        together.wait(DEADLINE_S)
         send_response(sock, store.get_chunk(first))
         good(store)(source, sock)
 
