@@ -52,11 +52,16 @@ def recorded(found: list[Arm], loss: float = 2.0) -> dict[Key, Record]:
     return {arm.key: record(arm, loss + arm.settings.seed / 100) for arm in found}
 
 
-def grown() -> tuple[list[Arm], dict[Key, Record]]:
-    """Everything that can be named once everything before has a record."""
+def grown(momentum_costs: float = -1e-3) -> tuple[list[Arm], dict[Key, Record]]:
+    """Everything that can be named once everything before has a record. Trials differ in what
+    their outer momentum costs.
+    """
     records: dict[Key, Record] = {}
     while len(found := arms(records)) > len(records):
         records = recorded(found)
+        for arm in found:
+            if arm.comparison == "tuning":
+                records[arm.key] = record(arm, 2.0 + momentum_costs * arm.settings.momentum)
     return found, records
 
 
@@ -77,6 +82,15 @@ def test_in_the_end_all_comparisons_have_three_seeds_of_all_their_arms() -> None
     shown = {name for table in TABLES for name in (table.reference, *table.arms)}
     assert shown == {arm.name for arm in found if arm.comparison != "tuning"}
     assert {name: seeds[name] for name in shown} == {name: {1, 2, 3} for name in shown}
+
+
+def test_where_the_tuned_outer_optimizer_is_none_plain_averaging_is_not_trained_again() -> None:
+    found, records = grown(momentum_costs=1e-3)
+    four = next(arm for arm in found if arm.name == "diloco-4")
+    assert (four.settings.outer_lr, four.settings.momentum) == (1, 0)
+    assert "mean-4" not in {arm.name for arm in found}
+    text = tables(list(records.values()))
+    assert "| mean-4 | 2.0200 ± 0.0100 | 3 | 0.0000 ± 0.0000 | 1.0000 | tie |  |" in text
 
 
 def test_what_is_compared_has_the_same_tokens_and_is_large_enough() -> None:

@@ -27,9 +27,6 @@ from p2ptrain.testing.learning.tuning import (
 COMPARISONS = ("tuning", "peers", "codecs", "modes", "unequal", "churn", "horizon")
 SEEDS = (1, 2, 3)
 
-STREAMING_SHARE = 0.4 / 0.7
-"""Of plain DiLoCo's outer rate: what arXiv 2501.18512 uses with α = 0.5."""
-
 COMPARED = replace(TUNED_ON, draw=0)
 """131,072 tokens of all documents, 3 % of the text; other ones than rates are tuned on."""
 
@@ -75,14 +72,16 @@ def seeded(comparison: str, settings: Mapping[str, Settings]) -> Iterator[Arm]:
 
 
 def others_of_peers(four: Settings) -> dict[str, Settings]:
-    """Eight peers with the rates of four, and the floors: averaging alone, and a peer alone."""
-    return {
-        "mean-4": replace(four, outer_lr=1.0, momentum=0.0),
-        "alone": replace(
-            four, peers=1, averages=False, batch_sequences=four.batch_sequences // four.peers
-        ),
-        "diloco-8": replace(four, peers=8),
-    }
+    """Eight peers with the rates of four, and the floors: averaging alone, and a peer alone.
+
+    Averaging alone may be what the tuned outer optimizer does: then it is not trained again.
+    """
+    mean = replace(four, outer_lr=1.0, momentum=0.0)
+    alone = replace(
+        four, peers=1, averages=False, batch_sequences=four.batch_sequences // four.peers
+    )
+    floors = {"alone": alone} if mean == four else {"mean-4": mean, "alone": alone}
+    return {**floors, "diloco-8": replace(four, peers=8)}
 
 
 def codecs(four: Settings) -> dict[str, Settings]:
@@ -101,12 +100,10 @@ def longer_steps(four: Settings) -> Settings:
 
 
 def modes(plain: Settings) -> dict[str, Settings]:
-    slower = replace(plain, outer_lr=STREAMING_SHARE * plain.outer_lr)
     return {
         "plain-h20": plain,
         "streaming-1": replace(plain, sync=SyncSpec(4, 1, 0.5)),
         "streaming-5": replace(plain, sync=SyncSpec(4, 5, 0.5)),
-        "streaming-1-slower": replace(slower, sync=SyncSpec(4, 1, 0.5)),
         "rda": replace(plain, sync=SyncSpec(merge="rda")),
     }
 

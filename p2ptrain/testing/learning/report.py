@@ -49,7 +49,7 @@ TABLES = (
         "Modes, four peers, 102 outer steps of 20",
         "plain-h20",
         (
-            *("streaming-1", "streaming-5", "streaming-1-slower"),
+            *("streaming-1", "streaming-5"),
             *("async", "eager", "rda"),
         ),
         {"streaming-1": "÷ ≤ 1.005"},
@@ -84,9 +84,19 @@ def by_arm(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 def tables(records: Sequence[Record]) -> str:
     """All tables, and the trials by which the rates were chosen, in markdown."""
-    found = by_arm(records)
+    found = _with_plain_means(by_arm(records))
     parts = [_texts(records), *(_table(table, found) for table in TABLES)]
     return "\n\n".join([*parts, _rises(found), _trials(found)]) + "\n"
+
+
+def _with_plain_means(found: dict[str, list[Record]]) -> dict[str, list[Record]]:
+    """Where the tuned outer optimizer is none, four peers are the floor of plain averaging, too."""
+    four = [each for each in found.get("diloco-4", ()) if _averages_alone(each)]
+    return {"mean-4": four, **found} if four else found
+
+
+def _averages_alone(record: Record) -> bool:
+    return bool(record.settings["outer_lr"] == 1 and record.settings["momentum"] == 0)
 
 
 def _texts(records: Sequence[Record]) -> str:
