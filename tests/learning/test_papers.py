@@ -1,0 +1,212 @@
+"""The sync modes once more, as their papers print them and nothing else of ours but the inner step.
+
+`late` is arXiv 2311.08105 and 2501.18512 (Algorithm 2), and the delay of 2502.12996; of that is
+`eager`, too, where each peer has an outer optimizer of its own: we have one, and deviations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from p2ptrain.kernels import codec
+from p2ptrain.sync import SyncSpec
+from p2ptrain.testing.learning.corpus import Corpus
+from p2ptrain.testing.learning.settings import Settings
+from p2ptrain.testing.learning.swarm import Swarm
+from p2ptrain.trainer.genesis import genesis
+from p2ptrain.trainer.replica import Replica
+from p2ptrain.trainer.schedule import learning_rate
+from p2ptrain.trainer.shapes import layout_of
+from tests.learning.conftest import MODEL, toy
+
+Vector = NDArray[np.float64]
+
+CLOSE = 5e-6
+"""Ours is fp32 and this is not; parameters move by some tenths."""
+
+
+class Nesterov:
+    """As torch.optim.SGD has it, of what is called a gradient."""
+
+    def __init__(self, settings: Settings, size: int) -> None:
+        self.lr, self.mu = settings.outer_lr, settings.momentum
+        self.m = np.zeros(size)
+
+    def step(self, theta: Vector, gradient: Vector, places: NDArray[np.bool_]) -> None:
+        self.m[places] = self.mu * self.m[places] + gradient
+        theta[places] -= self.lr * (gradient + self.mu * self.m[places])
+
+
+class Peers:
+    """Who trains what: in each outer step, peer after peer has as many blocks as it does steps."""
+
+    def __init__(self, settings: Settings, corpus: Corpus) -> None:
+        self.settings, self.corpus = settings, corpus
+        self.replicas = [
+            Replica(MODEL, settings.inner, settings.precision) for _ in range(settings.peers)
+        ]
+
+    def place(self, number: int, weights: Vector) -> None:
+        self.replicas[number].weights[:] = weights
+
+    def inner_step(self, done: int) -> None:
+        settings, stride = self.settings, self.settings.schedule.stride
+        outer, nth = divmod(done, stride)
+        for number, replica in enumerate(self.replicas):
+            block = (outer * len(self.replicas) + number) * stride + nth
+            count = settings.peer_sequences
+            rows = self.corpus.rows(settings.seed, block * count, count)
+            replica.train(rows, learning_rate(settings.inner, done))
+
+
+def fragment_numbers(count: int) -> NDArray[np.int64]:
+    """Of each element: layers are dealt out in turn, the embedding is the last fragment."""
+    layout = layout_of(MODEL)
+    numbers = np.full(layout.numel, count - 1)
+    starts = [entry.offset for entry in layout.entries]
+    for entry, stop in zip(layout.entries, [*starts[1:], layout.numel], strict=True):
+        if entry.name.startswith("blocks.") and count > 1:
+            numbers[entry.offset : stop] = int(entry.name.split(".")[1]) % (count - 1)
+    return numbers
+
+
+def late(settings: Settings, corpus: Corpus) -> Vector:
+    """θ at the end, whatever is still under way included."""
+    sync, every = settings.sync, settings.inner_steps
+    peers, theta = Peers(settings, corpus), genesis(MODEL, settings.seed).astype(np.float64)
+    outer, fragment_of = Nesterov(settings, theta.size), fragment_numbers(sync.fragments)
+    sent: list[tuple[int, int, Vector]] = []
+    for number in range(settings.peers):
+        peers.place(number, theta)
+    for t in range(1, settings.total_steps + 1):
+        peers.inner_step(t - 1)
+        for p in range(sync.fragments):
+            if t % every == (p + 1) * every // sync.fragments % every:
+                places = fragment_of == p
+                made = [theta[places] - replica.weights[places] for replica in peers.replicas]
+                sent.append((t, p, np.mean(made, axis=0)))
+        if sent and sent[0][0] + sync.overlap_steps == t:
+            _, p, mean = sent.pop(0)
+            outer.step(theta, mean, fragment_of == p)
+            for replica in peers.replicas:
+                own = replica.weights[fragment_of == p]
+                replica.weights[fragment_of == p] = (
+                    sync.mixing * own + (1 - sync.mixing) * theta[fragment_of == p]
+                )
+        elif sync.overlap_steps == every == t:
+            for number in range(settings.peers):
+                peers.place(number, theta)
+    for _, p, mean in sent:
+        outer.step(theta, mean, fragment_of == p)
+    return theta
+
+
+def eager(settings: Settings, corpus: Corpus) -> list[Vector]:
+    """Where each peer begins after the last outer step."""
+    count = settings.peers
+    peers, everything = Peers(settings, corpus), np.ones(layout_of(MODEL).numel, bool)
+    thetas = [genesis(MODEL, settings.seed).astype(np.float64) for _ in range(count)]
+    outers = [Nesterov(settings, everything.size) for _ in range(count)]
+    before = [np.zeros(everything.size)] * count
+    for t in range(settings.total_steps):
+        if t % settings.inner_steps == 0:
+            for number in range(count):
+                peers.place(number, thetas[number])
+        peers.inner_step(t)
+        if (t + 1) % settings.inner_steps == 0:
+            made = [thetas[m] - peers.replicas[m].weights for m in range(count)]
+            for m in range(count):
+                mixed = made[m] / count + np.mean(before, axis=0) - before[m] / count
+                outers[m].step(thetas[m], mixed, everything)
+            before = made
+    return thetas
+
+
+def trained(settings: Settings, corpus: Corpus) -> Swarm:
+    swarm = Swarm.begin(settings, corpus)
+    for _ in range(settings.total_steps):
+        swarm.advance()
+    return swarm
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [SyncSpec(), SyncSpec(2, 1, 0.5), SyncSpec(2, 2, 0.5), SyncSpec(1, 1, 0.5), SyncSpec(1, 4)],
+    ids=["plain", "streaming", "streaming as late as can be", "overlapped", "a step late"],
+)
+def test_theta_is_what_the_papers_make_of_the_same_inner_steps(
+    corpus: Corpus, sync: SyncSpec
+) -> None:
+    settings = toy(sync=sync, outer_lr=0.7, momentum=0.6)
+    ours = trained(settings, corpus)
+    ours.drain()
+    theirs = late(settings, corpus)
+    assert np.abs(theirs - genesis(MODEL, settings.seed)).max() > 0.05
+    assert np.abs(ours.theta - theirs).max() < CLOSE
+
+
+def test_eager_peers_begin_where_outer_optimizers_of_their_own_would_have_them(
+    corpus: Corpus,
+) -> None:
+    settings = toy(sync=SyncSpec(1, 4, eager=True), outer_lr=0.4, momentum=0.6)
+    ours = trained(settings, corpus)
+    apart = np.abs(ours.peers[0].replica.weights - ours.peers[1].replica.weights).max()
+    assert apart > 100 * CLOSE
+    for peer, theirs in zip(ours.peers, eager(settings, corpus), strict=True):
+        assert np.abs(peer.replica.weights - theirs).max() < CLOSE
+
+
+def test_the_outer_step_is_torchs_nesterov_from_its_first_step_on() -> None:
+    random, exact = np.random.default_rng(0), codec("fp32", 32)
+    theta = random.standard_normal(100).astype(np.float32)
+    momentum = np.zeros_like(theta)
+    theirs = torch.nn.Parameter(torch.from_numpy(theta.copy()))
+    sgd = torch.optim.SGD([theirs], lr=0.7, momentum=0.9, nesterov=True)
+    for _ in range(5):
+        delta = random.standard_normal(100).astype(np.float32)
+        payload = bytearray(exact.encoded_bytes(100))
+        exact.quantise(delta, payload)
+        exact.outer_step(theta, momentum, payload, 0.7, 0.9)
+        theirs.grad = torch.from_numpy(delta)
+        sgd.step()
+        assert np.allclose(theta, theirs.detach().numpy(), rtol=0, atol=CLOSE)
+
+
+Places = Callable[[Settings], list[set[int]]]
+
+
+@pytest.fixture
+def by_outer_step(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Places:
+    """Which places of the order are trained on, outer step by outer step."""
+    asked: set[int] = set()
+    rows = Corpus.rows
+
+    def noted(self: Corpus, seed: int, first: int, count: int) -> np.ndarray:
+        asked.update(range(first, first + count))
+        return rows(self, seed, first, count)
+
+    def places(settings: Settings) -> list[set[int]]:
+        swarm, found = Swarm.begin(settings, corpus), []
+        for _ in range(3):
+            asked.clear()
+            for _ in range(settings.inner_steps):
+                swarm.advance()
+            found.append(set(asked))
+        return found
+
+    monkeypatch.setattr(Corpus, "rows", noted)
+    return places
+
+
+@pytest.mark.parametrize("peers", [2, 4])
+def test_an_outer_step_trains_on_what_ordinary_training_has_had_since_the_last(
+    by_outer_step: Places, peers: int
+) -> None:
+    ordinary = by_outer_step(toy(peers=1, averages=False))
+    assert by_outer_step(toy(peers=peers)) == ordinary
+    assert ordinary == [set(range(16)), set(range(16, 32)), set(range(32, 48))]
