@@ -19,24 +19,27 @@ from p2ptrain.testing.learning.tuning import (
     Arm,
     Key,
     baseline,
-    best,
     diloco,
+    gained,
     late,
+    refined,
+    wide,
 )
 
 COMPARISONS = ("tuning", "peers", "codecs", "modes", "unequal", "churn", "horizon")
 SEEDS = (1, 2, 3)
 
-COMPARED = replace(TUNED_ON, draw=0)
-"""131,072 tokens of all documents, 3 % of the text; other ones than rates are tuned on."""
+COMPARED = replace(TUNED_ON, draw=0, validation_sequences=1024)
+"""131,072 tokens of all documents, 3 % of the text; other ones than rates are tuned on. And as many
+of whole documents."""
 
 
 def arms(records: Mapping[Key, Record]) -> list[Arm]:
     """All arms that can be named with these records, those first that most depends on."""
-    dp_trials, dp = baseline().trials(records)
-    four_trials, four = diloco(4).trials(records)
+    dp_trials, dp = refined(records)
+    four_trials, four = gained(4, records)
     two_trials, two = diloco(2).trials(records)
-    listed = [*dp_trials, *four_trials, *two_trials]
+    listed = [*four_trials, *dp_trials, *two_trials]
     listed += seeded("peers", {"dp": dp} if dp else {})
     listed += seeded("peers", {"diloco-2": two} if two else {})
     if four:
@@ -52,17 +55,20 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
             trials, chosen = late(name, replace(longer, sync=spec)).trials(records)
             listed += trials
             listed += seeded("modes", {name: chosen} if chosen else {})
-    if dp and four:
-        listed += seeded("horizon", horizon(four, wide_baseline(dp_trials, records)))
+        listed += twice_the_batch(four, records)
+        listed += seeded("horizon", edges(four))
+    return list({arm.key: arm for arm in listed}.values())
+
+
+def twice_the_batch(four: Settings, records: Mapping[Key, Record]) -> list[Arm]:
+    """Both sides' rates are tuned anew for it."""
+    searches = {"dp-wide": baseline([2.0 * BASE.batch_sequences]), "diloco-4-wide": wide(four)}
+    listed = []
+    for name, search in searches.items():
+        trials, chosen = search.trials(records)
+        listed += trials
+        listed += seeded("horizon", {name: chosen} if chosen else {})
     return listed
-
-
-def wide_baseline(trials: list[Arm], records: Mapping[Key, Record]) -> Settings:
-    """The best of the baseline's trials with twice the batch."""
-    twice = 2 * BASE.batch_sequences
-    found = best([arm for arm in trials if arm.settings.batch_sequences == twice], records)
-    assert found is not None, "all trials have records"
-    return found
 
 
 def seeded(comparison: str, settings: Mapping[str, Settings]) -> Iterator[Arm]:
@@ -85,7 +91,11 @@ def others_of_peers(four: Settings) -> dict[str, Settings]:
 
 
 def codecs(four: Settings) -> dict[str, Settings]:
+    """The first rounds next to nothing, and is another run all the same: how far apart two runs are
+    that differ by nothing.
+    """
     return {
+        "fp16": replace(four, codec="fp16"),
         "int8": replace(four, codec="int8"),
         "int4": replace(four, codec="int4"),
         "int4-feedback": replace(four, codec="int4", feedback=True),
@@ -142,15 +152,9 @@ def sooner(two: Settings, four: Settings) -> dict[str, Settings]:
     }
 
 
-def horizon(four: Settings, wide_dp: Settings) -> dict[str, Settings]:
-    """Half as many outer steps, and twice the batch."""
+def edges(four: Settings) -> dict[str, Settings]:
+    """Half as many outer steps; and one after each inner step, as ordinary training has them."""
     return {
         "diloco-4-h24": replace(four, inner_steps=24),
-        "dp-wide": wide_dp,
-        "diloco-4-wide": replace(
-            four,
-            batch_sequences=2 * four.batch_sequences,
-            total_steps=four.total_steps // 2,
-            inner_steps=6,
-        ),
+        "diloco-4-h1": replace(four, inner_steps=1),
     }

@@ -49,7 +49,13 @@ MOMENTA = (0.0, 0.4)
 0.9, which suits AdamW here, Muon's steps lost 0.17 nats."""
 MOMENTUM_FACTOR = 1.6
 OUTER_LR = 1.0
-"""Of the mean: what is to be tuned beside momentum, the inner rate tunes."""
+"""Of the mean, in the first grid."""
+GAINS = ((1.3, 1.0), (1.6, 0.7))
+"""Then an outer rate over 1, and with it so much of the inner rate: Muon's step has one length, so
+four peers' mean of it is 0.6 as long as one peer's that trains on all, and only the outer rate
+lengthens the mean and nothing else."""
+REFINED = (0.7, 1.4)
+"""Of the inner rate: as many more trials for the baseline."""
 
 LATE_GRID = ((0.0, 0.5), (0.0, 1.0), (0.4, 0.5))
 """Momentum and outer rate where means come an outer step late. What is stable without a delay need
@@ -58,6 +64,9 @@ LATE_FACTOR = 2.0
 
 BEYOND_MAX = 6
 """Trials beyond a grid: rates that are still best there are further off than any that were used."""
+
+Tuned = tuple[list["Arm"], Settings | None]
+"""All trials of a search that are known to be needed, and, once they have ended, its best."""
 
 Key = tuple[str, int, str]
 """An arm's name, its seed, and the digest of its settings."""
@@ -88,8 +97,7 @@ class Search:
     grid: tuple[Point, ...]
     factors: Point
 
-    def trials(self, records: Mapping[Key, Record]) -> tuple[list[Arm], Settings | None]:
-        """All trials that are known to be needed, and, once they have ended, the best settings."""
+    def trials(self, records: Mapping[Key, Record]) -> Tuned:
         points = list(self.grid)
         for _ in range(BEYOND_MAX):
             if (chosen := self._best(points, records)) is None:
@@ -123,7 +131,9 @@ def _next(values: Sequence[float], at: float, factor: float) -> list[float]:
 
 
 def best(trials: Sequence[Arm], records: Mapping[Key, Record]) -> Settings | None:
-    """The settings with the lowest loss, once all trials have one; who diverged has lost."""
+    """The settings with the lowest loss, once all trials have one; who diverged has lost. None as
+    well if all have diverged.
+    """
     losses = []
     for arm in trials:
         record = records.get(arm.key)
@@ -131,12 +141,22 @@ def best(trials: Sequence[Arm], records: Mapping[Key, Record]) -> Settings | Non
             return None
         if record.loss is not None:
             losses.append((record.loss, arm.name, arm.settings))
-    return min(losses, key=lambda each: each[:2])[2]
+    return min(losses, key=lambda each: each[:2])[2] if losses else None
 
 
-def baseline() -> Search:
+def baseline(batches: Sequence[float] = BATCHES) -> Search:
     """Rates and batches of ordinary training; the tokens are the same."""
-    return Search(_baseline, tuple(product(RATES, BATCHES)), (RATE_FACTOR, 1.0))
+    return Search(_baseline, tuple(product(RATES, batches)), (RATE_FACTOR, 1.0))
+
+
+def refined(records: Mapping[Key, Record]) -> Tuned:
+    """The baseline, tuned once more around what is best."""
+    trials, found = baseline().trials(records)
+    if found is None:
+        return trials, None
+    near = [_baseline(share * found.lr, found.batch_sequences) for share in REFINED]
+    trials += [arm for arm in near if arm not in trials]
+    return trials, best(trials, records)
 
 
 def _baseline(rate: float, batch: float) -> Arm:
@@ -154,6 +174,18 @@ def diloco(peers: int) -> Search:
     return Search(partial(_diloco, peers), grid, (RATE_FACTOR, MOMENTUM_FACTOR))
 
 
+def gained(peers: int, records: Mapping[Key, Record]) -> Tuned:
+    """Plain DiLoCo, with larger outer rates for what is best with an outer rate of 1."""
+    trials, found = diloco(peers).trials(records)
+    if found is None:
+        return trials, None
+    for gain, share in GAINS:
+        settings = replace(found, lr=share * found.lr, outer_lr=gain)
+        name = f"diloco-{peers}-lr{settings.lr:g}-momentum{settings.momentum:g}-outer{gain:g}"
+        trials.append(Arm("tuning", name, settings))
+    return trials, best(trials, records)
+
+
 def _diloco(peers: int, rate: float, momentum: float) -> Arm:
     settings = replace(
         BASE,
@@ -165,6 +197,23 @@ def _diloco(peers: int, rate: float, momentum: float) -> Arm:
         seed=TUNING_SEED,
     )
     return Arm("tuning", f"diloco-{peers}-lr{rate:g}-momentum{momentum:g}", settings)
+
+
+def wide(four: Settings) -> Search:
+    """Inner rates of four peers with twice the batch, in as many outer steps of half the length."""
+    twice = replace(
+        four,
+        batch_sequences=2 * four.batch_sequences,
+        total_steps=four.total_steps // 2,
+        inner_steps=four.inner_steps // 2,
+        seed=TUNING_SEED,
+    )
+    grid = tuple((share * four.lr, 0.0) for share in (1.0, RATE_FACTOR))
+    return Search(partial(_wide, twice), grid, (RATE_FACTOR, 1.0))
+
+
+def _wide(base: Settings, rate: float, _: float) -> Arm:
+    return Arm("tuning", f"diloco-{base.peers}-wide-lr{rate:g}", replace(base, lr=rate))
 
 
 def late(name: str, base: Settings) -> Search:
