@@ -18,6 +18,7 @@ from p2ptrain.testing.learning.report import (
     END,
     TABLES,
     insert_tables,
+    mean,
     picture,
     rise,
     tables,
@@ -44,7 +45,17 @@ def record(arm: Arm, loss: float | None, text: str = "stdlib") -> Record:
     settings = arm.settings
     curve = ((10, 3.0, 3.1), (20, loss or 99.0, 2.9))
     return Record(
-        arm.name, settings.seed, settings.digest, text, loss, 7, 3, 1.5, curve, settings.plain()
+        arm.name,
+        settings.seed,
+        settings.digest,
+        text,
+        loss,
+        7,
+        3,
+        1.5,
+        curve,
+        settings.plain(),
+        loss,
     )
 
 
@@ -90,7 +101,7 @@ def test_where_the_tuned_outer_optimizer_is_none_plain_averaging_is_not_trained_
     assert (four.settings.outer_lr, four.settings.momentum) == (1, 0)
     assert "mean-4" not in {arm.name for arm in found}
     text = tables(list(records.values()))
-    assert "| mean-4 | 2.0200 ± 0.0100 | 3 | 0.0000 ± 0.0000 | 1.0000 | tie |  |" in text
+    assert "| mean-4 | 2.0200 ± 0.0100 | 3 | 0.0000 ± 0.0000 | 1.0000 | tie | 1.0000 |  |" in text
 
 
 def test_what_is_compared_has_the_same_tokens_and_is_large_enough() -> None:
@@ -174,11 +185,32 @@ def test_a_table_shows_what_was_measured_and_says_what_was_not() -> None:
     found, records = grown()
     chosen = [arm for arm in found if arm.name in ("dp", "diloco-2")]
     text = tables([records[arm.key] for arm in chosen])
-    assert "| dp | 2.0200 ± 0.0100 | 3 | | | |  |" in text
-    row = "| diloco-2 | 2.0200 ± 0.0100 | 3 | 0.0000 ± 0.0000 | 1.0000 | tie | ÷ ≤ 1.02 |"
+    assert "| dp | 2.0200 ± 0.0100 | 3 |  |  |  |  |  |" in text
+    row = "| diloco-2 | 2.0200 ± 0.0100 | 3 | 0.0000 ± 0.0000 | 1.0000 | tie | 1.0000 | ÷ ≤ 1.02 |"
     assert row in text
-    assert "| diloco-4 | not measured yet | 0 | | | | ÷ ≤ 1.05 |" in text
+    assert "| diloco-4 | not measured yet | 0 |  |  |  |  | ÷ ≤ 1.05 |" in text
     assert "- churn-donor: not measured yet" in text
+
+
+def test_seeds_that_diverged_are_told_and_not_averaged_away() -> None:
+    found, records = grown()
+    of_arm = [arm for arm in found if arm.name in ("dp", "diloco-2", "diloco-8")]
+    lost = [arm for arm in of_arm if arm.name == "diloco-8" or arm.settings.seed == 2]
+    records |= {arm.key: record(arm, None) for arm in lost if arm.name != "dp"}
+    text = tables([records[arm.key] for arm in of_arm])
+    assert "| diloco-2 | 2.0200 ± 0.0141 | 2; 1 more diverged | 0.0000 ± 0.0000 |" in text
+    assert "| diloco-8 | 3 diverged | 0 |  |  |  |  |  |" in text
+
+
+def test_a_curve_shows_theta_where_it_last_moved() -> None:
+    found, records = grown()
+    chosen = {arm.name: arm for arm in found if arm.name in ("dp", "diloco-4", "streaming-1")}
+    curve = ((160, 3.0, 3.1), (320, 2.9, 3.0))
+    steps = {
+        name: [step for step, _ in mean([replace(records[arm.key], curve=curve)])]
+        for name, arm in chosen.items()
+    }
+    assert steps == {"dp": [160, 320], "diloco-4": [156, 312], "streaming-1": [160, 320]}
 
 
 def test_the_largest_rise_is_between_neighbours() -> None:
@@ -231,7 +263,7 @@ def test_a_picture_has_a_line_for_each_arm() -> None:
     found, records = grown()
     codecs = [records[arm.key] for arm in found if arm.comparison == "codecs"]
     drawn = picture("codecs", codecs)
-    assert drawn.count("<polyline") == 2 * 3, "all of it, and the end once more"
+    assert drawn.count("<polyline") == 2 * 4, "all of it, and the end once more"
     assert "int4-feedback (3)" in drawn
 
 

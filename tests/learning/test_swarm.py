@@ -232,6 +232,21 @@ def test_sequences_drawn_from_all_documents_are_held_out_and_not_trained_on(
     both = np.concatenate((drawn.train, drawn.validation))
     assert sorted(both.tolist()) == sorted(corpus.train.tolist())
     assert drawn.digest == again.digest != corpus.digest
+    assert drawn.strangers is not None, "those of whole documents stay held out"
+    assert np.array_equal(drawn.strangers, corpus.validation)
+
+
+def test_a_trial_is_measured_on_drawn_sequences_and_on_strangers(
+    texts: Path, tmp_path: Path
+) -> None:
+    settings = toy(text=replace(TOY.text, drawn_sequences=20))
+    both = run_trial("both", settings, tmp_path / "both", texts)
+    corpus, theta = corpus_for(settings, texts), np.load(tmp_path / "both" / THETA)
+    replica = Swarm.begin(settings, corpus).peers[0].replica
+    expected = [replica.loss_of(theta, rows.astype(np.int64)) for rows in
+                (corpus.validation, corpus.strangers) if rows is not None]  # fmt: skip
+    assert [both.loss, both.strangers_loss] == [round(loss, 6) for loss in expected]
+    assert run_trial("one", TOY, tmp_path / "one", texts).strangers_loss is None
 
 
 @pytest.mark.parametrize("arm", ["plain", "alone"])

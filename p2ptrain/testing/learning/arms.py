@@ -39,7 +39,7 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
     dp_trials, dp = refined(records)
     four_trials, four = gained(4, records)
     two_trials, two = diloco(2).trials(records)
-    listed = [*four_trials, *dp_trials, *two_trials]
+    listed = [*dp_trials, *four_trials, *two_trials]
     listed += seeded("peers", {"dp": dp} if dp else {})
     listed += seeded("peers", {"diloco-2": two} if two else {})
     if four:

@@ -21,24 +21,32 @@ from p2ptrain.testing.learning.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Rows of sequence + 1 tokens."""
+    """Rows of sequence + 1 tokens. `strangers` are held out, too: of documents of which nothing is
+    trained on. There are none where all that is held out is of such documents.
+    """
 
     train: Tokens
     validation: Tokens
+    strangers: Tokens | None = None
 
     @property
     def digest(self) -> str:
-        """Names the tokens: another Python's library is another text."""
+        """Names the tokens: another Python's library is another text. Strangers are cut from it by
+        the same rule.
+        """
         hasher = hashlib.blake2b(digest_size=8)
         for rows in (self.train, self.validation):
             hasher.update(np.ascontiguousarray(rows).data)
         return hasher.hexdigest()
 
     def drawn(self, count: int, seed: int, draw: int = 0) -> Corpus:
-        """Held out are `count` sequences drawn from all that were to be trained on."""
+        """Held out are `count` sequences drawn from all that were to be trained on, and, as
+        strangers, what was held out before.
+        """
         random = np.random.Generator(np.random.Philox(key=seed + (draw << 64)))
         order = random.permutation(len(self.train))
-        return Corpus(self.train[np.sort(order[count:])], self.train[order[:count]])
+        kept = self.train[np.sort(order[count:])]
+        return Corpus(kept, self.train[order[:count]], self.validation)
 
     def rows(self, seed: int, first: int, count: int) -> Tokens:
         """`count` rows from place `first` on, in the order of `seed`; each pass has its own."""

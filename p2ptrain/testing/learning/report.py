@@ -2,7 +2,9 @@
 
 Arms of equal seed have equal first weights and equal tokens in equal order. So an arm is compared
 with its reference seed by seed: the mean of the differences, and their standard deviation; a mean
-of less than two of these is a tie. One seed alone shows a difference and proves none.
+of less than two of these is a tie. One seed alone shows a difference and proves none. Ratios are
+shown of both kinds of held-out text; verdicts and what is asked for are of the one that is drawn
+from all documents.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ TABLES = (
     Table(
         "Codecs, four peers",
         "diloco-4",
-        ("int8", "int4", "int4-feedback"),
+        ("fp16", "int8", "int4", "int4-feedback"),
         {"int8": "− ≤ 0.002", "int4": "− ≤ 0.005", "int4-feedback": "− ≤ 0.005"},
     ),
     Table(
@@ -63,9 +65,12 @@ TABLES = (
     ),
     Table("Churn against three that stay", "three-that-stay", CHURN),
     Table(
-        "The gap over the number of outer steps: H = 6, 12 and 24 are 212, 106 and 53",
+        "The gap over the number of outer steps: H = 1, 6, 12 and 24 are 1,272, 212, 106 and 53",
         "dp",
-        ("diloco-2-h6", "diloco-2", "diloco-4-h6", "diloco-4", "diloco-4-h24"),
+        (
+            *("diloco-2-h6", "diloco-2"),
+            *("diloco-4-h1", "diloco-4-h6", "diloco-4", "diloco-4-h24"),
+        ),
         {"diloco-2-h6": "÷ ≤ 1.02", "diloco-4-h6": "÷ ≤ 1.05"},
     ),
     Table("Twice the batch", "dp-wide", ("diloco-4-wide",)),
@@ -115,26 +120,37 @@ def _texts(records: Sequence[Record]) -> str:
 
 
 def _table(table: Table, found: Mapping[str, list[Record]]) -> str:
+    of = table.reference
     rows = [
         f"### {table.title}",
         "",
-        f"| arm | loss, nats | seeds | − {table.reference} | ÷ {table.reference} | | asked for |",
-        "|---|---|---|---|---|---|---|",
+        f"| arm | loss, nats | seeds | − {of} | ÷ {of} | | ÷ {of}, strangers | asked for |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    reference = _losses(found.get(table.reference, ()))
-    for name in (table.reference, *table.arms):
-        losses = _losses(found.get(name, ()))
-        if not losses:
-            rows.append(f"| {name} | not measured yet | 0 | | | | {table.asked.get(name, '')} |")
-            continue
-        against = "| | |" if name == table.reference else _against(losses, reference)
-        shown = f"| {name} | {_spread(list(losses.values()))} | {len(losses)} {against}"
-        rows.append(f"{shown} | {table.asked.get(name, '')} |")
+    reference = found.get(of, [])
+    for name in (of, *table.arms):
+        cells = _cells(found.get(name, []), [] if name == of else reference)
+        rows.append(f"| {name} | {' | '.join(cells)} | {table.asked.get(name, '')} |")
     return "\n".join(rows)
+
+
+def _cells(records: Sequence[Record], reference: Sequence[Record]) -> tuple[str, ...]:
+    """Loss, seeds, difference, ratio, verdict, ratio on strangers."""
+    losses, others = _losses(records), _losses(reference)
+    diverged = len(records) - len(losses)
+    if not losses:
+        return (f"{diverged} diverged" if diverged else "not measured yet", "0", "", "", "", "")
+    seeds = f"{len(losses)}" + (f"; {diverged} more diverged" if diverged else "")
+    compared = (*_against(losses, others), _ratio(_strange(records), _strange(reference)))
+    return (_spread(list(losses.values())), seeds, *compared)
 
 
 def _losses(records: Iterable[Record]) -> Losses:
     return {each.seed: each.loss for each in records if each.loss is not None}
+
+
+def _strange(records: Iterable[Record]) -> Losses:
+    return {each.seed: each.strangers_loss for each in records if each.strangers_loss is not None}
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -142,14 +158,21 @@ def _spread(values: Sequence[float]) -> str:
     return f"{mean} ± {statistics.stdev(values):.4f}" if len(values) > 1 else mean
 
 
-def _against(losses: Losses, reference: Losses) -> str:
+def _against(losses: Losses, reference: Losses) -> tuple[str, str, str]:
     """The cells that compare an arm with its reference, over the seeds that both have."""
     seeds = sorted(losses.keys() & reference.keys())
     if not seeds:
-        return "| | |"
+        return "", "", ""
     differences = [losses[seed] - reference[seed] for seed in seeds]
-    ratio = statistics.fmean(losses[seed] / reference[seed] for seed in seeds)
-    return f"| {_spread(differences)} | {ratio:.4f} | {verdict(differences)}"
+    return _spread(differences), _ratio(losses, reference), verdict(differences)
+
+
+def _ratio(losses: Losses, reference: Losses) -> str:
+    """The mean of the ratios, seed by seed."""
+    seeds = losses.keys() & reference.keys()
+    if not seeds:
+        return ""
+    return f"{statistics.fmean(losses[seed] / reference[seed] for seed in seeds):.4f}"
 
 
 def verdict(differences: Sequence[float]) -> str:
@@ -201,8 +224,12 @@ the end once more, since it is what counts."""
 
 
 def picture(comparison: str, records: Sequence[Record]) -> str:
-    """The loss of θ over inner steps, by arm, the mean of the seeds, as SVG."""
-    curves = {f"{name} ({len(found)})": _mean(found) for name, found in by_arm(records).items()}
+    """The loss of θ over inner steps, by arm, the mean of the seeds, as SVG.
+
+    θ moves with outer steps alone: what a plain arm had at an inner step, it had at the last outer
+    one.
+    """
+    curves = {f"{name} ({len(found)})": mean(found) for name, found in by_arm(records).items()}
     charts = []
     for share in SHOWN_FROM:
         lines = {name: [p for p in line if p[0] >= share * line[-1][0]]
@@ -212,8 +239,15 @@ def picture(comparison: str, records: Sequence[Record]) -> str:
     return page(charts, "Means of as many seeds as stand in brackets.")
 
 
-def _mean(records: Sequence[Record]) -> list[tuple[float, float]]:
+def mean(records: Sequence[Record]) -> list[tuple[float, float]]:
     """Of the steps that all seeds have."""
-    curves = [{step: loss for step, loss, _ in each.curve} for each in records]
+    curves = [{_moved(each, step): loss for step, loss, _ in each.curve} for each in records]
     steps = sorted(set(curves[0]).intersection(*curves))
     return [(float(step), statistics.fmean(curve[step] for curve in curves)) for step in steps]
+
+
+def _moved(record: Record, step: int) -> int:
+    """The inner step at which θ last moved, up to `step`."""
+    settings = record.settings
+    plain = settings["averages"] and settings["sync"]["fragments"] == 1
+    return step - step % settings["inner_steps"] if plain else step

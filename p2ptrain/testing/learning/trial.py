@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from p2ptrain.data.blocks import Tokens
 from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ring.blame import Blamed
 from p2ptrain.testing.learning import checkpoint
@@ -38,7 +39,7 @@ class Record:
     """How an arm ended: `loss` is that of θ on all held-out sequences, None if the arm diverged.
 
     `curve` is (inner steps, loss of θ on some of them, mean loss in training since the last);
-    `text` names the corpus.
+    `text` names the corpus. `strangers_loss` is that of θ on the corpus' strangers, if it has any.
     """
 
     arm: str
@@ -51,6 +52,7 @@ class Record:
     cpu_s: float
     curve: tuple[tuple[int, float, float], ...]
     settings: dict[str, Any]
+    strangers_loss: float | None = None
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -104,12 +106,13 @@ def run_trial(
         settings.seed,
         settings.digest,
         corpus.digest,
-        None if diverged else round(_loss(swarm, len(corpus.validation)), 6),
+        None if diverged else _loss(swarm, corpus.validation),
         tokens_of(swarm),
         swarm.inner_step // settings.schedule.stride if settings.averages else 0,
         round(notes["cpu_s"] + time.process_time() - begun, 1),
         tuple(tuple(point) for point in curve),
         settings.plain(),
+        None if diverged or corpus.strangers is None else _loss(swarm, corpus.strangers),
     )
 
 
@@ -131,15 +134,14 @@ def _advanced(swarm: Swarm, curve: list[Any]) -> bool:
     if last:
         swarm.drain()
     if last or swarm.inner_step % settings.evaluate_every == 0:
-        loss = _loss(swarm, CURVE_SEQUENCES)
+        loss = _loss(swarm, swarm.corpus.validation[:CURVE_SEQUENCES])
         trained = sum(swarm.losses) / max(1, len(swarm.losses))
         swarm.losses.clear()
-        curve.append([swarm.inner_step, round(loss, 6), round(trained, 6)])
+        curve.append([swarm.inner_step, loss, round(trained, 6)])
         return math.isfinite(loss) and loss < HOPELESS
     return True
 
 
-def _loss(swarm: Swarm, sequences: int) -> float:
-    """Of θ, on the first so many held-out sequences."""
-    rows = swarm.corpus.validation[:sequences].astype("int64")
-    return swarm.peers[0].replica.loss_of(swarm.theta, rows)
+def _loss(swarm: Swarm, rows: Tokens) -> float:
+    """Of θ, on these sequences."""
+    return round(swarm.peers[0].replica.loss_of(swarm.theta, rows.astype("int64")), 6)
