@@ -24,10 +24,10 @@ Joining = Literal["fresh", "donor"]
 class TextSpec:
     """The standard library's sources, so many tokens of vocabulary, cut into sequences.
 
-    `validation_sequences` come from whole documents, some dozens, of which nothing is trained on.
-    With `drawn_sequences`, so many others, drawn from all documents, are not trained on either, and
-    losses are of these: some dozens of documents are unlike the rest. What they lose is noted
-    beside it. Each `draw` is another.
+    `validation_sequences` come from whole documents, a dozen, of which nothing is trained on. With
+    `drawn_sequences`, so many others, drawn from all documents, are not trained on either, and
+    losses are of these: a dozen documents are unlike the rest. Theirs is noted beside it. Each
+    `draw` is another.
     """
 
     limit_bytes: int = 12_000_000
