@@ -224,12 +224,8 @@ the end once more, since it is what counts."""
 
 
 def picture(comparison: str, records: Sequence[Record]) -> str:
-    """The loss of θ over inner steps, by arm, the mean of the seeds, as SVG.
-
-    θ moves with outer steps alone: what a plain arm had at an inner step, it had at the last outer
-    one.
-    """
-    curves = {f"{name} ({len(found)})": mean(found) for name, found in by_arm(records).items()}
+    """The loss of θ over inner steps, by arm, the mean of the seeds, as SVG."""
+    curves = {f"{name} ({len(found)})": _mean(found) for name, found in by_arm(records).items()}
     charts = []
     for share in SHOWN_FROM:
         lines = {name: [p for p in line if p[0] >= share * line[-1][0]]
@@ -239,15 +235,8 @@ def picture(comparison: str, records: Sequence[Record]) -> str:
     return page(charts, "Means of as many seeds as stand in brackets.")
 
 
-def mean(records: Sequence[Record]) -> list[tuple[float, float]]:
+def _mean(records: Sequence[Record]) -> list[tuple[float, float]]:
     """Of the steps that all seeds have."""
-    curves = [{_moved(each, step): loss for step, loss, _ in each.curve} for each in records]
+    curves = [{step: loss for step, loss, _ in each.curve} for each in records]
     steps = sorted(set(curves[0]).intersection(*curves))
     return [(float(step), statistics.fmean(curve[step] for curve in curves)) for step in steps]
-
-
-def _moved(record: Record, step: int) -> int:
-    """The inner step at which θ last moved, up to `step`."""
-    settings = record.settings
-    plain = settings["averages"] and settings["sync"]["fragments"] == 1
-    return step - step % settings["inner_steps"] if plain else step
