@@ -63,12 +63,18 @@ def train_on(
 
 
 def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) -> float:
-    """Add the gradient of the block's mean objective.  Returns its mean cross-entropy in nats."""
+    """Add the gradient of the block's mean objective.  Returns its mean cross-entropy in nats.
+
+    Several ranks share out each piece's gradient at once, as torchtitan's do. To wait for the last
+    piece would spare traffic, but until then each rank would hold all of the model's gradient in
+    fp32, as if it were alone: a peer with less at once would need more memory, not less.
+    """
     tokens = predicted_tokens(rows)
     loss_sum = torch.zeros((), device=ranks.device)
     pieces = own_pieces(rows, ranks, config.micro_batch)
     for index, piece in enumerate(pieces):
-        model.set_requires_gradient_sync(index == len(pieces) - 1)  # type: ignore[operator]
+        at_once = ranks.count > 1 or index == len(pieces) - 1
+        model.set_requires_gradient_sync(at_once)  # type: ignore[operator]
         loss, objective = token_losses(model(piece[:, :-1]), piece[:, 1:], config.inner.z_loss)
         # FSDP averages gradients over the ranks: undo that, and divide by the tokens of all.
         (objective * (ranks.count / tokens)).backward()

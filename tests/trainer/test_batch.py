@@ -87,6 +87,23 @@ def test_the_gradient_is_that_of_the_mean_objective_over_all_tokens(
         torch.testing.assert_close(gradient, parameter.grad.full_tensor(), atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, [False, False, True]), (2, [True, True])])
+def test_no_rank_of_several_keeps_the_whole_gradient_between_pieces(
+    count: int,
+    said: list[bool],
+    desk: Desk,
+    ranks: Ranks,
+    config: TrainerConfig,
+    rows: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[bool] = []
+    monkeypatch.setattr(desk.model, "set_requires_gradient_sync", heard.append)
+    desk.arena.load()
+    accumulate(rows, desk.model, replace(ranks, count=count), replace(config, micro_batch=2))
+    assert heard == said
+
+
 def test_gains_do_not_decay_and_matrices_do(desk: Desk) -> None:
     decay = {
         parameter.ndim: group["weight_decay"]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -41,8 +41,9 @@ Supervise = Callable[..., Supervisor]
 
 @pytest.fixture
 def supervise(on_cpu: TrainerConfig, vectors: Vectors) -> Supervise:
-    def make(**options: object) -> Supervisor:
-        return Supervisor(on_cpu, vectors.theta_fd, vectors.local_fd, **options)
+    def make(micro_batch: int = 0, **options: object) -> Supervisor:
+        config = replace(on_cpu, micro_batch=micro_batch)
+        return Supervisor(config, vectors.theta_fd, vectors.local_fd, **options)
 
     return make
 
@@ -67,7 +68,7 @@ def wait_for(trainer: RunningTrainer, kind: type[AnyFrame]) -> AnyFrame:
             return frame
 
 
-def test_two_ranks_train_as_one_does_and_the_death_of_either_is_the_death_of_both(
+def test_two_ranks_in_pieces_train_as_one_does_and_the_death_of_either_is_that_of_both(
     supervise: Supervise,
     started: Callable[[Supervisor], RunningTrainer],
     config: TrainerConfig,
@@ -75,7 +76,7 @@ def test_two_ranks_train_as_one_does_and_the_death_of_either_is_the_death_of_bot
     block_paths: tuple[str, ...],
 ) -> None:
     moved, losses, hellos = [], [], []
-    trainers = [started(supervise(ranks=count)) for count in (1, 2)]
+    trainers = [started(supervise(ranks=1)), started(supervise(ranks=2, micro_batch=2))]
     for trainer in trainers:
         vectors.local[:] = np.nan
         hellos.append(wait_for(trainer, Hello))
@@ -87,7 +88,7 @@ def test_two_ranks_train_as_one_does_and_the_death_of_either_is_the_death_of_bot
         moved.append(vectors.local - vectors.theta)
 
     assert hellos[0] == Hello(0, 1, vectors.layout.digest, parameter_count(config.model), "cpu", 5)
-    assert asdict(hellos[1]) == asdict(hellos[0]) | {"ranks": 2, "micro_batch": 3}
+    assert asdict(hellos[1]) == asdict(hellos[0]) | {"ranks": 2, "micro_batch": 2}
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
     covered = vectors.covered
     np.testing.assert_array_equal(np.isnan(moved[1]), ~covered)
