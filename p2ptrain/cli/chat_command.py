@@ -160,11 +160,11 @@ class Talk:
         from p2ptrain.trainer.generating import generate
 
         speaker = self.speaker
-        speaker.speller.begin()
         begun = [] if speaker.begin is None else [speaker.begin]
         text = begun + speaker.speller.encoded(prompt)
         if not text:
             raise ConfigError("there is no text to go on from", do="give some: chat DIR TEXT")
+        speaker.speller.begin(text)
         return islice(generate(speaker.model, text, self.sampling), self.tokens_max)
 
 

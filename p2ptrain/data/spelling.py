@@ -1,11 +1,14 @@
 """Between text and tokens, for whoever talks to a model: a tokenizer.json from anywhere.
 
 Tokens come one at a time and must be shown at once, but a character may be spread over several:
-what is incomplete is held back until it is whole.
+what is incomplete is held back until it is whole. And a token may be spelt by what is before it:
+tokenizers in SentencePiece's way (Llama 2's) spell "▁word" with its space, but not at the beginning
+of a text. So a token is spelt behind those before it, and their text is taken off again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from p2ptrain.data.tokenizer_file import parse_tokenizer
@@ -14,6 +17,9 @@ from p2ptrain.errors import ConfigError
 _INCOMPLETE = "\ufffd"
 _HELD_MAX = 8
 """A character has at most four bytes, so after more tokens than that the bytes are no character."""
+
+_BEFORE_MAX = 8
+"""Tokens before the one that is spelt: one with some text in it would do."""
 
 
 class Speller:
@@ -31,7 +37,7 @@ class Speller:
             ) from exc
         # Who types the name of a special token has typed a text, and not that token.
         self._tokenizer.encode_special_tokens = True
-        self._held: list[int] = []
+        self.begin()
 
     @property
     def size(self) -> int:
@@ -41,14 +47,21 @@ class Speller:
     def encoded(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def begin(self) -> None:
-        self._held = []
+    def begin(self, before: Sequence[int] = ()) -> None:
+        """A text that goes on from the tokens `before`, which are shown already."""
+        self._before = list(before[-_BEFORE_MAX:])
+        self._held: list[int] = []
 
     def decoded(self, token: int) -> str:
         """What can be shown now that this token has come."""
         self._held.append(token)
-        text = str(self._tokenizer.decode(self._held, skip_special_tokens=True))
+        known, text = self._spelt(self._before), self._spelt(self._before + self._held)
         if text.endswith(_INCOMPLETE) and len(self._held) < _HELD_MAX:
             return ""
-        self._held = []
-        return text
+        if not text.startswith(known):  # It ended in bytes that were no character, and now are one.
+            known, text = "", self._spelt(self._held)
+        self.begin(self._before + self._held)
+        return text[len(known) :]
+
+    def _spelt(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from p2ptrain.data.spelling import Speller
 from p2ptrain.data.vocabulary import learn_text
@@ -27,10 +28,38 @@ def test_a_character_of_several_tokens_is_shown_when_it_is_whole(speller: Spelle
     assert shown.count("") == 1 + 2 + 3
 
 
+@pytest.fixture
+def pieces(tmp_path: Path) -> Speller:
+    """As Llama 2's: a word's token has its space before it, which a text does not begin with."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    spaces = decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)
+    tokenizer.decoder = decoders.Sequence(list(spaces))
+    trainer = trainers.BpeTrainer(
+        vocab_size=90, special_tokens=["<unk>", "<s>"], show_progress=False
+    )
+    tokenizer.train_from_iterator(["the lazy dog, the dog"] * 9, trainer)
+    tokenizer.save(str(tmp_path / "pieces.json"))
+    return Speller(tmp_path / "pieces.json")
+
+
+@pytest.mark.parametrize(("tokens_before", "text_before"), [(0, ""), (1, ""), (2, "the")])
+def test_words_are_apart_whatever_was_shown_before(
+    pieces: Speller, tokens_before: int, text_before: str
+) -> None:
+    text = "the dog, the lazy dog, the lazy lazy dog, the dog"
+    tokens = [1, *pieces.encoded(text)]
+    assert len(tokens) > 8 + tokens_before
+    pieces.begin(tokens[:tokens_before])
+    shown = "".join(map(pieces.decoded, tokens[tokens_before:]))
+    assert text_before + shown == text
+
+
 def test_bytes_that_are_no_character_are_not_held_for_ever(speller: Speller) -> None:
     broken = speller.encoded("🦦")[0]
     shown = [speller.decoded(broken) for _ in range(20)]
     assert any(shown)
+    assert speller.decoded(speller.encoded("w")[0]).count("w") == 1
     speller.begin()
     assert speller.decoded(speller.encoded("w")[0]) == "w"
 
