@@ -106,8 +106,10 @@ def _loaded(folder: Path) -> Speaker:
         )
     config = read_json(folder / "config.json")
     assert isinstance(config, dict)
-    ends = frozenset(_numbers(config.get("eos_token_id")))
-    return Speaker(model, speller, next(iter(_numbers(config.get("bos_token_id"))), None), ends)
+    begins = _numbers(config.get("bos_token_id"))[:1]
+    # Where the next document begins this one has ended, whether or not its run marks ends.
+    ends = frozenset([*_numbers(config.get("eos_token_id")), *begins])
+    return Speaker(model, speller, next(iter(begins), None), ends)
 
 
 def _numbers(value: Any) -> list[int]:

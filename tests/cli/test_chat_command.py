@@ -46,6 +46,17 @@ def test_a_text_ends_where_the_model_says_so(p2ptrain: Command, weights: Path) -
     assert (told["ended"], told["text"], told["tokens"]) == ("end-of-text", "", 0)
 
 
+def test_a_text_ends_where_another_begins_if_ends_have_no_mark(
+    p2ptrain: Command, weights: Path
+) -> None:
+    """At genesis the likeliest token is the last one once more."""
+    config = json.loads((weights / "config.json").read_text())
+    del config["eos_token_id"]
+    (weights / "config.json").write_text(json.dumps(config))
+    told = p2ptrain("chat", weights, "", "--temperature", 0, "--tokens", 3, "--json").json
+    assert (told["ended"], told["text"], told["tokens"]) == ("end-of-text", "", 0)
+
+
 def test_what_is_no_model_is_refused_with_its_code(
     p2ptrain: Command, weights: Path, tmp_path: Path
 ) -> None:
