@@ -15,7 +15,8 @@ from p2ptrain.node.cost import Costs
 from p2ptrain.store import CHUNK_BYTES_MAX
 
 OUTER_STEPS_MIN = 60
-"""With fewer the gap to data-parallel training explodes (arXiv 2503.09799)."""
+"""With fewer averages of what is trained the gap to data-parallel training explodes (arXiv
+2503.09799)."""
 
 TOKENS_PER_PARAMETER_MIN = 5.0
 """Of a model that saw less than this, a smaller one would have learnt more (Chinchilla: 20)."""
@@ -74,13 +75,15 @@ def _seed(text: str) -> Iterator[Lint]:
 
 
 def _length(run: RunFile, costs: Costs) -> Iterator[Lint]:
-    if run.outer.steps < OUTER_STEPS_MIN:
+    averages, fragments = run.outer.steps // run.sync.fragments, run.sync.fragments
+    if averages < OUTER_STEPS_MIN:
+        of = f", in which each of {fragments} fragments is averaged {averages} times"
         yield Lint(
             "outer.steps",
-            f"{run.outer.steps} outer steps: with fewer than {OUTER_STEPS_MIN}, averaging learns "
-            "much worse than training in one place",
+            f"{run.outer.steps} outer steps{of if fragments > 1 else ''}: with fewer than "
+            f"{OUTER_STEPS_MIN}, averaging learns much worse than training in one place",
         )
-    total = run.inner.steps * run.outer.steps
+    total = run.inner_steps_total
     if run.inner.warmup_steps > WARMUP_SHARE_MAX * total:
         share = run.inner.warmup_steps / total
         yield Lint("inner.warmup_steps", f"{share:.0%} of the whole run is warm-up")

@@ -113,6 +113,22 @@ def test_what_an_organiser_may_regret_is_named(changes: dict[str, Any], field: s
     assert field in fields(run_with(**changes))
 
 
+def test_where_fragments_take_turns_a_run_is_as_long_as_each_of_them_has_turns() -> None:
+    """streaming_1b has 10 fragments, and 10 inner steps between two of them."""
+    (few,) = (
+        lint.words
+        for run in [run_with("streaming_1b", outer__steps=590)]
+        for lint in lints_of(run, costs_of(run, [2]))
+        if lint.field == "outer.steps"
+    )
+    assert few.startswith("590 outer steps, in which each of 10 fragments is averaged 59 times:")
+    assert "outer.steps" not in fields(run_with("streaming_1b", outer__steps=600))
+    long = {"outer__steps": 600, "inner__warmup_steps": 1201}
+    assert "inner.warmup_steps" in fields(run_with("streaming_1b", **long))
+    short = long | {"inner__warmup_steps": 1200}
+    assert "inner.warmup_steps" not in fields(run_with("streaming_1b", **short))
+
+
 def in_turns(fragments: int, every: int, codec: str = "int8") -> list[str]:
     tree = tomllib.loads(sample("opendiloco_150m"))
     tree["sync"] = {"fragments": fragments}
