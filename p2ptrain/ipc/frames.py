@@ -101,19 +101,32 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """From the next inner step on the inner learning rate has its peak at `lr`, and the schedule
-    ends after `total_steps` inner steps of the run: an amendment holds.
+    """From the next inner step on the inner learning rate has its peak at `lr`: an amendment holds.
+
+    Where H was amended, its schedule goes on another pace: at inner step `since` it stands where
+    it would stand at inner step `reached` of the run as it was published, and `inner_steps` from
+    there on bring it as far as `schedule_steps` of that run.
     """
 
     kind: ClassVar[str] = "rates"
     lr: float
-    total_steps: int
+    since: int = 0
+    reached: int = 0
+    inner_steps: int = 1
+    schedule_steps: int = 1
 
     def __post_init__(self) -> None:
         _check_finite("lr", self.lr)
         if self.lr <= 0:
             raise ValueError(f"lr is {self.lr!r}, which teaches nothing")
-        _check_count("total_steps", self.total_steps, least=1)
+        for name, least in (("since", 0), ("reached", 0), ("inner_steps", 1)):
+            _check_count(name, getattr(self, name), least=least)
+        _check_count("schedule_steps", self.schedule_steps, least=1)
+
+    def schedule_step(self, inner_step: int) -> int:
+        """Where in the schedule `inner_step` is: the inner step of the run as it was published."""
+        gone = (inner_step - self.since) * self.schedule_steps // self.inner_steps
+        return max(0, self.reached + gone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from p2ptrain.ipc import frames
 from p2ptrain.node.orders import Pace
 from p2ptrain.node.parts import Parts
 from p2ptrain.ring import own_peak
-from p2ptrain.run import RunManifest
+from p2ptrain.run import Leg
 
 
 def pace_of(parts: Parts, step: int) -> Pace:
@@ -27,8 +27,12 @@ def first_inner_step(parts: Parts, step: int) -> int:
     return parts.leg(step).first_inner_step(step)
 
 
-def rates_of(manifest: RunManifest) -> frames.Rates:
-    return frames.Rates(manifest.inner.lr, manifest.inner.total_steps)
+def rates_of(leg: Leg) -> frames.Rates:
+    lr, now, then = leg.manifest.inner.lr, leg.manifest.blocks_per_step, leg.published_stride
+    since, reached = leg.inner_step, leg.step * then
+    if (since, now) == (reached, then):
+        return frames.Rates(lr)
+    return frames.Rates(lr, since, reached, now, then)
 
 
 def seconds_of(progress: frames.Progress, block_tokens: int) -> float:

@@ -34,6 +34,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.trainers import RunningTrainer
 from p2ptrain.node.weights import eagerness
 from p2ptrain.observe.states import Loading, StandingBy, Training
+from p2ptrain.run import Leg
 
 READ_BYTES = 1 << 16
 CHECK_EVERY_S = 1.0
@@ -50,7 +51,7 @@ class Conversation:
         self._desk: Desk | None = None
         self._paths: tuple[str, ...] = ()
         """The files of the desk's blocks."""
-        self._rates = rates_of(parts.manifest)
+        self._rates = rates_of(Leg(parts.manifest))
         """What it trains by; from its settings at first."""
         self._loaded_step = 0
         self._to_train = 0
@@ -226,7 +227,7 @@ class Conversation:
 
     async def _set_rates(self, step: int) -> None:
         """Before it trains for `step`, where an amendment has changed its learning rate."""
-        rates = rates_of(self._parts.leg(step).manifest)
+        rates = rates_of(self._parts.leg(step))
         if rates != self._rates:
             self._rates = rates
             await trio.to_thread.run_sync(self._running.send, rates)

@@ -120,6 +120,13 @@ class Leg:
     inner_step: int = 0
     number: int = 0
     """Of the amendment that it begins with."""
+    stride_before: int = 0
+    """Inner steps that an outer step had when the run was published; 0: as many as it has now."""
+
+    @property
+    def published_stride(self) -> int:
+        """Inner steps of an outer step by which the schedule of the inner learning rate goes."""
+        return self.stride_before or self.manifest.blocks_per_step
 
     def first_inner_step(self, step: int) -> int:
         """How many inner steps a peer that was there all along has done when `step` begins."""
@@ -128,8 +135,9 @@ class Leg:
     def amended(self, amendment: Amendment) -> Leg:
         """The leg that follows.
 
-        The schedule of the inner learning rate goes on from where it is: with another H, the inner
-        steps that it has left become more or fewer in proportion, and it still ends with the run.
+        The schedule of the inner learning rate goes by outer steps. With another H its inner steps
+        become more or fewer in proportion: it goes on from where it is, without a leap of the
+        rate, and still ends with the run.
 
         Raises ValueError for what makes no run.
         """
@@ -137,8 +145,6 @@ class Leg:
         done = self.first_inner_step(change.step)
         inner, codec, outer = before.inner, before.codec, before.outer
         steps = _or(change.inner_steps, inner.steps)
-        left = max(0, inner.total_steps - done) * steps // inner.steps
-        total = inner.total_steps if steps == inner.steps else done + left
         try:
             manifest = replace(
                 before,
@@ -146,7 +152,6 @@ class Leg:
                     inner,
                     lr=_or(change.lr, inner.lr),
                     steps=steps,
-                    total_steps=max(1, inner.warmup_steps, total),
                 ),
                 codec=replace(
                     codec,
@@ -161,7 +166,8 @@ class Leg:
             )
         except ConfigError as exc:
             raise ValueError(exc.what) from exc
-        return Leg(manifest, change.step, done, change.number)
+        stride = self.stride_before if steps == inner.steps else self.published_stride
+        return Leg(manifest, change.step, done, change.number, stride)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ class Loop:
         self._work: Work | None = None
         self._paused = False
         self._pull = Pull(0.0, 0.0, 0.0)
+        self._rates = frames.Rates(config.inner.lr)
 
     def run(self) -> None:
         """Until Stop, or until the node is gone."""
@@ -146,9 +147,9 @@ class Loop:
                 self._arena.load()
                 self._keep_state(step)
                 self._work = Work(step)
-            case frames.Rates(lr, total_steps):
-                inner = replace(self._config.inner, lr=lr, total_steps=total_steps)
-                self._config = replace(self._config, inner=inner)
+            case frames.Rates(lr):
+                self._config = replace(self._config, inner=replace(self._config.inner, lr=lr))
+                self._rates = frame
             case frames.Train():
                 self._train(frame)
             case frames.Merge(step):
@@ -221,8 +222,9 @@ class Loop:
         try:
             rows = self._read(path)
             read_s = time.monotonic() - started_s
-            rate = learning_rate(self._config.inner, inner_step)
-            self._optimizer.set_rate(rate * join_share(self._config.inner, self._steps_since_cold))
+            inner = self._config.inner
+            rate = learning_rate(inner, self._rates.schedule_step(inner_step))
+            self._optimizer.set_rate(rate * join_share(inner, self._steps_since_cold))
             loss = train_on(rows, self._model, self._optimizer, self._ranks, self._config)
         except StoreError as exc:
             return self._fail("DATA", exc.what)

@@ -84,8 +84,7 @@ def check_terms(s: Swarm, step: int) -> None:
         obeyed = s[name].remote.obeyed
         rates = [each for each in obeyed if isinstance(each, frames.Rates)]
         assert rates
-        # The schedule has 1,000 inner steps: what it had left at `step` is half as many again.
-        left = 1000 - 2 * step
-        assert set(rates) == {frames.Rates(0.05, 2 * step + left * 3 // 2)}
+        # Three inner steps go as far along the schedule as two had gone.
+        assert set(rates) == {frames.Rates(0.05, 2 * step, 2 * step, 3, 2)}
     trained = [each for each in s["dan"].remote.obeyed if isinstance(each, frames.Train)]
     assert trained[-1].first_inner_step == 2 * step + 3 * (trained[-1].step - step)

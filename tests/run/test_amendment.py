@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ConfigError, RemoteProtocolError
 from p2ptrain.identity import Identity
+from p2ptrain.ipc.trainer_config import Schedule
 from p2ptrain.ledger.values import Terms
+from p2ptrain.node.legs import rates_of
 from p2ptrain.run import Amendment, Leg, Run, Signed, SignedAmendment
 from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX
 from p2ptrain.run.files import amendments_in, load_amendments, save_amendments
 from p2ptrain.sync import SyncSpec
+from p2ptrain.trainer.schedule import learning_rate
 from tests.run.conftest import tiny_run
 
 ORGANISER = Identity.from_seed(b"o" * 32)
@@ -57,23 +60,43 @@ def test_what_is_not_named_stays_as_it_was() -> None:
     )
 
 
-def test_inner_steps_are_counted_through_and_the_schedule_ends_with_the_run() -> None:
-    steps = RUN.manifest.outer.steps
+def test_inner_steps_are_counted_through() -> None:
     leg = Leg(RUN.manifest).amended(amendment(inner_steps=3 * INNER.steps))
     assert leg.first_inner_step(2) == 2 * INNER.steps
     assert leg.first_inner_step(4) == 8 * INNER.steps
     assert leg.manifest.blocks_per_lease == 3 * INNER.steps
-    assert INNER.total_steps == steps * INNER.steps
-    assert leg.manifest.inner.total_steps == leg.first_inner_step(steps)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
-def test_however_often_h_changes_the_schedule_ends_with_the_run(factors: list[int]) -> None:
-    leg = Leg(RUN.manifest)
+def test_however_often_h_changes_the_schedule_goes_by_outer_steps(factors: list[int]) -> None:
+    legs = [Leg(RUN.manifest)]
     for number, factor in enumerate(factors, 1):
-        leg = leg.amended(Amendment(RUN.id, number, number, inner_steps=factor * INNER.steps))
-    end = leg.first_inner_step(RUN.manifest.outer.steps)
-    assert leg.manifest.inner.total_steps == end
+        change = Amendment(RUN.id, number, number, inner_steps=factor * INNER.steps)
+        legs.append(legs[-1].amended(change))
+    for leg, after in zip(legs, [*legs[1:], None], strict=True):
+        rates, end = rates_of(leg), RUN.manifest.outer.steps if after is None else after.step
+        for step in range(leg.step, end + 1):
+            assert rates.schedule_step(leg.first_inner_step(step)) == step * INNER.steps
+        assert leg.manifest.inner.total_steps == INNER.total_steps
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+@pytest.mark.parametrize("factor", [2, 5])
+def test_another_h_makes_no_leap_of_the_rate(schedule: Schedule, factor: int) -> None:
+    """In the schedule's fall, where a leap would be largest."""
+    inner = dataclasses.replace(INNER, steps=4, warmup_steps=0, total_steps=400, schedule=schedule)
+    outer = dataclasses.replace(RUN.manifest.outer, steps=100)
+    before = Leg(dataclasses.replace(RUN.manifest, inner=inner, outer=outer))
+    leg = before.amended(Amendment(RUN.id, 1, 90, inner_steps=4 * factor))
+    first = leg.first_inner_step(90)
+    around = [
+        learning_rate(inner, first - 1),
+        *(learning_rate(inner, rates_of(leg).schedule_step(first + at)) for at in range(factor)),
+    ]
+    assert around[0] > around[1] > 0.9 * around[0]
+    assert set(around[1:]) == {learning_rate(inner, 360)}
+    last = rates_of(leg).schedule_step(leg.first_inner_step(100) - 1)
+    assert learning_rate(inner, last) == learning_rate(inner, 399)
 
 
 def test_with_fragments_a_lease_is_a_share_of_h_and_the_overlap() -> None:

@@ -64,13 +64,23 @@ def test_training_is_repeatable_to_the_bit(
 def test_amended_rates_train_as_if_the_trainer_had_begun_with_them(
     make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    rates = Rates(config.inner.lr / 4, 2 * config.inner.total_steps)
-    inner = replace(config.inner, lr=rates.lr, total_steps=rates.total_steps)
+    """The second inner step of two that go as far as one: both have the rate of step 1."""
+    rates, twice = Rates(config.inner.lr / 4), Rates(config.inner.lr / 4, 4, 1, 2, 1)
+    inner = replace(config.inner, lr=rates.lr)
+    same = replace(config, inner=inner)
+    still = replace(config, inner=replace(inner, warmup_steps=0, schedule="constant"))
     trained = []
-    for begun, told in ((config, [rates]), (replace(config, inner=inner), []), (config, [])):
-        make_desk(begun).tell(Load(0), *told, Train(0, block_paths[:2], 0))
+    for begun, told, first in (
+        (config, [rates], 0),
+        (same, [], 0),
+        (config, [], 0),
+        (config, [twice], 4),
+        (still, [], 1),
+    ):
+        make_desk(begun).tell(Load(0), *told, Train(0, block_paths[:2], first))
         trained.append(vectors.local.tobytes())
     assert trained[0] == trained[1] != trained[2]
+    assert trained[3] == trained[4] != trained[1]
 
 
 def test_micro_batches_train_as_the_whole_batch_does(
