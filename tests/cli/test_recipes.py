@@ -9,9 +9,10 @@ import torch
 
 from p2ptrain.config.run_file import parse_run_file
 from p2ptrain.config.samples import sample, sample_names
-from p2ptrain.node.cost import costs_of
+from p2ptrain.node.cost import block_bytes, costs_of
 from p2ptrain.node.lint import lints_of
 from p2ptrain.run.draft import inner_spec, model_spec
+from p2ptrain.store import CHUNK_BYTES_MAX
 from p2ptrain.trainer.model import Llama
 from p2ptrain.trainer.shapes import parameter_count
 from tests.architecture.sources import ROOT
@@ -46,6 +47,25 @@ def test_a_recipe_loads_builds_and_tells_what_it_takes(name: str, p2ptrain: Comm
     assert checked.code == 0
     assert f"{count:,} parameters" in checked.out
     assert all(word in checked.out for word in ("trainer ", "node ", "disk ", "peers "))
+
+
+@pytest.mark.parametrize(
+    ("name", "sequences", "length"),
+    [
+        ("opendiloco_150m", 512, 1024),
+        ("opendiloco_1b", 8192 // 4, 1024),
+        ("intellect1_10b", 128, 8192),
+        ("metagene_7b", 30_720 // 8, 512),
+    ],
+)
+def test_a_peer_has_the_batch_of_its_source_as_far_as_a_block_of_data_holds_it(
+    name: str, sequences: int, length: int
+) -> None:
+    run = parse_run_file(tomllib.loads(sample(name)))
+    assert run.model.sequence == length
+    assert 0.99 * sequences < run.inner.batch_sequences <= sequences
+    more = block_bytes(run) * (run.inner.batch_sequences + 1) // run.inner.batch_sequences
+    assert run.inner.batch_sequences == sequences or more > CHUNK_BYTES_MAX
 
 
 def test_all_recipes_are_there() -> None:
