@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from p2ptrain.identity import Identity
     from p2ptrain.node.home import Home
     from p2ptrain.run import Amendment, Leg, Run, SignedAmendment
+    from p2ptrain.run.manifest import CodecSpec
 
 LEAD_STEPS = 2
 """The outer step under way may have its roster already; the next one's names the amendment."""
@@ -58,9 +59,12 @@ def amend(where: Home, run: Run, organiser: Identity, wanted: Amendment) -> Sign
     try:
         if len(held) >= AMENDMENTS_MAX:
             raise ValueError(f"it has {len(held)} amendments already, and no node keeps more")
-        numbered = replace(wanted, number=1 if last is None else last.number + 1)
-        made = SignedAmendment.publish(organiser, numbered, run)
         before = _leg(run, held)
+        numbered = replace(
+            _with_its_block(wanted, before.manifest.codec),
+            number=1 if last is None else last.number + 1,
+        )
+        made = SignedAmendment.publish(organiser, numbered, run)
         if before.amended(numbered).manifest == before.manifest:
             raise ValueError("it changes nothing")
     except ValueError as exc:
@@ -93,6 +97,20 @@ def reached(where: Home, run: Run) -> int:
         return step
     links = chain_of(run, where.ledger).links
     return links[-1].after.step if links else 0
+
+
+def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
+    """As in a run file, a codec comes with a block of its own: int4's steps are too coarse for the
+    others' blocks. A block that is none of these was chosen for this run, and stays.
+    """
+    from p2ptrain.config.run_file import usual_block
+
+    if wanted.codec is None or wanted.codec_block is not None:
+        return wanted
+    if held.block != usual_block(held.name):
+        return wanted
+    block = usual_block(wanted.codec)
+    return wanted if block == held.block else replace(wanted, codec_block=block)
 
 
 def _check_step(step: int, reached: int, last: Amendment | None) -> None:

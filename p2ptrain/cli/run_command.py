@@ -180,7 +180,10 @@ def amend(
     ] = None,
     codec: Annotated[str | None, typer.Option("--codec", help="fp32, fp16, int8 or int4.")] = None,
     codec_block: Annotated[
-        int | None, typer.Option("--codec-block", help="Elements that share a scale.")
+        int | None,
+        typer.Option(
+            "--codec-block", help="Elements that share a scale.", show_default="the codec's own"
+        ),
     ] = None,
     outer_lr: Annotated[float | None, typer.Option("--outer-lr")] = None,
     outer_momentum: Annotated[float | None, typer.Option("--outer-momentum")] = None,

@@ -141,6 +141,11 @@ class CodecSection(Section):
         return given
 
 
+def usual_block(codec: str) -> int:
+    """Elements that share a scale, where nobody says how many."""
+    return CodecSection.model_validate({"name": codec}).block
+
+
 class PolicySection(Section):
     quorum: Literal["majority", "two-thirds"] = "majority"
     quorum_loss: Literal["wait", "branch"] = "wait"

@@ -43,6 +43,21 @@ def test_it_is_numbered_signed_kept_and_shown(p2ptrain: Command, organiser_home:
     assert facts["amendments"][0] == {"number": 1, "from_step": 3, "lr": 0.01}
 
 
+def test_a_codec_comes_with_its_own_block_unless_the_run_has_one_of_its_own(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
+    words = (["int4"], ["int8"], ["int8", "--codec-block", 128], ["int4"])
+    for step, (codec, *more) in enumerate(words, 2):
+        changes = ("--from-step", step, "--codec", codec, *more, "--home", organiser_home)
+        assert p2ptrain("run", "amend", "tiny", *changes).code == 0
+    assert [each.changes for each in kept(organiser_home)] == [
+        {"codec": "int4", "codec_block": 64},
+        {"codec": "int8", "codec_block": 256},
+        {"codec": "int8", "codec_block": 128},
+        {"codec": "int4"},
+    ]
+
+
 def test_a_node_that_runs_is_asked_how_far_it_is_and_told(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
