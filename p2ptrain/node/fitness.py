@@ -22,11 +22,12 @@ import psutil
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import try_listening
 from p2ptrain.errors import MachineUnfit
+from p2ptrain.ids import RunId
 from p2ptrain.node.home import Home
-from p2ptrain.node.needs import node_memory
+from p2ptrain.node.needs import NodeMemory, node_memory
 from p2ptrain.node.update_format import UpdateFormat
 from p2ptrain.observe.states import size
-from p2ptrain.run import Run
+from p2ptrain.run import Run, RunManifest
 from p2ptrain.trainer.cost import trainer_memory
 from p2ptrain.trainer.external import open_door
 from p2ptrain.trainer.shapes import layout_of
@@ -36,6 +37,8 @@ GPU_DEVICES = ("nvidia0", "kfd", "dxg")
 
 CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 """Under /sys/fs/cgroup, of either version: what a container was given."""
+
+CGROUP = Path("/sys/fs/cgroup")
 
 RANK_SHM_BYTES = 32 << 20
 """NCCL's buffers between two ranks of one machine; containers have 64 MiB for all unless told."""
@@ -116,15 +119,11 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
 
 
 def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
-    manifest = run.manifest
-    numel = layout_of(manifest.model).numel
-    update_bytes = UpdateFormat.of(run.id, manifest).payload_bytes_mean
-    node = node_memory(numel, update_bytes, feedback=manifest.codec.feedback)
+    node = _of_node(run.id, run.manifest)
     needed = node.theta + node.momentum if config.seed else node.total
     on_cpu = config.device == "cpu" or (config.device == "auto" and not machine.has_gpu)
     if on_cpu and not config.seed and not config.ranks_host:
-        eager = manifest.sync.eager
-        needed += trainer_memory(manifest.model, manifest.inner, "fp32", eager=eager).vectors
+        needed += _of_trainer(run.manifest)
     do = "close other programs, or take part from a machine that has more memory"
     if needed > machine.memory:
         what = f"this run takes {size(needed)} of memory here, and there are {size(machine.memory)}"
@@ -133,6 +132,24 @@ def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]
         free = size(machine.memory_free)
         what = f"this run takes {size(needed)} of memory here; {free} were free at the start"
         yield Finding("MEM-HOST", what, do)
+
+
+def room_for_activations(run: RunId, manifest: RunManifest, memory: int) -> int:
+    """Of so much memory, what a trainer on the CPU may use beside what it and its node keep: half
+    of the rest, for others live here as well, and what it takes is an estimate.
+    """
+    return max(0, memory - _of_node(run, manifest).total - _of_trainer(manifest)) // 2
+
+
+def _of_node(run: RunId, manifest: RunManifest) -> NodeMemory:
+    update_bytes = UpdateFormat.of(run, manifest).payload_bytes_mean
+    numel = layout_of(manifest.model).numel
+    return node_memory(numel, update_bytes, feedback=manifest.codec.feedback)
+
+
+def _of_trainer(manifest: RunManifest) -> int:
+    model, inner, eager = manifest.model, manifest.inner, manifest.sync.eager
+    return trainer_memory(model, inner, "fp32", eager=eager).vectors
 
 
 def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
@@ -155,7 +172,7 @@ def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
 
 
 def machine_of(home: Home) -> Machine:
-    memory, limit = psutil.virtual_memory(), container_limit(Path("/sys/fs/cgroup"))
+    memory, limit = psutil.virtual_memory(), container_limit(CGROUP)
     shm = Path("/dev/shm")
     return Machine(
         memory=min(memory.total, limit) + psutil.swap_memory().total,
@@ -165,6 +182,11 @@ def machine_of(home: Home) -> Machine:
         shm=shutil.disk_usage(shm).total if shm.is_dir() else None,
         has_gpu=any(Path("/dev", name).exists() for name in GPU_DEVICES),
     )
+
+
+def memory_bytes() -> int:
+    """That this node could ever have, swap left out: the same at every start."""
+    return min(psutil.virtual_memory().total, container_limit(CGROUP))
 
 
 def container_limit(cgroup: Path) -> int:

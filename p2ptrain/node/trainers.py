@@ -17,8 +17,10 @@ import numpy as np
 from p2ptrain.ipc.admission import load_or_create
 from p2ptrain.ipc.frames import Frame, ToTrainer
 from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.node import fitness
 from p2ptrain.node.parts import Parts
 from p2ptrain.trainer.external import ExternalTrainers
+from p2ptrain.trainer.fitting import within
 from p2ptrain.trainer.supervisor import Supervisor
 
 NVIDIA_DEVICE = Path("/dev/nvidia0")
@@ -90,7 +92,7 @@ def _settings(parts: Parts) -> TrainerConfig:
     if precision == "auto":
         precision = "bf16" if device == "cuda" else "fp32"
     parts.journal.write("trainer-config", device=device, precision=precision, ranks=config.ranks)
-    return TrainerConfig(
+    settings = TrainerConfig(
         model=parts.manifest.model,
         inner=parts.manifest.inner,
         device=device,
@@ -106,3 +108,8 @@ def _settings(parts: Parts) -> TrainerConfig:
         delayed=parts.manifest.delayed,
         eager=parts.manifest.sync.eager,
     )
+    if device == "cuda" or config.micro_batch or config.ranks_host:
+        return settings
+    # A GPU says where its memory ends; Linux kills somebody instead.
+    room = fitness.room_for_activations(parts.run, parts.manifest, fitness.memory_bytes())
+    return within(settings, config.ranks, room)

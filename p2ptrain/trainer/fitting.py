@@ -6,6 +6,9 @@ wait in a collective that this one will not join, FSDP is between two of its sta
 left of the memory lies in pieces.  A new process has none of that, and all ranks agree since they
 are told the same.  It costs some seconds, a few times in the life of a node.
 
+A CPU's memory does not run out like that: Linux hands out what it has not got, and then kills
+somebody.  There the first try is no larger than an estimate says will fit.
+
 The gradient is the same whatever comes out of this (see `batch`).  No torch here.
 """
 
@@ -15,6 +18,7 @@ import math
 from dataclasses import replace
 
 from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer.cost import trainer_memory
 
 OUT_OF_MEMORY_EXIT_CODE = 71
 """EX_OSERR of sysexits.h: nothing else in a trainer ends so."""
@@ -33,6 +37,16 @@ def at_once(config: TrainerConfig, ranks: int) -> int:
     """How many sequences a forward pass of one of `ranks` ranks takes."""
     share = math.ceil(config.inner.batch_sequences / ranks)
     return min(config.micro_batch or share, share)
+
+
+def within(config: TrainerConfig, ranks: int, room_bytes: int) -> TrainerConfig:
+    """The same, with no more sequences at once than have their activations in `room_bytes`, which
+    all ranks share; one at least.
+    """
+    memory = trainer_memory(config.model, config.inner, config.precision, eager=config.eager)
+    each = memory.activations_recomputed if config.recompute else memory.activations
+    fit = max(1, room_bytes // (ranks * each))
+    return config if fit >= at_once(config, ranks) else replace(config, micro_batch=fit)
 
 
 def halved(config: TrainerConfig, ranks: int) -> TrainerConfig | None:

@@ -6,12 +6,21 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ConfigError, MachineUnfit, TrainerError
 from p2ptrain.node import fitness
-from p2ptrain.node.fitness import Machine, check, container_limit, findings, stored_bytes
+from p2ptrain.node.fitness import (
+    Machine,
+    check,
+    container_limit,
+    findings,
+    memory_bytes,
+    room_for_activations,
+    stored_bytes,
+)
 from p2ptrain.node.home import Home
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
@@ -67,6 +76,20 @@ def test_memory_that_is_not_there_is_a_fault_and_what_is_used_now_a_doubt(
     assert said(either, eight, run) == []
     assert said(either, replace(eight, has_gpu=False), run) == [("MEM-HOST", True)]
     assert said(seed, replace(AMPLE, memory=2 * vector), run) == []
+
+
+def test_activations_have_half_of_what_node_and_trainer_leave(config: NodeConfig, run: Run) -> None:
+    """What is a fault to begin with is no room."""
+    machine = replace(AMPLE, memory=1 << 20)
+    assert said(config, machine, run) == []
+    kept = next(
+        memory
+        for memory in range(1, 1 << 20)
+        if not any(each.is_fault for each in findings(config, replace(machine, memory=memory), run))
+    )
+    rooms = [room_for_activations(run.id, run.manifest, kept + more) for more in (-99, 0, 10, 99)]
+    assert rooms == [0, 0, 5, 49]
+    assert 0 < memory_bytes() <= psutil.virtual_memory().total
 
 
 def test_what_is_stored_already_counts_as_room(config: NodeConfig, run: Run) -> None:

@@ -15,7 +15,14 @@ import torch
 from p2ptrain.errors import TrainerError, TrainerExited, TrainerOutOfMemory
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer import supervisor as supervising
-from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE, at_once, halved, is_out_of_memory
+from p2ptrain.trainer.cost import trainer_memory
+from p2ptrain.trainer.fitting import (
+    OUT_OF_MEMORY_EXIT_CODE,
+    at_once,
+    halved,
+    is_out_of_memory,
+    within,
+)
 from p2ptrain.trainer.launch import Launched, StderrTail
 from p2ptrain.trainer.supervisor import Supervisor
 from p2ptrain.trainer.watch import RestartBudget
@@ -31,6 +38,18 @@ def test_half_is_rounded_up_until_one_is_left(config: TrainerConfig) -> None:
         smaller = halved(smaller, 1)
     assert seen == [(5, 3), (3, 3), (2, 2), (1, 1)]
     assert halved(replace(config, micro_batch=400), 2).micro_batch == 2
+
+
+def test_the_first_try_takes_no_more_than_there_is_room_for(config: TrainerConfig) -> None:
+    """Of 5 sequences: all, if all ranks' shares fit, else as many as do, and one in any case."""
+    memory = trainer_memory(config.model, config.inner, "fp32", eager=False)
+    each = memory.activations
+    rooms = [0, each, 3 * each - 1, 3 * each, 5 * each]
+    assert [at_once(within(config, 1, room), 1) for room in rooms] == [1, 1, 2, 3, 5]
+    assert [at_once(within(config, 2, room), 2) for room in rooms] == [1, 1, 1, 1, 2]
+    assert within(config, 2, 6 * each) == config
+    few = replace(config, recompute=True)
+    assert at_once(within(few, 1, 3 * memory.activations_recomputed), 1) == 3
 
 
 def test_what_says_that_memory_ran_out_is_known_from_other_errors() -> None:

@@ -1,0 +1,41 @@
+"""With which settings a node starts its trainer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.node import fitness
+from p2ptrain.node.trainers import subprocesses
+from p2ptrain.trainer.cost import trainer_memory
+from p2ptrain.trainer.supervisor import Supervisor
+from tests.node.rig import Rig, rig
+
+
+def at_once(r: Rig, **config: object) -> int:
+    """`micro_batch` of a trainer that is started with this configuration; 0 is the whole batch."""
+    r.parts.config = replace(r.parts.config, **config)  # type: ignore[arg-type]
+    trainers = subprocesses(r.parts)
+    assert isinstance(trainers, Supervisor)
+    return trainers.config.micro_batch
+
+
+async def test_on_a_cpu_a_trainer_begins_with_what_will_fit_and_on_a_gpu_it_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path) as r:
+        assert at_once(r) == 0
+        manifest = r.parts.manifest
+        one = trainer_memory(manifest.model, manifest.inner, "fp32", eager=False).activations
+        kept = next(
+            memory
+            for memory in range(0, 1 << 20, 64)
+            if fitness.room_for_activations(r.run.id, manifest, memory)
+        )
+        monkeypatch.setattr(fitness, "memory_bytes", lambda: kept + 2 * one)
+        assert manifest.inner.batch_sequences > 1
+        assert at_once(r) == 1
+        assert at_once(r, micro_batch=2) == 2
+        assert at_once(r, micro_batch=0, device="cuda") == 0
