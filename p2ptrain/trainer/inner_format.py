@@ -4,7 +4,8 @@ It is in the run's canonical layout like θ: 8 bytes a parameter, whatever the n
 
     bytes    field
     4096     magic, length and canonical msgpack of the header: outer step, AdamW's count of steps,
-             elements, digest of the layout, CRC-32 of the vectors; zeros
+             inner steps since it began knowing nothing, elements, digest of the layout, CRC-32 of
+             the vectors; zeros
     4 · n    first vector: AdamW's mean of the gradients, or Muon's momentum
     4 · n    second vector: AdamW's mean of their squares; zeros for Muon
 
@@ -29,6 +30,8 @@ MAGIC = b"p2pinner"
 HEADER_BYTES = 4096
 FLOAT_BYTES = 4
 PIECE_BYTES = 2**26
+WARM = 2**32
+"""Inner steps since it began, of a state that need not warm up: more than anybody warms up for."""
 _LENGTH = struct.Struct("<8sI")
 
 
@@ -36,6 +39,7 @@ _LENGTH = struct.Struct("<8sI")
 class Header:
     step: int
     count: int
+    warmed: int
     numel: int
     layout: str
     crc: int
@@ -81,18 +85,19 @@ def read_header(fd: int, layout: Layout) -> Header:
         raise RemoteProtocolError("it was cut short")
     magic, length = _LENGTH.unpack_from(head)
     body = unpack(head[_LENGTH.size : _LENGTH.size + length], bytes_max=HEADER_BYTES)
-    told = fields(body, step=int, count=int, numel=int, layout=str, crc=int)
+    told = fields(body, step=int, count=int, warmed=int, numel=int, layout=str, crc=int)
     header = Header(**told)  # type: ignore[arg-type]
     whole = os.fstat(fd).st_size == HEADER_BYTES + 2 * vector_bytes(layout)
     fits = (header.numel, header.layout) == (layout.numel, layout.digest)
-    if magic != MAGIC or header.count <= 0 or not (whole and fits):
+    counts = header.count > 0 and header.warmed >= 0
+    if magic != MAGIC or not (counts and whole and fits):
         raise RemoteProtocolError("it is no inner optimizer's state of this model")
     return header
 
 
-def write_header(fd: int, layout: Layout, step: int, count: int) -> None:
+def write_header(fd: int, layout: Layout, step: int, count: int, warmed: int = WARM) -> None:
     """Say what the file holds, whose vectors are all written. Raises OSError."""
-    header = Header(step, count, layout.numel, str(layout.digest), crc_of(fd))
+    header = Header(step, count, warmed, layout.numel, str(layout.digest), crc_of(fd))
     body = pack(asdict(header))
     os.pwrite(fd, _LENGTH.pack(MAGIC, len(body)) + body, 0)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +28,21 @@ from torch.distributed.tensor import DTensor
 from p2ptrain.state.layout import Layout
 from p2ptrain.trainer import inner_format
 from p2ptrain.trainer.arena import own_share
-from p2ptrain.trainer.inner_format import FLOAT_BYTES, HEADER_BYTES, PIECE_BYTES
+from p2ptrain.trainer.inner_format import FLOAT_BYTES, HEADER_BYTES, PIECE_BYTES, WARM
 from p2ptrain.trainer.model import Llama
 from p2ptrain.trainer.optimizer import InnerOptimizer
 from p2ptrain.trainer.ranks import Ranks
 
 _VECTORS = {"exp_avg": 0, "momentum_buffer": 0, "exp_avg_sq": 1}
 """Which of a parameter's tensors is in which vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Of which outer step the state is, and how many inner steps after it began knowing nothing."""
+
+    step: int
+    warmed: int
 
 
 class InnerState:
@@ -48,8 +57,10 @@ class InnerState:
         self._layout = layout
         self._ranks = ranks
 
-    def save(self, step: int) -> str:
-        """Write the state as it is at the Load of `step`.  Returns why not, if it could not be."""
+    def save(self, step: int, warmed: int = WARM) -> str:
+        """Write the state as it is at the Load of `step`, `warmed` inner steps after it began
+        knowing nothing.  Returns why not, if it could not be.
+        """
         count = self._count()
         if count == 0:
             return ""
@@ -67,27 +78,27 @@ class InnerState:
         self._ranks.meet()
         if self._ranks.first:
             with new.open("r+b", buffering=0) as file:
-                inner_format.write_header(file.fileno(), self._layout, step, count)
+                inner_format.write_header(file.fileno(), self._layout, step, count, warmed)
             inner_format.publish(new, self._folder, step)
         return ""
 
-    def restore(self, step: int) -> int | None:
-        """Take up the state of `step`, or of an earlier one if that is all there is.
-
-        Returns its step; None if there is nothing that can be used.
+    def restore(self, step: int) -> Restored | None:
+        """Take up the state of `step`, or of an earlier one if that is all there is; None if there
+        is nothing that can be used.
         """
         header = None
         if self._ranks.first:
             header = inner_format.newest(self._folder, self._layout, step)
-        told = self._ranks.tell([-1, 0] if header is None else [header.step, header.count])
-        if told[0] < 0:
+        known = [-1, 0, 0] if header is None else [header.step, header.count, header.warmed]
+        found, count, warmed = self._ranks.tell(known)
+        if found < 0:
             return None
         for parameter in self._model.parameters():
-            self._prepare(parameter, told[1])
-        with inner_format.path_of(self._folder, told[0]).open("rb", buffering=0) as file:
+            self._prepare(parameter, count)
+        with inner_format.path_of(self._folder, found).open("rb", buffering=0) as file:
             for share, offset in self._shares():
                 _read(file.fileno(), share, offset)
-        return told[0]
+        return Restored(found, warmed)
 
     def _count(self) -> int:
         """How many steps AdamW has made; every parameter takes part in every step."""

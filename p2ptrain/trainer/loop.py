@@ -169,18 +169,19 @@ class Loop:
         """Take the optimizer's state up at the first Load; afterwards write it down."""
         self._merges_unkept = 0
         first = self._work is None
-        if self._state is None:
-            found, trouble = None, ""
-        elif first:
-            found, trouble = self._state.restore(step), ""
-            self._say(frames.Resumed(step, found))
-        else:
-            found, trouble = None, self._state.save(step)
-        if trouble:
-            self._say(frames.Resumed(step, None, trouble))
-        if first and (step == 0 or found is not None):
+        if first and step == 0:
             # The run's own warm-up is all that a founder needs.
             self._steps_since_cold = self._config.inner.join_warmup_steps
+        if self._state is None:
+            return
+        if not first:
+            if trouble := self._state.save(step, self._steps_since_cold):
+                self._say(frames.Resumed(step, None, trouble))
+            return
+        found = self._state.restore(step)
+        self._say(frames.Resumed(step, None if found is None else found.step))
+        if found is not None:
+            self._steps_since_cold = found.warmed
 
     def _train(self, order: frames.Train) -> None:
         if self._work is None:

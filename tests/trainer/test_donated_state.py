@@ -18,7 +18,7 @@ from p2ptrain.ipc.trainer_config import InnerSpec, TrainerConfig
 from p2ptrain.node.donations import place, put_newest
 from p2ptrain.store import Store
 from p2ptrain.trainer.inner_bounds import PIECE_ELEMENTS, check, is_muons, ratio_max
-from p2ptrain.trainer.inner_format import HEADER_BYTES, path_of
+from p2ptrain.trainer.inner_format import HEADER_BYTES, WARM, newest, path_of
 from p2ptrain.trainer.shapes import layout_of
 from p2ptrain.trainer.supervisor import Supervisor
 from tests.trainer.conftest import INNER, MODEL
@@ -59,7 +59,10 @@ def test_a_joiner_goes_on_with_the_bytes_of_its_donor_whatever_its_ranks(
     donor.tell(Load(0), Train(0, block_paths[:3], 0), Load(1))
     assert given(theirs, ours, inner) == 1
     state = path_of(theirs, 1).read_bytes()
-    assert path_of(ours, 1).read_bytes() == state
+    assert path_of(ours, 1).read_bytes()[HEADER_BYTES:] == state[HEADER_BYTES:]
+    told = [newest(each, LAYOUT, 1) for each in (theirs, ours)]
+    assert told[0] is not None
+    assert told[1] == replace(told[0], warmed=WARM), "whoever has one need not warm up"
 
     settings = replace(config, inner=inner, state_folder=str(ours))
     answers = make_desk(settings).tell(Load(1), Train(1, block_paths[3:6], 3))

@@ -138,6 +138,19 @@ def test_what_does_not_fit_gives_its_room_back(
     assert list((tmp_path / "inner").iterdir()) == []
 
 
+def test_a_joiner_that_was_started_again_warms_up_from_where_it_was(
+    make_desk: MakeDesk, kept: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+) -> None:
+    kept = replace(kept, inner=replace(kept.inner, join_warmup_steps=100))
+    twin = make_desk(replace(kept, state_folder=""))
+    twin.tell(Load(3), Train(3, block_paths[:2], 60), Load(4), Train(4, block_paths[2:4], 62))
+    uninterrupted = vectors.local.tobytes()
+    make_desk(kept).tell(Load(3), Train(3, block_paths[:2], 60), Load(4))
+    answers = make_desk(kept).tell(Load(4), Train(4, block_paths[2:4], 62))
+    assert resumed(answers) == [Resumed(4, 4)]
+    assert vectors.local.tobytes() == uninterrupted
+
+
 def test_a_joiner_without_a_state_warms_up_and_a_founder_does_not(
     make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
