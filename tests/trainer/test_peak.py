@@ -21,6 +21,7 @@ def test_a_token_of_llama_8b_costs_what_torchtitan_counts() -> None:
     [
         ("NVIDIA H100 80GB HBM3", 989e12),
         ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835e12),
         ("NVIDIA GeForce RTX 4090", 165e12),
         ("cpu", None),
         ("A device of next year", None),
