@@ -68,7 +68,8 @@ def config_of(spec: ModelSpec, dtype: str, special: Mapping[str, int]) -> dict[s
     """config.json of the model; `special` has what is known of bos, eos and pad ids.
 
     The base of the rotary angles stands there twice: transformers 4 reads the one, 5 the other. So
-    does the type of the weights.
+    does the type of the weights. What begins or ends no text is null: transformers would take
+    tokens 1 and 2 for it, Llama's own.
     """
     family, architecture = FAMILIES[spec.qk_norm]
     return {
@@ -94,7 +95,7 @@ def config_of(spec: ModelSpec, dtype: str, special: Mapping[str, int]) -> dict[s
         "use_cache": True,
         "dtype": dtype,
         "torch_dtype": dtype,
-        **{f"{name}_token_id": token for name, token in sorted(special.items())},
+        **{f"{name}_token_id": special.get(name) for name in sorted({"bos", "eos", *special})},
     }
 
 

@@ -43,6 +43,12 @@ def test_sizes_survive_the_way_there_and_back(spec: object) -> None:
     assert spec_of(config_of(spec, "float32", {"eos": 3})) == spec
 
 
+def test_tokens_that_the_tokenizer_has_not_are_said_to_be_none() -> None:
+    config = config_of(SPEC, "float32", {"bos": 4, "pad": 0})
+    named = {name: config[name] for name in config if name.endswith("_token_id")}
+    assert named == {"bos_token_id": 4, "eos_token_id": None, "pad_token_id": 0}
+
+
 def test_a_config_of_transformers_4_is_read() -> None:
     config = config_of(replace(SPEC, rope_base=5e5), "float32", {})
     del config["rope_parameters"], config["head_dim"], config["attention_bias"]
