@@ -15,17 +15,15 @@ from p2ptrain.node.needs import NodeMemory, node_memory
 from p2ptrain.run.draft import inner_spec, model_spec
 from p2ptrain.sync.fragments import fragments
 from p2ptrain.sync.radial import Radial
-from p2ptrain.trainer.cost import TrainerMemory, operations_per_token, trainer_memory
+from p2ptrain.trainer.cost import TrainerMemory, trainer_memory
+from p2ptrain.trainer.peak import PEAK_FLOPS_PER_S, flops_per_token
 from p2ptrain.trainer.shapes import layout_of, parameter_count
 
 RATES_MBIT = (10, 50, 200)
 """A slow home line, a usual one, and a good one."""
 
-H100_TFLOPS = 989.0
-"""In bf16 without sparsity, by its data sheet."""
-
 USUAL_UTILISATION = 0.4
-"""Of a device's peak, where nobody measured: what a well-kept trainer reaches."""
+"""MFU of an H100, where nobody measured: what a well-kept trainer reaches."""
 
 SECONDS_PER_DAY = 86_400.0
 
@@ -110,8 +108,8 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
     update = sum(map(of_run.encoded_bytes, lengths)) // len(cut)
     step_tokens = inner.steps // sync.fragments * inner.batch_sequences * model.sequence
     overlap_tokens = sync.overlap_steps * inner.batch_sequences * model.sequence
-    operations = operations_per_token(model)
-    rate = tokens_per_s or H100_TFLOPS * 1e12 * USUAL_UTILISATION / operations
+    operations = flops_per_token(model)
+    rate = tokens_per_s or PEAK_FLOPS_PER_S["H100"] * USUAL_UTILISATION / operations
     vector = 4 * numel
     return Costs(
         parameters=parameter_count(model),

@@ -1,4 +1,4 @@
-"""What a model takes of the machines that train it: bytes and operations, from its sizes alone.
+"""What a model takes of the memory of machines that train it, from its sizes alone.
 
 Weights, gradients, optimizer state and what is kept beside them are counted exactly; activations
 are an estimate whose formula stands here, and which a test compares with what torch keeps.
@@ -101,15 +101,3 @@ def end_activations(model: ModelSpec, element: int) -> int:
     (themselves, their logarithmic softmax, and its gradient), and the logits as they were made."""
     logits = (3 * FP32_BYTES + element) * model.vocab
     return FP32_BYTES * model.width + element * model.width + logits
-
-
-def operations_per_token(model: ModelSpec) -> int:
-    """Floating-point operations of an inner step for each token: 6 N + 6 L W T.
-
-    N are the parameters that are multiplied with, so not the table that tokens are looked up in; a
-    position attends to T / 2 others on average. What recomputing adds is not counted: it is the
-    machine's own choice.
-    """
-    looked_up = 0 if model.tied else model.vocab * model.width
-    multiplied = parameter_count(model) - looked_up
-    return 6 * multiplied + 6 * model.layers * model.width * model.sequence

@@ -12,6 +12,8 @@ from p2ptrain.config.samples import sample
 from p2ptrain.errors import ConfigError
 from p2ptrain.node.cost import block_bytes, costs_of, sent_bytes
 from p2ptrain.node.lint import lints_of
+from p2ptrain.run.draft import model_spec
+from p2ptrain.trainer.peak import flops_per_token, mfu
 
 PEER = "12D3KooWEaGJfj8wwiy7s1AfSQS9VFxuXrUsBoEpA55DyRK8gsjx"
 
@@ -43,6 +45,14 @@ def test_the_costs_of_a_run_are_those_that_one_works_out_by_hand() -> None:
     assert slow.days == pytest.approx(100 * (262_144 + slow.exchange_s) / 86_400)
     assert slow.utilisation == pytest.approx(262_144 / (262_144 + slow.exchange_s))
     assert slow.tokens == 4 * 100 * costs.step_tokens
+
+
+def test_where_nobody_measured_a_peer_has_a_usual_mfu_by_the_formula_that_trainers_tell() -> None:
+    """At a context of 8192 another count of attention would make a difference of an eighth."""
+    run = run_with("intellect1_10b")
+    costs = costs_of(run, [2])
+    assert mfu(model_spec(run), "NVIDIA H100", 1, costs.tokens_per_s) == pytest.approx(0.4)
+    assert costs.step_operations == costs.step_tokens * flops_per_token(model_spec(run))
 
 
 def test_fragments_are_sent_in_turns_and_hide_behind_training_as_far_as_it_goes_on() -> None:

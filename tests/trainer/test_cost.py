@@ -12,7 +12,6 @@ from p2ptrain.trainer.cost import (
     EAGER_VECTORS,
     block_activations,
     end_activations,
-    operations_per_token,
     trainer_memory,
 )
 from p2ptrain.trainer.deviation import Deviation
@@ -78,14 +77,3 @@ def test_an_eager_trainer_has_as_many_vectors_beside_its_weights_as_are_counted(
     plain, eager = (trainer_memory(SPEC, INNER, "fp32", eager=each) for each in (False, True))
     assert eager == replace(plain, eager=3 * 4 * count)
     assert eager.vectors == plain.vectors + 12 * count
-
-
-def test_operations_are_those_of_the_products() -> None:
-    """Counted one by one: forward 2 for each element of a matrix, backward twice as many."""
-    per_block = 4 * 128 * 128 + 3 * 128 * 344
-    products = 6 * (2 * per_block + 128 * 512)
-    attention = 6 * 2 * 128 * 256
-    gains = 6 * 5 * 128
-    assert operations_per_token(SPEC) == products + attention + gains
-    untied = replace(SPEC, tied=False)
-    assert operations_per_token(untied) == operations_per_token(SPEC)
