@@ -6,7 +6,7 @@ arena behave the same everywhere.
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -45,8 +45,17 @@ def build(config: TrainerConfig, ranks: Ranks) -> Llama:
 
 def recompute(block: nn.Module) -> None:
     """Keep of this block's activations its input alone, and compute the others again when the
-    backward pass needs them: a third more arithmetic for memory that no longer grows with depth."""
-    block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    backward pass needs them: a third more arithmetic for memory that no longer grows with depth.
+
+    A function of Python's own, no `partial`: the compiler begins with a frame, and a partial's
+    first is that of torch's checkpoint, which it leaves alone with all that is called from there.
+    """
+    forward = block.forward
+
+    def recomputed(*inputs: Any) -> Any:
+        return checkpoint(forward, *inputs, use_reentrant=False)
+
+    block.forward = recomputed
 
 
 def forget_gathered(model: nn.Module) -> None:

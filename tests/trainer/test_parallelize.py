@@ -1,0 +1,66 @@
+"""Blocks that are compiled, recomputed, or both: the same gradient, and really so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from p2ptrain.data.blocks import read_block
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer.batch import accumulate
+from p2ptrain.trainer.ranks import Ranks
+
+if TYPE_CHECKING:
+    from tests.trainer.conftest import Desk, MakeDesk
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The code of what is handed to a compiler, which does it as it stands: torch's takes long."""
+    seen: list[str] = []
+    compile_block = nn.Module.compile
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
+        seen.append("\n".join(each.code for each in graph.modules() if hasattr(each, "code")))
+        return graph.forward
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(nn.Module, "compile", lambda self: compile_block(self, backend=backend))
+    yield seen
+    torch._dynamo.reset()
+
+
+def gradients(desk: Desk) -> list[Tensor]:
+    return [parameter.grad.full_tensor() for parameter in desk.model.parameters()]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_compiled_block_is_compiled_also_where_it_is_recomputed(
+    recompute: bool,
+    compiled: list[str],
+    make_desk: MakeDesk,
+    ranks: Ranks,
+    config: TrainerConfig,
+    block_paths: tuple[str, ...],
+) -> None:
+    spec = config.model
+    rows = read_block(Path(block_paths[0]), vocab=spec.vocab, sequence=spec.sequence)
+    plain, other = (
+        make_desk(replace(config, compile=each, recompute=each and recompute))
+        for each in (False, True)
+    )
+    for desk in (plain, other):
+        desk.arena.load()
+        accumulate(rows, desk.model, ranks, config)
+    torch.testing.assert_close(gradients(other), gradients(plain))
+    (graph,) = compiled  # All blocks share it.
+    assert "scaled_dot_product_attention" in graph
+    assert "silu" in graph
+    assert ("checkpoint" in graph) == recompute
