@@ -164,6 +164,11 @@ class Talk:
         speaker = self.speaker
         begun = [] if speaker.begin is None else [speaker.begin]
         text = begun + speaker.speller.encoded(prompt)
+        if unknown := speaker.speller.unknown(text):
+            progress(
+                f"{unknown} of {len(text)} tokens of this text are unknown to the model: it may "
+                "know other letters only, such as A, C, G, T and N"
+            )
         if not text:
             raise ConfigError("there is no text to go on from", do="give some: chat DIR TEXT")
         speaker.speller.begin(text)

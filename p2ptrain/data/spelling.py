@@ -47,6 +47,11 @@ class Speller:
     def encoded(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def unknown(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` stand for something that the tokenizer cannot spell."""
+        name = getattr(self._tokenizer.model, "unk_token", None)
+        return 0 if name is None else tokens.count(self._tokenizer.token_to_id(name))
+
     def begin(self, before: Sequence[int] = ()) -> None:
         """A text that goes on from the tokens `before`, which are shown already."""
         self._before = list(before[-_BEFORE_MAX:])

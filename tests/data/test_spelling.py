@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from p2ptrain.data.spelling import Speller
-from p2ptrain.data.vocabulary import learn_text
+from p2ptrain.data.vocabulary import learn_reads, learn_text
 from p2ptrain.errors import ConfigError
 
 
@@ -53,6 +53,15 @@ def test_words_are_apart_whatever_was_shown_before(
     pieces.begin(tokens[:tokens_before])
     shown = "".join(map(pieces.decoded, tokens[tokens_before:]))
     assert text_before + shown == text
+
+
+def test_what_a_tokenizer_cannot_spell_is_counted(tmp_path: Path, speller: Speller) -> None:
+    reads = learn_reads(["ACGTTGCA" * 9], 30)
+    (tmp_path / "reads.json").write_bytes(reads.to_json())
+    of_reads = Speller(tmp_path / "reads.json")
+    counted = [of_reads.unknown(of_reads.encoded(text)) for text in ("ACGTN", "acgt", "ACxGT", "")]
+    assert counted == [0, 4, 1, 0]
+    assert speller.unknown(speller.encoded("漢")) == 0
 
 
 def test_bytes_that_are_no_character_are_not_held_for_ever(speller: Speller) -> None:
