@@ -16,7 +16,8 @@ _BITS = {
 }
 
 
-def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest) -> str:
+def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, example: str) -> str:
+    """`example`: a text that the model's tokenizer can spell."""
     warning = [] if origin.loudly is None else [f"> **{origin.loudly}**", ""]
     tokens = "unknown" if origin.tokens is None else f"{origin.tokens:,}"
     return "\n".join(
@@ -61,11 +62,11 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest) -> st
             "",
             'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
             'model = AutoModelForCausalLM.from_pretrained("FOLDER")',
-            'tokens = tokenizer("Once upon", return_tensors="pt")',
+            f'tokens = tokenizer("{example}", return_tensors="pt")',
             "print(tokenizer.decode(model.generate(**tokens, max_new_tokens=50)[0]))",
             "```",
             "",
-            'or `p2ptrain chat FOLDER "Once upon"`.',
+            f'or `p2ptrain chat FOLDER "{example}"`.',
             "",
             "## Licence",
             "",

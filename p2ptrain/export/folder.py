@@ -189,7 +189,7 @@ def _write_rest(plan: Plan, theta: Digest, folder: Path) -> None:
     _write_json(folder / "generation_config.json", dict[str, object](ends))
     _write_json(folder / "tokenizer_config.json", tokenizer.config(sequence))
     (folder / "tokenizer.json").write_bytes(tokenizer.json_bytes)
-    text = card(plan.origin, plan.spec, plan.dtype, theta)
+    text = card(plan.origin, plan.spec, plan.dtype, theta, tokenizer.example)
     (folder / "README.md").write_text(text, encoding="utf-8")
     facts = {**asdict(plan.origin), "theta": theta, "dtype": plan.dtype, "schema": 1}
     _write_json(folder / MARK, facts)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from p2ptrain.data.vocabulary import NUCLEOTIDES
 from p2ptrain.errors import ManifestInvalid
 
 ROLES = {
@@ -30,6 +31,8 @@ class Tokenizer:
     json_bytes: bytes
     names: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
+    example: str = "Once upon"
+    """A text that it can spell, to try the model with."""
 
     @classmethod
     def of(cls, json_bytes: bytes, begin: int | None = None) -> Tokenizer:
@@ -52,7 +55,10 @@ class Tokenizer:
         called = {number: name for name, number in added.items()}
         if begin in called:
             names["bos"] = called[begin]
-        return cls(json_bytes, names, {role: added[name] for role, name in names.items()})
+        numbers = {role: added[name] for role, name in names.items()}
+        if _letters(tree) <= set(NUCLEOTIDES):
+            return cls(json_bytes, names, numbers, "ACGTACGT")
+        return cls(json_bytes, names, numbers)
 
     def config(self, sequence: int) -> dict[str, object]:
         """tokenizer_config.json."""
@@ -62,6 +68,13 @@ class Tokenizer:
             "clean_up_tokenization_spaces": False,
             **{f"{role}_token": name for role, name in sorted(self.names.items())},
         }
+
+
+def _letters(tree: Mapping[str, object]) -> set[str]:
+    """The shortest that it spells with: letters, or bytes in disguise."""
+    model = tree.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    return {name for name in vocab if len(name) == 1} if isinstance(vocab, dict) else {"?"}
 
 
 def _added(tree: Mapping[str, object]) -> Iterator[tuple[str, int]]:

@@ -118,10 +118,11 @@ def test_the_card_says_on_whose_word_the_weights_are(
     standing: str, said: str | None, tmp_path: Path
 ) -> None:
     origin = replace(ORIGIN, standing=standing, updates=2 * (standing == "replayed"))
-    plan = Plan(SPEC, origin, folders.Tokenizer.of(b"{}"))
+    plan = Plan(SPEC, origin, folders.Tokenizer(b"{}", example="ACGT"))
     done = export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
     text = (done.folder / "README.md").read_text()
     facts = json.loads((done.folder / "p2ptrain.json").read_text())
+    assert text.count('"ACGT"') == 2
     assert (said in text) if said else ("NOT CERTIFIED" not in text)
     assert all(each in text for each in (ORIGIN.run, ORIGIN.ledger_head, done.theta, "12,345"))
     assert (facts["standing"], facts["theta"], facts["step"]) == (standing, done.theta, 7)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from p2ptrain.data.vocabulary import learn_reads, learn_text
 from p2ptrain.errors import ConfigError, ManifestInvalid
 from p2ptrain.export.tokens import Tokenizer
 from p2ptrain.trainer.huggingface import RMS_EPSILON, config_of, name_of, spec_of
@@ -97,6 +98,16 @@ def test_special_tokens_are_known_by_their_usual_names() -> None:
     found = Tokenizer.of(named)
     assert (found.names, found.numbers) == ({"bos": "[BOS]", "eos": "[EOS]"}, {"bos": 4, "eos": 5})
     assert Tokenizer.of(b"{}").config(8)["model_max_length"] == 8
+
+
+def test_a_tokenizer_of_reads_has_an_example_that_it_can_spell() -> None:
+    reads, text = learn_reads(["ACGTTGCA" * 9], 30), learn_text(["once upon a time"], 260)
+    examples = [Tokenizer.of(each.to_json()).example for each in (reads, text)]
+    assert examples == ["ACGTACGT", "Once upon"]
+    for vocabulary, example in zip((reads, text), examples, strict=True):
+        spelt = vocabulary.tokenizer.encode(example).ids
+        assert vocabulary.tokenizer.decode(spelt) == example
+    assert Tokenizer.of(b'{"model":{"vocab":[["A",0]]}}').example == "Once upon"
 
 
 def test_a_text_begins_with_what_the_runs_documents_begin_with_whatever_that_is_called() -> None:
