@@ -48,9 +48,9 @@ def _memory(costs: Costs) -> Iterator[str]:
     trainer, node = costs.trainer_bf16, costs.node
     eager = f", own newest work beside it (eager) {size(trainer.eager)}" if trainer.eager else ""
     yield (
-        f"trainer   weights {size(trainer.weights)}, gradients {size(trainer.gradients)}, "
-        f"optimizer {size(trainer.optimizer)}, θ as it was {size(trainer.anchor)}"
-        f"{eager}, all ranks together"
+        f"trainer   weights {size(trainer.weights)}, as computed with {size(trainer.gathered)}, "
+        f"gradients {size(trainer.gradients)}, optimizer {size(trainer.optimizer)}, "
+        f"θ as it was {size(trainer.anchor)}{eager}, all ranks together"
     )
     yield (
         f"          activations a sequence: {_activations(trainer)} in bf16, "

@@ -30,6 +30,11 @@ class TrainerMemory:
     """In bytes. Activations are of one sequence, of which a micro-batch has one or more."""
 
     weights: int
+    gathered: int
+    """The weights as they are computed with, of which FSDP2 makes a copy, with one rank as well. It
+    has all of them from the forward pass to the backward one; of several ranks each has those of a
+    block or two, and the ends.
+    """
     gradients: int
     optimizer: int
     anchor: int
@@ -44,7 +49,8 @@ class TrainerMemory:
     @property
     def vectors(self) -> int:
         """All that has the length of the model."""
-        return self.weights + self.gradients + self.optimizer + self.anchor + self.eager
+        kept = self.weights + self.gradients + self.optimizer + self.anchor + self.eager
+        return kept + self.gathered
 
     @property
     def least(self) -> int:
@@ -55,7 +61,7 @@ class TrainerMemory:
 def trainer_memory(
     model: ModelSpec, inner: InnerSpec, precision: Precision, *, eager: bool
 ) -> TrainerMemory:
-    """All but activations is kept in fp32 whatever is computed in."""
+    """All but activations and gathered weights is kept in fp32 whatever is computed in."""
     count = parameter_count(model)
     moments = 2 * count - (_muon_elements(model) if inner.is_muon else 0)
     one_copy = count * FP32_BYTES
@@ -65,6 +71,7 @@ def trainer_memory(
     recomputed = model.sequence * (model.width * element * model.layers + block + ends)
     return TrainerMemory(
         weights=one_copy,
+        gathered=count * element,
         gradients=one_copy,
         optimizer=moments * FP32_BYTES,
         anchor=one_copy,

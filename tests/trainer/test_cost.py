@@ -6,8 +6,9 @@ from dataclasses import astuple, replace
 
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 
-from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Precision, TrainerConfig
 from p2ptrain.trainer.cost import (
     EAGER_VECTORS,
     block_activations,
@@ -16,6 +17,8 @@ from p2ptrain.trainer.cost import (
 )
 from p2ptrain.trainer.deviation import Deviation
 from p2ptrain.trainer.model import Llama, token_losses
+from p2ptrain.trainer.parallelize import build
+from p2ptrain.trainer.ranks import Ranks
 from p2ptrain.trainer.shapes import parameter_count
 
 SPEC = ModelSpec(vocab=512, layers=2, width=128, heads=4, kv_heads=4, ffn=344, sequence=256)
@@ -61,10 +64,25 @@ def test_what_is_counted_exactly_adds_up() -> None:
     assert (memory.weights, memory.gradients, memory.optimizer) == (4 * count, 4 * count, 8 * count)
     assert memory.activations_recomputed < memory.activations
     assert (memory.anchor, memory.eager) == (4 * count, 0)
-    assert memory.least == 20 * count + memory.activations_recomputed
+    assert memory.gathered == 2 * count
+    assert memory.least == 22 * count + memory.activations_recomputed
     inside = 2 * (4 * 128 * 128 + 3 * 128 * 344)
     muon = trainer_memory(SPEC, replace(INNER, optimizer="muon"), "bf16", eager=False)
     assert memory.optimizer - muon.optimizer == 4 * inside
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_one_rank_has_a_copy_of_all_weights_until_the_backward_pass(
+    precision: Precision, config: TrainerConfig, ranks: Ranks
+) -> None:
+    model = build(replace(config, precision=precision), ranks)
+    tokens = torch.zeros((1, config.model.sequence), dtype=torch.int64, device=ranks.device)
+    logits = model(tokens)
+    gathered = [each for each in model.parameters() if not isinstance(each, DTensor)]
+    memory = trainer_memory(config.model, config.inner, precision, eager=False)
+    assert sum(each.nbytes for each in gathered) == memory.gathered
+    logits.sum().backward()
+    assert all(isinstance(each, DTensor) for each in model.parameters())
 
 
 def test_an_eager_trainer_has_as_many_vectors_beside_its_weights_as_are_counted() -> None:
