@@ -88,6 +88,12 @@ def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say:
     if (folder / FACTS_FILE).is_file():
         say(f"taking what is packed in {folder}")
         made = _taken_from(folder, run_file, store)
+        asked, wanted = run_file.data.model_fields_set, run_file.data.validation_blocks
+        if "validation_blocks" in asked and wanted != made.validation_blocks:
+            say(
+                f"data.validation_blocks is {wanted}, and {made.validation_blocks} were packed: "
+                "these count; to have others, pack it again"
+            )
     else:
         with _empty_folder(scratch):
             made = _packed(run_file, beside, store, scratch, say)

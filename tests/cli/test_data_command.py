@@ -61,6 +61,20 @@ def test_a_run_is_the_same_whether_its_data_were_packed_before_or_not(
     assert f"has a loss of {done.json['entropy_nats']:.4f} nats" in outcome.err
 
 
+def test_other_held_out_blocks_than_were_packed_are_not_promised(
+    p2ptrain: Command, here: Path
+) -> None:
+    file = run_file(here, "texts.jsonl", FIELD)
+    assert p2ptrain("data", "pack", "--run", file, "--out", here / "packed").code == 0
+    same, _ = publish(p2ptrain, run_file(here, "packed"), "same")
+    assert "validation_blocks" not in same.err
+    more = ("validation_blocks = 2", "validation_blocks = 3")
+    told, run = publish(p2ptrain, run_file(here, "packed", more), "more")
+    assert "data.validation_blocks is 3, and 2 were packed: these count" in told.err
+    assert run is not None
+    assert run.manifest.data.validation_blocks == 2
+
+
 def test_reads_are_packed_with_their_marks_and_published(p2ptrain: Command, here: Path) -> None:
     reads = here / "reads.fastq.gz"
     assert p2ptrain("data", "synthesise", reads, "--reads", 800, "--read-bases", 90).code == 0
