@@ -27,7 +27,7 @@ from p2ptrain.ipc.frames import (
     Progress,
     Train,
 )
-from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.ipc.trainer_config import Optimizer, TrainerConfig
 from p2ptrain.trainer.shapes import parameter_count
 from p2ptrain.trainer.supervisor import RunningTrainer, Supervisor, failure
 from p2ptrain.trainer.watch import Patience, RestartBudget
@@ -41,9 +41,8 @@ Supervise = Callable[..., Supervisor]
 
 @pytest.fixture
 def supervise(on_cpu: TrainerConfig, vectors: Vectors) -> Supervise:
-    def make(micro_batch: int = 0, **options: object) -> Supervisor:
-        config = replace(on_cpu, micro_batch=micro_batch)
-        return Supervisor(config, vectors.theta_fd, vectors.local_fd, **options)
+    def make(**options: object) -> Supervisor:
+        return Supervisor(on_cpu, vectors.theta_fd, vectors.local_fd, **options)
 
     return make
 
@@ -68,15 +67,22 @@ def wait_for(trainer: RunningTrainer, kind: type[AnyFrame]) -> AnyFrame:
             return frame
 
 
+# Muon multiplies matrices in bf16, so that another order of sums shows more.
+@pytest.mark.parametrize(("optimizer", "tolerance"), [("adamw", 5e-4), ("muon", 2e-3)])
 def test_two_ranks_in_pieces_train_as_one_does_and_the_death_of_either_is_that_of_both(
-    supervise: Supervise,
+    optimizer: Optimizer,
+    tolerance: float,
+    on_cpu: TrainerConfig,
     started: Callable[[Supervisor], RunningTrainer],
-    config: TrainerConfig,
     vectors: Vectors,
     block_paths: tuple[str, ...],
 ) -> None:
+    config = replace(on_cpu, inner=replace(on_cpu.inner, optimizer=optimizer))
+    trainers = [
+        started(Supervisor(each, vectors.theta_fd, vectors.local_fd, ranks=ranks))
+        for ranks, each in ((1, config), (2, replace(config, micro_batch=2)))
+    ]
     moved, losses, hellos = [], [], []
-    trainers = [started(supervise(ranks=1)), started(supervise(ranks=2, micro_batch=2))]
     for trainer in trainers:
         vectors.local[:] = np.nan
         hellos.append(wait_for(trainer, Hello))
@@ -92,7 +98,7 @@ def test_two_ranks_in_pieces_train_as_one_does_and_the_death_of_either_is_that_o
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
     covered = vectors.covered
     np.testing.assert_array_equal(np.isnan(moved[1]), ~covered)
-    np.testing.assert_allclose(moved[1][covered], moved[0][covered], atol=5e-4)
+    np.testing.assert_allclose(moved[1][covered], moved[0][covered], atol=tolerance)
     assert np.abs(moved[0][covered]).max() > 0.02
 
     assert trainers[0].stop(deadline_s=120.0) == 0
@@ -178,7 +184,7 @@ def test_what_a_dying_trainer_printed_is_kept(
 def test_a_trainer_does_not_outlive_its_node(tmp_path: Path, config: TrainerConfig) -> None:
     program = (
         "import os, sys\n"
-        "from p2ptrain.ipc.trainer_config import TrainerConfig\n"
+        "from p2ptrain.ipc.trainer_config import Optimizer, TrainerConfig\n"
         "from p2ptrain.trainer.supervisor import Supervisor\n"
         "fd = os.memfd_create('arena'); os.ftruncate(fd, 2**20)\n"
         "trainer = Supervisor(TrainerConfig.from_json(sys.argv[1]), fd, fd).start()\n"
