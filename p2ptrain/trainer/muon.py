@@ -5,7 +5,8 @@ Handed shards, torch.optim.Muon computes the same, but multiplies sharded matric
 gatherings a matrix where one does.  Here each rank makes the whole step and takes its own part of
 it, so the step does not depend on how many ranks there are.
 
-The settings are torch's, and so is every number that one rank computes; a test holds them together.
+The settings are torch's, and so is every number that one rank computes, where the processor can
+multiply in bf16; a test holds them together.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+from p2ptrain.trainer.products import rounded, to_multiply
 
 
 class ShardedMuon(torch.optim.Muon):
@@ -56,10 +59,12 @@ def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
     x = matrix.bfloat16()
     tall = x.shape[0] > x.shape[1]
     x = x.T if tall else x
-    x.div_(x.norm().clamp(min=group["eps"]))
+    x = to_multiply(x.div_(x.norm().clamp(min=group["eps"])))
     for _ in range(group["ns_steps"]):
-        square = x @ x.T
-        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
+        square = rounded(x @ x.T)
+        powers = rounded(torch.addmm(square, square, square, beta=b, alpha=c))
+        x = rounded(torch.addmm(x, powers, x, beta=a))
+    x = x.bfloat16()
     return x.T if tall else x
 
 

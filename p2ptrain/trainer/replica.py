@@ -25,6 +25,7 @@ from p2ptrain.state.layout import Layout, LayoutEntry
 from p2ptrain.trainer.batch import predicted_tokens
 from p2ptrain.trainer.model import Llama, token_losses
 from p2ptrain.trainer.optimizer import clip_gradients, make_optimizer
+from p2ptrain.trainer.products import multiplies_bf16, round_products
 from p2ptrain.trainer.shapes import layout_of
 
 Floats = NDArray[np.float32]
@@ -129,6 +130,8 @@ def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: 
     """One function for all peers of a process: compiled for one of them, it is for all."""
     skeleton = Llama(model)
     skeleton(torch.zeros(1, model.sequence, dtype=torch.int64))  # Makes its rotary table.
+    if precision == "bf16" and not multiplies_bf16("cpu"):
+        round_products(skeleton)
 
     def losses(
         weights: Mapping[str, Tensor], tokens: Tensor, targets: Tensor

@@ -13,6 +13,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from p2ptrain.ipc.frames import FragmentReady, Load, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.muon import ShardedMuon, orthogonal
+from p2ptrain.trainer.products import multiplies_bf16
 from p2ptrain.trainer.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("shape", [(12, 30), (30, 12), (9, 9), (1, 5)])
-def test_three_steps_are_those_of_torch_to_the_bit(shape: tuple[int, int], ranks: Ranks) -> None:
+def test_three_steps_are_those_of_torch_to_the_bit_where_bf16_is_multiplied(
+    shape: tuple[int, int], ranks: Ranks
+) -> None:
     random = torch.manual_seed(1)
     start = torch.randn(shape, generator=random).to(ranks.device)
     sharded = nn.Parameter(distribute_tensor(start.clone(), ranks.mesh, (Shard(0),)))
@@ -32,7 +35,10 @@ def test_three_steps_are_those_of_torch_to_the_bit(shape: tuple[int, int], ranks
         sharded.grad = distribute_tensor(plain.grad, ranks.mesh, (Shard(0),))
         ours.step()
         torchs.step()
-    assert torch.equal(sharded.full_tensor(), plain)
+    if multiplies_bf16(ranks.device.type):
+        assert torch.equal(sharded.full_tensor(), plain)
+    else:  # Sums in another order, of which a few in a hundred are rounded to another number.
+        torch.testing.assert_close(sharded.full_tensor(), plain, rtol=0, atol=2e-4)
     assert not torch.equal(plain, start)
 
 

@@ -1,7 +1,8 @@
 """One arm, from its start or from where it was cut, to its record.
 
 Always evaluated on θ, the outer parameters, on the same held-out sequences, in fp32. What a record
-holds follows from the settings alone, but for the seconds that it took: cut it wherever you like.
+holds follows from the settings alone, but for the seconds that it took and the order in which a
+processor sums: cut it wherever you like.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from p2ptrain.testing.learning import checkpoint
 from p2ptrain.testing.learning.corpus import corpus_for
 from p2ptrain.testing.learning.settings import Settings
 from p2ptrain.testing.learning.swarm import Swarm
+from p2ptrain.trainer.products import multiplies_bf16
 from p2ptrain.trainer.replica import one_thread
 
 SAVE_EVERY_S = 120.0
@@ -40,6 +42,7 @@ class Record:
 
     `curve` is (inner steps, loss of θ on some of them, mean loss in training since the last);
     `text` names the corpus. `strangers_loss` is that of θ on the corpus' strangers, if it has any.
+    Where the processor could not multiply in bf16, `bf16_products` is False: `trainer.products`.
     """
 
     arm: str
@@ -53,6 +56,7 @@ class Record:
     curve: tuple[tuple[int, float, float], ...]
     settings: dict[str, Any]
     strangers_loss: float | None = None
+    bf16_products: bool = True
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -113,6 +117,7 @@ def run_trial(
         tuple(tuple(point) for point in curve),
         settings.plain(),
         None if diverged or corpus.strangers is None else _loss(swarm, corpus.strangers),
+        multiplies_bf16("cpu"),
     )
 
 

@@ -1,0 +1,91 @@
+"""bf16 multiplied in fp32 and rounded is bf16 multiplied: the same model, the same gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer import products
+from p2ptrain.trainer.model import Llama, token_losses
+from p2ptrain.trainer.muon import ShardedMuon, orthogonal
+from p2ptrain.trainer.products import RoundedLinear, round_products, rounded, to_multiply
+
+HALF_A_STEP = 2**-9
+"""bf16 has 8 bits of mantissa: rounding moves a number by so much of it at most."""
+
+
+def differently_rounded(one: Tensor, other: Tensor) -> float:
+    """Which share of the numbers differs at all, where none may by more than one step."""
+    torch.testing.assert_close(one, other, rtol=2.01 * HALF_A_STEP, atol=1e-30)
+    return float((one != other).float().mean())
+
+
+def test_a_rounded_product_is_a_product_of_bf16_but_for_the_order_of_sums() -> None:
+    random = torch.manual_seed(3)
+    a, b = (torch.randn(shape, generator=random).bfloat16() for shape in ((37, 300), (300, 53)))
+    ours = rounded(a.float() @ b.float())
+    assert ours.dtype == torch.float32
+    assert torch.equal(ours, ours.bfloat16().float())
+    assert differently_rounded(ours, (a @ b).float()) < 0.05
+
+
+def test_a_cpu_without_bf16_multiplies_fp32_and_another_what_it_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matrix = torch.ones(2, 3, dtype=torch.bfloat16)
+    for able, dtype in ((False, torch.float32), (True, torch.bfloat16)):
+        monkeypatch.setattr(products, "multiplies_bf16", lambda device, able=able: able)
+        assert to_multiply(matrix).dtype == dtype
+        assert rounded(to_multiply(matrix)).dtype == dtype
+
+
+def test_muons_direction_is_the_same_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = ShardedMuon([torch.nn.Parameter(torch.zeros(20, 50))]).param_groups[0]
+    matrix = torch.randn(20, 50, generator=torch.manual_seed(2))
+    found = []
+    for able in (False, True):
+        monkeypatch.setattr(products, "multiplies_bf16", lambda device, able=able: able)
+        found.append(orthogonal(matrix, group))
+    assert found[0].dtype == found[1].dtype == torch.bfloat16
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0.02)
+
+
+def made(config: TrainerConfig) -> Llama:
+    model = Llama(config.model)
+    random = torch.manual_seed(0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1, generator=random)
+    return model
+
+
+TOKENS = torch.arange(64).reshape(4, 16) * 7 % 300
+
+
+def test_a_model_with_rounded_products_has_the_losses_and_gradients_of_bf16(
+    config: TrainerConfig,
+) -> None:
+    gradients, losses = [], []
+    for rounds in (False, True):
+        model = made(config).bfloat16()
+        if rounds:
+            round_products(model)
+            assert isinstance(model.blocks[0].attention.query, RoundedLinear)
+        loss = token_losses(model(TOKENS), TOKENS.roll(-1, 1), 1e-3)[1]
+        loss.backward()
+        losses.append(float(loss.detach()))
+        gradients.append(torch.cat([p.grad.float().flatten() for p in model.parameters()]))
+    assert losses[1] == pytest.approx(losses[0], rel=2e-3)
+    apart = torch.linalg.vector_norm(gradients[1] - gradients[0])
+    assert apart < 0.03 * torch.linalg.vector_norm(gradients[0])
+
+
+@torch.no_grad()
+def test_a_model_with_rounded_products_computes_in_fp32_what_is_in_fp32(
+    config: TrainerConfig,
+) -> None:
+    model = made(config)
+    before = model(TOKENS)
+    round_products(model)
+    assert torch.equal(model(TOKENS), before)
