@@ -44,7 +44,6 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
     listed += seeded("peers", {"diloco-2": two} if two else {})
     if four:
         listed += seeded("peers", {"diloco-4": four})
-        listed += seeded("horizon", sooner(two, four) if two else {})
         listed += seeded("codecs", codecs(four))
         listed += seeded("peers", others_of_peers(four))
         longer = longer_steps(four)
@@ -55,8 +54,9 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
             trials, chosen = late(name, replace(longer, sync=spec)).trials(records)
             listed += trials
             listed += seeded("modes", {name: chosen} if chosen else {})
+        listed += seeded("horizon", horizon(four))
         listed += twice_the_batch(four, records)
-        listed += seeded("horizon", edges(four))
+        listed += seeded("modes", {"rda": replace(longer, sync=SyncSpec(merge="rda"))})
     return list({arm.key: arm for arm in listed}.values())
 
 
@@ -114,7 +114,6 @@ def modes(plain: Settings) -> dict[str, Settings]:
         "plain-h20": plain,
         "streaming-1": replace(plain, sync=SyncSpec(4, 1, 0.5)),
         "streaming-5": replace(plain, sync=SyncSpec(4, 5, 0.5)),
-        "rda": replace(plain, sync=SyncSpec(merge="rda")),
     }
 
 
@@ -144,17 +143,6 @@ def churn(four: Settings) -> dict[str, Settings]:
     }
 
 
-def sooner(two: Settings, four: Settings) -> dict[str, Settings]:
-    """Twice as many outer steps, by the rates that were tuned for H = 12."""
-    return {
-        "diloco-2-h6": replace(two, inner_steps=6),
-        "diloco-4-h6": replace(four, inner_steps=6),
-    }
-
-
-def edges(four: Settings) -> dict[str, Settings]:
-    """Half as many outer steps; and one after each inner step, as ordinary training has them."""
-    return {
-        "diloco-4-h24": replace(four, inner_steps=24),
-        "diloco-4-h1": replace(four, inner_steps=1),
-    }
+def horizon(four: Settings) -> dict[str, Settings]:
+    """Twice and half as many outer steps, by the rates that were tuned for H = 12."""
+    return {f"diloco-4-h{steps}": replace(four, inner_steps=steps) for steps in (6, 24)}
