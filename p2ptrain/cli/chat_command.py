@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -93,6 +94,12 @@ def _loaded(folder: Path) -> Speaker:
         from p2ptrain.trainer.huggingface import lacks
 
         raise lacks(folder / "config.json")  # Before the seconds that torch takes to load.
+    if find_spec("torch") is None:
+        raise ConfigError(
+            "torch is not installed here, and to go on from a text needs it",
+            code="EXTRA-MISSING",
+            do="scripts/setup without P2PTRAIN_TORCH installs it",
+        )
     progress("loading the model …")
     from p2ptrain.data.spelling import Speller
     from p2ptrain.trainer.exported import best_device, load_model, read_json

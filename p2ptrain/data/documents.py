@@ -74,7 +74,7 @@ def parquet_documents(path: Path, field: str) -> Iterator[str]:
         raise ConfigError(
             f"{path} is a parquet file, and pyarrow is not installed here",
             code="EXTRA-MISSING",
-            do="pip install 'p2ptrain[data]'",
+            do="pip install pyarrow",
         ) from exc
     row = 0
     try:

@@ -50,7 +50,7 @@ def is_wanted(asked: bool | None, parameters: int) -> bool:
     if asked and not installed:
         raise ConfigError(
             "transformers, with which to compare, is not installed",
-            do='pip install "p2ptrain[hf]", or leave --parity out',
+            do="pip install transformers, or leave --parity out",
         )
     return asked if asked is not None else installed and parameters <= PARAMETERS_MAX
 

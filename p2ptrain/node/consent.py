@@ -48,7 +48,8 @@ def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
     eager = manifest.sync.eager
     trainer = trainer_memory(manifest.model, manifest.inner, "fp32", eager=eager)
     trains = "" if config.seed else f"; the trainer 400 MB, {size(trainer.vectors)} and activations"
-    yield f"memory    100 MB and {size(node.total)} for this node{trains}"
+    vectors = node.theta + node.momentum if config.seed else node.total
+    yield f"memory    100 MB and {size(vectors)} for this node{trains}"
     kept = config.keep_snapshots
     snapshots = "every snapshot" if kept is None else f"{kept} snapshots"
     each = size(node.theta + node.momentum)

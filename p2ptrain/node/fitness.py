@@ -15,6 +15,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -57,6 +58,7 @@ class Machine:
     shm: int | None
     """Of /dev/shm, where there is one."""
     has_gpu: bool
+    has_torch: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def check(config: NodeConfig, home: Home, run: Run | None) -> list[Finding]:
     """The doubts. Blocks for as long as it takes to look at every file of the store.
 
     Raises:
-        MachineUnfit: a fault; MEM-HOST, DISK-LOW, GPU-NONE.
+        MachineUnfit: a fault; MEM-HOST, DISK-LOW, GPU-NONE, EXTRA-MISSING.
         ConfigError: the data plane's port cannot be had.
         TrainerError: nor can the ranks'.
     """
@@ -100,6 +102,13 @@ def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[
 
 
 def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
+    if not machine.has_torch:
+        yield Finding(
+            "EXTRA-MISSING",
+            "torch is not installed here, and a node that trains needs it",
+            "scripts/setup without P2PTRAIN_TORCH installs it; or --seed, which trains nothing",
+            is_fault=True,
+        )
     if config.device == "cuda" and not machine.has_gpu:
         yield Finding(
             "GPU-NONE",
@@ -181,6 +190,7 @@ def machine_of(home: Home) -> Machine:
         stored=stored_bytes(home.store),
         shm=shutil.disk_usage(shm).total if shm.is_dir() else None,
         has_gpu=any(Path("/dev", name).exists() for name in GPU_DEVICES),
+        has_torch=find_spec("torch") is not None,
     )
 
 

@@ -14,7 +14,7 @@ import trio
 from p2ptrain.errors import TrainerError
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.recipient import take_inner_state
-from p2ptrain.node.trainers import Trainers
+from p2ptrain.node.trainers import RunningTrainer, Trainers
 from p2ptrain.node.training import Conversation
 
 STOP_S = 5.0
@@ -27,8 +27,9 @@ async def train(parts: Parts, trainers: Trainers) -> None:
         TrainerError: the budget of restarts is spent.
     """
     await take_inner_state(parts)
+    last: TrainerError | None = None
     while True:
-        running = await trio.to_thread.run_sync(trainers.start)
+        running = await _start(trainers, last)
         parts.journal.write("trainer-started", pids=running.pids)
         again = False
         try:
@@ -37,11 +38,21 @@ async def train(parts: Parts, trainers: Trainers) -> None:
             parts.journal.write(
                 "trainer-ended", code=exc.code, reason=exc.what, evidence=exc.evidence
             )
-            again = True
+            again, last = True, exc
         finally:
             _forget_trainer(parts)
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(partial(running.stop, STOP_S, again=again))
+
+
+async def _start(trainers: Trainers, last: TrainerError | None) -> RunningTrainer:
+    """The next trainer. Where there is none, whoever reads the error is told how the last ended."""
+    try:
+        return await trio.to_thread.run_sync(trainers.start)
+    except TrainerError as exc:
+        if last is not None:
+            exc.evidence = (*exc.evidence, last.what, *last.evidence)
+        raise
 
 
 def _forget_trainer(parts: Parts) -> None:

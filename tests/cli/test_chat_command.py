@@ -57,6 +57,14 @@ def test_a_text_ends_where_another_begins_if_ends_have_no_mark(
     assert (told["ended"], told["text"], told["tokens"]) == ("end-of-text", "", 0)
 
 
+def test_a_seed_without_torch_says_what_it_lacks(
+    p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_command, "find_spec", lambda name: None)
+    done = p2ptrain("chat", weights, TEXT, "--json")
+    assert (done.code, done.json["error"]["code"]) == (2, "EXTRA-MISSING")
+
+
 def test_what_is_no_model_is_refused_with_its_code(
     p2ptrain: Command, weights: Path, tmp_path: Path
 ) -> None:

@@ -206,4 +206,4 @@ def test_without_pyarrow_the_command_that_installs_it_is_named(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError) as caught:
         documents(tmp_path / "a.parquet")
-    assert (caught.value.code, caught.value.do) == ("EXTRA-MISSING", "pip install 'p2ptrain[data]'")
+    assert (caught.value.code, caught.value.do) == ("EXTRA-MISSING", "pip install pyarrow")

@@ -18,8 +18,10 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.names import label
 from p2ptrain.node import consent
 from p2ptrain.node.home import Home
+from p2ptrain.observe.states import size
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
+from p2ptrain.trainer.shapes import layout_of
 from tests.node.rig import BOB
 
 
@@ -43,6 +45,15 @@ def test_what_joiners_take_of_members_is_said_where_they_do(run: Run, tmp_path: 
     for each, told in ((run, 0), (donating, 1)):
         lines = list(consent.screen(each, NodeConfig(tmp_path), BOB.peer))
         assert sum(line.startswith(words) for line in lines) == told
+
+
+def test_a_seed_is_told_of_the_vectors_that_it_has_and_of_no_trainer(
+    run: Run, tmp_path: Path
+) -> None:
+    numel = layout_of(run.manifest.model).numel
+    lines = consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer)
+    (memory,) = (line for line in lines if line.startswith("memory"))
+    assert memory == f"memory    100 MB and {size(8 * numel)} for this node"
 
 
 @pytest.mark.parametrize("typed", ["y\n", "Yes\n"])

@@ -33,6 +33,7 @@ AMPLE = Machine(
     stored=0,
     shm=1 << 30,
     has_gpu=True,
+    has_torch=True,
 )
 
 
@@ -58,6 +59,16 @@ def said(config: NodeConfig, machine: Machine, run: Run | None) -> list[tuple[st
 def test_of_an_ample_machine_nothing_is_said(config: NodeConfig, run: Run) -> None:
     for each in (config, replace(config, device="cuda", ranks=8), replace(config, seed=True)):
         assert said(each, AMPLE, run) == said(each, AMPLE, None) == []
+
+
+def test_who_trains_needs_torch_and_a_seed_or_a_node_of_torchruns_ranks_does_not(
+    config: NodeConfig, run: Run
+) -> None:
+    without = replace(AMPLE, has_torch=False)
+    assert said(config, without, None) == [("EXTRA-MISSING", True)]
+    elsewhere = replace(config, ranks_host="127.0.0.1", ranks_port=4203)
+    for each in (replace(config, seed=True), elsewhere):
+        assert said(each, without, run) == []
 
 
 def test_memory_that_is_not_there_is_a_fault_and_what_is_used_now_a_doubt(

@@ -219,6 +219,9 @@ async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spen
                 nursery.start_soon(keep_failing)
                 nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
         assert caught.group_contains(TrainerError, match="TRAINER-RESTARTS")
+        (error,) = caught.value.exceptions
+        assert isinstance(error, TrainerError)
+        assert error.evidence == ("the trainer cannot go on: the loss is not finite",)
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"] * 3
         assert not r.parts.standing.trainer_up
         assert not r.parts.standing.theta_in_use

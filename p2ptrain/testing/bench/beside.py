@@ -69,7 +69,7 @@ class Beside:
 
     def _enter_gloo(self) -> None:
         if find_spec("torch") is None:
-            self.missing["gloo fp32"] = "torch is not installed: pip install 'p2ptrain[train]'"
+            self.missing["gloo fp32"] = "torch is not installed: scripts/setup does it"
         else:
             self.contenders["gloo fp32"] = gloo
 
