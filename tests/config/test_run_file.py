@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from p2ptrain.config.run_file import load_run_file, parse_run_file
+from p2ptrain.config.run_file import RunFile, load_run_file, parse_run_file
 from p2ptrain.config.samples import sample, sample_names
 from p2ptrain.errors import ConfigError
 
@@ -47,6 +48,24 @@ def test_every_setting_of_the_demo_is_explained_or_plain() -> None:
     unexplained = [line for line in lines if "#" not in line]
     assert len(unexplained) <= len(lines) // 2
     assert sample("demo").startswith("# ")
+
+
+def test_the_demo_has_every_setting_and_what_it_is_if_left_out() -> None:
+    """The other samples say: demo.toml explains each setting."""
+    sections = re.split(r"^\[(\w+)\]", sample("demo"), flags=re.MULTILINE)[1:]
+    texts = dict(zip(sections[::2], sections[1::2], strict=True))
+    for section, holder in RunFile.model_fields.items():
+        assert isinstance(holder.annotation, type)
+        for name, field in holder.annotation.model_fields.items():  # type: ignore[attr-defined]
+            line = re.search(rf"^(# )?{name} = ([^#\n]+)(#.*)?$", texts[section], re.MULTILINE)
+            assert line is not None, f"{section}.{name}"
+            if line[1] or field.is_required():
+                continue
+            value = tomllib.loads(f"x = {line[2]}")["x"]
+            value = tuple(value) if isinstance(value, list) else value
+            said = re.search(r"\((\S+) if left out\)", line[3] or "")
+            unset = tomllib.loads(f"x = {said[1]}")["x"] if said else value
+            assert unset == field.default, f"{section}.{name}"
 
 
 def test_an_unknown_sample_is_answered_with_the_known() -> None:
