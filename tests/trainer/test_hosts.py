@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
-import pytest
 
 import p2ptrain
 from p2ptrain.ipc.frames import Evaluate, Evaluated, FragmentReady, Hello, Load, Train
@@ -154,4 +153,4 @@ def test_two_hosts_make_the_bits_of_two_local_ranks_and_a_rank_that_dies_comes_a
         assert [each.wait(timeout=200) for each in hosts] == [0, 0]
 
     if not place.can_cut:
-        pytest.skip("all of it held, but on loopback: namespaces need root")
+        sys.stderr.write("this was on loopback alone: network namespaces need root\n")
