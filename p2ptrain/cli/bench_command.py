@@ -31,15 +31,20 @@ app.add_typer(bench_state.commands)
     epilog=examples("p2ptrain bench kernels", "p2ptrain bench kernels --variant avx2 --json")
 )
 def kernels(
-    elements: Annotated[int, typer.Option("--elements", min=1, help="fp32.")] = 25_000_000,
+    elements: Annotated[int, typer.Option("--elements", min=1, help="Of fp32.")] = 25_000_000,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 5,
-    variant: Annotated[str, typer.Option("--variant", help="Demand one; the best if none.")] = "",
+    variant: Annotated[
+        str, typer.Option("--variant", help="Such as avx2; the best there is otherwise.")
+    ] = "",
     block: Annotated[
-        int | None, typer.Option("--block", min=1, max=4096, help="Of int8 and int4.")
+        int | None,
+        typer.Option(
+            "--block", min=1, max=4096, help="Elements of int8 and int4 that share a scale."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the kernels against memcpy and other quantisers, in one thread.
+    """Measure the kernels beside memcpy and other quantisers, in one thread.
 
     Takes half a minute and a gigabyte of memory.
     """
@@ -69,7 +74,7 @@ Addresses = Annotated[
     typer.Option(
         "--addresses",
         metavar="ADDR,…",
-        help="Of each peer; NAMESPACE/ADDR runs it in that network namespace.",
+        help="Where each peer is; NAMESPACE/ADDR runs it in that network namespace.",
         show_default="127.0.0.1",
     ),
 ]
@@ -78,7 +83,8 @@ BadLink = Annotated[
     typer.Option(
         "--bad-link",
         min=0.1,
-        help="Mbit/s of one link: compare the best order of a ring with the worst, no more.",
+        help="Measure something else: the best order of a ring and the worst, with one link of so "
+        "many Mbit/s.",
     ),
 ]
 
@@ -94,22 +100,22 @@ BadLink = Annotated[
 def allreduce(
     peers: Annotated[str, typer.Option("--peers", help="How many; several with commas.")] = "4",
     elements: Annotated[
-        str, typer.Option("--elements", help="fp32; several sizes with commas.")
+        str, typer.Option("--elements", help="Of fp32; several sizes with commas.")
     ] = "25000000",
     schedules: Annotated[str, typer.Option("--schedules", help="ring, direct, grid.")] = "ring",
     codecs: Annotated[str, typer.Option("--codecs", help="fp32, fp16, int8, int4.")] = "int8",
     encryption: Annotated[str, typer.Option("--encryption", help="none, tls.")] = "none,tls",
     streams: Annotated[
-        str, typer.Option("--streams", help="To a neighbour; several numbers with commas.")
+        str, typer.Option("--streams", help="Connections to a neighbour; several with commas.")
     ] = "1",
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="In one process.")] = 5,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Of processes.")] = 3,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Reduces in a round.")] = 5,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="With new processes each.")] = 3,
     bad_link: BadLink = None,
     against: Against = "gloo",
     addresses: Addresses = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Average a vector among processes of this machine; others do the same beside it.
+    """Average a vector among processes of this machine, and with other programs to compare.
 
     Every combination of the options is measured in turn. A time is the slowest peer's.
     """
@@ -144,14 +150,14 @@ def allreduce(
     epilog=examples("p2ptrain bench trainer", "p2ptrain bench trainer --against none --json")
 )
 def trainer(
-    layers: Annotated[int, typer.Option("--layers", min=1)] = 4,
+    layers: Annotated[int, typer.Option("--layers", min=1, help="Of the model.")] = 4,
     width: Annotated[int, typer.Option("--width", min=64, help="A multiple of 64.")] = 256,
     sequence: Annotated[int, typer.Option("--sequence", min=1, help="Tokens of context.")] = 256,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences a step.")] = 4,
     precision: Annotated[str, typer.Option("--precision", help="fp32, bf16.")] = "bf16",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda.")] = "cpu",
-    compile: Annotated[bool, typer.Option("--compile", help="All of them.")] = False,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="In a round.")] = 3,
+    compile: Annotated[bool, typer.Option("--compile", help="Compile each contender.")] = False,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Inner steps a round.")] = 3,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 5,
     against: Annotated[
         str,
@@ -164,7 +170,7 @@ def trainer(
 ) -> None:
     """Train with FSDP2 on one rank, in a plain loop, and with transformers' model, in turns.
 
-    On a CPU seconds are those of one processor.
+    On a CPU, seconds are those that a processor worked.
     """
     from p2ptrain.testing.bench.processes import Failed
     from p2ptrain.testing.bench.trainer import measure, setting
@@ -183,16 +189,18 @@ def trainer(
     )
 )
 def utilisation(
-    nodes: Annotated[int, typer.Option("--nodes", min=2, max=16)] = 4,
-    layers: Annotated[int, typer.Option("--layers", min=1)] = 6,
+    nodes: Annotated[int, typer.Option("--nodes", min=2, max=16, help="How many train.")] = 4,
+    layers: Annotated[int, typer.Option("--layers", min=1, help="Of the model.")] = 6,
     width: Annotated[int, typer.Option("--width", min=64, help="A multiple of 64.")] = 192,
     sequence: Annotated[int, typer.Option("--sequence", min=8, help="Tokens of context.")] = 128,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences a step.")] = 4,
-    steps: Annotated[int, typer.Option("--steps", min=2, help="H.")] = 48,
+    steps: Annotated[int, typer.Option("--steps", min=2, help="H, in inner steps.")] = 48,
     fragments: Annotated[int, typer.Option("--fragments", min=2, help="P, a divisor of H.")] = 4,
     overlap: Annotated[int, typer.Option("--overlap", min=1, help="τ, in inner steps.")] = 10,
     mixing: Annotated[float, typer.Option("--mixing", min=0, help="α.")] = 0.5,
-    measured: Annotated[int, typer.Option("--measured", min=1, help="Times H steps.")] = 3,
+    measured: Annotated[
+        int, typer.Option("--measured", min=1, help="Measure so many times H inner steps.")
+    ] = 3,
     up: Annotated[
         float | None, typer.Option("--up-mbit", min=0.01, help="What each node may send.")
     ] = None,
@@ -201,7 +209,7 @@ def utilisation(
         typer.Option(
             "--addresses",
             metavar="ADDR,…",
-            help="Of each node; NAMESPACE/ADDR runs it in that network namespace.",
+            help="Where each node is; NAMESPACE/ADDR runs it in that network namespace.",
             show_default="127.0.0.1",
         ),
     ] = "",
@@ -209,7 +217,8 @@ def utilisation(
 ) -> None:
     """Train with real nodes: the share of time in inner steps, in plain DiLoCo and with fragments.
 
-    Plain DiLoCo has int8, fragments have int4. The line between the hosts is yours to make slow.
+    Plain DiLoCo has int8, fragments have int4. How slow the line between the hosts is you decide:
+    --up-mbit, or --addresses in namespaces with an emulator between them.
     """
     from p2ptrain.testing.bench.processes import Failed
     from p2ptrain.testing.bench.utilisation import Mode, Setting, measure

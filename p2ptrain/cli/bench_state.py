@@ -16,7 +16,11 @@ commands = typer.Typer(rich_markup_mode=None)
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
-        "--config", help="Their run, then.", exists=True, dir_okay=False, show_default="the demo's"
+        "--config",
+        help="With --disturbance: the run file.",
+        exists=True,
+        dir_okay=False,
+        show_default="the demo's",
     ),
 ]
 
@@ -28,20 +32,25 @@ ConfigOption = Annotated[
     )
 )
 def join(
-    peers: Annotated[int, typer.Option("--peers", min=1, max=64, help="That serve.")] = 4,
-    megabytes: Annotated[int, typer.Option("--megabytes", min=1, help="Of the snapshot.")] = 256,
+    peers: Annotated[int, typer.Option("--peers", min=1, max=64, help="How many serve.")] = 4,
+    megabytes: Annotated[
+        int, typer.Option("--megabytes", min=1, help="Size of the snapshot.")
+    ] = 256,
     encryption: Annotated[str, typer.Option("--encryption", help="none, tls.")] = "none,tls",
-    streams: Annotated[int, typer.Option("--streams", min=1, max=16, help="To each peer.")] = 1,
+    streams: Annotated[
+        int, typer.Option("--streams", min=1, max=16, help="Connections to each peer.")
+    ] = 1,
     garbage: Annotated[int, typer.Option("--garbage", min=0, help="Peers that lie.")] = 0,
     dying: Annotated[int, typer.Option("--dying", min=0, help="Peers that die half-way.")] = 0,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 3,
-    http: Annotated[bool, typer.Option("--http/--no-http", help="Beside it.")] = True,
+    http: Annotated[bool, typer.Option("--http/--no-http", help="Measure plain HTTP, too.")] = True,
     addresses: Annotated[
         str,
         typer.Option(
             "--addresses",
             metavar="ADDR,…",
-            help="Of the joiner and each peer; NAMESPACE/ADDR runs it in that network namespace.",
+            help="Where the joiner and each peer are; NAMESPACE/ADDR runs one in that network "
+            "namespace.",
             show_default="127.0.0.1",
         ),
     ] = "",
@@ -51,16 +60,19 @@ def join(
             "--disturbance",
             min=0,
             metavar="JOINS",
-            help="Instead: how much so many slow a member that trains; real nodes, as root.",
+            help="Measure something else: how much this many joiners slow down a member that "
+            "trains. Starts real nodes, as root.",
         ),
     ] = 0,
-    up: Annotated[float, typer.Option("--up-mbit", min=0.1, help="Of each, then.")] = 10.0,
+    up: Annotated[
+        float, typer.Option("--up-mbit", min=0.1, help="With --disturbance: uplink.")
+    ] = 10.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch a snapshot from processes of this machine; plain HTTP does the same beside it.
+    """Fetch a snapshot from processes of this machine, and over plain HTTP to compare.
 
-    Every chunk is checked and on the disk when it counts.
+    A chunk counts once it is checked and on the disk.
     """
     if disturbance:
         from p2ptrain.config.samples import sample
@@ -86,11 +98,11 @@ def join(
     epilog=examples("p2ptrain bench snapshot", "p2ptrain bench snapshot --beside-trainer 5")
 )
 def snapshot(
-    megabytes: Annotated[int, typer.Option("--megabytes", min=8, help="Of θ and m.")] = 512,
+    megabytes: Annotated[int, typer.Option("--megabytes", min=8, help="Size of θ and m.")] = 512,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 3,
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", metavar="DIR", help="On the disk that is meant.", exists=True),
+        typer.Option("--folder", metavar="DIR", help="Write here.", exists=True),
     ] = None,
     turns: Annotated[
         int,
@@ -98,12 +110,13 @@ def snapshot(
             "--beside-trainer",
             min=0,
             metavar="TURNS",
-            help="Instead: how much so many slow a trainer that has all cores.",
+            help="Measure something else: how much snapshots slow down a trainer that has all "
+            "cores, in so many turns.",
         ),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write snapshots of θ and m, and hold that against dd; and apply updates meanwhile."""
+    """Write snapshots of θ and m, beside dd to compare, and apply updates meanwhile."""
     if turns:
         return _beside_trainer(megabytes * 10**6 // 8, turns, folder, as_json)
     from p2ptrain.testing.bench.snapshot import measure
@@ -126,12 +139,14 @@ def _beside_trainer(numel: int, turns: int, folder: Path | None, as_json: bool) 
 )
 def replay(
     elements: Annotated[int, typer.Option("--elements", min=1, help="Parameters.")] = 100_000_000,
-    threads: Annotated[int, typer.Option("--threads", min=1, max=64, help="Of both.")] = 2,
+    threads: Annotated[
+        int, typer.Option("--threads", min=1, max=64, help="That apply, and that copy.")
+    ] = 2,
     codec: Annotated[str, typer.Option("--codec", help="fp32, fp16, int8, int4.")] = "int8",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 5,
     as_json: JsonOption = False,
 ) -> None:
-    """Apply updates to θ and m, against memcpy; and weigh the log against a snapshot.
+    """Apply updates to θ and m, beside memcpy to compare; and weigh the log against a snapshot.
 
     Takes 13 bytes of memory for each parameter.
     """

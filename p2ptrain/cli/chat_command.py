@@ -43,18 +43,20 @@ def chat(
     ] = 0.8,
     top_p: Annotated[
         float,
-        typer.Option("--top-p", help="Choose among the likeliest that have so much together."),
+        typer.Option(
+            "--top-p", help="Choose among the likeliest tokens that have this much together."
+        ),
     ] = 0.95,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, max=SEED_MAX, help="Draws; the same one says the same.")
+        int, typer.Option("--seed", min=0, max=SEED_MAX, help="The same one says the same again.")
     ] = 0,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="At most so many.")] = 200,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Say at most so many.")] = 200,
     as_json: JsonOption = False,
 ) -> None:
     """Have a model go on from a text: exported weights, or the newest snapshot in a node's home.
 
-    Without TEXT it asks for one after the other, at a terminal, or reads one from stdin. A model
-    that was trained on plain text goes on with it; it does not answer questions.
+    Without TEXT it asks for one text after the other at a terminal, or reads one from stdin. A
+    model that was trained on plain text goes on with it; it does not answer questions.
     """
     with _speaker(folder.expanduser().absolute()) as speaker:
         from p2ptrain.trainer.generating import Sampling

@@ -143,11 +143,11 @@ def fetch(
         str, typer.Option("--data-listen", metavar="HOST:PORT", help="Where bulk data comes in.")
     ] = DATA_LISTEN,
     updates: Annotated[
-        bool, typer.Option("--updates/--no-updates", help="And all that was committed since.")
+        bool, typer.Option("--updates/--no-updates", help="Fetch the updates since, too.")
     ] = True,
     pin: Annotated[bool, typer.Option("--pin", help="Keep the snapshot for good.")] = False,
     run: Annotated[
-        str | None, typer.Option("--run", metavar="RUNID", help="Of this run or none.")
+        str | None, typer.Option("--run", metavar="RUNID", help="Fetch of this run or none.")
     ] = None,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End with status 6 instead of waiting for approval.")

@@ -49,7 +49,7 @@ def pack(
     ] = None,
     limit_mb: Annotated[
         float | None,
-        typer.Option("--limit-mb", help="Take so much text.", show_default="data.limit_mb"),
+        typer.Option("--limit-mb", help="Take this much text.", show_default="data.limit_mb"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -54,7 +54,8 @@ DtypeOption = Annotated[
     Number, typer.Option("--dtype", help="bf16 halves the size, and rounds what was certified.")
 ]
 ShardOption = Annotated[
-    int, typer.Option("--shard-mb", min=1, metavar="MB", help="The longest file of weights.")
+    int,
+    typer.Option("--shard-mb", min=1, metavar="MB", help="Split weights into files of this size."),
 ]
 ParityOption = Annotated[
     bool | None,

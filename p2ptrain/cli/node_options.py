@@ -20,7 +20,9 @@ class Reach:
     ] = None
     listen: Annotated[
         list[str] | None,
-        typer.Option("--listen", metavar="ADDR", help="Where to listen.", show_default=LISTEN),
+        typer.Option(
+            "--listen", metavar="ADDR", help="Where to listen for peers.", show_default=LISTEN
+        ),
     ] = None
     announce: Annotated[
         list[str] | None,
@@ -28,7 +30,7 @@ class Reach:
     ] = None
     data_listen: Annotated[
         str,
-        typer.Option("--data-listen", metavar="HOST:PORT", help="Where weights and data come in."),
+        typer.Option("--data-listen", metavar="HOST:PORT", help="Where to listen for bulk data."),
     ] = DATA_LISTEN
 
 
@@ -39,7 +41,9 @@ class Training:
     seed: Annotated[bool, typer.Option("--seed", help="Vote and serve the run; train nothing.")] = (
         False
     )
-    ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Trainer processes.")] = 1
+    ranks: Annotated[
+        int, typer.Option("--ranks", metavar="N", help="Trainer processes: one a GPU.")
+    ] = 1
     ranks_listen: Annotated[
         str | None,
         typer.Option(
@@ -49,7 +53,7 @@ class Training:
         ),
     ] = None
     threads: Annotated[
-        int, typer.Option("--threads", metavar="N", help="CPU threads of each of them.")
+        int, typer.Option("--threads", metavar="N", help="CPU threads of each rank.")
     ] = 1
     device: Annotated[
         str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")
@@ -64,7 +68,7 @@ class Training:
         bool, typer.Option("--recompute", help="Keep few activations: less memory, a third slower.")
     ] = False
     micro_batch: Annotated[
-        int, typer.Option("--micro-batch", metavar="N", help="Sequences at once; 0: what fits.")
+        int, typer.Option("--micro-batch", metavar="N", help="Sequences at once; 0: all that fit.")
     ] = 0
     keep_inner: Annotated[
         bool,
@@ -84,7 +88,7 @@ class Limits:
         typer.Option(
             "--limit-up",
             metavar="RATE",
-            help="Send bulk data at most so fast: 8Mbit, 2MB (a second).",
+            help="Send bulk data no faster than this a second, such as 8Mbit or 2MB.",
         ),
     ] = None
     keep_snapshots: Annotated[
@@ -92,16 +96,21 @@ class Limits:
         typer.Option(
             "--keep-snapshots",
             metavar="N",
-            help="Keep so many snapshots, and the updates since the oldest; or all.",
+            help="Keep the newest N snapshots, and the updates since the oldest; or all.",
         ),
     ] = "2"
     data_cache: Annotated[
-        str, typer.Option("--data-cache", metavar="SIZE", help="Keep so much data; a seed, all.")
+        str,
+        typer.Option(
+            "--data-cache", metavar="SIZE", help="Keep this much training data. A seed keeps all."
+        ),
     ] = "8GB"
     scrub: Annotated[
         str,
         typer.Option(
-            "--scrub", metavar="RATE", help="Read the store again so fast, to find rot; or off."
+            "--scrub",
+            metavar="RATE",
+            help="Read the store again at this pace, to find rot; or off.",
         ),
     ] = "8MB"
     keep_entries: Annotated[
@@ -109,7 +118,7 @@ class Limits:
         typer.Option(
             "--keep-entries",
             metavar="N",
-            help="Keep N entries of the ledger, forget older ones behind a snapshot.",
+            help="Keep at least N entries of the ledger, and forget older ones behind a snapshot.",
             show_default="all",
         ),
     ] = None

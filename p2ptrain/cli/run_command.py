@@ -170,13 +170,13 @@ def amend(
     ],
     from_step: Annotated[
         int,
-        typer.Option("--from-step", metavar="N", help="Of which outer step it holds first."),
+        typer.Option("--from-step", metavar="N", help="The first outer step for which it holds."),
     ],
     lr: Annotated[
         float | None, typer.Option("--lr", help="The inner learning rate's peak.")
     ] = None,
     inner_steps: Annotated[
-        int | None, typer.Option("--inner-steps", metavar="H", help="Inner steps a fragment.")
+        int | None, typer.Option("--inner-steps", metavar="H", help="As inner.steps in a run file.")
     ] = None,
     codec: Annotated[str | None, typer.Option("--codec", help="fp32, fp16, int8 or int4.")] = None,
     codec_block: Annotated[
@@ -185,8 +185,12 @@ def amend(
             "--codec-block", help="Elements that share a scale.", show_default="the codec's own"
         ),
     ] = None,
-    outer_lr: Annotated[float | None, typer.Option("--outer-lr")] = None,
-    outer_momentum: Annotated[float | None, typer.Option("--outer-momentum")] = None,
+    outer_lr: Annotated[
+        float | None, typer.Option("--outer-lr", help="As outer.lr in a run file.")
+    ] = None,
+    outer_momentum: Annotated[
+        float | None, typer.Option("--outer-momentum", help="As outer.momentum there.")
+    ] = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -220,7 +224,7 @@ def amend(
 def show(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show the run in this home, as its organiser signed it, and how it was amended since.
 
-    What members have agreed on says p2ptrain status.
+    p2ptrain status says what members have agreed on.
     """
     from p2ptrain.run import load_amendments
 

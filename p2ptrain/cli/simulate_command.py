@@ -30,7 +30,9 @@ def simulate(
     first_seed: Annotated[int, typer.Option("--first-seed", min=0, help="Their first seed.")] = 0,
     peers: Annotated[int, typer.Option("--peers", min=1, max=100, help="Founders of each.")] = 5,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Outer steps of each.")] = 20,
-    profile: Annotated[str, typer.Option("--profile", help="What goes wrong.")] = "chaos",
+    profile: Annotated[
+        str, typer.Option("--profile", help="What goes wrong; a wrong name lists all.")
+    ] = "chaos",
     processes: Annotated[
         int, typer.Option("--processes", "--jobs", min=1, help="Cores to use.")
     ] = 1,

@@ -167,10 +167,10 @@ def _is_sound(reader: StoreReader, digest: Digest) -> bool:
 def gc(
     home: HomeOption = None,
     keep_snapshots: Annotated[
-        str, typer.Option("--keep-snapshots", metavar="N", help="As of p2ptrain node.")
+        str, typer.Option("--keep-snapshots", metavar="N", help="As p2ptrain node has it.")
     ] = "2",
     data_cache: Annotated[
-        str, typer.Option("--data-cache", metavar="SIZE", help="As of p2ptrain node.")
+        str, typer.Option("--data-cache", metavar="SIZE", help="As p2ptrain node has it.")
     ] = "8GB",
     seed: Annotated[bool, typer.Option("--seed", help="Keep all data, as a seed does.")] = False,
     as_json: JsonOption = False,

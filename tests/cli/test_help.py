@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import typer
 
 from p2ptrain.cli.main import app, main
 
@@ -59,6 +61,20 @@ def test_every_page_ends_with_examples_that_name_a_command(
     lines = [line.strip() for line in shown.splitlines() if line.strip()]
     assert 1 <= len(lines) <= 4
     assert all(line.startswith(" ".join(["p2ptrain", *words])) for line in lines)
+
+
+def test_every_option_says_what_it_is() -> None:
+    def silent(command: Any, words: str) -> list[str]:
+        found = [
+            f"{words} {each.opts[0]}"
+            for each in command.params
+            if each.opts[0].startswith("-") and not each.help
+        ]
+        for name, below in getattr(command, "commands", {}).items():
+            found += silent(below, f"{words} {name}")
+        return found
+
+    assert silent(typer.main.get_command(app), "p2ptrain") == []
 
 
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
