@@ -11,6 +11,7 @@ without one is not at fault. With one, whatever fails makes it exit with 1.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -112,6 +113,11 @@ def check(name: str, todo: dict[str, Callable[[], dict[str, Any]]]) -> dict[str,
 
 
 def main() -> int:
+    argparse.ArgumentParser(
+        prog="scripts/gpu_check",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
     report = check(gpu_name(), parts())
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
     return 0 if report["ok"] else 1

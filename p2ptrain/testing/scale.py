@@ -11,6 +11,7 @@ same signatures without doing the arithmetic again.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import sys
 import time
@@ -263,9 +264,14 @@ def picture(costs: Sequence[Cost]) -> str:
 
 def main(arguments: list[str]) -> None:
     """Print the page, or with --svg the picture, for these numbers of members."""
-    out = sys.stdout
-    sizes = [int(each) for each in arguments if each != "--svg"] or [10, 30, 100, 300, 1000]
-    if "--svg" in arguments:
+    parser = argparse.ArgumentParser(
+        prog="scripts/ledger_scale", description="What agreeing on one outer step costs."
+    )
+    parser.add_argument("members", nargs="*", type=int, help="such as 10 100; 10 to 1000 if none")
+    parser.add_argument("--svg", action="store_true", help="the picture instead of the page")
+    given = parser.parse_args(arguments)
+    out, sizes = sys.stdout, given.members or [10, 30, 100, 300, 1000]
+    if given.svg:
         out.write(picture([measure(members) for members in sizes]))
         return
     out.write(HEAD.format(delay=DELAY_S * 1e3) + "\n")

@@ -4,6 +4,9 @@ each.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from p2ptrain.testing.simulation import simulate
@@ -27,6 +30,12 @@ def test_a_defect_is_found(mutant: Mutant) -> None:
 
 def test_there_are_enough_of_them_and_each_has_a_name() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 15
+
+
+def test_the_page_of_results_has_all_of_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "results" / "simulation.md").read_text("utf-8")
+    named = re.findall(r"^\| ([a-z0-9-]+) \| ([a-z]+) \| \d+ \| \w", page, re.MULTILINE)
+    assert sorted(named) == sorted((mutant.name, mutant.profile) for mutant in MUTANTS)
 
 
 def test_a_defect_is_gone_when_it_is_not_planted_any_more() -> None:
