@@ -49,8 +49,7 @@ def join(
         typer.Option(
             "--addresses",
             metavar="ADDR,…",
-            help="Where the joiner and each peer are; NAMESPACE/ADDR runs one in that network "
-            "namespace.",
+            help="Of the joiner and each peer; NAMESPACE/ADDR runs one in that network namespace.",
             show_default="127.0.0.1",
         ),
     ] = "",
@@ -60,8 +59,7 @@ def join(
             "--disturbance",
             min=0,
             metavar="JOINS",
-            help="Measure something else: how much this many joiners slow down a member that "
-            "trains. Starts real nodes, as root.",
+            help="Instead: how much these slow down a member that trains; real nodes, as root.",
         ),
     ] = 0,
     up: Annotated[
