@@ -187,6 +187,8 @@ class Loop:
         if self._work is None:
             return self._fail("ORDER", "Train before the first Load")
         self._work.step = order.step
+        if not order.ahead:
+            self._take_back(self._work)  # It goes on from there: the next report is about all.
         self._pull = Pull(order.share, order.outer_lr, order.outer_momentum)
         self._work.ahead, self._work.ready = order.ahead, False
         self._work.queue.extend(enumerate(order.block_paths, order.first_inner_step))
@@ -208,13 +210,17 @@ class Loop:
     def _rebase(self, step: int) -> None:
         if self._work is None:
             return self._fail("ORDER", "Rebase before the first Load")
-        if self._work.set_aside:
-            self._arena.take_back()
-            self._work.set_aside = False
+        self._take_back(self._work)
         self._arena.rebase(self._work.step, step)
         self._work.step = step
         if self._work.ready:
             self._publish_if_done(self._work)
+
+    def _take_back(self, work: Work) -> None:
+        """Have in the weights what was set aside, if anything was."""
+        if work.set_aside:
+            self._arena.take_back()
+            work.set_aside = False
 
     def _inner_step(self) -> None:
         work, started_s = self._work, time.monotonic()

@@ -153,6 +153,24 @@ def test_a_late_trainer_that_was_left_out_offers_all_of_it(
     np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, atol=1e-6)
 
 
+@pytest.mark.parametrize("orders", [(), (Rebase(1),), (Rebase(1), Rebase(2))])
+def test_a_late_trainer_that_waited_and_is_told_of_more_offers_all_of_it(
+    late: Desk,
+    make_desk: MakeDesk,
+    config: TrainerConfig,
+    vectors: Vectors,
+    block_paths: tuple[str, ...],
+    orders: tuple[Rebase, ...],
+) -> None:
+    """It had nothing to train ahead: its lease had no more, or what it had was not here yet."""
+    late.tell(*orders, Train(len(orders), block_paths[2:4], 2))
+    offered = vectors.local.copy()
+    plain = make_desk(config)
+    plain.tell(Load(0), Train(0, block_paths[:2], 0))
+    plain.tell(*orders, Train(len(orders), block_paths[2:4], 2))
+    np.testing.assert_allclose(offered, vectors.local, atol=1e-6)
+
+
 PULL = (0.5, 0.7, 0.9)
 """Half of the mean is ours; the outer optimizer's rate and momentum."""
 
