@@ -74,8 +74,8 @@ class ExternalRanks:
         """Raises TrainerError: a rank is gone, or rank 0 hangs."""
         if isinstance(frame, Train | Evaluate):
             self._gathering.allow(frame.block_paths)
-        if self._watch is not None:
-            self._watch.sent(frame, time.monotonic())
+        if (watch := self._watching()) is not None:
+            watch.sent(frame, time.monotonic())
         try:
             self._channel.send(frame, deadline_s=SEND_LIMIT_S)
         except ChannelClosed as exc:
@@ -90,6 +90,8 @@ class ExternalRanks:
             frame = self._channel.receive(timeout_s)
         except ChannelClosed as exc:
             raise self._over("rank 0 has gone") from exc
+        if frame is not None and (watch := self._watching()) is not None:
+            watch.received(frame, time.monotonic())
         self.check()
         return frame
 
@@ -105,9 +107,9 @@ class ExternalRanks:
             arrived = self._reader.feed(data)
         except RemoteProtocolError as exc:
             raise self._over(f"rank 0 sent nonsense: {exc.what}") from exc
-        if self._watch is not None:
+        if (watch := self._watching()) is not None:
             for frame in arrived:
-                self._watch.received(frame, time.monotonic())
+                watch.received(frame, time.monotonic())
         return arrived
 
     def check(self) -> None:
@@ -119,10 +121,18 @@ class ExternalRanks:
             if self._limit_s is not None and now - self._began_s > self._limit_s:
                 raise self._over(f"{self._limit_s:.0f} s were not enough {self.waits_for}", AWAY)
             return
-        if self._watch is None:
-            self._watch = StallWatch(complete_s, self._patience)
-        if reason := self._watch.overdue(now):
+        watch = self._watching()
+        if watch is not None and (reason := watch.overdue(now)):
             raise TrainerStalled(f"the trainer is {reason}")
+
+    def _watching(self) -> StallWatch | None:
+        """Whoever minds their silence, from when all ranks are there: the first frame may come
+        before anybody looks at it.
+        """
+        complete_s = self._gathering.complete_s
+        if self._watch is None and complete_s is not None:
+            self._watch = StallWatch(complete_s, self._patience)
+        return self._watch
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
         """Have all ranks end kindly, or, if they are to be started `again`, at once and badly, so

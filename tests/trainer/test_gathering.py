@@ -304,6 +304,16 @@ def test_orders_and_answers_are_watched(node: Node) -> None:
         running.feed(b"\xff" * 8)
 
 
+def test_a_hello_within_the_first_second_is_a_hello(node: Node) -> None:
+    """A node looks for silence once a second: ranks of a small model are up before it does."""
+    node.trainers.patience = Patience(start_limit_s=0.0)
+    running = node.start()
+    channel = node.gathered()[0].channel()
+    channel.send(Hello(0, 2, LAYOUT.digest, 10, "cpu", 1))
+    assert [frame.kind for frame in running.feed(running.socket.recv(4096))] == ["hello"]
+    running.check()
+
+
 def test_an_address_that_is_not_ours_is_said(node: Node) -> None:
     node.trainers.host = "203.0.113.9"
     with pytest.raises(TrainerError) as caught:
