@@ -29,6 +29,7 @@ from p2ptrain.ipc.wire import FrameReader
 from p2ptrain.trainer.fitting import halved
 from p2ptrain.trainer.gathering import Gathering, Told
 from p2ptrain.trainer.supervisor import SEND_LIMIT_S, spent
+from p2ptrain.trainer.peak import flops_per_step
 from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
 
 RETURN_LIMIT_S = 600.0
@@ -44,13 +45,19 @@ class ExternalRanks:
     pids: tuple[int, ...] = ()
 
     def __init__(
-        self, gathering: Gathering, address: str, limit_s: float | None, patience: Patience
+        self,
+        gathering: Gathering,
+        address: str,
+        limit_s: float | None,
+        patience: Patience,
+        step_flops: float,
     ) -> None:
         self.socket = gathering.socket
         self._gathering = gathering
         self._address = address
         self._limit_s = limit_s
         self._patience = patience
+        self._step_flops = step_flops
         self._began_s = time.monotonic()
         self._watch: StallWatch | None = None
         self._channel = Channel(self.socket)
@@ -131,7 +138,7 @@ class ExternalRanks:
         """
         complete_s = self._gathering.complete_s
         if self._watch is None and complete_s is not None:
-            self._watch = StallWatch(complete_s, self._patience)
+            self._watch = StallWatch(complete_s, self._patience, self._step_flops)
         return self._watch
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
@@ -196,7 +203,8 @@ class ExternalTrainers:
             told=self.told,
         )
         limit_s = self.return_limit_s if self._were_here else None
-        self._last = ExternalRanks(gathering, self.address, limit_s, self.patience)
+        flops = flops_per_step(self.config)
+        self._last = ExternalRanks(gathering, self.address, limit_s, self.patience, flops)
         return self._last
 
     @property

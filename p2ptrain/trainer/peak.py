@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from p2ptrain.ipc.trainer_config import ModelSpec
+from p2ptrain.ipc.trainer_config import ModelSpec, TrainerConfig
 from p2ptrain.trainer.shapes import parameters
 
 PEAK_FLOPS_PER_S = {
@@ -39,6 +39,12 @@ def flops_per_token(spec: ModelSpec) -> int:
         math.prod(each.shape) for each in parameters(spec) if each.name not in looked_up
     )
     return 6 * multiplied + 12 * spec.layers * spec.width * spec.sequence
+
+
+def flops_per_step(config: TrainerConfig) -> int:
+    """Of one inner step, on all ranks together."""
+    tokens = config.inner.batch_sequences * config.model.sequence
+    return tokens * flops_per_token(config.model)
 
 
 def peak_flops_per_s(device_name: str) -> float | None:

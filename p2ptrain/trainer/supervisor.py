@@ -38,6 +38,7 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
 from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE, at_once, halved
 from p2ptrain.trainer.launch import Launched, launch
+from p2ptrain.trainer.peak import flops_per_step
 from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
 
 # SIGKILL takes effect at once unless the kernel waits for a device.
@@ -237,7 +238,7 @@ class Supervisor:
         if self._last is not None and not self._fits_better() and not self._may_start_again():
             raise spent(self.budget)
         launched = launch(self.config, self.theta_fd, self.local_fd, self.ranks)
-        watch = StallWatch(time.monotonic(), self.patience)
+        watch = StallWatch(time.monotonic(), self.patience, flops_per_step(self.config))
         self._last = RunningTrainer(launched, watch, at_once(self.config, self.ranks))
         return self._last
 

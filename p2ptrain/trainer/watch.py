@@ -5,7 +5,8 @@ Both are values fed with what happened and the time; neither reads a clock or to
 A trainer that trains or evaluates reports every inner step, so its usual pace is known and silence
 can be judged by it.  One that stands by says nothing for as long as it likes.  Before the first
 inner step on another θ its optimizer's state passes through the disk, whose pace is nobody's: that
-is granted by the model's size.
+is granted by the model's size.  So is the first step, and a loss that is measured before it: a pace
+is not known yet, but how much there is to compute is.
 """
 
 from __future__ import annotations
@@ -14,10 +15,19 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from p2ptrain.ipc import frames
+from p2ptrain.trainer.peak import peak_flops_per_s
 
 _PACES = 8
 STATE_BYTES = 8
 """Of each parameter: see `inner_format`."""
+
+SLOWEST_MFU = 0.05
+"""Of a device whose peak is known; a machine that does worse is of little use to its run."""
+SLOWEST_GPU_FLOPS_PER_S = 2e12
+SLOWEST_CPU_FLOPS_PER_S = 2e9
+"""Of a rank; one thread of an old machine that others use, too, makes as much."""
+FORWARD_SHARE = 1 / 3
+"""Of an inner step: so much of it is a measurement of the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +35,7 @@ class Patience:
     """How long a trainer that owes an answer may be silent.
 
     `start_limit_s`, until the first inner step is done: loading torch and CUDA, or compiling, on a
-    slow disk and a crowded machine.  Then `silence_factor` usual inner steps, since throttling and
+    slow disk and a crowded machine; and what the step's arithmetic takes at the least.  Then `silence_factor` usual inner steps, since throttling and
     neighbours slow a step several times over but not twenty times; never less than
     `silence_floor_s`, since a machine that swaps stalls everything for some seconds.
     """
@@ -37,11 +47,23 @@ class Patience:
     """At least, of a disk of any kind: what is written is read once more for its checksum."""
 
 
-class StallWatch:
-    """Feed it every frame sent and received; ask `overdue` now and then."""
+def slowest_s(flops: float, device: str, ranks: int) -> float:
+    """How long so much arithmetic may take ranks that have each a device of this name."""
+    peak = peak_flops_per_s(device)
+    unknown = SLOWEST_CPU_FLOPS_PER_S if device == "cpu" else SLOWEST_GPU_FLOPS_PER_S
+    return flops / (ranks * (unknown if peak is None else SLOWEST_MFU * peak))
 
-    def __init__(self, now: float, patience: Patience) -> None:
+
+class StallWatch:
+    """Feed it every frame sent and received; ask `overdue` now and then.
+
+    `step_flops`: the arithmetic of an inner step.
+    """
+
+    def __init__(self, now: float, patience: Patience, step_flops: float = 0.0) -> None:
         self._patience = patience
+        self._step_flops = step_flops
+        self._first_step_s = 0.0
         self._heard_at = now
         self._greeted = False
         self._paused = False
@@ -72,6 +94,7 @@ class StallWatch:
         match frame:
             case frames.Hello():
                 self._greeted, self._parameters = True, frame.parameters
+                self._first_step_s = slowest_s(self._step_flops, frame.device, frame.ranks)
             case frames.Progress():
                 self._blocks_due = max(1, self._blocks_due - 1)
                 if not (self._moves_state and self._paces_s):
@@ -103,10 +126,11 @@ class StallWatch:
 
     @property
     def _usual_limit_s(self) -> float:
-        if not self._greeted or not self._paces_s:
-            return self._patience.start_limit_s
-        pace_s = max(self._paces_s)
         evaluated = sum(self._evaluations.values())
+        if not self._paces_s:
+            steps = 1 + FORWARD_SHARE * evaluated
+            return self._patience.start_limit_s + steps * self._first_step_s
+        pace_s = max(self._paces_s)
         silence_s = max(self._patience.silence_floor_s, self._patience.silence_factor * pace_s)
         return silence_s + 2 * evaluated * pace_s
 

@@ -107,6 +107,37 @@ def test_a_failure_is_an_answer(
     assert watch.overdue(9999.0) is None
 
 
+A100 = replace(HELLO, device="NVIDIA A100-SXM4-80GB")
+STEP_FLOPS = 312e12 * 120 * 0.4
+"""What one A100 does in two minutes if it is used well, as with blocks of two million tokens."""
+
+
+def test_a_first_step_may_take_as_long_as_its_arithmetic_on_a_device_that_is_used_badly() -> None:
+    watch = StallWatch(0.0, PATIENCE, STEP_FLOPS)
+    assert watch.overdue(101.0) is not None, "but not the start"
+    watch.received(A100, 50.0)
+    watch.sent(LEASE, 60.0)
+    assert watch.overdue(60.0 + 100 + 8 * 120) is None
+    assert watch.overdue(60.0 + 101 + 8 * 120) is not None
+
+
+def test_what_is_measured_before_the_first_step_is_given_its_time() -> None:
+    """The loss of the run's first θ, say, on a share of eight blocks: no pace is known yet."""
+    watch = StallWatch(0.0, PATIENCE, STEP_FLOPS)
+    watch.received(A100, 5.0)
+    watch.sent(LEASE, 10.0)
+    watch.sent(frames.Evaluate(1, ("v",) * 8), 10.0)
+    assert watch.overdue(10.0 + 8 * 120) is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "A device of next year"])
+def test_devices_that_nobody_knows_have_their_time_too(device: str) -> None:
+    watch = StallWatch(0.0, PATIENCE, 2e13)
+    watch.received(replace(HELLO, device=device), 5.0)
+    watch.sent(LEASE, 10.0)
+    assert watch.limit_s > PATIENCE.start_limit_s
+
+
 def test_fast_steps_do_not_make_us_impatient() -> None:
     watch = StallWatch(0.0, PATIENCE)
     watch.received(HELLO, 1.0)
