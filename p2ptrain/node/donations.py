@@ -90,8 +90,11 @@ class Offer:
             raise RemoteProtocolError(f"an inner state of {manifest.size} bytes was offered")
 
 
-def put_newest(folder: Path, store: Store, run: RunId, layout: Layout) -> Offer | None:
-    """Store the newest state in `folder` as a blob; None if there is none that is whole.
+def put_newest(
+    folder: Path, store: Store, run: RunId, layout: Layout, warm_steps: int = 0
+) -> Offer | None:
+    """Store the newest state in `folder` as a blob; None if there is none that is whole, and warm:
+    `warm_steps` inner steps after it began knowing nothing. Whoever takes it does not warm up.
 
     Blocks. The trainer may put a newer one in its place meanwhile: what is open stays what it was.
 
@@ -100,14 +103,16 @@ def put_newest(folder: Path, store: Store, run: RunId, layout: Layout) -> Offer 
     for step in reversed(inner_format.steps_in(folder)):
         try:
             with inner_format.path_of(folder, step).open("rb", buffering=0) as file:
-                return _put(file.fileno(), store, run, layout)
+                return _put(file.fileno(), store, run, layout, warm_steps)
         except (OSError, RemoteProtocolError):
             continue
     return None
 
 
-def _put(fd: int, store: Store, run: RunId, layout: Layout) -> Offer:
+def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> Offer:
     header, crc = inner_format.read_header(fd, layout), 0
+    if header.warmed < warm_steps:
+        raise RemoteProtocolError("it warms up itself")
 
     def pieces() -> Iterator[bytes]:
         nonlocal crc

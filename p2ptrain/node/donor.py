@@ -85,10 +85,10 @@ def _has_room(parts: Parts, kept: list[Offer]) -> bool:
 
 async def _make(parts: Parts) -> Offer | None:
     """An offer of the newest state, whose chunks are in the store."""
-    started_s = parts.now()
+    started_s, warm_steps = parts.now(), parts.manifest.inner.join_warmup_steps
     try:
         made = await trio.to_thread.run_sync(
-            put_newest, parts.home.inner, parts.store, parts.run, parts.layout
+            put_newest, parts.home.inner, parts.store, parts.run, parts.layout, warm_steps
         )
     except StoreError as exc:
         parts.journal.write("inner-state-not-offered", code=exc.code, reason=exc.what)

@@ -99,6 +99,7 @@ def manifest_of(
     codec: CodecSpec | None = None,
     sync: SyncSpec | None = None,
     join_optimizer: JoinOptimizer = "fresh",
+    join_warmup_steps: int = 0,
 ) -> RunManifest:
     made = content()
     return RunManifest(
@@ -115,6 +116,7 @@ def manifest_of(
             warmup_steps=0,
             total_steps=1000,
             join_optimizer=join_optimizer,
+            join_warmup_steps=join_warmup_steps,
         ),
         outer=OuterSpec(lr=0.7, momentum=0.5, steps=steps),
         sync=sync or SyncSpec(),

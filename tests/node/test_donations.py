@@ -27,7 +27,7 @@ from p2ptrain.node.status import status
 from p2ptrain.node.topics import INNER_PROTOCOL
 from p2ptrain.observe.status import status_lines
 from p2ptrain.run.envelope import Signed
-from p2ptrain.trainer.inner_format import path_of, steps_in
+from p2ptrain.trainer.inner_format import WARM, path_of, steps_in
 from tests.node.rig import ANN, BOB, CAI, Neighbour, Rig, heartbeat, rig, settled
 from tests.node.test_training import know_data
 from tests.node.test_validating import TWO, commit
@@ -43,12 +43,12 @@ def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipient, "HEAR_S", 0.1)
 
 
-def keep_state(r: Rig, step: int, *, spoilt: int | None = None) -> Path:
+def keep_state(r: Rig, step: int, *, spoilt: int | None = None, warmed: int = WARM) -> Path:
     """Have a state in the home of `r`, as its trainer would write it down."""
     vectors = trained(r.parts.layout, r.parts.manifest.inner)
     if spoilt is not None:
         vectors[spoilt][0] = np.nan
-    return write_state(r.parts.home.inner, r.parts.layout, step, vectors)
+    return write_state(r.parts.home.inner, r.parts.layout, step, vectors, warmed=warmed)
 
 
 def hear_of(r: Rig, *peers: PeerId, **changes: object) -> None:
@@ -379,6 +379,25 @@ async def test_a_donor_makes_an_offer_when_asked_and_no_more_often_than_now_and_
         keep_state(r, 2)
         assert [await ask() for _ in range(5)] == [first] * 5
         assert len(r.said("inner-state-offered")) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_warms_up_itself_has_nothing_to_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who takes a state has the whole rate from its first inner step on."""
+    monkeypatch.setattr(donor, "NOTHING_S", 0.0)
+    async with (
+        rig(tmp_path, **OPTION, join_warmup_steps=20) as r,
+        trio.open_nursery() as nursery,
+    ):
+        ask = await asking(r, nursery)
+        keep_state(r, 1, warmed=19)
+        assert await ask() == LATER
+        assert r.said("inner-state-offered") == []
+        keep_state(r, 2, warmed=20)
+        assert await ask() == LATER
+        await settled(lambda: bool(r.said("inner-state-offered")))
         nursery.cancel_scope.cancel()
 
 

@@ -35,7 +35,12 @@ def trained(layout: Layout, inner: InnerSpec, steps: int = 30) -> tuple[Floats, 
 
 
 def write_state(
-    folder: Path, layout: Layout, step: int, vectors: tuple[Floats, Floats], count: int = 30
+    folder: Path,
+    layout: Layout,
+    step: int,
+    vectors: tuple[Floats, Floats],
+    count: int = 30,
+    warmed: int = inner_format.WARM,
 ) -> Path:
     """As a trainer leaves it."""
     new = folder / "new"
@@ -43,6 +48,6 @@ def write_state(
     with new.open("r+b", buffering=0) as file:
         data = b"".join(vector.astype("<f4").tobytes() for vector in vectors)
         inner_format.write_all(file.fileno(), memoryview(data), inner_format.HEADER_BYTES)
-        inner_format.write_header(file.fileno(), layout, step, count)
+        inner_format.write_header(file.fileno(), layout, step, count, warmed)
     inner_format.publish(new, folder, step)
     return inner_format.path_of(folder, step)
