@@ -68,6 +68,8 @@ class StallWatch:
         self._greeted = False
         self._paused = False
         self._blocks_due = 0
+        self._owes_report = False
+        """After the last of these blocks; not of those that it trains ahead."""
         self._parameters = 0
         self._moves_state = False
         self._evaluations: dict[int, int] = {}
@@ -77,8 +79,9 @@ class StallWatch:
         if not self._owed:
             self._heard_at = now
         match frame:
-            case frames.Train(_, block_paths, _):
-                self._blocks_due += max(1, len(block_paths))
+            case frames.Train(block_paths=block_paths, ahead=ahead):
+                self._owes_report = not ahead
+                self._blocks_due += max(self._owes_report, len(block_paths))
             case frames.Evaluate(request, block_paths):
                 self._evaluations[request] = len(block_paths)
             case frames.Load():
@@ -96,7 +99,7 @@ class StallWatch:
                 self._greeted, self._parameters = True, frame.parameters
                 self._first_step_s = slowest_s(self._step_flops, frame.device, frame.ranks)
             case frames.Progress():
-                self._blocks_due = max(1, self._blocks_due - 1)
+                self._blocks_due = max(self._owes_report, self._blocks_due - 1)
                 if not (self._moves_state and self._paces_s):
                     self._paces_s.append(now - self._heard_at)
                 self._moves_state = False

@@ -58,6 +58,31 @@ def test_the_last_block_still_owes_its_weights(watch: StallWatch) -> None:
     assert watch.overdue(9999.0) is None
 
 
+AHEAD = frames.Train(0, ("d", "e"), 3, ahead=True)
+
+
+def test_who_has_trained_ahead_waits_for_the_others_as_long_as_they_take(watch: StallWatch) -> None:
+    watch.sent(AHEAD, 1000.0)
+    watch.received(progress(3), 1002.0)
+    assert watch.overdue(1043.0) is not None, "it still trains"
+    watch.received(progress(4), 1044.0)
+    assert watch.overdue(9999.0) is None
+    watch.sent(frames.Merge(1), 10_000.0)
+    watch.sent(frames.Train(1, (), 5), 10_000.0)
+    assert watch.overdue(10_999.0) is not None, "its report is due"
+
+
+def test_who_is_told_of_more_while_it_trains_ahead_owes_a_report(watch: StallWatch) -> None:
+    watch.sent(AHEAD, 1000.0)
+    watch.sent(frames.Rebase(1), 1000.5)
+    watch.sent(frames.Train(1, (), 5), 1000.5)
+    for index in (3, 4):
+        watch.received(progress(index), 1000.0 + index)
+    assert watch.overdue(1999.0) is not None
+    watch.received(READY, 2000.0)
+    assert watch.overdue(9999.0) is None
+
+
 def test_a_paused_trainer_owes_nothing_until_it_resumes(watch: StallWatch) -> None:
     watch.sent(LEASE, 1000.0)
     watch.sent(frames.Pause(), 1001.0)
