@@ -5,7 +5,7 @@ answers become this node's reports.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -61,6 +61,8 @@ class Conversation:
         self._asked_step: int | None = None
         """The outer step whose θ it was last told to measure."""
         self._evaluating = False
+        self._held_out: tuple[Digest, ...] = ()
+        """What it was to measure that on."""
         self._hears = False
         """What it said is being taken in."""
         self._began_at = parts.outer.replaced
@@ -237,12 +239,12 @@ class Conversation:
         parts, step = self._parts, self._parts.ledger.state.step
         if not self._may_read_theta() or self._asked_step == step:
             return False
-        if not validating.own_share(parts):
+        if not (share := validating.own_share(parts)):
             return False
         paths = await validating.own_files(parts, lambda: not self._orders_due())
         if not paths or not self._may_read_theta() or parts.ledger.state.step != step:
             return True
-        self._asked_step, self._evaluating = step, True
+        self._asked_step, self._evaluating, self._held_out = step, True, share
         self._note_use_of_theta()
         frame = frames.Evaluate(step, paths)
         await trio.to_thread.run_sync(self._running.send, frame)
@@ -276,8 +278,10 @@ class Conversation:
             case frames.Failed(code, text, request) if request is not None:
                 self._evaluating = False
                 parts.journal.write("evaluation-failed", code=code, reason=text)
+                self._forget_damaged(self._held_out)
             case frames.Failed(code, text):
-                self._forget_damaged_blocks()
+                blocks = self._desk.blocks if self._desk else ()
+                self._forget_damaged([parts.data_block(block) for block in blocks])
                 raise TrainerError(f"the trainer cannot go on: {text}", code=code)
             case _:
                 raise TrainerError(f"the trainer sent a {frame.kind} frame")
@@ -359,12 +363,12 @@ class Conversation:
             standing.inner_step += 1
             parts.enter(Training(standing.inner_step, standing.inner_steps))
 
-    def _forget_damaged_blocks(self) -> None:
-        """Read this lease's blocks once; the store counts a damaged one as missing from then on,
-        and the next trainer gets a fresh copy."""
-        for block in self._desk.blocks if self._desk else ():
+    def _forget_damaged(self, blocks: Sequence[Digest]) -> None:
+        """Read these once; the store counts a damaged one as missing from then on, and the next
+        trainer, or measurement, gets a fresh copy."""
+        for block in blocks:
             with suppress(StoreError):
-                self._parts.store.get_chunk(self._parts.data_block(block))
+                self._parts.store.get_chunk(block)
 
 
 def _first(group: BaseExceptionGroup[TrainerError]) -> TrainerError:

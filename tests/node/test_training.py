@@ -296,6 +296,28 @@ async def test_a_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_pa
         assert r.parts.standing.work == Work(0, (0, 1), 32)
 
 
+async def test_a_damaged_held_out_block_is_noticed_too(tmp_path: Path) -> None:
+    """Else it would leave its hole in every measurement, until somebody reads the whole store."""
+    remote = Remote(stops_at=1)
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        assert r.parts.data is not None
+        sound, block = r.parts.data.validation
+        close_step(r)
+        await settled(lambda: remote.rests and r.parts.validation.own is not None)
+        share = r.parts.validation.own
+        assert share is not None
+        block = (sound, block)[share.first]
+        path = r.parts.store.chunk_path(block)
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(b"rotten" + data[6:])
+        remote.fault = frames.Failed("DATA", "a block is damaged", 1)
+        remote.stops_at = None
+        await settled(lambda: not r.parts.store.has_chunk(block))
+        assert [each["code"] for each in r.said("evaluation-failed")] == ["DATA"]
+
+
 async def test_the_last_trainers_work_is_left_alone_until_its_step_is_over(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
