@@ -28,8 +28,8 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
 from p2ptrain.trainer.fitting import halved
 from p2ptrain.trainer.gathering import Gathering, Told
-from p2ptrain.trainer.supervisor import SEND_LIMIT_S, spent
 from p2ptrain.trainer.peak import flops_per_step
+from p2ptrain.trainer.supervisor import SEND_LIMIT_S, spent
 from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
 
 RETURN_LIMIT_S = 600.0

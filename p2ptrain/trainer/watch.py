@@ -35,9 +35,10 @@ class Patience:
     """How long a trainer that owes an answer may be silent.
 
     `start_limit_s`, until the first inner step is done: loading torch and CUDA, or compiling, on a
-    slow disk and a crowded machine; and what the step's arithmetic takes at the least.  Then `silence_factor` usual inner steps, since throttling and
-    neighbours slow a step several times over but not twenty times; never less than
-    `silence_floor_s`, since a machine that swaps stalls everything for some seconds.
+    slow disk and a crowded machine; and what the step's arithmetic takes a device that is used
+    badly.  Then `silence_factor` usual inner steps, since throttling and neighbours slow a step
+    several times over but not twenty times; never less than `silence_floor_s`, since a machine that
+    swaps stalls everything for some seconds.
     """
 
     start_limit_s: float = 180.0
