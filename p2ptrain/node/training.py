@@ -84,8 +84,12 @@ class Conversation:
                 nursery.start_soon(self._listen)
                 nursery.start_soon(self._heard_out, self._watch)
                 nursery.start_soon(self._heard_out, self._give_orders)
-        except* TrainerError as group:
-            raise _first(group) from None
+        except BaseExceptionGroup as group:
+            ended, others = group.split(TrainerError)
+            if others is not None:
+                raise others from None  # The node ends, too: that is no error of the trainer's.
+            assert ended is not None, "a group holds something"
+            raise _first(ended) from None
 
     async def _listen(self) -> None:
         while True:

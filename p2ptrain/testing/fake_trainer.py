@@ -223,6 +223,8 @@ class Loop:
             case frames.Train(step, paths, first_inner_step, ahead):
                 assert self._loaded, "Train before Load"
                 self._step, self._ahead, self._ready = step, ahead, False
+                if not ahead:
+                    self._take_back()
                 self._pull = frame.share, frame.outer_lr, frame.outer_momentum
                 self._queue.extend(enumerate(paths, first_inner_step))
                 self._publish_if_done()
@@ -238,8 +240,7 @@ class Loop:
                 self._step, self._offered, self._ready = step, 0, False
             case frames.Rebase(step):
                 assert self._loaded, "Rebase before Load"
-                self._weights += self._aside
-                self._aside[:] = 0
+                self._take_back()
                 self._move_with_theta()
                 self._step = step
                 if self._ready:
@@ -247,6 +248,10 @@ class Loop:
             case frames.Evaluate(request, paths):
                 loss = float(np.abs(self._theta).mean())
                 self._say(frames.Evaluated(request, loss, self._block_tokens * len(paths)))
+
+    def _take_back(self) -> None:
+        self._weights += self._aside
+        self._aside[:] = 0
 
     def _move_with_theta(self) -> None:
         """Elements that did not move are not touched: x − a + a is not x."""

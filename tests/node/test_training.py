@@ -264,6 +264,21 @@ async def test_what_a_trainer_says_last_is_heard_though_its_end_is_noticed_first
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"]
 
 
+async def test_a_trainer_that_ends_while_its_node_does_is_no_error_of_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path, rules=ALONE) as r:
+        with trio.CancelScope() as node:
+
+            async def ends(_: module.Conversation) -> None:
+                node.cancel()
+                raise TrainerError("it has ended")
+
+            monkeypatch.setattr(module.Conversation, "_listen", ends)
+            await train(r.parts, FakeTrainers(r.parts, Remote()))
+        assert node.cancelled_caught
+
+
 @pytest.mark.parametrize(
     ("poison", "code"), [(float("nan"), "NAN"), (-float("inf"), "NAN"), (1e3, "DIVERGED")]
 )
