@@ -44,6 +44,15 @@ class Desk:
     is_ahead: bool = False
     """Whether it trains, or has trained, more than it was ready with."""
 
+    def due(self, lease: Blocks, pace: Pace) -> Blocks:
+        """What of a lease it is to be ready with next: without overlap, all of it.
+
+        With what it was given at all events: an amendment may ask for less in this outer step than
+        in the one that it was given it for.
+        """
+        whole = max(self.carried + pace.stride, len(self.blocks))
+        return lease[:whole] if pace.overlap else lease
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -68,10 +77,6 @@ class Pace:
 
     stride: int
     overlap: int = 0
-
-    def due(self, lease: Blocks, carried: int = 0) -> Blocks:
-        """What of a lease is for the outer step that is next: without overlap, all of it."""
-        return lease[: carried + self.stride] if self.overlap else lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ def next_orders(
         return _same_step(desk, lease, pace)
     first = _change(desk, step, lease, taken)
     there = after(desk, first)
-    more = pace.due(lease, there.carried)[len(there.blocks) :]
+    more = there.due(lease, pace)[len(there.blocks) :]
     if not more and isinstance(first, RebaseOrder) and not there.is_ahead:
         return [first]  # It will be ready, or was and is again, without being told.
     return [first, TrainOrder(step, more)]
@@ -140,7 +145,7 @@ def _change(desk: Desk | None, step: int, lease: Blocks, taken: bool) -> Order:
 
 
 def _same_step(desk: Desk, lease: Blocks, pace: Pace) -> list[Order]:
-    if more := pace.due(lease, desk.carried)[len(desk.blocks) :]:
+    if more := desk.due(lease, pace)[len(desk.blocks) :]:
         return [TrainOrder(desk.step, more)]
     ahead = lease[len(desk.blocks) : desk.offered + pace.overlap]
     return [AheadOrder(desk.step, ahead)] if desk.offered and ahead else []

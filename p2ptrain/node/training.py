@@ -342,7 +342,7 @@ class Conversation:
         if desk is None or not ready.step == desk.step == state.step:
             return ()
         lease = state.leases.get(self._parts.me, ())
-        due = pace_of(self._parts, state.step).due(lease, desk.carried)
+        due = desk.due(lease, pace_of(self._parts, state.step))
         return due if desk.blocks == due and ready.blocks == len(due) else ()
 
     def _note_progress(self, progress: frames.Progress) -> None:

@@ -75,6 +75,14 @@ def test_while_an_outer_step_is_agreed_the_next_is_begun(desk, step, lease, expe
     assert next_orders(desk, step, lease, LATE) == expected
 
 
+def test_an_outer_step_that_was_amended_to_be_shorter_takes_what_was_given_for_the_longer_one():
+    """Who was left out in mid-training waited for ever: it made more than was due."""
+    desk = Desk(4, B)
+    (order,) = next_orders(desk, 5, B + C[:1], Pace(1, 1))
+    assert order == RebaseOrder(5)
+    assert after(desk, order).due(B + C[:1], Pace(1, 1)) == B
+
+
 def test_whoever_trains_a_whole_outer_step_ahead_has_nothing_left_but_to_be_ready():
     desk = Desk(4, B + C, 0, 3, True)
     assert next_orders(desk, 5, C + D, ASYNC) == [MergeOrder(5), TrainOrder(5, ())]
