@@ -70,7 +70,8 @@ class StallWatch:
         self._paused = False
         self._blocks_due = 0
         self._owes_report = False
-        """After the last of these blocks; not of those that it trains ahead."""
+        """After the last of these blocks; not of those that it trains ahead. What it was ready with
+        before it reads of more is no report of them."""
         self._parameters = 0
         self._moves_state = False
         self._evaluations: dict[int, int] = {}
@@ -82,11 +83,13 @@ class StallWatch:
         match frame:
             case frames.Train(block_paths=block_paths, ahead=ahead):
                 self._owes_report = not ahead
-                self._blocks_due += max(self._owes_report, len(block_paths))
+                self._blocks_due += len(block_paths)
+            case frames.Rebase():
+                self._owes_report = True  # Now, or once it is ready; or it is told of more at once.
             case frames.Evaluate(request, block_paths):
                 self._evaluations[request] = len(block_paths)
             case frames.Load():
-                self._blocks_due, self._moves_state = 0, True
+                self._blocks_due, self._owes_report, self._moves_state = 0, False, True
             case frames.Merge():
                 self._moves_state = True
             case frames.Pause():
@@ -100,16 +103,17 @@ class StallWatch:
                 self._greeted, self._parameters = True, frame.parameters
                 self._first_step_s = slowest_s(self._step_flops, frame.device, frame.ranks)
             case frames.Progress():
-                self._blocks_due = max(self._owes_report, self._blocks_due - 1)
+                self._blocks_due = max(0, self._blocks_due - 1)
                 if not (self._moves_state and self._paces_s):
                     self._paces_s.append(now - self._heard_at)
                 self._moves_state = False
             case frames.FragmentReady():
-                self._blocks_due, self._moves_state = 0, False
+                self._owes_report &= self._blocks_due > 0
+                self._moves_state = False
             case frames.Evaluated(request, _, _):
                 self._evaluations.pop(request, None)
             case frames.Failed(_, _, None):
-                self._blocks_due = 0
+                self._blocks_due, self._owes_report = 0, False
             case frames.Failed(_, _, int(request)):
                 self._evaluations.pop(request, None)
         self._heard_at = now
@@ -117,7 +121,7 @@ class StallWatch:
     @property
     def _owed(self) -> bool:
         """Whether we wait for something that the trainer must say."""
-        training = self._blocks_due > 0 and not self._paused
+        training = (self._blocks_due > 0 or self._owes_report) and not self._paused
         return not self._greeted or training or bool(self._evaluations)
 
     @property

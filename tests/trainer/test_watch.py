@@ -83,6 +83,28 @@ def test_who_is_told_of_more_while_it_trains_ahead_owes_a_report(watch: StallWat
     assert watch.overdue(9999.0) is None
 
 
+def test_who_was_ready_and_is_told_of_more_is_watched_from_its_first_block_on(
+    watch: StallWatch,
+) -> None:
+    """After a Skip: it is ready once more with what it had, and only then reads of the rest."""
+    watch.sent(frames.Rebase(1), 1000.0)
+    watch.sent(frames.Train(1, ("d", "e"), 3), 1000.0)
+    watch.received(READY, 1000.5)
+    assert watch.overdue(1999.0) is not None
+    for index in (3, 4):
+        watch.received(progress(index), 1000.0 + index)
+    assert watch.overdue(1999.0) is not None, "its report is due"
+    watch.received(READY, 2000.0)
+    assert watch.overdue(9999.0) is None
+
+
+def test_who_is_told_that_theta_moved_owes_its_work_once_more(watch: StallWatch) -> None:
+    watch.sent(frames.Rebase(1), 1000.0)
+    assert watch.overdue(1999.0) is not None
+    watch.received(READY, 2000.0)
+    assert watch.overdue(9999.0) is None
+
+
 def test_a_paused_trainer_owes_nothing_until_it_resumes(watch: StallWatch) -> None:
     watch.sent(LEASE, 1000.0)
     watch.sent(frames.Pause(), 1001.0)
@@ -106,7 +128,7 @@ def test_a_large_optimizers_state_may_pass_through_a_slow_disk_before_the_first_
 ) -> None:
     watch = StallWatch(0.0, PATIENCE)
     watch.received(replace(HELLO, parameters=10**9), 5.0)
-    watch.sent(LEASE, 6.0)
+    watch.sent(frames.Train(0, ("a",), 0), 6.0)
     watch.received(progress(), 8.0)
     watch.received(READY, 20.0)
     watch.sent(order, 1000.0)
