@@ -217,6 +217,7 @@ class Loop:
                 self._weights[:] = self._anchor
                 self._step, self._trained, self._loaded, self._ready = step, [], True, False
                 self._offered = 0
+                self._aside[:] = 0
                 self._queue.clear()
                 if self._eager is not None:
                     self._eager = Eager(len(self._theta))

@@ -1,0 +1,361 @@
+"""A node and its ledger, as far as a trainer can tell, with every delay and death drawn by chance.
+
+Orders are those of `node.orders`, given when `node.training` would give them; frames and answers
+lie in queues. Everything that can happen next is a method here; `happen` draws one of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from p2ptrain.ipc import frames
+from p2ptrain.ipc.frames import Frame
+from p2ptrain.ledger import leases
+from p2ptrain.ledger.leases import Leases
+from p2ptrain.node.orders import (
+    AheadOrder,
+    Blocks,
+    Desk,
+    LoadOrder,
+    MergeOrder,
+    Order,
+    Pace,
+    RebaseOrder,
+    TrainOrder,
+    Work,
+    after,
+    next_orders,
+)
+from p2ptrain.trainer.watch import Patience, StallWatch
+from tests.trainer.ought import Offered, Ought, Vector
+
+FOR_EVER = 1e12
+TOLERANCE = 1e-2
+"""Traces are whole numbers, and eager or mixed weights are not."""
+
+
+class Trainer(Protocol):
+    """The trainer under test, one frame or one inner step at a time. `said`: its answers."""
+
+    said: list[Frame]
+
+    @property
+    def busy(self) -> bool: ...
+    def obey(self, frame: Frame) -> None: ...
+    def inner_step(self) -> None: ...
+
+
+@dataclass
+class LateNode:
+    chance: random.Random
+    pace: Pace
+    start: Callable[[], tuple[Trainer, Ought]]
+    theta: np.ndarray
+    local: np.ndarray
+    move: Callable[[int], Vector]
+    """How far outer step s moves θ, in its fragment alone."""
+    block_tokens: int
+    eager: bool = False
+    may_amend: bool = True
+
+    step: int = 0
+    """Of the ledger; `outer_step` is θ's."""
+    outer_step: int = 0
+    book: Leases = field(init=False)
+    took_part: dict[int, bool] = field(default_factory=dict)
+    amended: dict[int, Pace] = field(default_factory=dict)
+    roster: tuple[int, int] | None = None
+    """Our tokens and blocks in the reduce under way."""
+    averaged: bool = False
+    moves: dict[int, Vector] = field(default_factory=dict)
+    evicted_step: int | None = None
+
+    desk: Desk | None = None
+    work: Work | None = None
+    offer: Offered | None = None
+    """Which `work` this is."""
+    paths: tuple[str, ...] = ()
+    to_train: int = 0
+    answered_step: int | None = None
+    has_data: bool = True
+
+    committed: Counter[int] = field(default_factory=Counter)
+    contributed: dict[int, Counter[str]] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.book = leases.top_up(Leases({}), ("us", "other"), self.lease_blocks)
+        self.start_trainer()
+
+    # -- what is agreed -------------------------------------------------------------------------
+
+    @property
+    def lease_blocks(self) -> int:
+        return self.pace.stride + self.pace.overlap
+
+    @property
+    def lease(self) -> Blocks:
+        return self.book.held.get("us", ())
+
+    @property
+    def ready(self) -> bool:
+        """Whether the others know that we are."""
+        return self.work is not None and self.work.step == self.step and bool(self.lease)
+
+    def open_roster(self) -> None:
+        """With us, if we are ready; an attempt before it may have failed."""
+        if self.ready and self.chance.random() < 0.8:
+            assert self.work is not None
+            self.roster, self.averaged = (self.work.tokens, len(self.work.blocks)), False
+
+    def reduce(self) -> None:
+        """Read what is averaged. It may fail all the same, and be done again."""
+        if self.roster is None or self.outer_step != self.step or self.work is None:
+            return
+        ours = self.work.tokens, len(self.work.blocks)
+        if self.roster == ours and self.lease[: ours[1]] == self.work.blocks:
+            self.check_work()
+            self.averaged = self.chance.random() < 0.7
+
+    def commit(self) -> None:
+        """With our work, if the ring has it; else without us."""
+        blocks = 0
+        if self.roster is not None and self.averaged:
+            assert self.offer is not None
+            blocks = self.roster[1]
+            assert (
+                self.roster[0]
+                == blocks * self.block_tokens
+                == self.block_tokens * len(self.offer.paths)
+            )
+            self.committed.update(self.lease[:blocks])
+            self.contributed.setdefault(self.step % self.fragments, Counter()).update(
+                self.offer.within
+            )
+        elif self.roster is not None and self.chance.random() < 0.5:
+            return  # Another attempt, in time.
+        done = [("us", blocks)] if blocks else []
+        other = ("other", len(self.book.held["other"]))
+        self.took_part[self.step] = blocks > 0
+        self.moves[self.step] = self.move(self.step)
+        self.next_step(leases.commit(self.book, [*done, other]), leases.top_up)
+
+    def skip(self) -> None:
+        self.took_part[self.step] = False
+        self.next_step(self.book, leases.extend)
+
+    def next_step(self, book: Leases, grant: Callable[..., Leases]) -> None:
+        self.step, self.roster, self.averaged = self.step + 1, None, False
+        self.pace = self.amended.pop(self.step, self.pace)
+        members = [each for each in ("us", "other") if each in book.held]
+        self.book = grant(book, members, self.lease_blocks)
+
+    def amend(self) -> None:
+        """Another H from the next outer step on, which some overlaps do not allow."""
+        if self.may_amend:
+            stride = self.chance.randint(max(1, self.pace.overlap), self.pace.overlap + 3)
+            self.amended[self.step + 1] = replace(self.pace, stride=stride)
+
+    def evict(self) -> None:
+        self.roster, self.evicted_step = None, self.step
+        self.book = leases.give_back(self.book, ["us"])
+        if self.chance.random() < 0.3:  # Somebody else is admitted, and takes what we had.
+            self.book = leases.top_up(self.book, ["else"], self.lease_blocks)
+            self.book = leases.commit(self.book, [("else", self.lease_blocks)])
+            self.book = leases.give_back(self.book, ["else"])
+
+    def admit(self) -> None:
+        if "us" not in self.book.held:
+            self.book = leases.top_up(self.book, ["us"], self.lease_blocks)
+
+    # -- what the node does ---------------------------------------------------------------------
+
+    @property
+    def theta_in_use(self) -> bool:
+        return self.desk is not None and self.answered_step != self.desk.step
+
+    def apply(self) -> None:
+        """θ follows the ledger, by one outer step."""
+        if self.outer_step < self.step and not self.theta_in_use:
+            if (moved := self.moves.pop(self.outer_step, None)) is not None:
+                self.theta += moved.astype(np.float32)
+            self.outer_step += 1
+
+    def orders_due(self) -> list[Order]:
+        lease, desk = self.lease, self.desk
+        if not lease and self.outer_step == self.step:
+            self.work = None
+        stands = self.work is not None and self.work.stands_for(self.step, lease, self.pace)
+        if desk is None and stands:
+            return []
+        taken = desk is not None and desk.step < self.step and self.took_part[desk.step]
+        offered = desk is not None and desk.offered > 0
+        orders = next_orders(desk, self.step, lease, self.pace, taken=taken and offered)
+        return orders if orders and self.may_give(orders[0]) else []
+
+    def may_give(self, order: Order) -> bool:
+        waits = isinstance(order, MergeOrder) and self.to_train > 0
+        return isinstance(order, AheadOrder) or (self.outer_step == self.step and not waits)
+
+    def order(self) -> None:
+        if self.has_data:
+            for each in self.orders_due():
+                self.give(each)
+
+    def data(self) -> None:
+        """What it is to train next is not here yet, or is."""
+        self.has_data = not self.has_data
+
+    def give(self, order: Order) -> None:
+        frame: Frame
+        match order:
+            case LoadOrder(step):
+                frame, self.to_train, self.paths = frames.Load(step), 0, ()
+            case MergeOrder(step):
+                assert self.desk is not None
+                frame, self.paths = frames.Merge(step), self.paths[self.desk.offered :]
+            case RebaseOrder(step):
+                frame = frames.Rebase(step)
+            case TrainOrder(step, blocks) | AheadOrder(step, blocks):
+                paths = tuple(map(str, blocks))
+                self.paths += paths
+                pull = (0.5, 0.5, 0.5) if self.eager else ()
+                frame = frames.Train(step, paths, 0, isinstance(order, AheadOrder), *pull)
+                self.to_train += len(blocks)
+        self.desk = after(self.desk, order)
+        if not isinstance(order, AheadOrder):
+            self.work = self.offer = None
+        self.watch.sent(frame, self.now)
+        self.inbox.append(frame)
+
+    def hear(self) -> None:
+        if not self.outbox:
+            return
+        frame, offer = self.outbox.popleft()
+        self.watch.received(frame, self.now)
+        match frame:
+            case frames.Progress():
+                self.to_train = max(0, self.to_train - 1)
+            case frames.FragmentReady():
+                assert offer is not None
+                self.note_ready(frame, offer)
+            case _:
+                raise AssertionError(f"{frame}")
+        self.answered_step = frame.step
+
+    def note_ready(self, ready: frames.FragmentReady, offer: Offered) -> None:
+        desk = self.desk
+        if desk is None or not ready.step == desk.step == self.step or not self.lease:
+            return
+        due = desk.due(self.lease, self.pace)
+        if desk.blocks == due and ready.blocks == len(due):
+            assert ready.block_paths == self.paths
+            self.desk = replace(desk, offered=ready.blocks)
+            self.work, self.offer = Work(ready.step, due, ready.tokens), offer
+
+    # -- the trainer ----------------------------------------------------------------------------
+
+    def start_trainer(self) -> None:
+        self.trainer, self.ought = self.start()
+        self.fragments = len(self.ought.fragments)
+        self.inbox: deque[Frame] = deque()
+        self.outbox: deque[tuple[Frame, Offered | None]] = deque()
+        self.desk, self.paths, self.to_train, self.answered_step = None, (), 0, None
+        self.watch = StallWatch(self.now, Patience())
+        self.watch.received(frames.Hello(0, 1, "0" * 64, 1, "cpu", 1), self.now)
+
+    def kill(self) -> None:
+        self.start_trainer()
+
+    def restart(self) -> None:
+        """The node itself: what it had made known, it does not know any more."""
+        self.work = self.offer = None
+        self.averaged = False
+        self.local[:] = np.nan
+        self.start_trainer()
+
+    def obey(self) -> None:
+        if self.inbox:
+            frame = self.inbox.popleft()
+            self.trainer.obey(frame)
+            self.compare(self.ought.obey(frame, self.theta.astype(np.float64)))
+
+    def inner_step(self) -> None:
+        if self.trainer.busy:
+            self.trainer.inner_step()
+            self.compare(self.ought.inner_step())
+
+    def compare(self, due: Offered | None) -> None:
+        """What the trainer has just said with what it should say; what it wrote likewise."""
+        said, self.trainer.said = self.trainer.said, []
+        ready = [frame for frame in said if isinstance(frame, frames.FragmentReady)]
+        assert len(ready) == (due is not None), (said, due)
+        if due is not None:
+            tokens = len(due.paths) * self.block_tokens
+            assert ready == [replace(ready[0], step=due.step, tokens=tokens, block_paths=due.paths)]
+            self.check_local(due)
+        self.outbox.extend((frame, due if frame in ready else None) for frame in said)
+
+    def check_local(self, due: Offered) -> None:
+        inside = due.weights != 0
+        np.testing.assert_allclose(self.local[inside], due.weights[inside], rtol=0, atol=TOLERANCE)
+
+    def check_work(self) -> None:
+        """As long as it stands, it is there."""
+        if self.work is not None and self.work.step == self.step:
+            assert self.offer is not None
+            self.check_local(self.offer)
+
+    # -- chance ---------------------------------------------------------------------------------
+
+    def happen(self, odds: dict[str, float]) -> None:
+        (name,) = self.chance.choices(list(odds), list(odds.values()))
+        self.do(name)
+
+    def do(self, name: str) -> None:
+        self.now += 1.0
+        self.log.append(name)
+        getattr(self, name)()
+        self.check_work()
+        idle = not (self.trainer.busy or self.inbox or self.outbox)
+        overdue = self.watch.overdue(self.now + FOR_EVER)
+        assert not (idle and overdue), overdue
+        if self.trainer.busy and not self.inbox and not self.outbox:
+            assert overdue, "nobody would notice that it is stuck"
+
+    def settle(self) -> None:
+        """Let everybody do what is due, until nothing is."""
+        self.has_data = True
+        for _ in range(1000):
+            if self.inbox:
+                self.do("obey")
+            elif self.outbox:
+                self.do("hear")
+            elif self.orders_due():
+                self.do("order")
+            elif self.trainer.busy:
+                self.do("inner_step")
+            elif self.outer_step < self.step:
+                self.do("apply")
+            else:
+                return
+        raise AssertionError("it never comes to rest")
+
+    def commit_calmly(self) -> None:
+        """From whatever has happened, the next outer step has our work in it."""
+        self.settle()
+        if self.step == self.evicted_step and not self.ready:
+            # Who is admitted again in the same outer step, and gets the same blocks, is left out.
+            self.do("skip")
+            self.settle()
+        assert self.ready, "it waits, and nobody knows for what"
+        assert self.work is not None
+        self.roster, self.averaged = (self.work.tokens, len(self.work.blocks)), True
+        self.do("commit")
