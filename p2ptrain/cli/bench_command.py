@@ -153,7 +153,7 @@ def trainer(
     layers: Annotated[int, typer.Option("--layers", min=1, help="Of the model.")] = 4,
     width: Annotated[int, typer.Option("--width", min=64, help="A multiple of 64.")] = 256,
     sequence: Annotated[int, typer.Option("--sequence", min=1, help="Tokens of context.")] = 256,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences a step.")] = 4,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences a step.")] = 16,
     precision: Annotated[str, typer.Option("--precision", help="fp32, bf16.")] = "bf16",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda.")] = "cpu",
     compile: Annotated[bool, typer.Option("--compile", help="Compile each contender.")] = False,
@@ -172,9 +172,12 @@ def trainer(
 
     On a CPU, seconds are those that a processor worked.
     """
+    from p2ptrain.node.fitness import CPU_INFO, multiplies_bf16
     from p2ptrain.testing.bench.processes import Failed
     from p2ptrain.testing.bench.trainer import measure, setting
 
+    if (device, precision) == ("cpu", "bf16") and not multiplies_bf16(CPU_INFO):
+        progress("no bf16 instructions here: this may take an hour; --precision fp32 does not")
     chosen = setting(layers, width, sequence, batch, precision, device, compile=compile)
     try:
         tell(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)

@@ -189,7 +189,8 @@ MACHINE = {
     "MEM-GPU": "The model does not fit into the GPU's memory. More --ranks share it out.",
     "MEM-OOM": (
         "A process ended because memory ran out. A trainer is started again with half as many "
-        "sequences at once; if one is too much, try --recompute or --precision bf16."
+        "sequences at once; if one is too much, try --recompute, or --precision bf16 where the "
+        "processor has instructions for it."
     ),
     "MEM-HOST": (
         "This machine has too little memory for the run's model; as a warning: too little was free "
@@ -201,6 +202,11 @@ MACHINE = {
     ),
     "FD-LIMIT": "Too few open files are allowed for this process: ulimit -n 4096.",
     "SHM-SMALL": "Too little shared memory: in a container, give it more with --shm-size.",
+    "BF16-SLOW": (
+        "This processor has no instructions for bf16, so torch multiplies number by number. The "
+        "node takes part, but so slowly that others may go on without it. Leave out --precision, "
+        "and it computes in fp32."
+    ),
     "OS": (
         "The system refused something; the message has its words, and the file that it is about."
     ),

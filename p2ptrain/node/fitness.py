@@ -41,6 +41,11 @@ CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 CGROUP = Path("/sys/fs/cgroup")
 
+CPU_INFO = Path("/proc/cpuinfo")
+
+BF16_FLAGS = frozenset({"avx512bw", "avx_ne_convert", "bf16"})
+"""Of x86 and ARM: where oneDNN multiplies in bf16 for torch. A test asks torch on this machine."""
+
 RANK_SHM_BYTES = 32 << 20
 """NCCL's buffers between two ranks of one machine; containers have 64 MiB for all unless told."""
 
@@ -59,6 +64,8 @@ class Machine:
     """Of /dev/shm, where there is one."""
     has_gpu: bool
     has_torch: bool
+    has_bf16: bool
+    """Whether the CPU has instructions for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,12 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
             "--device cpu; or install the driver; a container needs --gpus all",
             is_fault=True,
         )
+    if config.precision == "bf16" and not machine.has_bf16 and _on_cpu(config, machine):
+        yield Finding(
+            "BF16-SLOW",
+            "this processor has no instructions for bf16: fp32 is some 30 times as fast on it",
+            "leave out --precision",
+        )
     wanted = config.ranks * RANK_SHM_BYTES
     uses_gpus = config.device != "cpu" and machine.has_gpu
     if uses_gpus and config.ranks > 1 and machine.shm is not None and machine.shm < wanted:
@@ -127,11 +140,14 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
         )
 
 
+def _on_cpu(config: NodeConfig, machine: Machine) -> bool:
+    return config.device == "cpu" or (config.device == "auto" and not machine.has_gpu)
+
+
 def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
     node = _of_node(run.id, run.manifest)
     needed = node.theta + node.momentum if config.seed else node.total
-    on_cpu = config.device == "cpu" or (config.device == "auto" and not machine.has_gpu)
-    if on_cpu and not config.seed and not config.ranks_host:
+    if _on_cpu(config, machine) and not config.seed and not config.ranks_host:
         needed += _of_trainer(run.manifest)
     do = "close other programs, or take part from a machine that has more memory"
     if needed > machine.memory:
@@ -191,7 +207,17 @@ def machine_of(home: Home) -> Machine:
         shm=shutil.disk_usage(shm).total if shm.is_dir() else None,
         has_gpu=any(Path("/dev", name).exists() for name in GPU_DEVICES),
         has_torch=find_spec("torch") is not None,
+        has_bf16=multiplies_bf16(CPU_INFO),
     )
+
+
+def multiplies_bf16(cpu_info: Path) -> bool:
+    """Whether the processor does; taken for granted where the kernel does not say what it has."""
+    try:
+        words = cpu_info.read_text(errors="replace").split()
+    except OSError:
+        return True
+    return not BF16_FLAGS.isdisjoint(words)
 
 
 def memory_bytes() -> int:

@@ -277,6 +277,24 @@ class Loop:
         self._say(answer)
 
     def _read(self, path: str) -> Tokens:
+        """The tokens of a block, once every rank has them.
+
+        A rank that alone went on, or alone gave up, would wait in a collective for the others: on
+        hosts of their own they may well fare differently with one block.
+        """
+        rows, trouble = None, None
+        try:
+            rows = self._read_here(path)
+        except StoreError as exc:
+            trouble = exc
+        anybody = self._ranks.agree(trouble is not None)
+        if trouble is not None:
+            raise trouble
+        if anybody or rows is None:
+            raise StoreError(f"another rank could not read data block {path}")
+        return rows
+
+    def _read_here(self, path: str) -> Tokens:
         spec, inner = self._config.model, self._config.inner
         rows = self._read_block(path, vocab=spec.vocab, sequence=spec.sequence)
         if len(rows) != inner.batch_sequences:

@@ -18,6 +18,7 @@ from p2ptrain.node.fitness import (
     container_limit,
     findings,
     memory_bytes,
+    multiplies_bf16,
     room_for_activations,
     stored_bytes,
 )
@@ -34,6 +35,7 @@ AMPLE = Machine(
     shm=1 << 30,
     has_gpu=True,
     has_torch=True,
+    has_bf16=True,
 )
 
 
@@ -121,6 +123,22 @@ def test_a_gpu_that_was_asked_for_must_be_there_where_the_node_starts_the_ranks(
     elsewhere = replace(asked, ranks_host="127.0.0.1")
     for each in (replace(config, device="auto"), replace(asked, seed=True), elsewhere):
         assert said(each, none, None) == []
+
+
+def test_who_asks_for_bf16_on_a_cpu_without_it_is_told_how_slow_it_is(config: NodeConfig) -> None:
+    old, asked = replace(AMPLE, has_bf16=False, has_gpu=False), replace(config, precision="bf16")
+    assert said(asked, old, None) == [("BF16-SLOW", False)]
+    assert said(replace(asked, device="auto"), old, None) == [("BF16-SLOW", False)]
+    for each in (config, replace(asked, seed=True), replace(asked, ranks_host="127.0.0.1")):
+        assert said(each, old, None) == []
+    assert said(replace(asked, device="auto"), replace(old, has_gpu=True), None) == []
+
+
+def test_what_the_kernel_says_of_the_cpu_is_what_torch_says(tmp_path: Path) -> None:
+    from p2ptrain.trainer.products import multiplies_bf16 as as_torch_says
+
+    assert multiplies_bf16(fitness.CPU_INFO) == as_torch_says("cpu")
+    assert multiplies_bf16(tmp_path / "not there")
 
 
 def test_ranks_on_gpus_want_shared_memory(config: NodeConfig) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from p2ptrain.ipc.frames import (
     Train,
 )
 from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer.ranks import Ranks
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Desk, MakeDesk, Vectors
@@ -215,6 +217,31 @@ def test_a_damaged_block_ends_the_lease_and_keeps_what_was_trained(
     assert "checksum" in failed.text
     ready = desk.tell(Train(0, block_paths[2:4], 2))[-1]
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
+
+
+@dataclass(frozen=True, slots=True)
+class WithAnother(Ranks):
+    """One more rank, on a host where some blocks cannot be read; this one fares well."""
+
+    lacks: Iterator[bool]
+
+    def agree(self, yes: bool) -> bool:
+        return yes or next(self.lacks)
+
+
+def test_a_block_that_only_another_rank_cannot_read_ends_the_lease_here_as_well(
+    desk: Desk, ranks: Ranks, block_paths: tuple[str, ...]
+) -> None:
+    """It would wait for this one in the next collective, and this one for it in this one's."""
+    parts = (getattr(ranks, each.name) for each in fields(Ranks))
+    desk.loop._ranks = WithAnother(*parts, lacks=iter([False, False, True, False, True]))
+    answers = desk.tell(Load(0), Train(0, block_paths[:4], 0))
+    assert [type(each) for each in answers] == [Progress, Progress, Failed]
+    said = f"another rank could not read data block {block_paths[2]}"
+    assert answers[-1] == Failed("DATA", said)
+    assert desk.tell(Evaluate(7, block_paths[:2]))[-1] == Failed(
+        "DATA", f"another rank could not read data block {block_paths[1]}", 7
+    )
 
 
 def test_a_block_of_another_batch_size_is_refused(
