@@ -6,6 +6,7 @@ of a grid that ends too early is tuned in name only. Trials have a seed of their
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -62,6 +63,11 @@ one peer's that trains on all, and only the outer rate lengthens the mean and no
 of the inner rate 1.6 was worse by far."""
 REFINED = (0.7, 1.4)
 """Of the inner rate: as many more trials for the baseline."""
+FINER = (0.84, 1.19)
+BETWEEN = 48.0
+BETWEEN_RATES = (1.2, 1.5)
+"""And four more, since four peers' search came to twelve, the baseline's with twice the batch to
+eight: rates still nearer, and a batch between, its rate larger as its root or as itself."""
 
 LATE_GRID = ((0.0, 0.5), (0.0, 1.0), (0.4, 0.5))
 """Momentum and outer rate where means come an outer step late. What is stable without a delay need
@@ -158,18 +164,26 @@ def baseline(batches: Sequence[float] = BATCHES) -> Search:
 def refined(records: Mapping[Key, Record]) -> Tuned:
     """The baseline, tuned once more around what is best."""
     trials, found = baseline().trials(records)
-    if found is None:
-        return trials, None
-    near = [_baseline(share * found.lr, found.batch_sequences) for share in REFINED]
-    trials += [arm for arm in near if arm not in trials]
-    return trials, best(trials, records)
+    for batch, shares in ((None, REFINED), (None, FINER), (BETWEEN, BETWEEN_RATES)):
+        if found is None:
+            return trials, None
+        sequences = batch or found.batch_sequences
+        near = [_baseline(share * found.lr, sequences) for share in shares]
+        trials += [arm for arm in near if arm not in trials]
+        found = best(trials, records)
+    return trials, found
 
 
 def _baseline(rate: float, batch: float) -> Arm:
     sequences = int(batch)
     steps = BASE.total_steps * BASE.batch_sequences // sequences
     settings = replace(
-        BASE, lr=rate, batch_sequences=sequences, total_steps=steps, seed=TUNING_SEED
+        BASE,
+        lr=rate,
+        batch_sequences=sequences,
+        total_steps=steps,
+        inner_steps=math.gcd(steps, BASE.inner_steps),  # Of a lease; it averages with nobody.
+        seed=TUNING_SEED,
     )
     return Arm("tuning", f"dp-b{sequences}-lr{rate:g}", settings)
 
