@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -66,6 +67,12 @@ def grown(momentum_costs: float = -1e-3) -> tuple[list[Arm], dict[Key, Record]]:
     """Everything that can be named once everything before has a record. Trials differ in what
     their outer momentum costs.
     """
+    found, records = _grown(momentum_costs)
+    return list(found), dict(records)
+
+
+@cache
+def _grown(momentum_costs: float) -> tuple[list[Arm], dict[Key, Record]]:
     records: dict[Key, Record] = {}
     while len(found := arms(records)) > len(records):
         records = recorded(found)
@@ -92,6 +99,15 @@ def test_in_the_end_all_comparisons_have_three_seeds_of_all_their_arms() -> None
     shown = {name for table in TABLES for name in (table.reference, *table.arms)}
     assert shown == {arm.name for arm in found if arm.comparison != "tuning"}
     assert {name: seeds[name] for name in shown} == {name: {1, 2, 3} for name in shown}
+
+
+def test_after_the_peers_one_seed_of_all_is_trained_before_the_next() -> None:
+    found, _ = grown()
+    rest = [arm.settings.seed for arm in found if arm.comparison != "tuning"]
+    assert rest[:9] == [1, 2, 3] * 3
+    assert rest[9:] == sorted(rest[9:])
+    baseline_trials = [arm for arm in found if arm.name.startswith("dp-b")]
+    assert len(baseline_trials) >= sum(arm.name.startswith("diloco-4-lr") for arm in found)
 
 
 def test_where_the_tuned_outer_optimizer_is_none_plain_averaging_is_not_trained_again() -> None:

@@ -35,29 +35,35 @@ of whole documents."""
 
 
 def arms(records: Mapping[Key, Record]) -> list[Arm]:
-    """All arms that can be named with these records, those first that most depends on."""
+    """All arms that can be named with these records, those first that most depends on: the rates,
+    then the peers' three seeds; then one seed of all else before the next, to see early what fails.
+    """
     dp_trials, dp = refined(records)
     four_trials, four = gained(4, records)
     two_trials, two = diloco(2).trials(records)
     listed = [*dp_trials, *four_trials, *two_trials]
-    listed += seeded("peers", {"dp": dp} if dp else {})
-    listed += seeded("peers", {"diloco-2": two} if two else {})
+    for name, chosen in (("dp", dp), ("diloco-2", two), ("diloco-4", four)):
+        listed += seeded("peers", {name: chosen} if chosen else {})
     if four:
-        listed += seeded("peers", {"diloco-4": four})
-        listed += seeded("codecs", codecs(four))
-        listed += seeded("peers", others_of_peers(four))
-        longer = longer_steps(four)
-        listed += seeded("modes", modes(longer))
-        listed += seeded("unequal", unequal(four))
-        listed += seeded("churn", churn(four))
-        for name, spec in delayed(longer).items():
-            trials, chosen = late(name, replace(longer, sync=spec)).trials(records)
-            listed += trials
-            listed += seeded("modes", {name: chosen} if chosen else {})
-        listed += seeded("horizon", horizon(four))
-        listed += twice_the_batch(four, records)
-        listed += seeded("modes", {"rda": replace(longer, sync=SyncSpec(merge="rda"))})
+        listed += sorted(beside(four, records), key=lambda arm: max(arm.settings.seed, SEEDS[0]))
     return list({arm.key: arm for arm in listed}.values())
+
+
+def beside(four: Settings, records: Mapping[Key, Record]) -> Iterator[Arm]:
+    """What rests on the rates of four peers. Trials of its own stand before what rests on them."""
+    yield from seeded("codecs", codecs(four))
+    longer = longer_steps(four)
+    yield from seeded("modes", modes(longer))
+    yield from seeded("churn", churn(four))
+    yield from seeded("peers", others_of_peers(four))
+    yield from seeded("unequal", unequal(four))
+    for name, spec in delayed(longer).items():
+        trials, chosen = late(name, replace(longer, sync=spec)).trials(records)
+        yield from trials
+        yield from seeded("modes", {name: chosen} if chosen else {})
+    yield from seeded("horizon", horizon(four))
+    yield from twice_the_batch(four, records)
+    yield from seeded("modes", {"rda": replace(longer, sync=SyncSpec(merge="rda"))})
 
 
 def twice_the_batch(four: Settings, records: Mapping[Key, Record]) -> list[Arm]:
