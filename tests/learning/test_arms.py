@@ -13,16 +13,16 @@ import pytest
 
 from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.learning.arms import COMPARED, COMPARISONS, arms
+from p2ptrain.testing.learning.compared import Asked, verdict
+from p2ptrain.testing.learning.pictures import picture, picture_of_gaps
 from p2ptrain.testing.learning.queue import Queue
 from p2ptrain.testing.learning.report import (
     BEGIN,
     END,
     TABLES,
     insert_tables,
-    picture,
     rise,
     tables,
-    verdict,
 )
 from p2ptrain.testing.learning.results import collect, read_results, write_result
 from p2ptrain.testing.learning.settings import Settings, TextSpec
@@ -207,6 +207,29 @@ def test_a_table_shows_what_was_measured_and_says_what_was_not() -> None:
     assert "- churn-donor: not measured yet" in text
 
 
+def test_what_was_asked_for_stands_above_all_and_whether_it_was_found() -> None:
+    found, records = grown()
+    text = tables(list(records.values()))
+    assert "| diloco-2 ÷ dp | ≤ 1.02 | 1.0000 | 3 | met |" in text
+    assert "| churn-donor ÷ three-that-stay | ≤ 1.01 | 1.0000 | 3 | met |" in text
+    assert (
+        "| largest rise of churn-donor in an outer step, nats | ≤ 0.1 | 0.0000 | 3 | met |" in text
+    )
+    losses = {"dp": 2.0, "diloco-2": 2.1, "diloco-4": 2.1, "int8": 2.1021}
+    some = {arm.key: arm for arm in found if arm.name in losses and arm.settings.seed < 3}
+    text = tables([record(arm, losses[arm.name]) for arm in some.values()])
+    assert "| diloco-2 ÷ dp | ≤ 1.02 | 1.0500 | 2 | so far **missed** |" in text
+    assert "| diloco-4 ÷ dp | ≤ 1.05 | 1.0500 | 2 | so far met |" in text
+    assert "| int8 − diloco-4 | ≤ 0.002 | 0.0021 | 2 | so far **missed** |" in text
+    assert "| streaming-1 ÷ plain-h20 | ≤ 1.005 | not measured yet | 0 |  |" in text
+    assert text.index("asked for") < text.index("### Peers")
+
+
+def test_what_was_found_is_of_seeds_that_both_have() -> None:
+    assert Asked("−", 0.1).found({1: 2.0, 2: 3.0}, {2: 2.5, 3: 9.0}) == pytest.approx(0.5)
+    assert Asked("÷", 0.1).found({1: 2.0}, {2: 2.5}) is None
+
+
 def test_seeds_that_diverged_are_told_and_not_averaged_away() -> None:
     found, records = grown()
     of_arm = [arm for arm in found if arm.name in ("dp", "diloco-2", "diloco-8")]
@@ -269,6 +292,15 @@ def test_a_picture_has_a_line_for_each_arm() -> None:
     drawn = picture("codecs", codecs)
     assert drawn.count("<polyline") == 2 * 4, "all of it, and the end once more"
     assert "int4-feedback (3)" in drawn
+
+
+def test_the_gap_is_drawn_over_outer_steps_batch_and_peers() -> None:
+    _, records = grown()
+    drawn = picture_of_gaps(list(records.values()))
+    assert drawn is not None
+    assert drawn.count("<polyline") == 3 * (3 + 1), "three seeds and their mean"
+    dp = [each for each in records.values() if each.arm in ("dp", "diloco-4")]
+    assert picture_of_gaps(dp) is None, "one place is no line"
 
 
 def test_a_queue_works_off_what_lacks_and_what_that_makes_possible(

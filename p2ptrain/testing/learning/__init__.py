@@ -7,7 +7,9 @@ averaging           the ring's own arithmetic and order of rounding, without soc
 swarm               peers that train, average and take outer steps, as the sync modes say
 checkpoint, trial   one arm from its start, or from where it was cut, to its record
 queue               all arms that lack, in several processes, over as many sessions as it takes
-results, report     records as JSON lines, tables and plots
+results             records as JSON lines
+compared, report    losses beside those of a reference, and the tables made of them
+pictures            plots
 
 Model, loss, optimizer and schedule are the trainer's; quantising, adding and the outer step are the
 kernels', driven by the plan of a real ring. What is not here is the network, the ledger's

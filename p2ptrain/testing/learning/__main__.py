@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from p2ptrain.testing.learning.arms import COMPARISONS, arms
+from p2ptrain.testing.learning.pictures import picture, picture_of_gaps
 from p2ptrain.testing.learning.queue import Queue
-from p2ptrain.testing.learning.report import insert_tables, picture, tables
+from p2ptrain.testing.learning.report import insert_tables, tables
 from p2ptrain.testing.learning.results import collect, read_results
 
 
@@ -69,6 +70,8 @@ def _collect(chosen: argparse.Namespace) -> None:
         of_it = [each for each in kept if named[each.arm, each.seed, each.digest] == comparison]
         if of_it and comparison != "tuning":
             (chosen.results / f"{comparison}.svg").write_text(picture(comparison, of_it))
+    if (drawn := picture_of_gaps(kept)) is not None:
+        (chosen.results / "gaps.svg").write_text(drawn)
 
 
 def _list(chosen: argparse.Namespace) -> None:

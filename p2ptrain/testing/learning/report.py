@@ -1,21 +1,27 @@
-"""Tables of what was measured, with ties called ties, and a plot of each comparison's curves.
+"""Tables of what was measured, with ties called ties.
 
-Arms of equal seed have equal first weights and equal tokens in equal order. So an arm is compared
-with its reference seed by seed: the mean of the differences, and their standard deviation; a mean
-of less than two of these is a tie. One seed alone shows a difference and proves none. Ratios are
-shown of both kinds of held-out text; verdicts and what is asked for are of the one that is drawn
-from all documents.
+Ratios are shown of both kinds of held-out text; verdicts and what is asked for are of the one that
+is drawn from all documents.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from p2ptrain.testing.charts import Chart, page
+from p2ptrain.testing.learning.compared import (
+    Asked,
+    Losses,
+    by_arm,
+    differences,
+    losses_of,
+    losses_on_strangers,
+    ratios,
+    verdict,
+)
 from p2ptrain.testing.learning.trial import Record
 
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
@@ -24,12 +30,12 @@ BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`asked` is what is hoped for of an arm, in the words of its column."""
+    """`asked` is what is hoped for of an arm against the reference."""
 
     title: str
     reference: str
     arms: tuple[str, ...]
-    asked: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, Asked] = field(default_factory=dict)
 
 
 CHURN = ("churn-fresh", "churn-warmup", "churn-donor")
@@ -39,52 +45,52 @@ TABLES = (
         "Peers",
         "dp",
         ("diloco-2", "diloco-4", "diloco-8", "mean-4", "alone"),
-        {"diloco-2": "÷ ≤ 1.02", "diloco-4": "÷ ≤ 1.05"},
+        {"diloco-2": Asked("÷", 1.02), "diloco-4": Asked("÷", 1.05)},
     ),
     Table(
         "Codecs, four peers",
         "diloco-4",
         ("fp16", "int8", "int4", "int4-feedback"),
-        {"int8": "− ≤ 0.002", "int4": "− ≤ 0.005", "int4-feedback": "− ≤ 0.005"},
+        {"int8": Asked("−", 0.002), "int4": Asked("−", 0.005), "int4-feedback": Asked("−", 0.005)},
     ),
     Table(
         "Modes, four peers, 102 outer steps of 20",
         "plain-h20",
         ("streaming-1", "streaming-5", "async", "eager", "rda"),
-        {"streaming-1": "÷ ≤ 1.005"},
+        {"streaming-1": Asked("÷", 1.005)},
     ),
     Table("One of four at a quarter of the speed", "slow-equally", ("slow-by-tokens",)),
     Table(
         "Churn against four that stay, and contribute a third more",
         "diloco-4",
         CHURN,
-        dict.fromkeys(CHURN, "÷ ≤ 1.01"),
+        dict.fromkeys(CHURN, Asked("÷", 1.01)),
     ),
-    Table("Churn against three that stay", "three-that-stay", CHURN),
+    Table(
+        "Churn against three that stay",
+        "three-that-stay",
+        CHURN,
+        dict.fromkeys(CHURN, Asked("÷", 1.01)),
+    ),
     Table(
         "The gap over the number of outer steps: H = 6, 12 and 24 are 212, 106 and 53",
         "dp",
         ("diloco-4-h6", "diloco-4", "diloco-4-h24"),
-        {"diloco-4-h6": "÷ ≤ 1.05"},
+        {"diloco-4-h6": Asked("÷", 1.05)},
     ),
     Table("Twice the batch", "dp-wide", ("diloco-4-wide",)),
 )
 
-Losses = dict[int, float]
-"""By seed."""
+SEEDS_ASKED = 3
 
-
-def by_arm(records: Iterable[Record]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda each: (each.arm, each.seed)):
-        found.setdefault(record.arm, []).append(record)
-    return found
+RISE_MAX = 0.1
+"""Nats, asked for: from one outer step to the next, where somebody joins."""
 
 
 def tables(records: Sequence[Record]) -> str:
     """All tables, and the trials by which the rates were chosen, in markdown."""
     found = _with_plain_means(by_arm(records))
-    parts = [_texts(records), *(_table(table, found) for table in TABLES)]
+    parts = [_texts(records), _outcome(found), *(_table(table, found) for table in TABLES)]
     return "\n\n".join([*parts, _rises(found), _trials(found)]) + "\n"
 
 
@@ -113,6 +119,35 @@ def _texts(records: Sequence[Record]) -> str:
     return f"{len(records)} arms and seeds" + (f"; texts {names}." if names else ".")
 
 
+def _outcome(found: Mapping[str, list[Record]]) -> str:
+    """What was asked for, in one table, and whether it was found."""
+    rows = ["### What was asked for", "", "| | asked | found | seeds | |", "|---|---|---|---|---|"]
+    rows += [
+        _outcome_of(name, asked, table.reference, found)
+        for table in TABLES
+        for name, asked in table.asked.items()
+    ]
+    for name in CHURN:
+        rises = [rise(each) for each in found.get(name, ())]
+        told = _told(max(rises, default=None), RISE_MAX, len(rises))
+        rows.append(f"| largest rise of {name} in an outer step, nats | ≤ {RISE_MAX:g} | {told} |")
+    return "\n".join(rows)
+
+
+def _outcome_of(name: str, asked: Asked, reference: str, found: Mapping[str, list[Record]]) -> str:
+    losses, others = losses_of(found.get(name, [])), losses_of(found.get(reference, []))
+    told = _told(asked.found(losses, others), asked.most, len(losses.keys() & others.keys()))
+    return f"| {name} {asked.sign} {reference} | ≤ {asked.most:g} | {told} |"
+
+
+def _told(value: float | None, most: float, seeds: int) -> str:
+    """Found, seeds, and what follows; of one seed or two nothing does yet."""
+    if value is None:
+        return "not measured yet | 0 | "
+    word = "met" if value <= most else "**missed**"
+    return f"{value:.4f} | {seeds} | {word if seeds >= SEEDS_ASKED else f'so far {word}'}"
+
+
 def _table(table: Table, found: Mapping[str, list[Record]]) -> str:
     of = table.reference
     rows = [
@@ -130,21 +165,13 @@ def _table(table: Table, found: Mapping[str, list[Record]]) -> str:
 
 def _cells(records: Sequence[Record], reference: Sequence[Record]) -> tuple[str, ...]:
     """Loss, seeds, difference, ratio, verdict, ratio on strangers."""
-    losses, others = _losses(records), _losses(reference)
+    losses, others = losses_of(records), losses_of(reference)
     diverged = len(records) - len(losses)
     if not losses:
         return (f"{diverged} diverged" if diverged else "not measured yet", "0", "", "", "", "")
     seeds = f"{len(losses)}" + (f"; {diverged} more diverged" if diverged else "")
-    compared = (*_against(losses, others), _ratio(_strange(records), _strange(reference)))
-    return (_spread(list(losses.values())), seeds, *compared)
-
-
-def _losses(records: Iterable[Record]) -> Losses:
-    return {each.seed: each.loss for each in records if each.loss is not None}
-
-
-def _strange(records: Iterable[Record]) -> Losses:
-    return {each.seed: each.strangers_loss for each in records if each.strangers_loss is not None}
+    strange = _ratio(losses_on_strangers(records), losses_on_strangers(reference))
+    return (_spread(list(losses.values())), seeds, *_against(losses, others), strange)
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -154,29 +181,14 @@ def _spread(values: Sequence[float]) -> str:
 
 def _against(losses: Losses, reference: Losses) -> tuple[str, str, str]:
     """The cells that compare an arm with its reference, over the seeds that both have."""
-    seeds = sorted(losses.keys() & reference.keys())
-    if not seeds:
-        return "", "", ""
-    differences = [losses[seed] - reference[seed] for seed in seeds]
-    return _spread(differences), _ratio(losses, reference), verdict(differences)
+    found = differences(losses, reference)
+    return (_spread(found), _ratio(losses, reference), verdict(found)) if found else ("", "", "")
 
 
 def _ratio(losses: Losses, reference: Losses) -> str:
     """The mean of the ratios, seed by seed."""
-    seeds = losses.keys() & reference.keys()
-    if not seeds:
-        return ""
-    return f"{statistics.fmean(losses[seed] / reference[seed] for seed in seeds):.4f}"
-
-
-def verdict(differences: Sequence[float]) -> str:
-    """What the differences, seed by seed, say in a word."""
-    if len(differences) < 2:
-        return "one seed"
-    mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
-    if abs(mean) <= 2 * deviation:
-        return "tie"
-    return "higher" if mean > 0 else "lower"
+    found = ratios(losses, reference)
+    return f"{statistics.fmean(found):.4f}" if found else ""
 
 
 def _rises(found: Mapping[str, list[Record]]) -> str:
@@ -185,7 +197,7 @@ def _rises(found: Mapping[str, list[Record]]) -> str:
     for name in ("three-that-stay", *CHURN):
         rises = [rise(each) for each in found.get(name, ())]
         rows.append(f"- {name}: {f'{max(rises):.4f} nats' if rises else 'not measured yet'}")
-    return "\n".join([*rows, "", "Asked for: no rise above 0.1 nats at a join."])
+    return "\n".join([*rows, "", f"Asked for: no rise above {RISE_MAX:g} nats at a join."])
 
 
 def rise(record: Record) -> float:
@@ -210,27 +222,3 @@ def insert_tables(page: str, text: str) -> str:
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
-
-
-SHOWN_FROM = (0.25, 0.75)
-"""All curves fall steeply in the first quarter; what they differ by would vanish beside that. And
-the end once more, since it is what counts."""
-
-
-def picture(comparison: str, records: Sequence[Record]) -> str:
-    """The loss of θ over inner steps, by arm, the mean of the seeds, as SVG."""
-    curves = {f"{name} ({len(found)})": _mean(found) for name, found in by_arm(records).items()}
-    charts = []
-    for share in SHOWN_FROM:
-        lines = {name: [p for p in line if p[0] >= share * line[-1][0]]
-                 for name, line in curves.items()}  # fmt: skip
-        title = f"{comparison}: loss of θ, nats"
-        charts.append(Chart(title, "inner steps", lines, "linear", "linear"))
-    return page(charts, "Means of as many seeds as stand in brackets.")
-
-
-def _mean(records: Sequence[Record]) -> list[tuple[float, float]]:
-    """Of the steps that all seeds have."""
-    curves = [{step: loss for step, loss, _ in each.curve} for each in records]
-    steps = sorted(set(curves[0]).intersection(*curves))
-    return [(float(step), statistics.fmean(curve[step] for curve in curves)) for step in steps]

@@ -1,0 +1,68 @@
+"""Losses of an arm beside those of its reference: what may be said of them, and what was asked for.
+
+Arms of equal seed have equal first weights and equal tokens in equal order. So an arm is compared
+with its reference seed by seed: the mean of the differences, and their standard deviation; a mean
+of less than two of these is a tie. One seed alone shows a difference and proves none.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from p2ptrain.testing.learning.trial import Record
+
+Losses = Mapping[int, float]
+"""By seed."""
+
+
+def by_arm(records: Iterable[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda each: (each.arm, each.seed)):
+        found.setdefault(record.arm, []).append(record)
+    return found
+
+
+def losses_of(records: Iterable[Record]) -> Losses:
+    return {each.seed: each.loss for each in records if each.loss is not None}
+
+
+def losses_on_strangers(records: Iterable[Record]) -> Losses:
+    return {each.seed: each.strangers_loss for each in records if each.strangers_loss is not None}
+
+
+def differences(losses: Losses, reference: Losses) -> list[float]:
+    return [losses[seed] - reference[seed] for seed in sorted(losses.keys() & reference.keys())]
+
+
+def ratios(losses: Losses, reference: Losses) -> list[float]:
+    return [losses[seed] / reference[seed] for seed in sorted(losses.keys() & reference.keys())]
+
+
+def verdict(differences: Sequence[float]) -> str:
+    """What the differences, seed by seed, say in a word."""
+    if len(differences) < 2:
+        return "one seed"
+    mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
+    if abs(mean) <= 2 * deviation:
+        return "tie"
+    return "higher" if mean > 0 else "lower"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """At most so much, of an arm's loss ÷ its reference's or − it; the mean of the seeds."""
+
+    sign: Literal["÷", "−"]
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.sign} ≤ {self.most:g}"
+
+    def found(self, losses: Losses, reference: Losses) -> float | None:
+        """None if no seed has both."""
+        compare = ratios if self.sign == "÷" else differences
+        values = compare(losses, reference)
+        return statistics.fmean(values) if values else None
