@@ -21,7 +21,7 @@ def read_results(results: Path, folder: Path) -> dict[Key, Record]:
     lines = [line for file in sorted(results.glob("*.jsonl")) for line in _lines(file)]
     lines += [file.read_text() for file in sorted(folder.glob(f"*/{RESULT}"))]
     records = [Record.of(json.loads(line)) for line in lines]
-    return {(each.arm, each.seed, each.digest): each for each in records}
+    return {_key(each): each for each in records}
 
 
 def write_result(record: Record, folder: Path) -> None:
@@ -30,19 +30,30 @@ def write_result(record: Record, folder: Path) -> None:
 
 
 def collect(records: Iterable[tuple[str, Record]], results: Path) -> None:
-    """Write the files of all comparisons; with each record the comparison that it is of."""
+    """Add to the files of all comparisons; with each record the comparison that it is of.
+
+    What is there stays: an arm that cannot be named before another search has ended has cost as
+    much, and may be named again.
+    """
     by_file: dict[str, list[Record]] = {}
     for comparison, record in records:
         by_file.setdefault(comparison, []).append(record)
     results.mkdir(parents=True, exist_ok=True)
     for comparison, found in by_file.items():
-        found.sort(key=lambda each: (each.arm, each.seed))
-        text = "".join(json.dumps(each.plain(), sort_keys=True) + "\n" for each in found)
-        _write(results / f"{comparison}.jsonl", text)
+        file = results / f"{comparison}.jsonl"
+        before = [Record.of(json.loads(line)) for line in _lines(file)]
+        kept = {_key(each): each for each in (*before, *found)}
+        ordered = sorted(kept.values(), key=lambda each: (each.arm, each.seed, each.digest))
+        text = "".join(json.dumps(each.plain(), sort_keys=True) + "\n" for each in ordered)
+        _write(file, text)
+
+
+def _key(record: Record) -> Key:
+    return record.arm, record.seed, record.digest
 
 
 def _lines(file: Path) -> list[str]:
-    return [line for line in file.read_text().splitlines() if line]
+    return file.read_text().splitlines() if file.exists() else []
 
 
 def _write(path: Path, text: str) -> None:
