@@ -18,8 +18,8 @@ from p2ptrain.testing.learning.tuning import (
     TUNED_ON,
     Arm,
     Key,
+    balanced,
     baseline,
-    diloco,
     gained,
     late,
     refined,
@@ -40,7 +40,7 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
     """
     dp_trials, dp = refined(records)
     four_trials, four = gained(4, records)
-    two_trials, two = diloco(2).trials(records)
+    two_trials, two = balanced(2, records)
     listed = [*dp_trials, *four_trials, *two_trials]
     for name, chosen in (("dp", dp), ("diloco-2", two), ("diloco-4", four)):
         listed += seeded("peers", {name: chosen} if chosen else {})

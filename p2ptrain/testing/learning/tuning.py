@@ -62,12 +62,14 @@ GAINS = (1.3, 1.6)
 one peer's that trains on all, and only the outer rate lengthens the mean and nothing else. With 0.7
 of the inner rate 1.6 was worse by far."""
 REFINED = (0.7, 1.4)
-"""Of the inner rate: as many more trials for the baseline."""
 FINER = (0.84, 1.19)
+"""Of the inner rate that is best so far, for the baseline and for two peers."""
 BETWEEN = 48.0
 BETWEEN_RATES = (1.2, 1.5)
-"""And four more, since four peers' search came to twelve, the baseline's with twice the batch to
-eight: rates still nearer, and a batch between, its rate larger as its root or as itself."""
+"""For the baseline a batch between, too, its rate larger as the batch's root or as the batch."""
+BETWEEN_MOMENTA = (0.6, 1.3)
+"""And momenta for two peers. So each has twelve trials, as four peers have with their gains: the
+baseline with the one that twice the batch takes it to."""
 
 LATE_GRID = ((0.0, 0.5), (0.0, 1.0), (0.4, 0.5))
 """Momentum and outer rate where means come an outer step late. What is stable without a delay need
@@ -84,6 +86,9 @@ Key = tuple[str, int, str]
 """An arm's name, its seed, and the digest of its settings."""
 
 Point = tuple[float, float]
+
+Stage = Callable[[Settings], list["Arm"]]
+"""What is tried next around the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +167,24 @@ def baseline(batches: Sequence[float] = BATCHES) -> Search:
 
 
 def refined(records: Mapping[Key, Record]) -> Tuned:
-    """The baseline, tuned once more around what is best."""
-    trials, found = baseline().trials(records)
-    for batch, shares in ((None, REFINED), (None, FINER), (BETWEEN, BETWEEN_RATES)):
-        if found is None:
-            return trials, None
-        sequences = batch or found.batch_sequences
-        near = [_baseline(share * found.lr, sequences) for share in shares]
-        trials += [arm for arm in near if arm not in trials]
-        found = best(trials, records)
-    return trials, found
+    """The baseline, tuned further around what is best."""
+
+    def near(shares: Sequence[float], batch: float | None = None) -> Stage:
+        return lambda at: [_baseline(each * at.lr, batch or at.batch_sequences) for each in shares]
+
+    stages = (near(REFINED), near(FINER), near(BETWEEN_RATES, BETWEEN))
+    return _further(baseline().trials(records), stages, records)
+
+
+def _further(found: Tuned, stages: Sequence[Stage], records: Mapping[Key, Record]) -> Tuned:
+    """Each stage's trials are made of the best of all before them."""
+    trials, chosen = found
+    for stage in stages:
+        if chosen is None:
+            break
+        trials = trials + [arm for arm in stage(chosen) if arm not in trials]
+        chosen = best(trials, records)
+    return trials, chosen
 
 
 def _baseline(rate: float, batch: float) -> Arm:
@@ -196,13 +209,24 @@ def diloco(peers: int) -> Search:
 
 def gained(peers: int, records: Mapping[Key, Record]) -> Tuned:
     """Plain DiLoCo, with larger outer rates for what is best with an outer rate of 1."""
-    trials, found = diloco(peers).trials(records)
-    if found is None:
-        return trials, None
-    for gain in GAINS:
-        name = f"diloco-{peers}-lr{found.lr:g}-momentum{found.momentum:g}-outer{gain:g}"
-        trials.append(Arm("tuning", name, replace(found, outer_lr=gain)))
-    return trials, best(trials, records)
+
+    def gains(at: Settings) -> list[Arm]:
+        name = f"diloco-{peers}-lr{at.lr:g}-momentum{at.momentum:g}-outer"
+        return [Arm("tuning", f"{name}{gain:g}", replace(at, outer_lr=gain)) for gain in GAINS]
+
+    return _further(diloco(peers).trials(records), (gains,), records)
+
+
+def balanced(peers: int, records: Mapping[Key, Record]) -> Tuned:
+    """Plain DiLoCo, its inner rate and outer momentum tuned further around what is best."""
+
+    def rates(shares: Sequence[float]) -> Stage:
+        return lambda at: [_diloco(peers, each * at.lr, at.momentum) for each in shares]
+
+    def momenta(at: Settings) -> list[Arm]:
+        return [_diloco(peers, at.lr, each * at.momentum) for each in BETWEEN_MOMENTA]
+
+    return _further(diloco(peers).trials(records), (rates(REFINED), rates(FINER), momenta), records)
 
 
 def _diloco(peers: int, rate: float, momentum: float) -> Arm:
