@@ -129,7 +129,8 @@ async def _carry_out(
             case Announce(message):
                 outboxes.announce(ledger_topic(parts.run), encode(message))
             case FetchUpdate(update, _):
-                nursery.start_soon(_hold_update, parts, update)
+                # When the task has its turn, the step may have ended.
+                nursery.start_soon(_hold_update, parts, update, parts.ledger.state.step)
             case Accuse(evidence):
                 await accusations.keep(parts, evidence)
             case IdentityInUse():
@@ -158,14 +159,14 @@ async def _compact(parts: Parts) -> None:
         parts.vote_records = len(binding)
 
 
-async def _hold_update(parts: Parts, update: Digest) -> None:
-    """Get an update that is to be voted on; say so once its bytes are here and are sound.
+async def _hold_update(parts: Parts, update: Digest, step: int) -> None:
+    """Get an update of outer step `step` that is to be voted on; say so once its bytes are here and
+    are sound.
 
     Given up when the outer step has ended without it: nobody need ever have had such bytes.
     """
     if update in parts.holding:
         return
-    step = parts.ledger.state.step
 
     def matters() -> bool:
         return parts.ledger.state.step == step

@@ -11,9 +11,11 @@ import trio
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest
+from p2ptrain.ledger.effects import FetchUpdate
 from p2ptrain.ledger.values import Commit, Participant
 from p2ptrain.node import updates
-from p2ptrain.node.agreement import _hold_update
+from p2ptrain.node.agreement import _carry_out, _hold_update
+from p2ptrain.node.outboxes import Outboxes
 from p2ptrain.node.parts import Parts
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy
@@ -75,7 +77,7 @@ async def test_no_vote_is_given_for_an_update_that_participants_within_the_bound
             payload = bytearray(updates.payload_bytes(parts, 0))
             updates.codec_of(parts, 0).quantise(vector, payload)
             digest = await updates.store(parts, 0, payload)
-            await _hold_update(parts, digest)
+            await _hold_update(parts, digest, 0)
             assert [refusal in str(each["reason"]) for each in r.said("bad-update")] == (
                 [True] if refusal else []
             )
@@ -94,7 +96,7 @@ async def test_a_voter_survives_whatever_it_is_asked_to_vote_on(tmp_path: Path) 
         bare = r.parts.store.put_chunk(b"not a blob")
         genesis = r.parts.manifest.genesis
         for digest in (bare, genesis):
-            await _hold_update(r.parts, digest)
+            await _hold_update(r.parts, digest, 0)
         assert [each["digest"] for each in r.said("bad-update")] == [bare, genesis]
         assert r.heard() == []
         assert r.parts.holding == set()
@@ -105,7 +107,7 @@ async def test_bytes_that_nobody_has_are_looked_for_only_while_the_step_lasts(
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
         nowhere = digest_of(b"nowhere")
-        nursery.start_soon(_hold_update, r.parts, nowhere)
+        nursery.start_soon(_hold_update, r.parts, nowhere, 0)
         await settled(lambda: nowhere in r.parts.fetching)
         r.decide(opening(r.parts.ledger.state, Participant(r.parts.me, 16, 1)))
         r.parts.changes.ring()
@@ -114,6 +116,21 @@ async def test_bytes_that_nobody_has_are_looked_for_only_while_the_step_lasts(
         r.parts.changes.ring()
         await settled(lambda: not r.parts.holding and not r.parts.fetching)
         assert r.heard() == []
+
+
+async def test_bytes_of_a_step_that_has_just_ended_are_not_called_bad(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r:
+        parts = r.parts
+        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
+        digest = await updates.store(parts, 0, payload_of(parts))
+        async with trio.open_nursery() as sending:
+            async with trio.open_nursery() as holding:
+                wanted, outboxes = FetchUpdate(digest, ()), Outboxes(parts, sending)
+                await _carry_out(parts, [wanted], outboxes, holding)
+                r.decide(Commit(0, 0, digest))  # What came next, before any task had its turn.
+            sending.cancel_scope.cancel()
+        assert r.said("bad-update") == []
+        assert parts.holding == set()
 
 
 async def test_an_update_that_rotted_on_our_disk_is_fetched_again(tmp_path: Path) -> None:
@@ -141,7 +158,7 @@ async def test_a_giant_that_passes_for_an_update_is_not_fetched(tmp_path: Path) 
         giant = other.parts.store.put_blob(
             updates.KIND, chunks, updates.format_of(r.parts, 0).meta(0)
         )
-        await _hold_update(r.parts, giant)
+        await _hold_update(r.parts, giant, 0)
         assert len(r.said("bad-update")) == 1
         held = [r.parts.store.has_chunk(each) for each in other.parts.store.manifest(giant).chunks]
         assert not any(held)
