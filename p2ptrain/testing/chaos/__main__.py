@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from p2ptrain.testing.chaos import report, scenarios, strike, verdict
 from p2ptrain.testing.chaos.crew import Crew, crew
+from p2ptrain.testing.chaos.modes import MODES
 from p2ptrain.testing.chaos.points import DEED, Role, all_points
 from p2ptrain.testing.chaos.strike import Case, Fault
 from p2ptrain.testing.place import Place, opened
@@ -43,6 +44,7 @@ def arguments() -> argparse.Namespace:
         default=list(scenarios.SCENARIOS),
         choices=[*scenarios.SCENARIOS, "none"],
     )
+    parser.add_argument("--mode", choices=MODES, default="plain", help="how the run averages")
     parser.add_argument("--part", default="1/1", metavar="K/N", help="every Nth case, from the Kth")
     parser.add_argument("--loopback", action="store_true", help="no namespaces, and no cuts")
     parser.add_argument("--inner-step-s", type=float, default=0.2, metavar="S")
@@ -94,7 +96,8 @@ def _play(given: argparse.Namespace, folder: Path, place: Place) -> Iterator[dic
     """A line for each case, for each scenario, and one for what must hold in the end."""
     _say(f"five nodes in {place.name}" + ("" if place.can_cut else ": links cannot be cut there"))
     with (given.json or Path("/dev/null")).open("a") as file:
-        with crew(folder, place, inner_step_s=given.inner_step_s) as five:
+        mode = MODES[given.mode]
+        with crew(folder, place, inner_step_s=given.inner_step_s, mode=mode) as five:
             for case in cases(given, can_cut=place.can_cut):
                 account = strike.play(five, case)
                 yield _kept(file, report.line_of(account))

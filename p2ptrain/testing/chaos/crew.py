@@ -1,4 +1,5 @@
-"""Five nodes, what their journals say, and where they stand. It strikes nobody and judges nothing.
+"""Up to five nodes, what their journals say, and where they stand. It strikes nobody and judges
+nothing.
 
 Everything is seen from outside: journals, which carry the one monotonic clock of this machine, the
 line to each node's gate, and what it printed.
@@ -25,6 +26,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.node.home import Home
 from p2ptrain.run import Run, load_allowlist, save_allowlist, save_run
 from p2ptrain.run.manifest import Policy
+from p2ptrain.testing.chaos.modes import PLAIN, Mode
 from p2ptrain.testing.chaos.points import Point, Role
 from p2ptrain.testing.demo.process import DemoNode, Event
 from p2ptrain.testing.place import Place
@@ -96,7 +98,7 @@ class Sighting:
                 self.reduces_s.append(event["seconds"])
             case {"event": "peer", "health": "red"}:
                 self.reds.append((at_s, event["peer"]))
-            case {"event": "evidence" | "namesake" | "bad-update" | "recovered"}:
+            case {"event": "evidence" | "namesake" | "bad-update" | "recovered" | "trainer-ended"}:
                 self.troubles.append(str(event))
             case {"event": "stopped"} if event["code"]:
                 self.troubles.append(str(event))
@@ -110,8 +112,10 @@ class Sighting:
 class ChaosNode(DemoNode):
     """One node over all its lives."""
 
-    def __init__(self, number: int, home: Path, identity: Identity, inner_step_s: float) -> None:
-        super().__init__(NAMES[number], home)
+    def __init__(
+        self, name: str, number: int, home: Path, identity: Identity, inner_step_s: float
+    ) -> None:
+        super().__init__(name, home)
         self.number = number
         self.identity = identity
         self.seen = Sighting()
@@ -190,22 +194,38 @@ class ChaosNode(DemoNode):
 
 
 class Crew:
-    """All five, each knowing the addresses of the others and the run from its own disk."""
+    """All of them, each knowing the addresses of the others and the run from its own disk."""
 
-    def __init__(self, folder: Path, place: Place, *, inner_step_s: float = 0.2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        place: Place,
+        *,
+        inner_step_s: float = 0.2,
+        mode: Mode = PLAIN,
+        names: Sequence[str] = NAMES,
+    ) -> None:
         self.place = place
         self.nodes: list[ChaosNode] = []
-        for number, name in enumerate(NAMES):
+        for number, name in enumerate(names):
             home = Home(folder / name)
             identity = load_or_create(home.identity)
-            self.nodes.append(ChaosNode(number, home.root, identity, inner_step_s))
-        self.run = self._publish()
+            self.nodes.append(ChaosNode(name, number, home.root, identity, inner_step_s))
+        self.run = self._publish(mode)
 
-    def _publish(self) -> Run:
+    def _publish(self, mode: Mode) -> Run:
         peers = [node.peer for node in self.nodes]
         first = Home(self.nodes[0].home)
         rules = default_policy()
-        run = publish(first, allowed=peers, founders=peers, steps=OUTER_STEPS, rules=rules)
+        run = publish(
+            first,
+            allowed=peers,
+            founders=peers,
+            steps=OUTER_STEPS,
+            rules=rules,
+            sync=mode.sync,
+            inner_steps=mode.inner_steps,
+        )
         listed = load_allowlist(first.allowlist, run)
         assert listed is not None
         for node in self.nodes:
@@ -286,7 +306,7 @@ class Crew:
         return whole and self.step - 1 <= least + 1
 
     def same_state_since(self, step: int) -> int | None:
-        """An outer step, not before `step`, of which all five have written a snapshot."""
+        """An outer step, not before `step`, of which all have written a snapshot."""
         shared = set.intersection(*(set(node.seen.snapshots) for node in self.nodes))
         later = [each for each in shared if each >= step]
         return min(later, default=None)
@@ -318,9 +338,16 @@ def default_policy() -> Policy:
 
 
 @contextmanager
-def crew(folder: Path, place: Place, *, inner_step_s: float = 0.2) -> Iterator[Crew]:
-    """Five nodes that have begun, and have committed together."""
-    made = Crew(folder, place, inner_step_s=inner_step_s)
+def crew(
+    folder: Path,
+    place: Place,
+    *,
+    inner_step_s: float = 0.2,
+    mode: Mode = PLAIN,
+    names: Sequence[str] = NAMES,
+) -> Iterator[Crew]:
+    """Nodes that have begun, and have committed together."""
+    made = Crew(folder, place, inner_step_s=inner_step_s, mode=mode, names=names)
     try:
         made.start()
         made.wait_for("a first common outer step", lambda: made.calm_since(1), deadline_s=120)

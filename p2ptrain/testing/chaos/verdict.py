@@ -98,6 +98,14 @@ def work(crew: Crew) -> list[str]:
         block for _, _, credits in account for each in credits.values() for block in each
     )
     wrong = [f"block {block} was committed {n} times" for block, n in blocks.items() if n > 1]
+    journals = [Home(node.home).journal for node in crew.nodes]
+    trained = trained_by(chain_of(home, run), run, journals)
+    wrong += [fault.words for fault in trained.faults]
+    if not trained.checked:
+        wrong.append("no journal tells of work that was committed")
+    if run.manifest.sync.fragments > 1:
+        # An update is then of the work of several outer steps, less what killed trainers had of it.
+        return wrong
     with Store(home.store, chunk_bytes=run.manifest.policy.chunk_bytes) as store:
         found = {update for _, update, _ in account if store.holds_blob(update)}
         read = partial(_update_fault, store, run, _index(store, run))
@@ -106,8 +114,6 @@ def work(crew: Crew) -> list[str]:
         }
     if not found:
         wrong.append(f"{longest.name} holds no update to check")
-    journals = [Home(node.home).journal for node in crew.nodes]
-    wrong += [fault.words for fault in trained_by(chain_of(home, run), run, journals).faults]
     return wrong + [f"step {step}: {fault}" for step, fault in faults.items() if fault]
 
 

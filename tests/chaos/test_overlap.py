@@ -1,0 +1,58 @@
+"""Nodes that die as whole processes in runs that do not wait for means, and start from their homes.
+
+Each dies in the reduce of what it was ready with, while its trainer is ahead of θ: so with it goes
+all that a plain run would not have had, and its next life must offer neither less nor more.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.node.home import Home
+from p2ptrain.observe.journal import read_journal
+from p2ptrain.testing.chaos import verdict
+from p2ptrain.testing.chaos.crew import ChaosNode, Crew, crew
+from p2ptrain.testing.chaos.modes import MODES
+from p2ptrain.testing.chaos.points import Point, Role
+from p2ptrain.testing.place import opened
+
+NAMES = ("ann", "bob", "cat")
+GATHER = Point.parse("before:gather")
+SOON_S = 120.0
+
+
+@pytest.mark.parametrize("mode", ["streaming", "eager"])
+def test_who_is_killed_while_its_trainer_is_ahead_comes_back_and_contributes(
+    tmp_path: Path, mode: str
+) -> None:
+    with opened(len(NAMES), loopback=True) as place:
+        with crew(tmp_path, place, mode=MODES[mode], names=NAMES) as three:
+            victim = stopped_ahead(three)
+            victim.kill()
+            three.start(victim)
+            step = three.step + 1  # What it was ready with may be committed yet, without it.
+            three.wait_for("all together", lambda: three.calm_since(step), deadline_s=SOON_S)
+            three.wait_for(
+                "equal snapshots",
+                lambda: three.same_state_since(step) is not None,
+                deadline_s=SOON_S,
+            )
+        assert verdict.at_the_end(three) == []
+
+
+def stopped_ahead(three: Crew) -> ChaosNode:
+    """A node that stands still in a reduce while its trainer does not."""
+    *others, victim = three.nodes
+    victim.arm(GATHER, Role.OTHER)
+    three.wait_for("one in a reduce", lambda: victim.at == GATHER, deadline_s=SOON_S)
+    three.wait_for("its trainer ahead", lambda: is_ahead(victim), deadline_s=SOON_S)
+    assert all(node.running for node in others)
+    return victim
+
+
+def is_ahead(node: ChaosNode) -> bool:
+    """Whether its trainer has done more than it was ready with last."""
+    kinds = [record["event"] for record in read_journal(Home(node.home).journal)]
+    return kinds[::-1].index("inner-step") < kinds[::-1].index("ready")
