@@ -17,7 +17,7 @@ from pathlib import Path
 from p2ptrain.testing.learning.arms import COMPARISONS, arms
 from p2ptrain.testing.learning.pictures import picture, picture_of_gaps
 from p2ptrain.testing.learning.queue import Queue
-from p2ptrain.testing.learning.report import insert_tables, tables
+from p2ptrain.testing.learning.report import insert, outcome, tables
 from p2ptrain.testing.learning.results import collect, read_results
 
 
@@ -65,7 +65,8 @@ def _collect(chosen: argparse.Namespace) -> None:
     kept = [each for key, each in records.items() if key in named]
     page = chosen.results.with_suffix(".md")
     if page.exists():
-        page.write_text(insert_tables(page.read_text(), tables(kept)))
+        text = insert(page.read_text(), "outcome", outcome(kept))
+        page.write_text(insert(text, "tables", tables(kept)))
     for comparison in COMPARISONS:
         of_it = [each for each in kept if named[each.arm, each.seed, each.digest] == comparison]
         if of_it and comparison != "tuning":

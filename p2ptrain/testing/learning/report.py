@@ -24,9 +24,6 @@ from p2ptrain.testing.learning.compared import (
 )
 from p2ptrain.testing.learning.trial import Record
 
-BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
-"""`scripts/compare --collect` writes what stands between these lines of the page."""
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -90,7 +87,7 @@ RISE_MAX = 0.1
 def tables(records: Sequence[Record]) -> str:
     """All tables, and the trials by which the rates were chosen, in markdown."""
     found = _with_plain_means(by_arm(records))
-    parts = [_texts(records), _outcome(found), *(_table(table, found) for table in TABLES)]
+    parts = [_texts(records), *(_table(table, found) for table in TABLES)]
     return "\n\n".join([*parts, _rises(found), _trials(found)]) + "\n"
 
 
@@ -119,9 +116,10 @@ def _texts(records: Sequence[Record]) -> str:
     return f"{len(records)} arms and seeds" + (f"; texts {names}." if names else ".")
 
 
-def _outcome(found: Mapping[str, list[Record]]) -> str:
+def outcome(records: Sequence[Record]) -> str:
     """What was asked for, in one table, and whether it was found."""
-    rows = ["### What was asked for", "", "| | asked | found | seeds | |", "|---|---|---|---|---|"]
+    found = by_arm(records)
+    rows = ["| | asked | found | seeds | |", "|---|---|---|---|---|"]
     rows += [
         _outcome_of(name, asked, table.reference, found)
         for table in TABLES
@@ -131,7 +129,7 @@ def _outcome(found: Mapping[str, list[Record]]) -> str:
         rises = [rise(each) for each in found.get(name, ())]
         told = _told(max(rises, default=None), RISE_MAX, len(rises))
         rows.append(f"| largest rise of {name} in an outer step, nats | ≤ {RISE_MAX:g} | {told} |")
-    return "\n".join(rows)
+    return "\n".join(rows) + "\n"
 
 
 def _outcome_of(name: str, asked: Asked, reference: str, found: Mapping[str, list[Record]]) -> str:
@@ -217,8 +215,11 @@ def _trials(found: Mapping[str, list[Record]]) -> str:
     return "\n".join(rows)
 
 
-def insert_tables(page: str, text: str) -> str:
-    """The page with these tables in the place of the last ones."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
+def insert(page: str, name: str, text: str) -> str:
+    """The page with this text in the place of the last one: between the comments "NAME: begin" and
+    "NAME: end".
+    """
+    begin, end = (f"<!-- {name}: {where} -->" for where in ("begin", "end"))
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{text}\n{end}{after}"
