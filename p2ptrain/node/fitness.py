@@ -126,7 +126,7 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
     if config.precision == "bf16" and not machine.has_bf16 and _on_cpu(config, machine):
         yield Finding(
             "BF16-SLOW",
-            "this processor has no instructions for bf16: fp32 is some 30 times as fast on it",
+            "this processor has no instructions for bf16: fp32 is some 20 times as fast on it",
             "leave out --precision",
         )
     wanted = config.ranks * RANK_SHM_BYTES

@@ -242,6 +242,8 @@ def test_seeds_that_diverged_are_told_and_not_averaged_away() -> None:
     text = tables([records[arm.key] for arm in of_arm])
     assert "| diloco-2 | 2.0200 ± 0.0141 | 2; 1 more diverged | 0.0000 ± 0.0000 |" in text
     assert "| diloco-8 | 3 diverged | 0 |  |  |  |  |  |" in text
+    told = outcome([records[arm.key] for arm in of_arm])
+    assert "| diloco-2 ÷ dp | ≤ 1.02 | 1 diverged | 3 | **missed** |" in told
 
 
 def test_the_largest_rise_is_between_neighbours() -> None:

@@ -133,8 +133,11 @@ def outcome(records: Sequence[Record]) -> str:
 
 
 def _outcome_of(name: str, asked: Asked, reference: str, found: Mapping[str, list[Record]]) -> str:
-    losses, others = losses_of(found.get(name, [])), losses_of(found.get(reference, []))
+    records = found.get(name, [])
+    losses, others = losses_of(records), losses_of(found.get(reference, []))
     told = _told(asked.found(losses, others), asked.most, len(losses.keys() & others.keys()))
+    if diverged := len(records) - len(losses):
+        told = f"{diverged} diverged | {len(records)} | **missed**"
     return f"| {name} {asked.sign} {reference} | ≤ {asked.most:g} | {told} |"
 
 
