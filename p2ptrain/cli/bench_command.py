@@ -177,9 +177,7 @@ def trainer(
     from p2ptrain.testing.bench.trainer import measure, setting
 
     if (device, precision) == ("cpu", "bf16") and not multiplies_bf16(CPU_INFO):
-        progress(
-            "no bf16 instructions here: expect over half an hour; --precision fp32 is faster"
-        )
+        progress("no bf16 instructions here: expect over half an hour; --precision fp32 is faster")
     chosen = setting(layers, width, sequence, batch, precision, device, compile=compile)
     try:
         tell(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)
