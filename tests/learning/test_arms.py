@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.sync import SyncSpec
-from p2ptrain.testing.learning.arms import COMPARED, COMPARISONS, arms
+from p2ptrain.testing.learning.arms import COMPARED, COMPARISONS, REPEATED_LAST, arms
 from p2ptrain.testing.learning.compared import Asked, verdict
 from p2ptrain.testing.learning.pictures import picture, picture_of_gaps
 from p2ptrain.testing.learning.queue import Queue
@@ -102,9 +102,12 @@ def test_in_the_end_all_comparisons_have_three_seeds_of_all_their_arms() -> None
 
 def test_after_the_peers_one_seed_of_all_is_trained_before_the_next() -> None:
     found, _ = grown()
-    rest = [arm.settings.seed for arm in found if arm.comparison != "tuning"]
-    assert rest[:9] == [1, 2, 3] * 3
-    assert rest[9:] == sorted(rest[9:])
+    rest = [(arm.name, arm.settings.seed) for arm in found if arm.comparison != "tuning"]
+    assert [seed for _, seed in rest[:9]] == [1, 2, 3] * 3
+    last = [(name, seed) for name, seed in rest if name in REPEATED_LAST and seed > 1]
+    assert rest[-len(last) :] == last
+    for seeds in ([seed for _, seed in rest[9 : -len(last)]], [seed for _, seed in last]):
+        assert seeds == sorted(seeds)
 
 
 def test_the_baseline_has_as_many_trials_as_two_peers_and_hardly_fewer_than_four() -> None:
