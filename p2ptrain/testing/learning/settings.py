@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Optimizer, Precision
@@ -125,11 +126,20 @@ class Settings:
         Made of what departs from the defaults, so that a setting that comes later, and by default
         changes nothing, leaves the records of before valid.
         """
-        spelled = json.dumps(_departures(self), sort_keys=True)
-        return hashlib.blake2b(spelled.encode()).hexdigest()[:16]
+        return _digest(self)
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
+
+
+ARMS_MAX = 1024
+"""Far more than are ever compared: a queue asks for the digests of all of them after each."""
+
+
+@lru_cache(ARMS_MAX)
+def _digest(settings: Settings) -> str:
+    spelled = json.dumps(_departures(settings), sort_keys=True)
+    return hashlib.blake2b(spelled.encode()).hexdigest()[:16]
 
 
 SLOWNESS = 4
