@@ -103,10 +103,10 @@ def test_in_the_end_all_comparisons_have_three_seeds_of_all_their_arms() -> None
 def test_after_the_peers_one_seed_of_all_is_trained_before_the_next() -> None:
     found, _ = grown()
     rest = [(arm.name, arm.settings.seed) for arm in found if arm.comparison != "tuning"]
-    assert [seed for _, seed in rest[:9]] == [1, 2, 3] * 3
+    assert [seed for _, seed in rest[:12]] == [1, 2, 3] * 4
     last = [(name, seed) for name, seed in rest if name in REPEATED_LAST and seed > 1]
     assert rest[-len(last) :] == last
-    for seeds in ([seed for _, seed in rest[9 : -len(last)]], [seed for _, seed in last]):
+    for seeds in ([seed for _, seed in rest[12 : -len(last)]], [seed for _, seed in last]):
         assert seeds == sorted(seeds)
 
 
@@ -304,7 +304,7 @@ def test_the_gap_is_drawn_over_outer_steps_batch_and_peers() -> None:
     _, records = grown()
     drawn = picture_of_gaps(list(records.values()))
     assert drawn is not None
-    assert drawn.count("<polyline") == 3 * (3 + 1), "three seeds and their mean"
+    assert drawn.count("<polyline") == 4 * (3 + 1), "three seeds and their mean"
     dp = [each for each in records.values() if each.arm in ("dp", "diloco-4")]
     assert picture_of_gaps(dp) is None, "one place is no line"
 

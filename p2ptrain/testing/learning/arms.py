@@ -6,7 +6,7 @@ function of the records so far: ask again after each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -32,7 +32,6 @@ SEEDS = (1, 2, 3)
 REPEATED_LAST = (
     "churn-warmup",
     "churn-donor",
-    "diloco-4-h6",
     "diloco-4-h24",
     "dp-wide",
     "diloco-4-wide",
@@ -56,6 +55,8 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
     listed = [*dp_trials, *four_trials, *two_trials]
     for name, chosen in (("dp", dp), ("diloco-2", two), ("diloco-4", four)):
         listed += seeded("peers", {name: chosen} if chosen else {})
+    if two:
+        listed += seeded("horizon", horizon("diloco-2", two, (6,)))
     if four:
         listed += sorted(beside(four, records), key=_turn)
     return list({arm.key: arm for arm in listed}.values())
@@ -79,7 +80,7 @@ def beside(four: Settings, records: Mapping[Key, Record]) -> Iterator[Arm]:
         trials, chosen = late(name, replace(longer, sync=spec)).trials(records)
         yield from trials
         yield from seeded("modes", {name: chosen} if chosen else {})
-    yield from seeded("horizon", horizon(four))
+    yield from seeded("horizon", horizon("diloco-4", four, (6, 24)))
     yield from twice_the_batch(four, records)
     yield from seeded("modes", {"rda": replace(longer, sync=SyncSpec(merge="rda"))})
 
@@ -167,6 +168,6 @@ def churn(four: Settings) -> dict[str, Settings]:
     }
 
 
-def horizon(four: Settings) -> dict[str, Settings]:
+def horizon(name: str, tuned: Settings, inner_steps: Sequence[int]) -> dict[str, Settings]:
     """Twice and half as many outer steps, by the rates that were tuned for H = 12."""
-    return {f"diloco-4-h{steps}": replace(four, inner_steps=steps) for steps in (6, 24)}
+    return {f"{name}-h{steps}": replace(tuned, inner_steps=steps) for steps in inner_steps}

@@ -34,6 +34,10 @@ def _mean(records: Sequence[Record]) -> list[tuple[float, float]]:
 
 
 GAPS: Mapping[str, Mapping[float, tuple[str, str]]] = {
+    "outer steps of two peers": {
+        106.0: ("diloco-2", "dp"),
+        212.0: ("diloco-2-h6", "dp"),
+    },
     "outer steps of four peers": {
         53.0: ("diloco-4-h24", "dp"),
         106.0: ("diloco-4", "dp"),

@@ -72,8 +72,8 @@ TABLES = (
     Table(
         "The gap over the number of outer steps: H = 6, 12 and 24 are 212, 106 and 53",
         "dp",
-        ("diloco-4-h6", "diloco-4", "diloco-4-h24"),
-        {"diloco-4-h6": Asked("÷", 1.05)},
+        ("diloco-2-h6", "diloco-2", "diloco-4-h6", "diloco-4", "diloco-4-h24"),
+        {"diloco-2-h6": Asked("÷", 1.02), "diloco-4-h6": Asked("÷", 1.05)},
     ),
     Table("Twice the batch", "dp-wide", ("diloco-4-wide",)),
 )
