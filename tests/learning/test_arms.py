@@ -84,7 +84,7 @@ def _grown(momentum_costs: float) -> tuple[list[Arm], dict[Key, Record]]:
 def test_at_first_only_trials_can_be_named_and_the_baselines_come_first() -> None:
     first = arms({})
     assert {arm.comparison for arm in first} == {"tuning"}
-    assert [arm.settings.peers for arm in first] == [1] * 4 + [4] * 4 + [2] * 4
+    assert [arm.settings.peers for arm in first] == [1] * 4 + [4] * 4 + [2] * 5
     assert {arm.name.split("-")[0] for arm in first[:4]} == {"dp"}
 
 
@@ -114,7 +114,7 @@ def test_the_baseline_has_as_many_trials_as_two_peers_and_hardly_fewer_than_four
     found, _ = grown()
     names = ("dp-b", "diloco-2-lr", "diloco-4-lr")
     one, two, four = (sum(arm.name.startswith(name) for arm in found) for name in names)
-    assert one >= two
+    assert one >= two - 1, "two peers have a rate more without momentum"
     assert one >= four - 1
 
 

@@ -18,6 +18,7 @@ from p2ptrain.testing.learning.tuning import (
     TUNED_ON,
     Arm,
     Key,
+    averaged,
     balanced,
     baseline,
     gained,
@@ -32,6 +33,7 @@ SEEDS = (1, 2, 3)
 REPEATED_LAST = (
     "churn-warmup",
     "churn-donor",
+    "diloco-2-h6",
     "diloco-4-h24",
     "dp-wide",
     "diloco-4-wide",
@@ -52,13 +54,12 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
     dp_trials, dp = refined(records)
     four_trials, four = gained(4, records)
     two_trials, two = balanced(2, records)
-    listed = [*dp_trials, *four_trials, *two_trials]
-    for name, chosen in (("dp", dp), ("diloco-2", two), ("diloco-4", four)):
+    mean_trials, mean = averaged(2, records)
+    listed = [*dp_trials, *four_trials, *two_trials, *mean_trials]
+    for name, chosen in (("dp", dp), ("diloco-2", two), ("diloco-4", four), ("mean-2", mean)):
         listed += seeded("peers", {name: chosen} if chosen else {})
-    if two:
-        listed += seeded("horizon", horizon("diloco-2", two, (6,)))
-    if four:
-        listed += sorted(beside(four, records), key=_turn)
+    if two and four:
+        listed += sorted(beside(two, four, records), key=_turn)
     return list({arm.key: arm for arm in listed}.values())
 
 
@@ -68,8 +69,8 @@ def _turn(arm: Arm) -> tuple[bool, int]:
     return seed > SEEDS[0] and arm.name in REPEATED_LAST, seed
 
 
-def beside(four: Settings, records: Mapping[Key, Record]) -> Iterator[Arm]:
-    """What rests on the rates of four peers. Trials of its own stand before what rests on them."""
+def beside(two: Settings, four: Settings, records: Mapping[Key, Record]) -> Iterator[Arm]:
+    """What rests on these rates. Trials of its own stand before what rests on them."""
     yield from seeded("codecs", codecs(four))
     longer = longer_steps(four)
     yield from seeded("modes", modes(longer))
@@ -81,6 +82,7 @@ def beside(four: Settings, records: Mapping[Key, Record]) -> Iterator[Arm]:
         yield from trials
         yield from seeded("modes", {name: chosen} if chosen else {})
     yield from seeded("horizon", horizon("diloco-4", four, (6, 24)))
+    yield from seeded("horizon", horizon("diloco-2", two, (6,)))
     yield from twice_the_batch(four, records)
     yield from seeded("modes", {"rda": replace(longer, sync=SyncSpec(merge="rda"))})
 

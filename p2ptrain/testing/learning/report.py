@@ -41,8 +41,8 @@ TABLES = (
     Table(
         "Peers",
         "dp",
-        ("diloco-2", "diloco-4", "diloco-8", "mean-4", "alone"),
-        {"diloco-2": Asked("÷", 1.02), "diloco-4": Asked("÷", 1.05)},
+        ("diloco-2", "mean-2", "diloco-4", "mean-4", "diloco-8", "alone"),
+        {"diloco-2": Asked("÷", 1.02), "mean-2": Asked("÷", 1.02), "diloco-4": Asked("÷", 1.05)},
     ),
     Table(
         "Codecs, four peers",

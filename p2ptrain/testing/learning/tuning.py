@@ -229,6 +229,16 @@ def balanced(peers: int, records: Mapping[Key, Record]) -> Tuned:
     return _further(diloco(peers).trials(records), (rates(REFINED), rates(FINER), momenta), records)
 
 
+def averaged(peers: int, records: Mapping[Key, Record]) -> Tuned:
+    """Plain averaging, without an outer optimizer: the grid's inner rates, and one between.
+
+    Not beyond them: with momentum rates half as large were far worse.
+    """
+    rates = (RATES[0], REFINED[-1] * RATES[0], RATES[1])
+    grid = tuple((rate, 0.0) for rate in rates)
+    return Search(partial(_diloco, peers), grid, (1.0, 1.0)).trials(records)
+
+
 def _diloco(peers: int, rate: float, momentum: float) -> Arm:
     settings = replace(
         BASE,
