@@ -129,7 +129,7 @@ class ExternalRanks:
                 raise self._over(f"{self._limit_s:.0f} s were not enough {self.waits_for}", AWAY)
             return
         watch = self._watching()
-        if watch is not None and (reason := watch.overdue(now)):
+        if watch is not None and (reason := watch.look(now)):
             raise TrainerStalled(f"the trainer is {reason}")
 
     def _watching(self) -> StallWatch | None:

@@ -105,7 +105,7 @@ class RunningTrainer:
         except RemoteProtocolError as exc:
             raise TrainerError(f"the trainer sent nonsense: {exc.what}") from exc
         if frame is None:
-            self._check_silence()
+            self._judge(self._watch.overdue(time.monotonic()))
         else:
             self._watch.received(frame, time.monotonic())
         return frame
@@ -134,10 +134,10 @@ class RunningTrainer:
         or so; what an ended trainer said last may still lie unread in the socket."""
         if self.poll() is not None:
             raise self._exited()
-        self._check_silence()
+        self._judge(self._watch.look(time.monotonic()))
 
-    def _check_silence(self) -> None:
-        if reason := self._watch.overdue(time.monotonic()):
+    def _judge(self, reason: str | None) -> None:
+        if reason:
             raise TrainerStalled(f"the trainer is {reason}", evidence=self._evidence())
 
     def poll(self) -> int | None:

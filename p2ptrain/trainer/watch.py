@@ -18,6 +18,9 @@ from p2ptrain.ipc import frames
 from p2ptrain.trainer.peak import peak_flops_per_s
 
 _PACES = 8
+LOOKS_S = 5.0
+"""Whoever looks every second, and has not looked for longer than this, stood still itself."""
+
 STATE_BYTES = 8
 """Of each parameter: see `inner_format`."""
 
@@ -66,6 +69,7 @@ class StallWatch:
         self._step_flops = step_flops
         self._first_step_s = 0.0
         self._heard_at = now
+        self._looked_at: float | None = None
         self._greeted = False
         self._paused = False
         self._blocks_due = 0
@@ -141,6 +145,17 @@ class StallWatch:
         pace_s = max(self._paces_s)
         silence_s = max(self._patience.silence_floor_s, self._patience.silence_factor * pace_s)
         return silence_s + 2 * evaluated * pace_s
+
+    def look(self, now: float) -> str | None:
+        """`overdue`, for whoever asks every second.
+
+        When it did not, it was stopped, or had no core, and so perhaps was the trainer; what this
+        has said meanwhile is yet to be read. Such a silence says nothing: its time is given back.
+        """
+        before, self._looked_at = self._looked_at, now
+        if before is not None and now > before + LOOKS_S:
+            self._heard_at = min(now, self._heard_at + now - before - LOOKS_S)
+        return self.overdue(now)
 
     def overdue(self, now: float) -> str | None:
         """Why the trainer counts as stuck, in words; None if it does not."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pytest
 
 from p2ptrain.errors import TrainerDiverged, TrainerError, TrainerExited, TrainerStalled
+from p2ptrain.ids import Digest
 from p2ptrain.ipc.frames import (
     Evaluate,
     Evaluated,
@@ -28,9 +31,12 @@ from p2ptrain.ipc.frames import (
     Train,
 )
 from p2ptrain.ipc.trainer_config import Optimizer, TrainerConfig
+from p2ptrain.ipc.wire import encode
+from p2ptrain.trainer import supervisor
+from p2ptrain.trainer.launch import Launched, StderrTail
 from p2ptrain.trainer.shapes import parameter_count
 from p2ptrain.trainer.supervisor import RunningTrainer, Supervisor, failure
-from p2ptrain.trainer.watch import Patience, RestartBudget
+from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Vectors
@@ -155,6 +161,28 @@ def test_a_frozen_trainer_counts_as_stalled_and_can_be_killed(
     assert trainer.poll() is None
     assert trainer.kill() == -signal.SIGKILL
     assert trainer.stop(deadline_s=1.0) == -signal.SIGKILL
+
+
+def test_a_node_that_was_stopped_does_not_take_its_trainer_for_stalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It looks before it reads, and what the trainer said while it was stopped lies unread."""
+    clock = SimpleNamespace(monotonic=lambda: now)
+    now = 100.0
+    monkeypatch.setattr(supervisor, "time", clock)
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(["sleep", "600"])
+    nothing, lifeline = os.pipe()
+    launched = Launched((process,), ours, lifeline, StderrTail(nothing))
+    trainer = RunningTrainer(launched, StallWatch(now, Patience(start_limit_s=10.0)), 1)
+    trainer.check()
+    now = 130.0
+    theirs.sendall(encode(Hello(0, 1, Digest("0" * 64), 100, "cpu", 1)))
+    trainer.check()
+    assert [frame.kind for frame in trainer.feed(ours.recv(1 << 16))] == ["hello"]
+    trainer.check()
+    assert trainer.kill() == -signal.SIGKILL
+    theirs.close()
 
 
 def test_what_a_dying_trainer_printed_is_kept(

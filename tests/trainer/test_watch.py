@@ -194,6 +194,18 @@ def test_fast_steps_do_not_make_us_impatient() -> None:
     assert watch.overdue(12.1) is not None
 
 
+def test_who_stood_still_itself_does_not_blame_the_trainer_for_its_silence(
+    watch: StallWatch,
+) -> None:
+    """A node that was stopped, or had no core: what its trainer said since then is unread."""
+    watch.sent(LEASE, 1000.0)
+    watch.received(progress(), 1002.0)
+    assert watch.look(1003.0) is None
+    for now in range(1060, 1091, 5):
+        assert watch.look(now) is None
+    assert "silent for 41 s" in str(watch.look(1095.0)), "but for as long as it is looked at"
+
+
 def test_restarts_are_rationed_and_forgiven_with_time() -> None:
     budget = RestartBudget(restarts_max=2, window_s=60.0)
     assert [budget.spend(now) for now in (0.0, 10.0, 20.0, 59.0)] == [True, True, False, False]
