@@ -176,6 +176,8 @@ class Conversation:
         if not self._up or state.phase is Phase.ENDED or parts.lacks_terms(state.step):
             return []
         lease = state.leases.get(parts.me, ())
+        if not lease:
+            self._desk = None  # Should the same lease come back in this step, it begins anew.
         if not lease and self._may_read_theta():
             parts.standing.work = None
             parts.enter(StandingBy("for a place in the next roster"))

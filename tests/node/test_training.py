@@ -13,11 +13,13 @@ import trio
 import trio.testing
 
 from p2ptrain.errors import TrainerError, TrainerExited
+from p2ptrain.identity import load_or_create
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.values import Commit, Participant, Skip
 from p2ptrain.node import quarantine
 from p2ptrain.node import training as module
+from p2ptrain.node.home import Home
 from p2ptrain.node.orders import Work
 from p2ptrain.node.quarantine import Contradiction
 from p2ptrain.node.restarts import train
@@ -40,9 +42,9 @@ def know_data(r: Rig) -> None:
 
 
 @asynccontextmanager
-async def training(folder: Path, remote: Remote) -> AsyncIterator[Rig]:
+async def training(folder: Path, remote: Remote, **settings: object) -> AsyncIterator[Rig]:
     """A founder whose trainer is started, with θ at the ledger's head."""
-    async with rig(folder, rules=ALONE, steps=9) as r, trio.open_nursery() as nursery:
+    async with rig(folder, rules=ALONE, steps=9, **settings) as r, trio.open_nursery() as nursery:
         know_data(r)
         r.parts.outer.step = 0
         nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
@@ -199,6 +201,27 @@ async def test_a_node_that_is_no_member_stands_by_with_empty_hands(tmp_path: Pat
         r.parts.changes.ring()
         await settled(lambda: r.parts.standing.work is None)
         assert r.parts.standing.state.name == "standing by"
+
+
+async def test_who_loses_its_place_and_has_it_back_within_an_outer_step_is_ready_again(
+    tmp_path: Path,
+) -> None:
+    """Its old lease, too. It has forgotten its work, and nobody would ever have asked for it: a run
+    that needs it would have stood still.
+    """
+    remote = Remote()
+    me = load_or_create(Home(tmp_path / "home").identity).peer
+    async with training(tmp_path, remote, founders=(me, ANN.peer)) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        without = replace(opening(r.parts.ledger.state), voters=(ANN.peer,))
+        r.decide(without)
+        r.parts.changes.ring()
+        await settled(lambda: r.parts.standing.work is None)
+        r.decide(replace(without, learners=(me,)))
+        assert r.parts.ledger.state.leases[me] == (0, 1)
+        r.parts.changes.ring()
+        await settled(lambda: r.parts.standing.work == Work(0, (0, 1), 32), 10.0)
+        assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
 
 async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spent(
