@@ -25,7 +25,7 @@ from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.state.layout import Layout
 from p2ptrain.trainer.arena import Arena, map_vector
-from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE, at_once, is_out_of_memory
+from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE, at_once, is_out_of_memory, on_gpu
 from p2ptrain.trainer.inner_state import InnerState
 from p2ptrain.trainer.loop import Loop, read_file
 from p2ptrain.trainer.optimizer import make_optimizer
@@ -65,8 +65,10 @@ def _join(arguments: argparse.Namespace) -> NodeLink:
     link = join(Caller(host, port, load(Path(arguments.secret)), rank, count))
     link.die_with_the_node()
     if (interface := link.interface) is not None:
-        # Gloo would listen where the host's name points to, which may be loopback.
+        # Gloo would listen where the host's name points to, which may be loopback, and NCCL on the
+        # first interface of several, over which the other hosts may not be reached.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
     return link
 
 
@@ -88,6 +90,7 @@ def _serve(
     arena = Arena(
         model, layout, theta, local, count=config.fragments, mirror=link, eager=config.eager
     )
+    config = _fitted(config, ranks)
     channel = None
     if ranks.first:
         channel = link.channel() if link else Channel(socket.socket(fileno=arguments.socket_fd))
@@ -121,6 +124,14 @@ def _serve(
         if link is not None:
             link.tell_end(OUT_OF_MEMORY_EXIT_CODE)
         os._exit(OUT_OF_MEMORY_EXIT_CODE)
+
+
+def _fitted(config: TrainerConfig, ranks: Ranks) -> TrainerConfig:
+    """With as many sequences at once as are likely to fit on a GPU, unless a number was given."""
+    if ranks.device.type == "cpu" or config.micro_batch:
+        return config
+    free_bytes, _ = torch.cuda.mem_get_info(ranks.device)
+    return replace(config, micro_batch=ranks.least(on_gpu(config, ranks.count, free_bytes)))
 
 
 def _die_with_the_node(lifeline_fd: int) -> None:

@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from p2ptrain.errors import (
     RemoteProtocolError,
@@ -23,7 +23,7 @@ from p2ptrain.errors import (
     TrainerStalled,
 )
 from p2ptrain.ipc.channel import Channel, ChannelClosed
-from p2ptrain.ipc.frames import Evaluate, Frame, Stop, ToTrainer, Train
+from p2ptrain.ipc.frames import Evaluate, Frame, Hello, Stop, ToTrainer, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
 from p2ptrain.trainer.fitting import halved
@@ -50,18 +50,23 @@ class ExternalRanks:
         address: str,
         limit_s: float | None,
         patience: Patience,
-        step_flops: float,
+        config: TrainerConfig,
     ) -> None:
         self.socket = gathering.socket
         self._gathering = gathering
         self._address = address
         self._limit_s = limit_s
         self._patience = patience
-        self._step_flops = step_flops
+        self._config = config
         self._began_s = time.monotonic()
         self._watch: StallWatch | None = None
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
+
+    @property
+    def micro_batch(self) -> int:
+        """How many sequences a rank computes at once."""
+        return self._gathering.micro_batch
 
     @property
     def error(self) -> TrainerError | None:
@@ -97,8 +102,8 @@ class ExternalRanks:
             frame = self._channel.receive(timeout_s)
         except ChannelClosed as exc:
             raise self._over("rank 0 has gone") from exc
-        if frame is not None and (watch := self._watching()) is not None:
-            watch.received(frame, time.monotonic())
+        if frame is not None:
+            self._hear(frame)
         self.check()
         return frame
 
@@ -114,10 +119,15 @@ class ExternalRanks:
             arrived = self._reader.feed(data)
         except RemoteProtocolError as exc:
             raise self._over(f"rank 0 sent nonsense: {exc.what}") from exc
-        if (watch := self._watching()) is not None:
-            for frame in arrived:
-                watch.received(frame, time.monotonic())
+        for frame in arrived:
+            self._hear(frame)
         return arrived
+
+    def _hear(self, frame: Frame) -> None:
+        if (watch := self._watching()) is not None:
+            watch.received(frame, time.monotonic())
+        if isinstance(frame, Hello):
+            self._gathering.micro_batch = frame.micro_batch
 
     def check(self) -> None:
         """Raises TrainerError if a rank is gone, is stuck, or has not come for too long."""
@@ -138,7 +148,8 @@ class ExternalRanks:
         """
         complete_s = self._gathering.complete_s
         if self._watch is None and complete_s is not None:
-            self._watch = StallWatch(complete_s, self._patience, self._step_flops)
+            flops, compiled = flops_per_step(self._config), self._config.compile
+            self._watch = StallWatch(complete_s, self._patience, flops, compiled=compiled)
         return self._watch
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
@@ -203,8 +214,7 @@ class ExternalTrainers:
             told=self.told,
         )
         limit_s = self.return_limit_s if self._were_here else None
-        flops = flops_per_step(self.config)
-        self._last = ExternalRanks(gathering, self.address, limit_s, self.patience, flops)
+        self._last = ExternalRanks(gathering, self.address, limit_s, self.patience, self.config)
         return self._last
 
     @property
@@ -218,7 +228,7 @@ class ExternalTrainers:
         if last.waits_for:
             return
         self._were_here = True
-        smaller = halved(self.config, self.ranks)
+        smaller = halved(replace(self.config, micro_batch=last.micro_batch), self.ranks)
         if isinstance(last.error, TrainerOutOfMemory) and smaller is not None:
             self.config = smaller
         elif not self.budget.spend(time.monotonic()):

@@ -6,8 +6,10 @@ wait in a collective that this one will not join, FSDP is between two of its sta
 left of the memory lies in pieces.  A new process has none of that, and all ranks agree since they
 are told the same.  It costs some seconds, a few times in the life of a node.
 
-A CPU's memory does not run out like that: Linux hands out what it has not got, and then kills
-somebody.  There the first try is no larger than an estimate says will fit.
+The first try is no larger than an estimate says will fit: a block of two thousand sequences would
+take half a dozen starts otherwise.  On a GPU the ranks make it, of what is free there; it may be
+too large, and then it is halved.  On a CPU the node does, with care: there memory does not run out
+like that, since Linux hands out what it has not got, and then kills somebody.
 
 The gradient is the same whatever comes out of this (see `batch`).  No torch here.
 """
@@ -33,6 +35,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(text in str(error).lower() for text in _TEXTS)
 
 
+GPU_SHARE = 0.9
+"""Of a GPU's free memory: kernels need some beside what is counted, and some lies in pieces."""
+
+
 def at_once(config: TrainerConfig, ranks: int) -> int:
     """How many sequences a forward pass of one of `ranks` ranks takes."""
     share = math.ceil(config.inner.batch_sequences / ranks)
@@ -43,10 +49,23 @@ def within(config: TrainerConfig, ranks: int, room_bytes: int) -> TrainerConfig:
     """The same, with no more sequences at once than have their activations in `room_bytes`, which
     all ranks share; one at least.
     """
-    memory = trainer_memory(config.model, config.inner, config.precision, eager=config.eager)
-    each = memory.activations_recomputed if config.recompute else memory.activations
-    fit = max(1, room_bytes // (ranks * each))
+    fit = max(1, room_bytes // (ranks * _of_one_sequence(config)))
     return config if fit >= at_once(config, ranks) else replace(config, micro_batch=fit)
+
+
+def on_gpu(config: TrainerConfig, ranks: int, free_bytes: int) -> int:
+    """With how many sequences at once to begin on a GPU, one of as many as there are `ranks`, that
+    has `free_bytes` left beside the weights and what the arena keeps; one at least.
+    """
+    memory = trainer_memory(config.model, config.inner, config.precision, eager=config.eager)
+    to_come = (memory.gathered + memory.gradients + memory.optimizer) / ranks
+    fit = int((GPU_SHARE * free_bytes - to_come) // _of_one_sequence(config))
+    return max(1, min(fit, at_once(config, ranks)))
+
+
+def _of_one_sequence(config: TrainerConfig) -> int:
+    memory = trainer_memory(config.model, config.inner, config.precision, eager=config.eager)
+    return memory.activations_recomputed if config.recompute else memory.activations
 
 
 def halved(config: TrainerConfig, ranks: int) -> TrainerConfig | None:

@@ -62,6 +62,8 @@ class Gathering:
         told: Told,
     ) -> None:
         self.ranks = ranks
+        self.micro_batch = at_once(config, ranks)
+        """How many sequences each computes at once; it may be less than they were told."""
         self.socket, self._theirs = socket.socketpair()
         self._door, self._secret, self._config = door, secret, config
         self._theta, self._local = theta, local
@@ -233,7 +235,7 @@ class Gathering:
                 sock.sendall(slices.LENGTH.pack(len(block)))
                 sock.sendall(block)
             case slices.Ending(status) if status == OUT_OF_MEMORY_EXIT_CODE:
-                self.end(TrainerOutOfMemory(status, "", at_once(self._config, self.ranks)))
+                self.end(TrainerOutOfMemory(status, "", self.micro_batch))
             case _:
                 raise RemoteProtocolError(f"a {message.kind} message from a rank")
 

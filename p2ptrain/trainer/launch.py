@@ -121,8 +121,9 @@ def _environment(rank: int, ranks: int, port: int, threads: int) -> dict[str, st
         "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH")))),
     }
     # Gloo listens on the interface of the host's name otherwise: open to the network, or not found.
+    # NCCL meets on the first that is not loopback. It takes names for beginnings, but for the sign.
     if "lo" in {name for _, name in socket.if_nameindex()}:
-        added["GLOO_SOCKET_IFNAME"] = "lo"
+        added |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
     return {**os.environ, **{name: str(value) for name, value in added.items()}}
 
 

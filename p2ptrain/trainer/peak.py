@@ -29,7 +29,7 @@ PEAK_FLOPS_PER_S = {
     "RTX 3090": 71e12,
 }
 """bf16 without sparsity, fp32 accumulation, from the makers' data sheets; the first name that the
-device's own contains counts."""
+device's own contains counts. A slice of a GPU has its name, but not its peak."""
 
 
 def flops_per_token(spec: ModelSpec) -> int:
@@ -48,7 +48,9 @@ def flops_per_step(config: TrainerConfig) -> int:
 
 
 def peak_flops_per_s(device_name: str) -> float | None:
-    """None for CPUs, and for devices that the table lacks."""
+    """None for CPUs, for slices of a GPU (MIG), and for devices that the table lacks."""
+    if " MIG " in device_name:
+        return None
     for name, peak in PEAK_FLOPS_PER_S.items():
         if all(word in device_name for word in name.split()):
             return peak

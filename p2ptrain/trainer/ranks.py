@@ -21,6 +21,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from p2ptrain.errors import TrainerError
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.wire import decode_body, encode_body
 
@@ -77,6 +78,12 @@ class Ranks:
         dist.broadcast(told, 0, group=self.control)
         return [int(each) for each in told]
 
+    def least(self, number: int) -> int:
+        """The least of all ranks' numbers."""
+        told = torch.tensor(number)
+        dist.all_reduce(told, dist.ReduceOp.MIN, group=self.control)
+        return int(told)
+
     def agree(self, yes: bool) -> bool:
         """Whether any rank says yes, on every rank."""
         return float(self.sum(torch.tensor(float(yes)))) > 0
@@ -93,11 +100,13 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
     `store_fd` is a listening socket that rank 0 serves the rendezvous on: the supervisor binds it,
     so no port is ever chosen twice.  Ranks that torchrun started meet in a part of its store that
     has the name of their `generation`: it may still hold what those before them have left.
+
+    Raises TrainerError: this rank was to have a GPU, and there is none for it.
     """
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     chosen = torch.device("cpu")
     if device == "cuda":
-        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        chosen = _own_gpu()
         torch.cuda.set_device(chosen)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
@@ -112,6 +121,25 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
         yield Ranks(rank, count, mesh, chosen, control)
     finally:
         dist.destroy_process_group()
+
+
+def _own_gpu() -> torch.device:
+    """Raises TrainerError. What torch itself says of either is a traceback."""
+    if not torch.cuda.is_available():
+        raise TrainerError(
+            f"torch {torch.__version__} can use no GPU here",
+            code="GPU-DRIVER",
+            likely="this build of torch is for CPUs, or for a newer driver; or the GPU is hidden",
+            do="--device cpu; or install the torch that fits this machine's driver",
+        )
+    number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= count:
+        raise TrainerError(
+            f"rank {number} of this machine has no GPU: torch sees {count}",
+            code="GPU-NONE",
+            do=f"--ranks {count} at most: two ranks cannot share a GPU, though two nodes can",
+        )
+    return torch.device("cuda", number)
 
 
 def _store(rank: int, count: int, store_fd: int | None, generation: int | None) -> Store:

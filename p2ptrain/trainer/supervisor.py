@@ -22,7 +22,7 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from p2ptrain.errors import (
     RemoteProtocolError,
@@ -33,7 +33,7 @@ from p2ptrain.errors import (
     TrainerStalled,
 )
 from p2ptrain.ipc.channel import Channel, ChannelClosed
-from p2ptrain.ipc.frames import Failed, Frame, Stop, ToTrainer
+from p2ptrain.ipc.frames import Failed, Frame, Hello, Stop, ToTrainer
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
 from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE, at_once, halved
@@ -107,7 +107,7 @@ class RunningTrainer:
         if frame is None:
             self._judge(self._watch.overdue(time.monotonic()))
         else:
-            self._watch.received(frame, time.monotonic())
+            self._hear(frame)
         return frame
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -126,8 +126,13 @@ class RunningTrainer:
         except RemoteProtocolError as exc:
             raise TrainerError(f"the trainer sent nonsense: {exc.what}") from exc
         for frame in arrived:
-            self._watch.received(frame, time.monotonic())
+            self._hear(frame)
         return arrived
+
+    def _hear(self, frame: Frame) -> None:
+        self._watch.received(frame, time.monotonic())
+        if isinstance(frame, Hello):
+            self.micro_batch = frame.micro_batch  # On a GPU it may be less than it was told.
 
     def check(self) -> None:
         """Raises TrainerExited or TrainerStalled if that is so.  With `feed`, call it every second
@@ -238,7 +243,8 @@ class Supervisor:
         if self._last is not None and not self._fits_better() and not self._may_start_again():
             raise spent(self.budget)
         launched = launch(self.config, self.theta_fd, self.local_fd, self.ranks)
-        watch = StallWatch(time.monotonic(), self.patience, flops_per_step(self.config))
+        flops, compiled = flops_per_step(self.config), self.config.compile
+        watch = StallWatch(time.monotonic(), self.patience, flops, compiled=compiled)
         self._last = RunningTrainer(launched, watch, at_once(self.config, self.ranks))
         return self._last
 
@@ -247,8 +253,9 @@ class Supervisor:
 
     def _fits_better(self) -> bool:
         """Whether the last trainer ran out of memory, and the next one needs less."""
-        smaller = halved(self.config, self.ranks)
         assert self._last is not None
+        tried = replace(self.config, micro_batch=self._last.micro_batch)
+        smaller = halved(tried, self.ranks)
         if self._last.poll() != OUT_OF_MEMORY_EXIT_CODE or smaller is None:
             return False
         self.config = smaller

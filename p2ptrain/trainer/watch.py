@@ -61,10 +61,13 @@ def slowest_s(flops: float, device: str, ranks: int) -> float:
 class StallWatch:
     """Feed it every frame sent and received; ask `overdue` now and then.
 
-    `step_flops`: the arithmetic of an inner step.
+    `step_flops`: the arithmetic of an inner step. `compiled`: the model is, at its first use, and
+    once more for its first evaluation, which keeps nothing for a backward pass.
     """
 
-    def __init__(self, now: float, patience: Patience, step_flops: float = 0.0) -> None:
+    def __init__(
+        self, now: float, patience: Patience, step_flops: float = 0.0, *, compiled: bool = False
+    ) -> None:
         self._patience = patience
         self._step_flops = step_flops
         self._first_step_s = 0.0
@@ -79,6 +82,7 @@ class StallWatch:
         self._parameters = 0
         self._moves_state = False
         self._evaluations: dict[int, int] = {}
+        self._compiles_to_evaluate = compiled
         self._paces_s: deque[float] = deque(maxlen=_PACES)
 
     def sent(self, frame: frames.Frame, now: float) -> None:
@@ -116,6 +120,7 @@ class StallWatch:
                 self._moves_state = False
             case frames.Evaluated(request, _, _):
                 self._evaluations.pop(request, None)
+                self._compiles_to_evaluate = False
             case frames.Failed(_, _, None):
                 self._blocks_due, self._owes_report = 0, False
             case frames.Failed(_, _, int(request)):
@@ -144,6 +149,8 @@ class StallWatch:
             return self._patience.start_limit_s + steps * self._first_step_s
         pace_s = max(self._paces_s)
         silence_s = max(self._patience.silence_floor_s, self._patience.silence_factor * pace_s)
+        if evaluated and self._compiles_to_evaluate:
+            silence_s += self._patience.start_limit_s
         return silence_s + 2 * evaluated * pace_s
 
     def look(self, now: float) -> str | None:

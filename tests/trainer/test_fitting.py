@@ -13,14 +13,18 @@ import pytest
 import torch
 
 from p2ptrain.errors import TrainerError, TrainerExited, TrainerOutOfMemory
+from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.ipc.wire import encode
 from p2ptrain.trainer import supervisor as supervising
 from p2ptrain.trainer.cost import trainer_memory
 from p2ptrain.trainer.fitting import (
+    GPU_SHARE,
     OUT_OF_MEMORY_EXIT_CODE,
     at_once,
     halved,
     is_out_of_memory,
+    on_gpu,
     within,
 )
 from p2ptrain.trainer.launch import Launched, StderrTail
@@ -50,6 +54,20 @@ def test_the_first_try_takes_no_more_than_there_is_room_for(config: TrainerConfi
     assert within(config, 2, 6 * each) == config
     few = replace(config, recompute=True)
     assert at_once(within(few, 1, 3 * memory.activations_recomputed), 1) == 3
+
+
+def test_on_a_gpu_the_first_try_leaves_room_for_what_comes_with_the_first_step(
+    config: TrainerConfig,
+) -> None:
+    memory = trainer_memory(config.model, config.inner, "fp32", eager=False)
+    to_come = memory.gathered + memory.gradients + memory.optimizer
+    for ranks, least in ((1, 5), (2, 3)):
+        rooms = [to_come / ranks + fit * memory.activations for fit in (-99, 0, 1, 2, 99)]
+        fits = [on_gpu(config, ranks, int(room / GPU_SHARE) + 9) for room in rooms]
+        assert fits == [1, 1, 1, 2, least]
+    few = replace(config, recompute=True)
+    room = to_come + 3 * memory.activations_recomputed
+    assert on_gpu(few, 1, int(room / GPU_SHARE) + 9) == 3
 
 
 def test_what_says_that_memory_ran_out_is_known_from_other_errors() -> None:
@@ -112,3 +130,17 @@ def test_the_next_start_is_with_half_and_costs_no_restart_until_one_does_not_fit
     assert said[0].evidence == ("CUDA out of memory.",)
     assert "--recompute" in said[-1].do
     assert ended.value.code == "TRAINER-RESTARTS"
+
+
+def test_it_is_half_of_what_the_ranks_have_found_to_fit(
+    every_start_ends: list[TrainerConfig], config: TrainerConfig, vectors: Vectors
+) -> None:
+    supervisor = Supervisor(config, vectors.theta_fd, vectors.local_fd)
+    trainer = supervisor.start()
+    hello = Hello(0, 1, vectors.layout.digest, 9, "A GPU", 2)
+    assert trainer.feed(encode(hello)) == [hello]
+    with pytest.raises(TrainerOutOfMemory, match="with 2 sequences at once; trying 1"):
+        trainer.receive(timeout_s=120.0)
+    trainer.kill()
+    supervisor.start().kill()
+    assert [each.micro_batch for each in every_start_ends] == [0, 1]

@@ -273,6 +273,17 @@ def test_a_rank_without_memory_has_the_next_ones_take_less(node: Node) -> None:
     assert node.trainers.config == replace(before, micro_batch=2)
 
 
+def test_it_is_less_than_what_the_ranks_have_found_to_fit(node: Node) -> None:
+    running, first = node.start(), node.gathered()[0]
+    first.channel().send(Hello(0, 2, LAYOUT.digest, 10, "A GPU", 2))
+    assert isinstance(running.receive(timeout_s=LIMIT_S), Hello)
+    first.tell_end(OUT_OF_MEMORY_EXIT_CODE)
+    assert "with 2 sequences at once; trying 1" in error_of(running).what
+    running.stop(0.0, again=True)
+    node.start()
+    assert node.trainers.config.micro_batch == 1
+
+
 @pytest.mark.parametrize("place", [slice(0, LAYOUT.numel + 1), slice(LAYOUT.numel, 10**9)])
 def test_nobody_reads_or_writes_beyond_the_layout(node: Node, place: slice) -> None:
     running = node.start()

@@ -23,6 +23,8 @@ def test_a_token_of_llama_8b_costs_what_torchtitan_counts() -> None:
         ("NVIDIA H100 PCIe", 756e12),
         ("NVIDIA H100 NVL", 835e12),
         ("NVIDIA GeForce RTX 4090", 165e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("cpu", None),
         ("A device of next year", None),
     ],

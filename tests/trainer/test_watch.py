@@ -122,6 +122,18 @@ def test_an_evaluation_is_given_time_for_its_blocks(watch: StallWatch) -> None:
     assert watch.overdue(9999.0) is None
 
 
+def test_a_compiled_model_is_compiled_once_more_for_its_first_evaluation() -> None:
+    watch, limits = StallWatch(0.0, PATIENCE, compiled=True), []
+    watch.received(HELLO, 5.0)
+    watch.sent(LEASE, 6.0)
+    watch.received(progress(), 8.0)
+    for request in range(2):
+        watch.sent(frames.Evaluate(request, ("v",)), 10.0)
+        limits.append(watch.limit_s)
+        watch.received(frames.Evaluated(request, 2.0, 10), 60.0)
+    assert limits == [20 * 2.0 + 2 * 2.0 + 100, 20 * 2.0 + 2 * 2.0]
+
+
 @pytest.mark.parametrize("order", [frames.Load(1), frames.Merge(1)], ids=["load", "merge"])
 def test_a_large_optimizers_state_may_pass_through_a_slow_disk_before_the_first_step(
     order: frames.Load | frames.Merge,
