@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,8 +33,9 @@ from p2ptrain.trainer.cost import trainer_memory
 from p2ptrain.trainer.external import open_door
 from p2ptrain.trainer.shapes import layout_of
 
-GPU_DEVICES = ("nvidia0", "kfd", "dxg")
-"""Under /dev: NVIDIA's driver, AMD's, and what WSL has for either."""
+DEVICES = Path("/dev")
+OTHER_GPUS = ("kfd", "dxg")
+"""There: AMD's driver, and what WSL has for any. Whether torch can use them is for users to say."""
 
 CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 """Under /sys/fs/cgroup, of either version: what a container was given."""
@@ -63,6 +64,8 @@ class Machine:
     shm: int | None
     """Of /dev/shm, where there is one."""
     has_gpu: bool
+    takes_gpu: bool
+    """Whether `auto` is a GPU."""
     has_torch: bool
     has_bf16: bool
     """Whether the CPU has instructions for it."""
@@ -130,7 +133,7 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
             "leave out --precision",
         )
     wanted = config.ranks * RANK_SHM_BYTES
-    uses_gpus = config.device != "cpu" and machine.has_gpu
+    uses_gpus = machine.has_gpu and not _on_cpu(config, machine)
     if uses_gpus and config.ranks > 1 and machine.shm is not None and machine.shm < wanted:
         yield Finding(
             "SHM-SMALL",
@@ -141,7 +144,7 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
 
 
 def _on_cpu(config: NodeConfig, machine: Machine) -> bool:
-    return config.device == "cpu" or (config.device == "auto" and not machine.has_gpu)
+    return config.device == "cpu" or (config.device == "auto" and not machine.takes_gpu)
 
 
 def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
@@ -199,16 +202,27 @@ def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
 def machine_of(home: Home) -> Machine:
     memory, limit = psutil.virtual_memory(), container_limit(CGROUP)
     shm = Path("/dev/shm")
+    nvidia = has_nvidia_gpu(DEVICES, os.environ)
     return Machine(
         memory=min(memory.total, limit) + psutil.swap_memory().total,
         memory_free=min(memory.available, limit),
         disk_free=shutil.disk_usage(home.root).free,
         stored=stored_bytes(home.store),
         shm=shutil.disk_usage(shm).total if shm.is_dir() else None,
-        has_gpu=any(Path("/dev", name).exists() for name in GPU_DEVICES),
+        has_gpu=nvidia or any((DEVICES / name).exists() for name in OTHER_GPUS),
+        takes_gpu=nvidia,
         has_torch=find_spec("torch") is not None,
         has_bf16=multiplies_bf16(CPU_INFO),
     )
+
+
+def has_nvidia_gpu(devices: Path, environment: Mapping[str, str]) -> bool:
+    """Whether programs started here find one. A container may have no other than its machine's
+    fourth, which is nvidia3 there, too.
+    """
+    if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return False
+    return any(each.name[6:].isdigit() for each in devices.glob("nvidia*"))
 
 
 def multiplies_bf16(cpu_info: Path) -> bool:

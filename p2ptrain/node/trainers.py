@@ -6,10 +6,10 @@ from a socket, and does not care whether ranks of torch or a thread of a test is
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -22,8 +22,6 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.trainer.external import ExternalTrainers
 from p2ptrain.trainer.fitting import within
 from p2ptrain.trainer.supervisor import Supervisor
-
-NVIDIA_DEVICE = Path("/dev/nvidia0")
 
 
 class RunningTrainer(Protocol):
@@ -87,7 +85,7 @@ def _settings(parts: Parts) -> TrainerConfig:
     config = parts.config
     device = config.device
     if device == "auto":
-        device = "cuda" if NVIDIA_DEVICE.exists() else "cpu"
+        device = "cuda" if fitness.has_nvidia_gpu(fitness.DEVICES, os.environ) else "cpu"
     precision = config.precision
     if precision == "auto":
         precision = "bf16" if device == "cuda" else "fp32"

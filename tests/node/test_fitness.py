@@ -34,6 +34,7 @@ AMPLE = Machine(
     stored=0,
     shm=1 << 30,
     has_gpu=True,
+    takes_gpu=True,
     has_torch=True,
     has_bf16=True,
 )
@@ -87,7 +88,7 @@ def test_memory_that_is_not_there_is_a_fault_and_what_is_used_now_a_doubt(
     assert said(on_gpu, replace(AMPLE, memory=3 * vector), run) == [("MEM-HOST", True)]
     either, eight = replace(config, device="auto"), replace(AMPLE, memory=8 * vector)
     assert said(either, eight, run) == []
-    assert said(either, replace(eight, has_gpu=False), run) == [("MEM-HOST", True)]
+    assert said(either, replace(eight, takes_gpu=False), run) == [("MEM-HOST", True)]
     assert said(seed, replace(AMPLE, memory=2 * vector), run) == []
 
 
@@ -125,13 +126,33 @@ def test_a_gpu_that_was_asked_for_must_be_there_where_the_node_starts_the_ranks(
         assert said(each, none, None) == []
 
 
+@pytest.mark.parametrize(
+    ("names", "visible", "has_one"),
+    [
+        (["nvidia0", "nvidiactl"], None, True),
+        (["nvidia3", "nvidiactl", "nvidia-uvm"], "GPU-5f3e", True),
+        (["nvidia0"], "", False),
+        (["nvidia0"], "-1", False),
+        (["nvidiactl", "nvidia-caps"], None, False),
+        (["kfd", "dxg"], None, False),
+    ],
+)
+def test_a_gpu_is_found_by_any_number_unless_it_is_hidden(
+    names: list[str], visible: str | None, has_one: bool, tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert fitness.has_nvidia_gpu(tmp_path, environment) == has_one
+
+
 def test_who_asks_for_bf16_on_a_cpu_without_it_is_told_how_slow_it_is(config: NodeConfig) -> None:
-    old, asked = replace(AMPLE, has_bf16=False, has_gpu=False), replace(config, precision="bf16")
+    old, asked = replace(AMPLE, has_bf16=False, takes_gpu=False), replace(config, precision="bf16")
     assert said(asked, old, None) == [("BF16-SLOW", False)]
     assert said(replace(asked, device="auto"), old, None) == [("BF16-SLOW", False)]
     for each in (config, replace(asked, seed=True), replace(asked, ranks_host="127.0.0.1")):
         assert said(each, old, None) == []
-    assert said(replace(asked, device="auto"), replace(old, has_gpu=True), None) == []
+    assert said(replace(asked, device="auto"), replace(old, takes_gpu=True), None) == []
 
 
 def test_what_the_kernel_says_of_the_cpu_is_what_torch_says(tmp_path: Path) -> None:
@@ -148,7 +169,8 @@ def test_ranks_on_gpus_want_shared_memory(config: NodeConfig) -> None:
     for each in (replace(four, ranks=1), replace(four, device="cpu")):
         assert said(each, small, None) == []
     assert said(four, replace(small, shm=None), None) == []
-    assert said(four, replace(small, has_gpu=False), None) == []
+    assert said(four, replace(small, takes_gpu=False), None) == []
+    assert said(replace(four, device="cuda"), small, None) == [("SHM-SMALL", False)]
 
 
 def test_a_fault_is_raised_with_the_doubts_beside_it(
