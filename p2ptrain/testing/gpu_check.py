@@ -1,12 +1,16 @@
 """`scripts/gpu_check`: what this machine's GPU does for p2ptrain, measured and tested in one go.
 
-    speed     150 M and 1 B parameters, FSDP2 on one GPU, bf16, compiled: tokens/s, MFU, memory
-    swarm     the demo: its nodes share the GPU, which a node takes where there is one
-    tests     the kernels' tests, and the trainer's with `P2PTRAIN_TEST_DEVICE=cuda`: those that
-              train in their own process have it do so
+    speed-150M, speed-1B  FSDP2 on one GPU, bf16, compiled: tokens/s, MFU, memory
+    swarm                 the demo: its nodes share the GPU, which a node takes where there is one
+    kernels               their tests
+    trainer               tests of what trains in the tests' own process, on the GPU
 
-It prints one JSON object. Without a GPU that torch can use it says so and exits with 0: a machine
-without one is not at fault. With one, whatever fails makes it exit with 1.
+It prints one JSON object at its end, and on stderr what came of each part as soon as it is known.
+Without a GPU that torch can use it says so and exits with 0: a machine without one is not at fault.
+With one, whatever fails makes it exit with 1.
+
+Where the packages are installed for another Python than .venv's, `PYTHON -m
+p2ptrain.testing.gpu_check` is the same.
 """
 
 from __future__ import annotations
@@ -16,28 +20,48 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.testing.bench.processes import Failed
 from p2ptrain.testing.bench.trainer import run, setting
+from p2ptrain.trainer.fitting import halved
 
 STEPS, ROUNDS = 10, 3
-PART_S_MAX = 1800.0
-WORDS_MAX = 1500
+LIMIT_S = 3600.0
+LEAVE_S = 5.0
+"""To end a part whose time is over, and to say so."""
+WORDS_MAX = 4000
 MFU_WANTED = 0.40
 """Of the model of 1 B at a sequence of 2,048."""
 
-TRAINER_TESTS = ("-q", "tests/trainer", "--ignore", "tests/trainer/test_replica.py")
-"""A replica computes on the CPU, and is compared with a trainer more closely than a GPU rounds."""
+ON_GPU = (
+    *("batch", "cost", "donated_state", "inner_state", "late_bookkeeping", "loop", "muon"),
+    *("parallelize", "sync_modes"),
+)
+"""Of tests/trainer, what trains in the tests' own process."""
+MEASURED_BY_A_CPU = ("late_swarm", "replica")
+"""They compare a trainer with what computes on the CPU, more closely than a GPU rounds."""
+
+# What torch warns of on a GPU nobody has seen in advance.
+TRAINER_TESTS = ("-W", "default", *(f"tests/trainer/test_{name}.py" for name in ON_GPU))
 
 ASK = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+
+Part = Callable[[float], dict[str, Any]]
+"""It has so many seconds. Raises Failed, and subprocess.TimeoutExpired."""
 
 
 def models() -> dict[str, TrainerConfig]:
     """GPT-2's and Llama 3.2's usual sizes, with a vocabulary that both afford."""
-    alike = {"vocab": 32_000, "compile": True, "micro_batch": 8}
+    alike = {"vocab": 32_000, "compile": True}
     return {
         "150M": setting(12, 1024, 1024, 32, "bf16", "cuda", **alike),  # type: ignore[arg-type]
         "1B": setting(20, 2048, 2048, 16, "bf16", "cuda", **alike),  # type: ignore[arg-type]
@@ -52,73 +76,113 @@ def gpu_name() -> str:
     return asked.stdout.strip() if asked.returncode == 0 else ""
 
 
-def speed(config: TrainerConfig) -> dict[str, Any]:
+def speed(config: TrainerConfig, limit_s: float) -> dict[str, Any]:
     """With half as many sequences at once until they fit. Raises Failed."""
+    ends_s = time.monotonic() + limit_s
     while True:
+        left_s = ends_s - time.monotonic()
         try:
-            return run(config, ["fsdp2"], STEPS, ROUNDS, sys.executable)["fsdp2"]
+            found = run(config, ["fsdp2"], STEPS, ROUNDS, sys.executable, limit_s=left_s)
+            return found["fsdp2"] | {"micro_batch": config.micro_batch}
         except Failed as exc:
-            if "out of memory" not in str(exc) or config.micro_batch <= 1:
+            smaller = halved(config, 1)
+            if "out of memory" not in str(exc) or smaller is None:
                 raise
-            config = _halved(config)
+            config = smaller
 
 
-def _halved(config: TrainerConfig) -> TrainerConfig:
-    from p2ptrain.trainer.fitting import halved
+def swarm(limit_s: float) -> dict[str, Any]:
+    """The demo's verdict, and on what its nodes have trained. Raises Failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "demo.json")
+        command(limit_s, "p2ptrain.testing.demo", "--json", str(file))
+        told = json.loads(file.read_text())
+    sharing = [device for device in told["devices"].values() if device != "cpu"]
+    wanted = ("outer_steps", "devices", "val_loss_first", "val_loss_last", "run_s")
+    # Three begin, and the two that are left when the third is killed commit that very step.
+    return {"ok": told["ok"] and len(sharing) >= 2} | {name: told[name] for name in wanted}
 
-    smaller = halved(config, 1)
-    assert smaller is not None
-    return smaller
 
-
-def command(*words: str, **environment: str) -> dict[str, Any]:
-    """How a program of ours ended. Raises Failed: not well."""
-    done = subprocess.run(
+def command(limit_s: float, *words: str, **environment: str) -> dict[str, Any]:
+    """How a program of ours ended. Raises Failed: not well, or not in time."""
+    process = subprocess.Popen(
         [sys.executable, "-m", *words],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=PART_S_MAX,
-        check=False,
         env={**os.environ, **environment},
     )
-    if done.returncode:
-        raise Failed((done.stdout + done.stderr).strip()[-WORDS_MAX:])
-    return {"ok": True, "said": done.stdout.strip().splitlines()[-1:]}
+    try:
+        said, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        said = f"{_killed(process)}\nnot done after {limit_s:.0f} s"
+        raise Failed(said.strip()[-WORDS_MAX:]) from None
+    if process.returncode:
+        raise Failed(said.strip()[-WORDS_MAX:])
+    return {"ok": True, "said": said.strip().splitlines()[-1:]}
 
 
-def parts() -> dict[str, Callable[[], dict[str, Any]]]:
+def _killed(process: subprocess.Popen[str]) -> str:
+    """The words of what is ended with all that it has begun: the next part wants the GPU alone."""
+    begun = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for each in begun:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    said, _ = process.communicate()
+    return said
+
+
+def parts() -> dict[str, Part]:
     """What is done, in this order."""
-    measured = {f"speed {name}": lambda c=config: speed(c) for name, config in models().items()}
+    measured: dict[str, Part] = {
+        f"speed-{name}": lambda limit_s, c=config: speed(c, limit_s)  # type: ignore[misc]
+        for name, config in models().items()
+    }
     return {
         **measured,
-        "swarm": lambda: command("p2ptrain.testing.demo"),
-        "kernels": lambda: command("pytest", "-q", "tests/kernels"),
-        "trainer": lambda: command("pytest", *TRAINER_TESTS, P2PTRAIN_TEST_DEVICE="cuda"),
+        "swarm": swarm,
+        "kernels": lambda limit_s: command(limit_s, "pytest", "-q", "tests/kernels"),
+        "trainer": lambda limit_s: command(
+            limit_s, "pytest", "-q", *TRAINER_TESTS, P2PTRAIN_TEST_DEVICE="cuda"
+        ),
     }
 
 
-def check(name: str, todo: dict[str, Callable[[], dict[str, Any]]]) -> dict[str, Any]:
+def check(name: str, todo: dict[str, Part], limit_s: float = LIMIT_S) -> dict[str, Any]:
     """All of `todo`; a part that fails does not keep the others from being done."""
     if not name:
         return {"gpu": None, "ok": True, "reason": "torch sees no GPU here; nothing was checked"}
-    found: dict[str, Any] = {}
+    ends_s, found = time.monotonic() + limit_s, {}
     for part, do in todo.items():
+        began_s = time.monotonic()
         try:
-            found[part] = do()
+            if ends_s - LEAVE_S <= began_s:
+                raise Failed("no time was left for it")
+            told = do(ends_s - LEAVE_S - began_s)
         except (Failed, subprocess.TimeoutExpired) as exc:
-            found[part] = {"ok": False, "reason": str(exc)}
+            told = {"ok": False, "reason": str(exc)}
+        found[part] = told | {"seconds": round(time.monotonic() - began_s, 1)}
+        sys.stderr.write(json.dumps({part: found[part]}) + "\n")
     fine = all(each.get("ok", True) for each in found.values())
-    mfu = found.get("speed 1B", {}).get("mfu")
+    mfu = found.get("speed-1B", {}).get("mfu")
     return {"gpu": name, "ok": fine, "mfu_wanted_1B": MFU_WANTED, "mfu_1B": mfu, "parts": found}
 
 
 def main() -> int:
-    argparse.ArgumentParser(
+    todo = parts()
+    parser = argparse.ArgumentParser(
         prog="scripts/gpu_check",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    ).parse_args()
-    report = check(gpu_name(), parts())
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help="of these; all if left out")
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="of all parts together")
+    given = parser.parse_args()
+    if unknown := set(given.parts) - todo.keys():
+        parser.error(f"there is no part {', '.join(sorted(unknown))}")
+    chosen = {name: do for name, do in todo.items() if name in (given.parts or todo)}
+    report = check(gpu_name(), chosen, given.limit_s)
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
     return 0 if report["ok"] else 1
 

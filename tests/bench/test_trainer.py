@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from p2ptrain.ipc.trainer_config import TrainerConfig
@@ -62,16 +65,64 @@ def test_the_models_of_the_gpu_check_have_about_the_sizes_that_they_are_called_b
     assert 0.95e9 < sizes["1B"] < 1.15e9
 
 
-def test_a_part_that_fails_is_told_and_the_others_are_done_all_the_same() -> None:
-    def fails() -> dict[str, object]:
+def test_a_part_that_fails_is_told_and_the_others_are_done_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(limit_s: float) -> dict[str, object]:
         raise Failed("no such kernel image")
 
-    report = gpu_check.check("A GPU", {"one": fails, "two": lambda: {"ok": True}})
+    report = gpu_check.check("A GPU", {"one": fails, "two": lambda limit_s: {"ok": True}})
     assert (report["gpu"], report["ok"]) == ("A GPU", False)
     assert report["parts"] == {
-        "one": {"ok": False, "reason": "no such kernel image"},
-        "two": {"ok": True},
+        "one": {"ok": False, "reason": "no such kernel image", "seconds": 0.0},
+        "two": {"ok": True, "seconds": 0.0},
     }
+    one, two = map(json.loads, capsys.readouterr().err.splitlines())
+    assert one | two == report["parts"], "whoever ends the check has what was done so far"
+
+
+def test_a_part_for_which_no_time_is_left_is_not_begun() -> None:
+    report = gpu_check.check("A GPU", gpu_check.parts(), limit_s=gpu_check.LEAVE_S)
+    assert {each["reason"] for each in report["parts"].values()} == {"no time was left for it"}
+
+
+def test_a_part_that_takes_too_long_is_ended_with_all_that_it_has_begun(tmp_path: Path) -> None:
+    (tmp_path / "sleeps.py").write_text(
+        "import subprocess, time\n"
+        "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    with pytest.raises(Failed) as caught:
+        gpu_check.command(5.0, "sleeps", PYTHONPATH=path)
+    begun, *_, why = str(caught.value).splitlines()
+    assert why == "not done after 5 s"
+    assert not psutil.pid_exists(int(begun)) or psutil.Process(int(begun)).status() == "zombie"
+
+
+def test_memory_that_runs_out_on_a_gpu_halves_what_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+
+    def run(config: TrainerConfig, *how: object, limit_s: float) -> dict[str, dict[str, object]]:
+        tried.append(config.micro_batch)
+        if len(tried) < 3:
+            raise Failed("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.")
+        return {"fsdp2": {"mfu": 0.5}}
+
+    monkeypatch.setattr(gpu_check, "run", run)
+    found = gpu_check.speed(gpu_check.models()["1B"], 9.0)
+    assert (tried, found) == ([0, 8, 4], {"mfu": 0.5, "micro_batch": 4})
+
+
+def test_all_tests_that_train_in_their_own_process_do_so_on_a_gpu() -> None:
+    there = {
+        path.stem.removeprefix("test_")
+        for path in (ROOT / "tests" / "trainer").glob("test_*.py")
+        if re.search(r"\b(desk|make_desk|ranks: Ranks)\b", path.read_text())
+    }
+    assert there == {*gpu_check.ON_GPU, *gpu_check.MEASURED_BY_A_CPU}
 
 
 def test_without_a_gpu_the_check_says_so_and_exits_with_0() -> None:

@@ -165,7 +165,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Traces:
         trace = torch.from_numpy(traces[str(rows[0, 0])].astype(np.float32))
         for entry in LAYOUT.entries:
             shard, _ = own_share(parameters[entry.name], entry)
-            shard.sub_(trace[entry.offset : entry.end].view(shard.shape))
+            shard.sub_(trace[entry.offset : entry.end].view(shard.shape).to(shard.device))
         return 1.0
 
     monkeypatch.setattr(module, "train_on", train_on)

@@ -80,17 +80,20 @@ def measure(
 
 
 def run(
-    config: TrainerConfig, contenders: list[str], steps: int, rounds: int, python: str
+    config: TrainerConfig,
+    contenders: list[str],
+    steps: int,
+    rounds: int,
+    python: str,
+    limit_s: float = PROCESS_S_MAX,
 ) -> dict[str, dict[str, Any]]:
     """What `p2ptrain.trainer.speed` says of each. Raises Failed."""
     told = {"config": asdict(config), "contenders": contenders, "steps": steps, "rounds": rounds}
     command = [python, "-m", "p2ptrain.trainer.speed", json.dumps(told)]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROCESS_S_MAX, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired as exc:
-        raise Failed(f"training took over {PROCESS_S_MAX:.0f} s") from exc
+        raise Failed(f"training took over {limit_s:.0f} s") from exc
     if done.returncode:
         raise Failed(done.stderr.strip()[-WORDS_MAX:])
     return {each["contender"]: each for each in map(json.loads, done.stdout.splitlines())}

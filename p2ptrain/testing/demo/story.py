@@ -261,6 +261,8 @@ class Story:
             {name: status.get(name) for name in (*names, "outer_step", "tokens")}
             for status in self.statuses()
         ]
+        ups = {node.name: node.find("trainer-up") for node in self.cast.values()}
+        facts.devices = {name: str(up["device"]) for name, up in ups.items() if up is not None}
         facts.outer_steps = min((node["outer_step"] for node in facts.nodes), default=0)
         if facts.seed_stopped_at_step is not None:
             facts.steps_after_seed_stopped = facts.outer_steps - facts.seed_stopped_at_step

@@ -19,6 +19,8 @@ class Facts:
     """What was seen. None stands for what never happened."""
 
     nodes: list[dict[str, Any]] = field(default_factory=list)
+    devices: dict[str, str] = field(default_factory=dict)
+    """What each volunteer's trainer computed on."""
     outer_steps: int = 0
     outer_steps_planned: int = 0
     val_loss_first: float | None = None
