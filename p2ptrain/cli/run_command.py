@@ -77,7 +77,11 @@ def check(
     tokens_per_s: Annotated[
         float | None,
         typer.Option(
-            "--tokens-per-s", min=0.001, help="Of one peer.", show_default="an H100's, estimated"
+            "--tokens-per-s",
+            min=0.001,
+            max=1e12,
+            help="Of one peer.",
+            show_default="an H100's, estimated",
         ),
     ] = None,
     seed: Annotated[

@@ -186,16 +186,6 @@ class RunFile(Section):
         return self.inner.steps // self.sync.fragments * self.outer.steps
 
     @model_validator(mode="after")
-    def _warms_up_within_the_run(self) -> RunFile:
-        total = self.inner_steps_total
-        if self.inner.warmup_steps > total:
-            raise ValueError(
-                f"inner.warmup_steps {self.inner.warmup_steps} is more than the whole run: "
-                f"inner.steps ÷ sync.fragments × outer.steps = {total}"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _fragments_share_the_steps(self) -> RunFile:
         inner, sync = self.inner.steps, self.sync
         if inner % sync.fragments:
@@ -222,6 +212,17 @@ class RunFile(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _warms_up_within_the_run(self) -> RunFile:
+        """After the check of fragments: only where these are right is the total worth telling."""
+        total = self.inner_steps_total
+        if self.inner.warmup_steps > total:
+            raise ValueError(
+                f"inner.warmup_steps {self.inner.warmup_steps} is more than the whole run: "
+                f"inner.steps ÷ sync.fragments × outer.steps = {total}"
+            )
+        return self
+
 
 def load_run_file(path: Path) -> RunFile:
     """The run that `path` describes.
@@ -231,12 +232,12 @@ def load_run_file(path: Path) -> RunFile:
             has a line for each.
     """
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Some editors put a mark there.
     except OSError as exc:
         raise ConfigError(
             f"{path} cannot be read: {exc.strerror}", do="p2ptrain run new --out run.toml makes one"
         ) from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise ConfigError(f"{path} is not TOML: {exc}", do=f"correct it in {path}") from exc
     return parse_run_file(tree, name=str(path))
 
@@ -290,9 +291,11 @@ def _explain(fault: dict[str, Any]) -> str:
         case "value_error":
             text = str(fault["msg"]).removeprefix("Value error, ")
             return f"{where}: {text}" if where else text
-        case _:
-            text = str(fault["msg"]).removeprefix("Input ")
-            return f"{where} is {fault['input']!r}; it {text}"
+        case "model_type":
+            return f"{where} should be a table, which a line [{where}] begins"
+        case _:  # Such as "Input should be …", "Tuple should have … after validation, not 3".
+            text = str(fault["msg"]).partition(" after validation")[0]
+            return f"{where} is {fault['input']!r}; it should {text.partition('should ')[2]}"
 
 
 def _suggestion(location: tuple[object, ...]) -> str:

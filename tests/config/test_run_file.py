@@ -124,7 +124,14 @@ WRONG = [
         "codec.name is 'zip'; it should be 'fp32', 'fp16', 'int8' or 'int4'",
     ),
     ({"run.name": "Two Words"}, "run.name is 'Two Words'; it should be a-z"),
-    ({"run": 3}, "run is 3; it should be a valid dictionary"),
+    ({"run": 3}, "run should be a table, which a line [run] begins"),
+    ({"run": [{"name": "tiny"}]}, "run should be a table, which a line [run] begins"),
+    ({"sync": {"fragments": 3}}, "sync.fragments 3 must divide inner.steps 2"),
+    ({"data.source": ""}, "data.source is ''; it should have at least 1 character"),
+    (
+        {"inner.betas": [0.9, 0.95, 0.99]},
+        "inner.betas is (0.9, 0.95, 0.99); it should have at most 2 items",
+    ),
 ]
 
 
@@ -167,7 +174,9 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     assert caught.value.do == "p2ptrain run new --out run.toml makes one"
 
 
-@pytest.mark.parametrize("data", [b"[run\n", b"\xff\xfe", b"a = 1\na = 2\n"])
+@pytest.mark.parametrize(
+    "data", [b"[run\n", b"\xff\xfe", b"a = 1\na = 2\n", b"a = " + b"[" * 5000], ids=["table", "bytes", "twice", "deep"]
+)
 def test_a_file_that_is_not_toml_is_said_to_be_none(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "run.toml"
     path.write_bytes(data)
@@ -179,4 +188,6 @@ def test_a_file_that_is_not_toml_is_said_to_be_none(tmp_path: Path, data: bytes)
 def test_a_sample_loads_from_disk(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(sample("demo"))
+    assert load_run_file(path) == parse_run_file(tomllib.loads(sample("demo")))
+    path.write_text(sample("demo"), encoding="utf-8-sig")
     assert load_run_file(path) == parse_run_file(tomllib.loads(sample("demo")))
