@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import typer
 from typer.exceptions import TyperException
@@ -41,6 +43,9 @@ from p2ptrain.errors import P2PTrainError
 BUG = 1
 INTERRUPTED = 130
 """What a shell reports for a command that Ctrl-C ended."""
+
+VERBOSE = ("--verbose", "-v", "-vv")
+"""What BUG asks for: every command takes it, before `--`."""
 
 app = typer.Typer(
     name="p2ptrain",
@@ -93,19 +98,45 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code; nothing is raised."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # A terminal that has no θ shows \u03b8.
     try:
-        code = app(words, prog_name="p2ptrain", standalone_mode=False)
+        code = app(_for_the_parser(words), prog_name="p2ptrain", standalone_mode=False)
+        _flush()
         return code if isinstance(code, int) else 0
     except TyperException as exc:
         return _usage(exc)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; a second complaint at exit helps nobody.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit):
+        # Whoever read our output has seen enough; typer, if it notices first, leaves with a 1.
+        _forget_output()
         return 0
     except (Exception, BaseExceptionGroup) as exc:
         return _report(exc, words)
+
+
+def _for_the_parser(words: Sequence[str]) -> list[str]:
+    """`words` without VERBOSE, which is ours; a node counts its own."""
+    if list(words[:1]) == ["node"]:
+        return list(words)
+    end = words.index("--") if "--" in words else len(words)
+    return [word for word in words[:end] if word not in VERBOSE] + list(words[end:])
+
+
+def _flush() -> None:
+    """Have what was printed leave us while an error can still be told. Raises OSError."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        _forget_output()
+        raise
+
+
+def _forget_output() -> None:
+    """What could not be written is not tried again at exit, where Python complains of it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(exc: TyperException) -> int:
@@ -123,11 +154,13 @@ def _report(exc: BaseException, words: Sequence[str]) -> int:
     error = translated(exc)
     if error is None:
         return INTERRUPTED
-    if any(word in ("--verbose", "-v", "-vv") for word in words):
+    if any(word in VERBOSE for word in words):
         traceback.print_exception(exc)
     show_error(error)
     if "--json" in words:
-        result_json(error_json(error))
+        with suppress(OSError):  # It may be stdout that has failed.
+            result_json(error_json(error))
+            _flush()
     return int(error.exit_code)
 
 

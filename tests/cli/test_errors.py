@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -12,6 +17,7 @@ from p2ptrain.cli import node_command
 from p2ptrain.cli.codes import CODES
 from p2ptrain.cli.main import main, translated
 from p2ptrain.cli.rendering import error_lines, printable, show_error
+from p2ptrain.config import samples
 from p2ptrain.config.node import NodeConfig
 from tests.cli.conftest import Command
 
@@ -122,6 +128,62 @@ def test_a_traceback_is_shown_to_who_asks(
     outcome = p2ptrain("node", "-v")
     assert "Traceback" in outcome.err
     assert "error[BUG] ZeroDivisionError: x" in outcome.err
+
+
+def test_every_command_takes_the_v_that_a_bug_asks_for(
+    p2ptrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(size: str) -> str:
+        raise ZeroDivisionError("x")
+
+    monkeypatch.setattr(samples, "sample", fail)
+    outcome = p2ptrain("run", "new", "--out", tmp_path / "run.toml", "-v")
+    assert (outcome.code, "Traceback" in outcome.err) == (1, True)
+    assert "error[BUG] ZeroDivisionError: x" in outcome.err
+    assert p2ptrain("run", "new", "--", "-v").code == 2, "after -- it is a word like any other"
+
+
+def command(*words: str, stdout: int | IO[bytes], **settings: str) -> tuple[int, str]:
+    """Exit code and stderr of a process that runs this command. Python holds output back in it."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-m", "p2ptrain.cli", *words],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env=environment | settings,
+        check=False,
+    )
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_seen_enough_is_no_fault(unbuffered: str) -> None:
+    """As `head` has, before the first or after some lines."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = command("explain", stdout=writer, PYTHONUNBUFFERED=unbuffered)
+    os.close(writer)
+    assert ended == (0, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_cannot_be_written_is_an_error_with_a_code(unbuffered: str, tmp_path: Path) -> None:
+    words = ("id", "--json", "--home", str(tmp_path))
+    with open("/dev/full", "wb") as full:
+        code, said = command(*words, stdout=full, PYTHONUNBUFFERED=unbuffered)
+    assert code == 4
+    assert said.startswith("error[DISK-LOW] No space left on device\n")
+    assert "Traceback" not in said
+    assert "Exception" not in said
+
+
+def test_a_terminal_of_another_alphabet_is_shown_what_it_has(tmp_path: Path) -> None:
+    run_file = tmp_path / "run.toml"
+    run_file.write_text(samples.sample("tiny"))
+    with (tmp_path / "shown").open("wb") as shown:
+        ended = command("run", "check", str(run_file), stdout=shown, PYTHONIOENCODING="latin-1")
+    assert ended == (0, "")
+    assert b"node      \\u03b8 158.3 kB" in (tmp_path / "shown").read_bytes()
 
 
 def test_a_bug_says_where() -> None:
