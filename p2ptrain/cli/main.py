@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import typer
 from typer.exceptions import TyperException
@@ -101,7 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # A terminal that has no θ shows \u03b8.
     try:
-        code = app(_for_the_parser(words), prog_name="p2ptrain", standalone_mode=False)
+        with _ended_as_by_ctrl_c(words):
+            code = app(_for_the_parser(words), prog_name="p2ptrain", standalone_mode=False)
         _flush()
         return code if isinstance(code, int) else 0
     except TyperException as exc:
@@ -114,6 +117,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except (Exception, BaseExceptionGroup) as exc:
         return _report(exc, words)
+
+
+@contextmanager
+def _ended_as_by_ctrl_c(words: Sequence[str]) -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does, and so does SIGHUP, when its terminal is closed: what
+    it keeps for a while (half an export, a model in /tmp) is cleared away. A node leaves otherwise.
+    """
+    ours = list(words[:1]) != ["node"] and threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGHUP) if ours else ()
+    usual = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in usual:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number in usual:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """By way of SIGINT, for which trio has an ear of its own; a shell's `&` may have closed it."""
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.raise_signal(signal.SIGINT)
+    else:
+        raise KeyboardInterrupt
 
 
 def _for_the_parser(words: Sequence[str]) -> list[str]:

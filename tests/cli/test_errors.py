@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,35 @@ def test_a_terminal_of_another_alphabet_is_shown_what_it_has(tmp_path: Path) -> 
         ended = command("run", "check", str(run_file), stdout=shown, PYTHONIOENCODING="latin-1")
     assert ended == (0, "")
     assert b"node      \\u03b8 158.3 kB" in (tmp_path / "shown").read_bytes()
+
+
+ENDED_BY = """
+import os, signal, sys
+from p2ptrain.cli.main import main
+from p2ptrain.config import samples
+
+def ended(size):
+    try:
+        os.kill(os.getpid(), {number})
+    finally:
+        print("cleared")
+
+if {deaf}:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+samples.sample = ended
+sys.exit(main(["run", "new"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_command_that_is_ended_clears_away_as_after_ctrl_c(
+    number: signal.Signals, deaf: bool
+) -> None:
+    """Deaf to SIGINT, as what a shell script starts with `&`."""
+    program = ENDED_BY.format(number=int(number), deaf=deaf)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"cleared\n", b"")
 
 
 def test_a_bug_says_where() -> None:
