@@ -39,6 +39,7 @@ from p2ptrain.export.tensor_file import (
 from p2ptrain.export.tokens import Tokenizer
 from p2ptrain.ids import Digest
 from p2ptrain.ipc.trainer_config import ModelSpec
+from p2ptrain.observe.states import size
 from p2ptrain.state.layout import Layout, aligned
 from p2ptrain.trainer.huggingface import config_of, name_of
 from p2ptrain.trainer.shapes import layout_of, parameter_count
@@ -47,8 +48,8 @@ MARK = "p2ptrain.json"
 SHARD_BYTES_MAX = 5_000_000_000
 """The usual bound of transformers: below what some file systems and servers take."""
 
-SPARE_BYTES = 64 * 2**20
-"""For everything beside the weights: a tokenizer has a few MiB."""
+SPARE_BYTES = 4 * 2**20
+"""For everything beside weights and tokenizer: names and places of ten thousand tensors, twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,8 @@ def export(
         _write_rest(plan, digest, partial)
         look(partial)
         files = tuple(sorted(path.name for path in partial.iterdir()))
-        size = sum((partial / name).stat().st_size for name in files)
-    return Exported(target, files, size, digest)
+        written_bytes = sum((partial / name).stat().st_size for name in files)
+    return Exported(target, files, written_bytes, digest)
 
 
 def check_target(target: Path, *, force: bool) -> None:
@@ -128,11 +129,12 @@ def _shards(plan: Plan) -> tuple[Shard, ...]:
 
 def _check_room(folder: Path, plan: Plan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    needed = parameter_count(plan.spec) * BYTES[plan.dtype] + SPARE_BYTES
+    weights_bytes = parameter_count(plan.spec) * BYTES[plan.dtype]
+    needed = weights_bytes + len(plan.tokenizer.json_bytes) + SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise StoreFull(
-            f"the export takes {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB left",
+            f"the export takes {size(needed)}, and {folder} has {size(free)} left",
             do="make room, or choose a folder on another disk",
         )
 

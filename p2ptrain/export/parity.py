@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2ptrain.errors import ConfigError, P2PTrainError
+from p2ptrain.errors import ConfigError, P2PTrainError, TrainerDiverged
 
 PARAMETERS_MAX = 2_000_000_000
 """Both models in fp32 are 16 GB then. Larger ones are compared only when that is asked for."""
@@ -56,7 +57,10 @@ def is_wanted(asked: bool | None, parameters: int) -> bool:
 
 
 def compare(folder: Path) -> Parity:
-    """Raises P2PTrainError (EXPORT-PARITY): the logits differ, or transformers cannot read it."""
+    """Raises:
+    P2PTrainError: (EXPORT-PARITY) the logits differ, or transformers cannot read it.
+    TrainerDiverged: there are no logits to compare.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "p2ptrain.trainer.parity", str(folder)],
         capture_output=True,
@@ -65,6 +69,12 @@ def compare(folder: Path) -> Parity:
     if done.returncode:
         raise _fails("transformers could not be asked", done.stderr.splitlines()[-6:])
     parity = Parity(**json.loads(done.stdout.splitlines()[-1]))
+    if not math.isfinite(parity.difference):
+        raise TrainerDiverged(
+            "the model computes numbers that are not finite, and nothing can be compared",
+            likely="training diverged",
+            do="--snapshot chooses an earlier outer step; --no-parity exports all the same",
+        )
     if not parity.holds:
         raise _fails(
             "transformers computes something else from these weights",

@@ -186,6 +186,11 @@ def test_an_export_that_transformers_reads_otherwise_is_refused(
     done = p2ptrain(*words)
     assert done.code == 0
     assert "transformers 5.0 computes the same" in done.out
+    (tmp_path / "out").rename(tmp_path / "good")
+    says(float("nan"))
+    done = p2ptrain(*words)
+    assert (done.code, "error[NAN]" in done.err) == (4, True)
+    assert not (tmp_path / "out").exists()
     monkeypatch.setattr(parity.sys, "executable", "/bin/false")
     with pytest.raises(P2PTrainError):
-        parity.compare(tmp_path / "out")
+        parity.compare(tmp_path / "good")

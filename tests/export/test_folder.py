@@ -161,9 +161,12 @@ def test_what_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = folders.shutil.disk_usage(tmp_path)._replace(free=1000)
+    usage = folders.shutil.disk_usage(tmp_path)._replace(free=4_000_000)
     monkeypatch.setattr(folders.shutil, "disk_usage", lambda path: usage)
     plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"))
-    with pytest.raises(StoreFull):
+    with pytest.raises(StoreFull) as caught:
         export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+    assert caught.value.what == f"the export takes 4.3 MB, and {tmp_path} has 4.0 MB left"
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda path: usage._replace(free=5_000_000))
+    export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
