@@ -175,7 +175,9 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"[run\n", b"\xff\xfe", b"a = 1\na = 2\n", b"a = " + b"[" * 5000], ids=["table", "bytes", "twice", "deep"]
+    "data",
+    [b"[run\n", b"\xff\xfe", b"a = 1\na = 2\n", b"a = " + b"[" * 5000],
+    ids=["table", "bytes", "twice", "deep"],
 )
 def test_a_file_that_is_not_toml_is_said_to_be_none(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "run.toml"
