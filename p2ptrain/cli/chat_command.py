@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import typer
 
 from p2ptrain.cli.output import JsonOption, examples, progress, result_json
 from p2ptrain.cli.rendering import coloured
-from p2ptrain.errors import ConfigError
+from p2ptrain.errors import ConfigError, StoreFull
 
 if TYPE_CHECKING:
     from p2ptrain.data.spelling import Speller
@@ -62,10 +63,20 @@ def chat(
         from p2ptrain.trainer.generating import Sampling
 
         talk = Talk(speaker, Sampling(temperature, top_p, seed), tokens, as_json)
-        if prompt is None and sys.stdin.isatty() and not as_json:
+        if prompt is not None:
+            talk.go_on(_text(prompt))
+            return
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")
+        if sys.stdin.isatty() and not as_json:
             _converse(talk)
         else:
-            talk.go_on(sys.stdin.read(PROMPT_CHARACTERS_MAX) if prompt is None else prompt)
+            talk.go_on(_text(sys.stdin.read(PROMPT_CHARACTERS_MAX)))
+
+
+def _text(typed: str) -> str:
+    """`typed` with a � for each byte that is none of a character."""
+    return typed.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +97,20 @@ def _speaker(folder: Path) -> Iterator[Speaker]:
         yield _loaded(folder)
         return
     with TemporaryDirectory(prefix="p2ptrain-chat-") as place:
-        from p2ptrain.cli.export_command import export_newest
+        yield _loaded(_exported(folder, Path(place) / "weights"))
 
-        yield _loaded(export_newest(folder, Path(place) / "weights"))
+
+def _exported(home: Path, folder: Path) -> Path:
+    from p2ptrain.cli.export_command import export_newest
+
+    try:
+        return export_newest(home, folder)
+    except StoreFull as exc:
+        exc.do = (
+            "set TMPDIR to a folder on another disk; or p2ptrain export --to hf DIR --home "
+            f"{home}, and then p2ptrain chat DIR"
+        )
+        raise
 
 
 def _loaded(folder: Path) -> Speaker:
@@ -108,14 +130,14 @@ def _loaded(folder: Path) -> Speaker:
 
     speller = Speller(folder / "tokenizer.json")
     model = load_model(folder, best_device())
-    if speller.size > model.spec.vocab:
-        raise ConfigError(
-            f"its tokenizer has {speller.size} tokens, the model {model.spec.vocab}",
-            code="MODEL-FOREIGN",
-        )
     config = read_json(folder / "config.json")
     assert isinstance(config, dict)
     begins = _numbers(config.get("bos_token_id"))[:1]
+    if (most := max([speller.size - 1, *begins])) >= model.spec.vocab:
+        raise ConfigError(
+            f"its tokenizer has a token {most}, and the model {model.spec.vocab} in all, from 0 on",
+            code="MODEL-FOREIGN",
+        )
     # Where the next document begins this one has ended, whether or not its run marks ends.
     ends = frozenset([*_numbers(config.get("eos_token_id")), *begins])
     return Speaker(model, speller, next(iter(begins), None), ends)
@@ -189,7 +211,7 @@ def _converse(talk: Talk) -> None:
     progress("a text to go on from, and Enter; Ctrl-C ends what it says, Ctrl-D ends this")
     try:
         while True:
-            _answer(talk, input("> "))
+            _answer(talk, _text(input("> ")))
     except (EOFError, KeyboardInterrupt):
         print()
 

@@ -8,10 +8,11 @@ of a text. So a token is spelt behind those before it, and their text is taken o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from p2ptrain.data.tokenizer_file import parse_tokenizer
+from p2ptrain.data.tokenizer_file import library_errors, parse_tokenizer
 from p2ptrain.errors import ConfigError
 
 _INCOMPLETE = "\ufffd"
@@ -37,15 +38,19 @@ class Speller:
             ) from exc
         # Who types the name of a special token has typed a text, and not that token.
         self._tokenizer.encode_special_tokens = True
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         self.begin()
 
     @property
     def size(self) -> int:
-        """How many tokens there are."""
-        return int(self._tokenizer.get_vocab_size())
+        """One more than the largest token."""
+        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encoded(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        """Raises ConfigError (MODEL-FOREIGN): this tokenizer cannot do it."""
+        with _failures():
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def unknown(self, tokens: Sequence[int]) -> int:
         """How many of `tokens` stand for something that the tokenizer cannot spell."""
@@ -69,4 +74,18 @@ class Speller:
         return text[len(known) :]
 
     def _spelt(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+        with _failures():
+            return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        with library_errors():
+            yield
+    except ValueError as exc:
+        raise ConfigError(
+            f"the model's tokenizer fails: {exc}",
+            code="MODEL-FOREIGN",
+            likely="its tokenizer.json is damaged, or was not made for this",
+        ) from exc

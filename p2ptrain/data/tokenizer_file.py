@@ -1,11 +1,14 @@
 """A tokenizer that somebody made elsewhere, out of its tokenizer.json.
 
 It is a module of its own because of one line: the tokenizers library raises Exception itself, and
-nothing more definite, for whatever is wrong with a file.
+nothing more definite, for whatever is wrong with a file; and where it did not think of a fault, it
+panics, which is no Exception at all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -32,9 +35,17 @@ def parse_tokenizer(path: Path) -> Tokenizer:
     if path.stat().st_size > BYTES_MAX:
         raise ValueError(f"it has more than {BYTES_MAX} bytes")
     text = path.read_text(encoding="utf-8")
-    try:
+    with library_errors():
         return Tokenizer.from_str(text)
-    except Exception as exc:
-        if type(exc) is not Exception:
-            raise  # The library has no error of its own; it raises Exception itself.
+
+
+@contextmanager
+def library_errors() -> Iterator[None]:
+    """What the library raises inside, as ValueError: also a tokenizer that could be read may ask
+    for what cannot be done (a token for unknown letters that it has not, a pattern without end)."""
+    try:
+        yield
+    except BaseException as exc:
+        if type(exc) is not Exception and type(exc).__name__ != "PanicException":
+            raise
         raise ValueError(str(exc)) from exc

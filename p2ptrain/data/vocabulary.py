@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from p2ptrain.data.drawing import draws
+from p2ptrain.data.tokenizer_file import library_errors
 from p2ptrain.errors import ConfigError
 
 END_OF_TEXT = "<|endoftext|>"
@@ -57,16 +58,26 @@ class Vocabulary:
         return bytes(self.tokenizer.to_str(), "utf-8")
 
     def encode(self, documents: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """Each document's tokens between its marks."""
+        """Each document's tokens between its marks. Raises ConfigError: it cannot spell one."""
         cut = [pieces(document) for document in documents]
         flat = [piece for each in cut for piece in each]
-        found = iter(self.tokenizer.encode_batch_fast(flat, add_special_tokens=False))
+        found = iter(self._encoded(flat))
         tail = [] if self.end is None else [self.end]
         encoded = []
         for each in cut:
             inside = [token for _ in each for token in next(found).ids]
             encoded.append(np.asarray([self.begin, *inside, *tail], dtype=np.uint32))
         return encoded
+
+    def _encoded(self, texts: Sequence[str]) -> list[Encoding]:
+        try:
+            with library_errors():
+                return self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        except ValueError as exc:
+            raise ConfigError(
+                f"data.tokenizer: it cannot spell a document: {exc}",
+                do="name one that knows all letters, or has a token for those that it does not",
+            ) from exc
 
 
 def pieces(document: str) -> list[str]:

@@ -7,6 +7,7 @@ too much, of another shape or another model is refused with its name.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from p2ptrain.errors import MachineUnfit
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.trainer.huggingface import foreign, lacks, name_of, spec_of
 from p2ptrain.trainer.model import Llama
@@ -24,6 +26,8 @@ JSON_BYTES_MAX = 16 * 2**20
 
 ONE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_FILE = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
+"""In the same folder, and not a name that no system has."""
 
 
 def read_json(path: Path) -> object:
@@ -36,7 +40,7 @@ def read_json(path: Path) -> object:
         return json.loads(data)
     except FileNotFoundError as exc:
         raise lacks(path) from exc
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise foreign(f"{path.name} cannot be read: {exc}") from exc
 
 
@@ -52,8 +56,22 @@ def load_spec(folder: Path) -> ModelSpec:
 def load_model(folder: Path, device: torch.device) -> Llama:
     """The model, ready to be asked, in fp32 on the CPU and in bf16 on a GPU.
 
-    Raises ConfigError: the folder does not hold it whole.
+    Raises:
+        ConfigError: the folder does not hold it whole.
+        MachineUnfit: the GPU does not.
     """
+    try:
+        return _loaded(folder, device)
+    except torch.OutOfMemoryError as exc:
+        raise MachineUnfit(
+            "the model does not fit into the GPU's memory",
+            code="MEM-GPU",
+            do="end what else computes there; or set CUDA_VISIBLE_DEVICES to nothing, and the CPU "
+            "computes",
+        ) from exc
+
+
+def _loaded(folder: Path, device: torch.device) -> Llama:
     spec = load_spec(folder)
     with torch.device("meta"):
         model = Llama(spec)
@@ -64,8 +82,9 @@ def load_model(folder: Path, device: torch.device) -> Llama:
         if name not in shapes:
             raise foreign(f"it has a tensor {name}, which ours has not")
         ours, shape = shapes[name]
-        if tuple(tensor.shape) != shape:
-            raise foreign(f"{name} has the shape {tuple(tensor.shape)}, not {shape}")
+        if tuple(tensor.shape) != shape or not tensor.is_floating_point():
+            found = f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+            raise foreign(f"{name} is {found}, not {shape} of numbers with a point")
         state[ours] = tensor.to(device, dtype)
     missing = [name for name, (ours, _) in shapes.items() if ours not in state]
     if missing:
@@ -96,6 +115,6 @@ def _files(folder: Path) -> list[str]:
     listed = index.get("weight_map") if isinstance(index, dict) else None
     files = sorted(set(map(str, listed.values()))) if isinstance(listed, dict) else []
     for file in files:
-        if Path(file).name != file or not file.endswith(".safetensors"):
+        if not _FILE.fullmatch(file):
             raise foreign(f"{INDEX} names the file {file[:80]!r}")
     return files

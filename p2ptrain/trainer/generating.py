@@ -18,8 +18,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from p2ptrain.errors import ConfigError
+from p2ptrain.errors import ConfigError, TrainerDiverged
 from p2ptrain.trainer.model import Block, Llama, rotary_table, rotate
+
+TEMPERATURE_MIN = 1e-6
+"""Below, the likeliest token is as good as certain, and fp32 would divide by nothing."""
+
+POSITIONS_AT_FIRST = 2048
+"""For so many there are angles; more are made when they are needed. A config.json may claim any
+number, and tables for all of them took the memory of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +62,14 @@ class Reader:
     _rotary: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
+        self._rotary = self._angles(POSITIONS_AT_FIRST)
+        self.forget()
+
+    def _angles(self, positions: int) -> Tensor:
         spec = self.model.spec
         device = self.model.embedding.weight.device
-        self._rotary = rotary_table(spec.sequence, spec.head_width, spec.rope_base, device)
-        self.forget()
+        count = min(spec.sequence, positions)
+        return rotary_table(count, spec.head_width, spec.rope_base, device)
 
     def forget(self) -> None:
         """Begin again at position 0."""
@@ -77,6 +88,8 @@ class Reader:
         assert 0 < len(tokens) <= self.room, "more than the model has positions for"
         model = self.model
         x = model.embedding(torch.tensor([tokens], device=self._rotary.device))  # [1, T, W]
+        if end > self._rotary.shape[1]:
+            self._rotary = self._angles(2 * end)
         rotary = self._rotary[:, begin:end]
         for index, block in enumerate(model.blocks):
             assert isinstance(block, Block)
@@ -123,10 +136,20 @@ def generate(model: Llama, prompt: Sequence[int], sampling: Sampling) -> Iterato
 
 
 def pick(logits: Tensor, sampling: Sampling, random: torch.Generator) -> int:
-    """The next token. Chosen on the CPU, so that a seed means the same on every device."""
-    if sampling.temperature == 0:
+    """The next token. Chosen on the CPU, so that a seed means the same on every device.
+
+    Raises TrainerDiverged (NAN): there is no next one.
+    """
+    if not logits.isfinite().all():
+        raise TrainerDiverged(
+            "the model computes numbers that are not finite",
+            likely="its weights are: training diverged, or the files are damaged",
+            do="p2ptrain export --snapshot STEP has the weights of an earlier outer step",
+        )
+    if sampling.temperature < TEMPERATURE_MIN:
         return int(logits.argmax())
-    shares, order = (logits / sampling.temperature).softmax(-1).sort(descending=True, stable=True)
+    heights = (logits - logits.max()) / sampling.temperature
+    shares, order = heights.softmax(-1).sort(descending=True, stable=True)
     # A token stays if those before it do not have top_p yet; so the first one always does.
     shares[shares.cumsum(-1) - shares >= sampling.top_p] = 0.0
     return int(order[torch.multinomial(shares, 1, generator=random)])

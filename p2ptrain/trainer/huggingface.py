@@ -23,8 +23,10 @@ RMS_EPSILON = 1e-5
 FAMILIES = {False: ("llama", "LlamaForCausalLM"), True: ("qwen3", "Qwen3ForCausalLM")}
 """By whether queries and keys are normalised: model_type, and the class."""
 
+ROPE_BASE_MAX = 1e12
+SIZE_MAX = 2**24
 LAYERS_MAX = 4096
-"""As a run may have."""
+"""Not less than a run may have."""
 
 _WHOLE = {
     "embedding.weight": "model.embed_tokens.weight",
@@ -133,23 +135,27 @@ def spec_of(config: object) -> ModelSpec:
         if config.get(name, ours) != ours:
             raise foreign(f"{name} is {config[name]!r}, where ours is {ours!r}")
     config = {"num_key_value_heads": config.get("num_attention_heads"), **config}
+    rope_base = _rope_base(config)
     try:
         spec = ModelSpec(
             **{ours: config[theirs] for ours, theirs in _SIZES.items()},
-            rope_base=_rope_base(config),
+            rope_base=rope_base,
             tied=config.get("tie_word_embeddings", False) is True,
             qk_norm=families[family],
         )
     except KeyError as exc:
         raise foreign(f"its config.json lacks {exc.args[0]}") from exc
-    except (ConfigError, TypeError) as exc:
-        raise foreign(str(exc)) from exc
+    except ConfigError as exc:
+        raise foreign(f"{exc.what}; {exc.do}") from exc
     if config.get("head_dim") not in (None, spec.head_width):
         raise foreign(f"head_dim is {config['head_dim']!r}, where ours is {spec.head_width}")
     if config.get("rms_norm_eps", 1e-6) != RMS_EPSILON:
         raise foreign(f"rms_norm_eps is {config.get('rms_norm_eps')!r}, ours {RMS_EPSILON}")
     if spec.layers > LAYERS_MAX:
         raise foreign(f"{spec.layers} layers are more than {LAYERS_MAX}")
+    for ours, theirs in _SIZES.items():
+        if getattr(spec, ours) > SIZE_MAX:
+            raise foreign(f"{theirs} {config[theirs]} is more than {SIZE_MAX}")
     return spec
 
 
@@ -158,8 +164,8 @@ def _rope_base(config: Mapping[str, object]) -> float:
     if not isinstance(parameters, dict) or parameters.get("rope_type", "default") != "default":
         raise foreign(f"rope_parameters are {parameters!r}, which are not the plain ones")
     base = parameters.get("rope_theta", config.get("rope_theta", 10_000.0))
-    if type(base) not in (int, float):
-        raise foreign(f"rope_theta is {base!r}")
+    if type(base) not in (int, float) or not 1 < base < ROPE_BASE_MAX:
+        raise foreign(f"rope_theta is {str(base)[:40]}")
     return float(base)
 
 

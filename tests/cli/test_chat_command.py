@@ -11,6 +11,7 @@ import pytest
 
 from p2ptrain.cli import chat_command
 from p2ptrain.cli.chat_command import visible
+from p2ptrain.export import folder
 from tests.cli.conftest import Command
 
 TEXT = "def f(x):\n"
@@ -55,6 +56,15 @@ def test_a_text_ends_where_another_begins_if_ends_have_no_mark(
     (weights / "config.json").write_text(json.dumps(config))
     told = p2ptrain("chat", weights, "", "--temperature", 0, "--tokens", 3, "--json").json
     assert (told["ended"], told["text"], told["tokens"]) == ("end-of-text", "", 0)
+
+
+def test_a_home_whose_weights_have_no_room_says_where_there_may_be_some(
+    p2ptrain: Command, organiser_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = folder.shutil.disk_usage(organiser_home)._replace(free=1000)
+    monkeypatch.setattr(folder.shutil, "disk_usage", lambda path: usage)
+    done = p2ptrain("chat", organiser_home, TEXT)
+    assert (done.code, "TMPDIR" in done.err, "--to hf" in done.err) == (4, True, True)
 
 
 def test_a_seed_without_torch_says_what_it_lacks(
@@ -134,6 +144,24 @@ def test_a_text_can_come_from_a_pipe(
     piped = p2ptrain("chat", weights, "--tokens", 4)
     given = p2ptrain("chat", weights, TEXT, "--tokens", 4, "--json")
     assert piped.out == given.json["text"] + "\n"
+
+
+def test_a_text_that_is_no_text_has_marks_where_it_is_not(
+    p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("chat", weights, "--tokens", 2, "--json")
+    assert p2ptrain(*words, "\udcffdef").json["prompt"] == "\ufffddef"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xffdef"), "utf-8"))
+    assert p2ptrain(*words).json["prompt"] == "\ufffddef"
+
+
+def test_a_mark_that_the_model_has_no_token_for_is_refused(
+    p2ptrain: Command, weights: Path
+) -> None:
+    config = json.loads((weights / "config.json").read_text())
+    (weights / "config.json").write_text(json.dumps(config | {"bos_token_id": 512}))
+    done = p2ptrain("chat", weights, TEXT)
+    assert (done.code, "MODEL-FOREIGN" in done.err) == (2, True)
 
 
 def test_what_a_model_says_cannot_steer_the_terminal() -> None:

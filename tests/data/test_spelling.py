@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,67 @@ def test_the_name_of_a_special_token_is_text_like_any_other(speller: Speller) ->
     tokens = speller.encoded("<|endoftext|>")
     assert len(tokens) > 1
     assert "".join(map(speller.decoded, tokens)) == "<|endoftext|>"
+
+
+def respelt(speller: Speller, path: Path, **changes: object) -> Speller:
+    """The tokenizer of `speller` with other settings in its file."""
+    tree = json.loads((path / "t.json").read_text())
+    (path / "other.json").write_text(json.dumps(tree | changes))
+    return Speller(path / "other.json")
+
+
+def test_all_of_a_text_is_spelt_and_nothing_else_whatever_the_file_asks_for(
+    speller: Speller, tmp_path: Path
+) -> None:
+    cut = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    fill = {"strategy": {"Fixed": 99}, "direction": "Right", "pad_to_multiple_of": None}
+    fill |= {"pad_id": 10**6, "pad_type_id": 0, "pad_token": "x"}
+    other = respelt(speller, tmp_path, truncation=cut, padding=fill)
+    assert other.encoded("plain words only") == speller.encoded("plain words only")
+
+
+def test_a_tokenizer_with_gaps_is_as_long_as_its_largest_token(
+    speller: Speller, tmp_path: Path
+) -> None:
+    tree = json.loads((tmp_path / "t.json").read_text())
+    vocab = {name: 7000 if name == "w" else token for name, token in tree["model"]["vocab"].items()}
+    model = tree["model"] | {"vocab": vocab, "merges": []}
+    assert respelt(speller, tmp_path, model=model).size == 7001
+    assert speller.size == 270
+
+
+CANNOT = {
+    "an endless pattern": {
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"Regex": "(a+)+$"},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+    },
+    "no token for what is unknown": {
+        "model": {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]], "byte_fallback": False}
+    },
+}
+
+
+@pytest.mark.parametrize("changes", CANNOT.values(), ids=CANNOT)
+def test_a_tokenizer_that_can_be_read_and_fails_is_told(
+    changes: dict[str, object], speller: Speller, tmp_path: Path
+) -> None:
+    other = respelt(speller, tmp_path, **changes)
+    with pytest.raises(ConfigError) as caught:
+        other.encoded("a" * 40 + "b")
+    assert caught.value.code == "MODEL-FOREIGN"
+
+
+def test_a_tokenizer_that_makes_its_library_panic_is_refused(
+    speller: Speller, tmp_path: Path
+) -> None:
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    with pytest.raises(ConfigError) as caught:
+        respelt(speller, tmp_path, normalizer=normalizer)
+    assert caught.value.code == "MODEL-FOLDER"
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", "[1]"])

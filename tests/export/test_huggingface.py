@@ -74,6 +74,11 @@ FOREIGN: list[tuple[dict[str, Any], str]] = [
     ({"vocab_size": "many"}, "vocab"),
     ({"vocab_size": True}, "vocab"),
     ({"hidden_size": None}, "width"),
+    ({"vocab_size": 2**70}, "vocab_size"),
+    ({"max_position_embeddings": 10**12}, "max_position_embeddings"),
+    ({"rope_parameters": {"rope_theta": 10**400}}, "rope_theta"),
+    ({"rope_parameters": {"rope_theta": float("inf")}}, "rope_theta"),
+    ({"rope_parameters": {"rope_theta": float("nan")}}, "rope_theta"),
 ]
 
 
@@ -85,6 +90,8 @@ def test_a_model_that_is_not_ours_is_refused_with_what_differs(
         spec_of(config_of(SPEC, "float32", {}) | changes)
     assert caught.value.code == "MODEL-FOREIGN"
     assert said in caught.value.what
+    assert "[CONFIG]" not in caught.value.what
+    assert caught.value.what.count("this is no model") == 1
 
 
 @pytest.mark.parametrize("config", [[], None, {"model_type": "llama"}])

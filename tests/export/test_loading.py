@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from p2ptrain.errors import ConfigError
+from p2ptrain.errors import ConfigError, MachineUnfit
 from p2ptrain.export.folder import Plan, export
 from p2ptrain.export.source import ThetaInMemory
+from p2ptrain.trainer import exported
 from p2ptrain.trainer.exported import load_model
 from p2ptrain.trainer.shapes import layout_of
 from tests.export.conftest import ORIGIN, SPEC, TOKENIZER, trained
@@ -83,6 +84,21 @@ def endless_json(folder: Path) -> None:
     (folder / "config.json").write_text(" " * (17 * 2**20))
 
 
+def deep_json(folder: Path) -> None:
+    (folder / "config.json").write_text("[" * 100_000)
+
+
+def without_points(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    norm = tensors["model.norm.weight"].astype("int8")
+    save_file({**tensors, "model.norm.weight": norm}, folder / "model.safetensors")
+
+
+def index_of_a_name_that_is_none(folder: Path) -> None:
+    index = {"weight_map": {"a": "\ud800.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def nothing(folder: Path) -> None:
     (folder / "config.json").unlink()
 
@@ -98,6 +114,9 @@ def nothing(folder: Path) -> None:
         (index_of_a_lost_file, "MODEL-FOLDER", "model-00001-of-00002.safetensors"),
         (no_json, "MODEL-FOREIGN", "config.json"),
         (endless_json, "MODEL-FOREIGN", "longer"),
+        (deep_json, "MODEL-FOREIGN", "config.json"),
+        (without_points, "MODEL-FOREIGN", "(36,) of int8"),
+        (index_of_a_name_that_is_none, "MODEL-FOREIGN", "names the file"),
         (nothing, "MODEL-FOLDER", "config.json"),
     ],
 )
@@ -109,3 +128,15 @@ def test_a_spoilt_folder_is_refused(
         load_model(folder, CPU)
     assert caught.value.code == code
     assert said in caught.value.what
+
+
+def test_a_gpu_that_is_too_small_is_no_fault_of_ours(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(exported, "_tensors", full)
+    with pytest.raises(MachineUnfit) as caught:
+        load_model(folder, CPU)
+    assert caught.value.code == "MEM-GPU"

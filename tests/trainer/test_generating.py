@@ -8,7 +8,8 @@ from itertools import islice
 import pytest
 import torch
 
-from p2ptrain.errors import ConfigError
+from p2ptrain.errors import ConfigError, TrainerDiverged
+from p2ptrain.trainer import generating
 from p2ptrain.trainer.generating import Reader, Sampling, generate, pick
 from tests.trainer.test_model import SPEC, started
 
@@ -69,6 +70,36 @@ def test_what_is_beyond_top_p_never_comes(top_p: float, left: set[int]) -> None:
     logits = torch.tensor([0.5, 0.3, 0.2]).log()
     random = torch.Generator().manual_seed(0)
     assert {pick(logits, Sampling(1.0, top_p), random) for _ in range(300)} == left
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-3])
+def test_a_cold_model_says_the_likeliest(temperature: float) -> None:
+    logits, random = torch.tensor([1e30, -1e30, 2e30]), torch.Generator().manual_seed(0)
+    assert pick(logits, Sampling(temperature), random) == 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("spoilt", [float("nan"), float("inf")])
+def test_a_model_that_computes_no_numbers_says_nothing(spoilt: float, temperature: float) -> None:
+    logits, random = torch.tensor([0.0, spoilt, 1.0]), torch.Generator().manual_seed(0)
+    with pytest.raises(TrainerDiverged):
+        pick(logits, Sampling(temperature), random)
+
+
+@torch.no_grad()
+def test_positions_that_nobody_comes_to_take_no_memory() -> None:
+    model = started(SPEC)
+    few = list(islice(generate(model, TEXT, GREEDY), 4))
+    model.spec = replace(SPEC, sequence=2**62)
+    assert list(islice(generate(model, TEXT, GREEDY), 4)) == few
+
+
+@torch.no_grad()
+def test_more_positions_are_made_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = started(SPEC)
+    whole = list(islice(generate(model, TEXT, GREEDY), 8))
+    monkeypatch.setattr(generating, "POSITIONS_AT_FIRST", 3)
+    assert list(islice(generate(model, TEXT, GREEDY), 8)) == whole
 
 
 @pytest.mark.parametrize(
