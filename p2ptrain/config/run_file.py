@@ -21,8 +21,12 @@ Count = Annotated[int, Field(ge=1, le=2**40)]
 Size = Annotated[int, Field(ge=1, le=2**24)]
 Positive = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=4096)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+PARAMETERS_MAX = 2**40
+"""As a manifest and a layout have at most."""
 
 INT4_BLOCK = 64
 """int4's steps are coarse, so shorter blocks are worth their bytes: docs/results/kernels.md."""
@@ -58,6 +62,11 @@ class ModelSection(Section):
             raise ValueError(f"width {self.width} must be an even multiple of heads {self.heads}")
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads {self.kv_heads} must divide heads {self.heads}")
+        keys = self.width // self.heads * self.kv_heads
+        block = self.width * (2 * self.width + 2 * keys + 3 * self.ffn)
+        matrices = self.layers * block + (1 if self.tied else 2) * self.vocab * self.width
+        if matrices > PARAMETERS_MAX:
+            raise ValueError(f"{matrices:.1e} parameters; a run has at most {PARAMETERS_MAX:.1e}")
         return self
 
 
@@ -109,7 +118,7 @@ class InnerSection(Section):
 
 class OuterSection(Section):
     steps: Annotated[int, Field(ge=1, le=10_000_000)]
-    lr: Positive = 0.7
+    lr: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] = 0.7
     momentum: Share = 0.9
 
 
@@ -150,9 +159,9 @@ class PolicySection(Section):
     quorum: Literal["majority", "two-thirds"] = "majority"
     quorum_loss: Literal["wait", "branch"] = "wait"
     branch_after_s: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 600.0
-    grace_s: NotNegative = 10.0
-    round_timeout_s: Positive = 2.0
-    patience_s: NotNegative = 1.0
+    grace_s: Seconds = 10.0
+    round_timeout_s: Annotated[float, Field(ge=0.01, le=86_400, allow_inf_nan=False)] = 2.0
+    patience_s: Seconds = 1.0
     attempts_max: Annotated[int, Field(ge=1, le=100)] = 4
     participants_min: Annotated[int, Field(ge=1, le=10_000)] = 2
     snapshot_every: Annotated[int, Field(ge=1, le=1_000_000)] = 10

@@ -101,6 +101,7 @@ WRONG = [
     ({"model.width": True}, "model.width is True; it should be a valid integer"),
     ({"model.width": 0}, "model.width is 0; it should be greater than or equal to 1"),
     ({"model.width": 30}, "model: width 30 must be an even multiple of heads 4"),
+    ({"model.width": 2**23}, "model: 4.2e+14 parameters; a run has at most 1.1e+12"),
     ({"model.kv_heads": 3}, "model: kv_heads 3 must divide heads 4"),
     ({"model.vocab": 100}, "model.vocab is 100; it should be greater than or equal to 257"),
     ({"model.widht": 32}, "model.widht is not a setting; did you mean width?"),
@@ -111,6 +112,10 @@ WRONG = [
     ({"inner.schedule": "step"}, "inner.schedule is 'step'; it should be 'wsd', 'cosine' or"),
     ({"inner.betas": [0.9]}, "inner.betas.1 is missing"),
     ({"inner.warmup_steps": 13}, "inner.warmup_steps 13 is more than the whole run"),
+    ({"outer.lr": 101}, "outer.lr is 101; it should be less than or equal to 100"),
+    ({"policy.grace_s": 1e5}, "policy.grace_s is 100000.0; it should be less than or equal to"),
+    ({"policy.patience_s": 1e5}, "policy.patience_s is 100000.0; it should be less than or"),
+    ({"policy.round_timeout_s": 1e-3}, "policy.round_timeout_s is 0.001; it should be greater"),
     ({"outer.momentum": 1.0}, "outer.momentum is 1.0; it should be less than 1"),
     ({"policy.quorum": "all"}, "policy.quorum is 'all'; it should be 'majority' or 'two-thirds'"),
     (

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from typing import Any, get_args
 
 import pytest
 from blake3 import blake3
 
 from p2ptrain import kernels
-from p2ptrain.config.run_file import RunFile
+from p2ptrain.config.run_file import PARAMETERS_MAX, RunFile, parse_run_file
+from p2ptrain.config.samples import sample
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, VersionMismatch
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
 from p2ptrain.run import Run, RunManifest, Signed
+from p2ptrain.run import manifest as manifests
 from p2ptrain.run.draft import Made, draft_manifest
 from p2ptrain.run.manifest import BLOCK_MAX, BLOCK_MIN, CodecName, CodecSpec
+from p2ptrain.state import layout
 from tests.run.conftest import MADE
 
 
@@ -188,6 +192,24 @@ def test_too_little_data_for_one_lease_is_said_before_anything_is_signed(
             run_file, little, organiser=organiser.peer, founders=[organiser.peer], created_unix=0
         )
     assert "1 training blocks" in caught.value.what
+
+
+def test_what_a_run_file_takes_at_most_can_be_published(organiser: Identity) -> None:
+    """Data are packed first: what is wrong has to be told before."""
+    tree = tomllib.loads(sample("tiny"))
+    tree["outer"] |= {"lr": 100, "steps": 10_000_000}
+    tree["inner"] |= {"lr": 0.999e9, "batch_sequences": 65_536, "steps": 100}
+    most = {"grace_s": 86_400, "patience_s": 86_400, "round_timeout_s": 86_400}
+    most |= {"influence_max": 0.999e9, "attempts_max": 100, "participants_min": 10_000}
+    for policy in (most, {"grace_s": 0, "patience_s": 0, "round_timeout_s": 0.01}):
+        draft_manifest(
+            parse_run_file(tree | {"policy": policy}),
+            MADE,
+            organiser=organiser.peer,
+            founders=[organiser.peer],
+            created_unix=0,
+        )
+    assert PARAMETERS_MAX == manifests.PARAMETERS_MAX == layout.NUMEL_MAX
 
 
 def test_a_founder_named_twice_is_a_configuration_error(
