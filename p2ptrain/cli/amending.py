@@ -143,7 +143,8 @@ def _words(run: Run, held: Sequence[SignedAmendment]) -> str:
     manifest = _leg(run, held).manifest
     inner, codec, sync = manifest.inner, manifest.codec, manifest.sync
     return (
-        f"{inner.steps} inner steps, {sync.fragments} fragments, overlap {sync.overlap_steps}, "
+        f"{manifest.data.train_blocks} blocks of data, {inner.steps} inner steps, "
+        f"{sync.fragments} fragments, overlap {sync.overlap_steps}, "
         f"learning rate {inner.lr:g}, codec {codec.name} in blocks of {codec.block}"
     )
 

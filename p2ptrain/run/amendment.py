@@ -61,18 +61,22 @@ class Amendment:
     outer_momentum: float | None = None
 
     def __post_init__(self) -> None:
-        _require(0 < self.number <= NUMBER_MAX, "number", self.number)
-        _require(0 < self.step <= NUMBER_MAX, "outer step", self.step)
+        numbers = f"1 to {NUMBER_MAX}"
+        _require(0 < self.number <= NUMBER_MAX, "number", self.number, numbers)
+        _require(0 < self.step <= NUMBER_MAX, "outer step", self.step, numbers)
         for name in ("lr", "outer_lr"):
             rate = getattr(self, name)
             fits = rate is None or (math.isfinite(rate) and 0 < rate <= RATE_MAX)
-            _require(fits, name, rate)
+            _require(fits, name, rate, f"above 0 and at most {RATE_MAX:g}")
         steps, momentum, block = self.inner_steps, self.outer_momentum, self.codec_block
-        _require(steps is None or steps > 0, "inner_steps", steps)
-        _require(momentum is None or 0 <= momentum < 1, "outer_momentum", momentum)
-        _require(self.codec is None or self.codec in get_args(CodecName), "codec", self.codec)
-        _require(block is None or BLOCK_MIN <= block <= BLOCK_MAX, "codec_block", block)
-        _require(bool(self.changes), "change", "none")
+        _require(steps is None or steps > 0, "inner_steps", steps, "1 or more")
+        fits = momentum is None or 0 <= momentum < 1
+        _require(fits, "outer_momentum", momentum, "0 to below 1")
+        codecs = get_args(CodecName)
+        _require(self.codec in (None, *codecs), "codec", self.codec, ", ".join(codecs))
+        fits = block is None or BLOCK_MIN <= block <= BLOCK_MAX
+        _require(fits, "codec_block", block, f"{BLOCK_MIN} to {BLOCK_MAX}")
+        _require(bool(self.changes), "change", "none", "at least one")
 
     @property
     def changes(self) -> dict[str, object]:
@@ -92,13 +96,21 @@ class Amendment:
 
     def check(self, manifest: RunManifest) -> None:
         """Raises ValueError, in words, where the run could not go on so, whatever came before."""
-        _require(self.step < manifest.outer.steps, "outer step", self.step)
+        last, steps = manifest.outer.steps - 1, self.inner_steps
+        _require(self.step <= last, "outer step", self.step, f"at most {last}")
+        blocks = manifest.data.train_blocks
+        _require(
+            (steps or 0) <= blocks, "inner_steps", steps, f"at most {blocks}, the blocks of data"
+        )
         whole = Leg(manifest).amended(self).manifest
-        _require(whole.delayed == manifest.delayed, "inner_steps", self.inner_steps)
-        _require(whole.blocks_per_lease <= LEASE_BLOCKS_MAX, "inner_steps", self.inner_steps)
+        delayed, kept = whole.delayed == manifest.delayed, f"{manifest.inner.steps}, as it is"
+        _require(delayed, "inner_steps", steps, f"{kept}: means come a whole outer step late")
+        short = whole.blocks_per_lease <= LEASE_BLOCKS_MAX
+        _require(short, "inner_steps", steps, f"such that a lease is {LEASE_BLOCKS_MAX} blocks")
         # With any rate and any H that others may set, so that amendments never fail together.
-        most = max(RATE_MAX, manifest.inner.lr) * manifest.data.train_blocks
-        _require(manifest.policy.influence_max * most <= INFLUENCE_MAX, "lr", self.lr)
+        most = max(RATE_MAX, manifest.inner.lr) * blocks
+        fits = manifest.policy.influence_max * most <= INFLUENCE_MAX
+        _require(fits, "lr", self.lr, "as it is: the bound on influence is too wide for a change")
 
 
 _WORDS = {
@@ -229,6 +241,6 @@ def _or(change: T | None, before: T) -> T:
     return before if change is None else change
 
 
-def _require(holds: bool, name: str, value: object) -> None:
+def _require(holds: bool, name: str, value: object, should: str) -> None:
     if not holds:
-        raise ValueError(f"{name} is {str(value)[:80]!r}")
+        raise ValueError(f"{name} is {str(value)[:80]}; it should be {should}")

@@ -100,6 +100,25 @@ def test_nonsense_is_refused_and_nothing_is_signed(
     assert kept(organiser_home) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--lr", "101"), "its lr is 101.0; it should be above 0 and at most 100\n"),
+        (("--codec", "int3"), "its codec is int3; it should be fp32, fp16, int8, int4\n"),
+        (("--outer-momentum", "1"), "its outer_momentum is 1.0; it should be 0 to below 1\n"),
+        (("--codec-block", "31"), "its codec_block is 31; it should be 32 to 4096\n"),
+        (("--inner-steps", "9999"), "inner_steps is 9999; it should be at most 182, the blocks of"),
+        ((), "its change is none; it should be at least one\n"),
+    ],
+    ids=str,
+)
+def test_who_asks_for_nonsense_is_told_what_would_do(
+    words: tuple[str, ...], said: str, p2ptrain: Command, organiser_home: Path
+) -> None:
+    outcome = p2ptrain("run", "amend", "tiny", *STEPS, *words, "--home", organiser_home)
+    assert said in outcome.err
+
+
 def test_what_changes_nothing_or_comes_before_another_is_refused(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
