@@ -97,7 +97,6 @@ def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say:
     else:
         with _empty_folder(scratch):
             made = _packed(run_file, beside, store, scratch, say)
-    say(made.words)
     return made
 
 
@@ -143,7 +142,8 @@ def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: S
     source = find_source(
         section.source, field=section.field, limit_bytes=limit_bytes, beside=beside
     )
-    say(f"packing {section.source}, at most {size(limit_bytes)} of it")
+    kind = "reads" if source.holds_reads else "text"
+    say(f"packing {section.source} as {kind}, at most {size(limit_bytes)} of it")
     vocabulary = _vocabulary(section, source, spec, beside)
     keep = partial(store.put_chunk, settle=False)
     packed = pack_stream(source.documents(), vocabulary, spec, scratch, keep)

@@ -78,6 +78,7 @@ def publish_run(
 def _make(run_file: RunFile, folder: Path, home: Home, store: Store, say: Say) -> Made:
     """Data and genesis, stored; returns their digests."""
     data = make_data(run_file, folder, store, home.root / "packing", say)
+    say(data.words)
     genesis_digest, layout_digest = _store_genesis(run_file, store, say)
     return Made(
         data.tokenizer,

@@ -69,7 +69,7 @@ def _fastq_record(record: list[bytes], path: Path, number: int) -> Iterator[str]
     if not head.startswith(b"@"):
         raise _broken(path, number - 3, f"a FASTQ record begins with '@', not {name}")
     if not plus.startswith(b"+"):
-        raise _broken(path, number - 1, f"the third line of record {name} begins with '+'")
+        raise _broken(path, number - 1, f"the third line of record {name} lacks its '+'")
     sequence = sequence.strip()
     if len(qualities.strip()) != len(sequence):
         reason = f"record {name} has {len(sequence)} bases and {len(qualities.strip())} qualities"

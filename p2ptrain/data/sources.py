@@ -2,7 +2,7 @@
 
     .jsonl .ndjson                       text, one JSON object a line, in one field
     .parquet                             text, in one column
-    .fa .fasta .fna .ffn    .fq .fastq   reads
+    .fa .fas .fasta .ffn .fna .frn .fsa  .fq .fastq   reads
     anything else                        UTF-8 text, cut into documents at line ends
 
 Each but parquet may be packed with gzip, with `.gz` after its ending. A folder is all files in it,
@@ -33,7 +33,7 @@ RECORDS: dict[str, Reader] = {
     ".parquet": parquet_documents,
 }
 READS: dict[str, Reader] = {
-    **dict.fromkeys((".fa", ".fasta", ".fna", ".ffn"), fasta_documents),
+    **dict.fromkeys((".fa", ".fas", ".fasta", ".ffn", ".fna", ".frn", ".fsa"), fasta_documents),
     **dict.fromkeys((".fq", ".fastq"), fastq_documents),
 }
 
@@ -116,22 +116,31 @@ def within(limit_bytes: int, documents: Iterable[str], name: str) -> Iterator[st
     """The first of `documents`, without empty ones, that have at most `limit_bytes` together.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: there are none, or the first one is beyond the limit already.
     """
     room = limit_bytes
     for document in documents:
         size = len(document.encode())
         if size > room:
-            break
+            if room == limit_bytes:
+                raise _beyond(name, size, limit_bytes)
+            return
         room -= size
         if size:
             yield document
     if room == limit_bytes:
-        raise ConfigError(
-            f"data.source: {name} holds no text within data.limit_mb = {limit_bytes / 1e6:g}",
-            code="DATA-SOURCE",
-            do=_DO,
-        )
+        # The standard library is cut to the limit before it comes here.
+        limit = f" within data.limit_mb = {limit_bytes / 1e6:g}" if name == STANDARD_LIBRARY else ""
+        raise ConfigError(f"data.source: {name} holds no text{limit}", code="DATA-SOURCE", do=_DO)
+
+
+def _beyond(name: str, size: int, limit_bytes: int) -> ConfigError:
+    return ConfigError(
+        f"data.source: the first document of {name} has {size} bytes, and data.limit_mb is "
+        f"{limit_bytes / 1e6:g}",
+        code="DATA-SOURCE",
+        do="set data.limit_mb to more",
+    )
 
 
 _DO = (

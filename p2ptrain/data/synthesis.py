@@ -51,14 +51,15 @@ class SynthesisSpec:
     def __post_init__(self) -> None:
         for name in ("reads", "genomes", "genome_bases", "read_bases", "elements", "element_bases"):
             value = getattr(self, name)
-            _require(0 < value <= 2**32, name, value, f"set {name} to 1 or more")
+            _require(0 < value <= 2**32, name, value, f"set {name} to 1 to {2**32}")
         for name in ("repeats", "change_rate", "error_rate"):
             value = getattr(self, name)
             _require(0 <= value <= 1, name, value, "choose a share from 0 to 1")
-        for name in ("read_bases", "element_bases"):
-            value = getattr(self, name)
-            fix = f"choose at most genome_bases ({self.genome_bases})"
-            _require(value <= self.genome_bases, name, value, fix)
+        genome, element = self.genome_bases, self.element_bases
+        fix = f"choose at most genome_bases ({genome})"
+        _require(self.read_bases <= genome, "read_bases", self.read_bases, fix)
+        fix = f"set genome_bases to {element} or more, which is the length of what repeats"
+        _require(element <= genome, "genome_bases", genome, fix)
 
 
 def _require(holds: bool, name: str, value: object, fix: str) -> None:

@@ -153,6 +153,18 @@ def test_a_folder_that_was_packed_for_another_run_or_is_damaged_is_refused(
     assert said in outcome.err
 
 
+def test_what_was_packed_is_said_once_and_as_what(p2ptrain: Command, here: Path) -> None:
+    assert p2ptrain("data", "synthesise", here / "reads.fas", "--reads", 9).code == 2
+    assert p2ptrain("data", "synthesise", here / "reads.fa", "--reads", 300).code == 0
+    (here / "reads.fa").rename(here / "reads.fas")
+    for source, kind in (("reads.fas", "reads"), ("texts.jsonl", "text")):
+        file = run_file(here, source, FIELD)
+        outcome = p2ptrain("data", "pack", "--run", file, "--out", here / kind)
+        assert (outcome.code, outcome.out.count("\n")) == (0, 1)
+        assert f"packing {source} as {kind}, at most " in outcome.err
+        assert outcome.out.strip() not in outcome.err
+
+
 def test_packing_replaces_nothing_and_leaves_nothing_behind_when_it_fails(
     p2ptrain: Command, here: Path
 ) -> None:

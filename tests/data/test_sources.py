@@ -40,6 +40,7 @@ def table(path: Path, **columns: object) -> None:
         ("a.jsonl", LINES + "\n", ["text 0", "text 1", "text 2"]),
         ("a.NDJSON", '{"text": ""}\n{"text": "ä"}', ["ä"]),
         ("a.fa", ">r1 x\nAC\nGT\n\n>r2\n>r3\nnn-"[:-1], ["ACGT", "NN"]),
+        ("a.FAS", ">r1\r\nac\r\ngt", ["ACGT"]),
         ("a.fastq", FASTQ, ["ACGTN", "ACGTN"]),
         ("a.fq", "\n" + FASTQ.replace("\n", "\r\n"), ["ACGTN", "ACGTN"]),
     ],
@@ -98,8 +99,10 @@ def test_a_folder_that_may_not_be_looked_into_is_not_passed_over(
 def test_the_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(LINES)
     assert documents(tmp_path / "a.jsonl", limit_bytes=13) == ["text 0", "text 1"[:6]]
-    with pytest.raises(ConfigError, match="no text within"):
+    with pytest.raises(ConfigError) as caught:
         documents(tmp_path / "a.jsonl", limit_bytes=5)
+    assert "the first document of " in caught.value.what
+    assert caught.value.what.endswith("has 6 bytes, and data.limit_mb is 5e-06")
 
 
 @pytest.mark.parametrize(
@@ -127,11 +130,12 @@ def test_the_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
         ("a.fq", b"@r\nACGT\n+\nIII", "line 4: record 'r' has 4 bases and 3 qualities"),
         ("a.fq", b"@r\nACGT\n+\n", "line 3: the last record has 3 lines of four: 'r'"),
         ("a.fq", b">r\nACGT\n+\nIIII", "line 1: a FASTQ record begins with '@'"),
-        ("a.fq", b"@r\nACGT\nACGT\nIIII", "line 3: the third line of record 'r'"),
+        ("a.fq", b"@r\nACGT\nACGT\nIIII", "line 3: the third line of record 'r' lacks its '+'"),
         ("a.fq.gz", gzip.compress(FASTQ.encode())[:-9], "it is no whole gzip file"),
         ("a.fq.gz", b"@r\nACGT\n+\nIIII", "it is no whole gzip file"),
         ("a.parquet", b"PAR1 and more PAR1", "it is no whole parquet file"),
-        ("a.txt", b"", "a.txt holds no text within data.limit_mb = 1"),
+        ("a.txt", b"", "a.txt holds no text"),
+        ("a.fas", b"", "a.fas holds no text"),
     ],
 )
 def test_a_broken_source_says_where_and_what_helps(
@@ -143,6 +147,7 @@ def test_a_broken_source_says_where_and_what_helps(
         documents(tmp_path / name)
     assert complaint in caught.value.what
     assert name in caught.value.what
+    assert "data.limit_mb" not in caught.value.what
     assert (caught.value.code, bool(caught.value.do)) == ("DATA-SOURCE", True)
 
 

@@ -68,12 +68,19 @@ def test_reads_are_of_their_genomes_but_for_errors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("reads", 0), ("repeats", 1.5), ("read_bases", 4001), ("element_bases", 4001)],
+    ("field", "value", "fix"),
+    [
+        ("reads", 0, "set reads to 1 to 4294967296"),
+        ("reads", 2**33, "set reads to 1 to 4294967296"),
+        ("repeats", 1.5, "a share from 0 to 1"),
+        ("read_bases", 4001, "at most genome_bases (4000)"),
+        ("genome_bases", 300, "set genome_bases to 400 or more"),
+    ],
 )
-def test_impossible_reads_are_refused(field: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=field):
+def test_impossible_reads_are_refused(field: str, value: float, fix: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field} is {value}") as caught:
         SynthesisSpec(**{"reads": 1, "genome_bases": 4000, field: value})  # type: ignore[arg-type]
+    assert fix in caught.value.do
 
 
 def test_nothing_is_overwritten_and_no_other_ending_is_taken(tmp_path: Path) -> None:
