@@ -68,16 +68,18 @@ def _activations(memory: TrainerMemory) -> str:
 
 
 def _table(costs: Costs) -> Iterator[str]:
-    head = " ".join(f"{f'at {mbit} Mbit/s':>23}" for mbit in RATES_MBIT)
-    yield f"{'peers':<9} {'sends and receives':>18} {head} {'tokens':>10}"
+    """80 columns, as many as a terminal has at least: a table that is folded cannot be read."""
+    head = " ".join(f"{f'at {mbit} Mbit/s':>18}" for mbit in RATES_MBIT)
+    yield f"{'peers':<5} {'each way':>8} {head} {'tokens':>8}"
     by_peers: dict[int, list[Plan]] = {}
     for plan in costs.plans:
         by_peers.setdefault(plan.exchange.peers, []).append(plan)
     for peers, plans in by_peers.items():
-        cells = " ".join(f"{_cell(plan):>23}" for plan in plans)
+        cells = " ".join(f"{_cell(plan):>18}" for plan in plans)
         sent = size(plans[0].exchange.sent_bytes)
-        yield f"{peers:<9} {sent:>18} {cells} {plans[0].tokens:>10.3g}"
-    yield "          (an exchange, the part of the time in which peers train, and the whole run)"
+        yield f"{peers:<5} {sent:>8} {cells} {plans[0].tokens:>8.3g}"
+    yield "      (each way: what a peer sends, and as much comes in; then an exchange's"
+    yield "      time, the part of the time in which peers train, and the whole run)"
 
 
 def _cell(plan: Plan) -> str:

@@ -47,6 +47,11 @@ def test_a_recipe_loads_builds_and_tells_what_it_takes(name: str, p2ptrain: Comm
     assert checked.code == 0
     assert f"{count:,} parameters" in checked.out
     assert all(word in checked.out for word in ("trainer ", "node ", "disk ", "peers "))
+    table = [
+        line for line in checked.out.splitlines() if line.startswith("peers") or line[0].isdigit()
+    ]
+    assert len(table) == 5
+    assert max(map(len, table)) <= 80, "a table that is folded cannot be read"
 
 
 @pytest.mark.parametrize(
