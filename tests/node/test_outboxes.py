@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
+import trio.testing
 
 from p2ptrain.errors import LocalProtocolError, PeerTooSlow, PeerUnreachable
 from p2ptrain.ids import PeerId
@@ -58,11 +59,53 @@ async def test_a_lost_message_is_noted_once_and_the_next_one_is_tried(tmp_path: 
             raise PeerTooSlow("no answer", peer=peer)
 
         r.network.answer = answer
-        for _ in range(20):
-            boxes.post(ANN.peer, b"vote")
+        for number in range(20):
+            boxes.post(ANN.peer, b"vote %d" % number)
         await settled(lambda: len(r.network.requested) == 20)
         assert len(r.said("message-lost")) == 1
         assert not r.parts.standing.refused
+
+
+async def test_what_waits_is_not_queued_again_when_it_is_repeated(tmp_path: Path) -> None:
+    """Answers that take seconds: repetitions would keep all that is new behind them, for ever."""
+    async with outboxes(tmp_path) as (r, boxes):
+        goes_on = trio.Event()
+
+        async def answer(peer: PeerId, payload: bytes) -> bytes:
+            await goes_on.wait()
+            return b""
+
+        r.network.answer = answer
+        boxes.post(ANN.peer, b"round 0")
+        await settled(lambda: len(r.network.requested) == 1)
+        for _ in range(10):
+            boxes.post(ANN.peer, b"round 0")
+            boxes.post(ANN.peer, b"round 1")
+        boxes.post(ANN.peer, b"round 2")
+        goes_on.set()
+        await settled(lambda: r.network.requested[-1] == (ANN.peer, b"round 2"))
+        assert [said for _, said in r.network.requested] == [b"round 0", b"round 1", b"round 2"]
+        boxes.post(ANN.peer, b"round 0")
+        await settled(lambda: len(r.network.requested) == 4)
+
+
+async def test_what_was_lost_and_repeated_meanwhile_is_tried_once_more(tmp_path: Path) -> None:
+    async with outboxes(tmp_path) as (r, boxes):
+        repeated = trio.Event()
+
+        async def answer(peer: PeerId, payload: bytes) -> bytes:
+            await repeated.wait()
+            raise PeerTooSlow("no answer", peer=peer)
+
+        r.network.answer = answer
+        boxes.post(ANN.peer, b"vote")
+        await settled(lambda: len(r.network.requested) == 1)
+        boxes.post(ANN.peer, b"vote")
+        repeated.set()
+        boxes.post(ANN.peer, b"another")
+        await settled(lambda: len(r.network.requested) == 3)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [said for _, said in r.network.requested] == [b"vote", b"another", b"vote"]
 
 
 async def test_who_refuses_us_makes_us_ask_whether_we_are_still_admitted(tmp_path: Path) -> None:
