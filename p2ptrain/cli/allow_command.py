@@ -46,7 +46,7 @@ def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
     from p2ptrain.names import peer_name
     from p2ptrain.run import load_allowlist
 
-    where = open_home(home)
+    where = open_home(home, to_write=False)
     signed = load_allowlist(where.allowlist, run_of(where))
     peers = list(signed.allowlist.peers) if signed else []
     sequence = signed.allowlist.sequence if signed else 0

@@ -64,9 +64,9 @@ def evidence(
     Works while the node runs, and without one. Says at which height the liar was evicted, if this
     home's ledger shows it.
     """
-    run = run_of(open_home(home)) if manifest is None else run_at(manifest)
-    links = chain_of(run, open_home(home).ledger).links if manifest is None else []
-    source = open_home(home).evidence if file is None else file
+    run = run_of(open_home(home, to_write=False)) if manifest is None else run_at(manifest)
+    links = chain_of(run, open_home(home, to_write=False).ledger).links if manifest is None else []
+    source = open_home(home, to_write=False).evidence if file is None else file
     if file is not None and not file.is_file():
         raise ConfigError(
             f"there is no file {file}",

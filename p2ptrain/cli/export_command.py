@@ -94,7 +94,7 @@ def export(
     assert to is Target.HF, "the only one there is"
     folder = folder.expanduser().absolute()
     check_target(folder, force=force)
-    where = open_home(home)
+    where = open_home(home, to_write=False)
     run, store = run_of(where), StoreReader(where.store)
     compared = is_wanted(parity, parameter_count(run.manifest.model))
     found = find(run, _chain(where, run), store, snapshot, progress)
@@ -131,7 +131,7 @@ def export_newest(home: Path, folder: Path) -> Path:
     from p2ptrain.export.folder import Plan, export
     from p2ptrain.store import StoreReader
 
-    where = open_home(home)
+    where = open_home(home, to_write=False)
     run, store = run_of(where), StoreReader(where.store)
     found = find(run, _chain(where, run), store, "newest", progress)
     tokenizer = _tokenizer(run, store)

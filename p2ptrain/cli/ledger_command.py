@@ -106,7 +106,7 @@ def export(
     """Write the ledger to a file, one certified entry a line, for others to check."""
     from p2ptrain.node.chain_file import chain_records
 
-    where = open_home(home)
+    where = open_home(home, to_write=False)
     run = run_of(where)
     chain = chain_of(run, where.ledger)
     links = chain.links if chain.origin is None else chain.links[1:]

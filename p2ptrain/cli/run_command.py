@@ -232,7 +232,7 @@ def show(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """
     from p2ptrain.run import load_amendments
 
-    where = open_home(home)
+    where = open_home(home, to_write=False)
     run = run_of(where)
     amendments = [each.amendment for each in load_amendments(where.amendments, run)]
     if as_json:

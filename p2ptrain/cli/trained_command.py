@@ -45,7 +45,7 @@ def trained(
     from p2ptrain.node.chain import rules_of
     from p2ptrain.observe.trained import check_trained
 
-    where = open_home(home)
+    where = open_home(home, to_write=False)
     walk = Walk(rules_of(run_of(where)), records_in(where.ledger), where.ledger)
     links = ((link.before, link.certified.entry) for link in walk.links())
     records = _records(journals or [where.journal])

@@ -142,6 +142,26 @@ def test_a_home_without_a_whole_snapshot_says_what_fetches_one(
         assert "p2ptrain ckpt fetch" in done.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "export OUT",
+        "run show",
+        "allow list",
+        "ledger export OUT",
+        "ledger evidence",
+        "ledger trained",
+    ],
+)
+def test_who_only_looks_makes_nothing_where_a_home_was_mistyped(
+    p2ptrain: Command, tmp_path: Path, words: str
+) -> None:
+    asked = words.replace("OUT", str(tmp_path / "out")).split()
+    done = p2ptrain(*asked, "--home", tmp_path / "hmoe")
+    assert (done.code, "RUN-NONE" in done.err) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_word_that_names_no_snapshot_is_told(export: Command, history: History) -> None:
     for word in ("3", "f" * 64, history.updates[4]):
         done = export("--snapshot", word)
