@@ -47,7 +47,7 @@ INTERRUPTED = 130
 """What a shell reports for a command that Ctrl-C ended."""
 
 VERBOSE = ("--verbose", "-v", "-vv")
-"""What BUG asks for: every command takes it, before `--`."""
+"""What BUG asks for: every command takes it, wherever it stands before `--`."""
 
 app = typer.Typer(
     name="p2ptrain",
@@ -93,8 +93,11 @@ def _options(
     version: bool = typer.Option(
         False, "--version", callback=_show_version, is_eager=True, help="Show the version."
     ),
+    verbose: bool = typer.Option(
+        False, "--verbose", "-v", help="Show tracebacks of errors; may stand after any command."
+    ),
 ) -> None:
-    pass
+    """`verbose` is for the help: `main` has taken it before it comes here."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -142,6 +142,7 @@ def test_every_command_takes_the_v_that_a_bug_asks_for(
     assert (outcome.code, "Traceback" in outcome.err) == (1, True)
     assert "error[BUG] ZeroDivisionError: x" in outcome.err
     assert p2ptrain("run", "new", "--", "-v").code == 2, "after -- it is a word like any other"
+    assert "Traceback" in p2ptrain("-v", "run", "new", "--out", tmp_path / "run.toml").err
 
 
 def command(*words: str, stdout: int | IO[bytes], **settings: str) -> tuple[int, str]:
