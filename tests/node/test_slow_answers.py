@@ -1,0 +1,125 @@
+"""Voters agree though every letter is long under way: real ledgers and outboxes, in made-up time.
+
+Nothing here is lost and nobody is down. What could stand in the way of a round is only what a node
+itself has to say: its repetitions, which go the same way as all that is new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+import trio.testing
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.events import Event, Ready, Received, ReduceDone, Tick, UpdateHeld
+from p2ptrain.ledger.messages import Message, Outcome
+from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.wire import decode, encode
+from p2ptrain.node.outboxes import Outboxes
+from p2ptrain.testing.ledgers import Group, digest, small_rules
+
+STEPS = 4
+ONE_WAY_S = (0.5, 1.5)
+"""So an answer takes two seconds, as long as a height's first round; the later ones last up to
+eight, and need two answers.
+"""
+LIMIT_S = 180.0
+"""It takes 60 to 70 s. While repetitions were queued as well, it took 280 to 480 s."""
+
+
+class SlowPost:
+    """Voters whose letters and gossip are under way for long."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        rules = small_rules("a b c d e", outer_steps=STEPS, participants_min=2)
+        self.group = Group(replace(rules, round_timeout_s=2.0))
+        self._nursery = nursery
+        self._random = Random(1)
+        self._told: dict[PeerId, int] = {}
+        self._boxes = {name: Outboxes(self._parts(name), nursery) for name in self.group.names}
+        for name in self.group.names:
+            nursery.start_soon(self._keep_time, name)
+            self._happens(name)
+
+    @property
+    def over(self) -> bool:
+        states = [ledger.state for ledger in self.group.ledgers.values()]
+        return all(state.phase is Phase.ENDED for state in states)
+
+    def _parts(self, sender: PeerId) -> Any:
+        """What of a node's parts an outbox uses."""
+
+        async def request(peer: PeerId, _: str, payload: bytes, **limits: float) -> bytes:
+            done = trio.Event()
+            self._nursery.start_soon(self._carry, sender, peer, payload, done)
+            with trio.fail_after(limits["deadline_s"]):
+                await done.wait()
+            return b""
+
+        return SimpleNamespace(network=SimpleNamespace(request=request))
+
+    async def _carry(
+        self, sender: PeerId, receiver: PeerId, payload: bytes, answered: trio.Event
+    ) -> None:
+        await self._under_way()
+        self._happens(receiver, Received(sender, decode(payload)))
+        await self._under_way()
+        answered.set()
+
+    async def _gossip(self, receiver: PeerId, event: Event) -> None:
+        await self._under_way()
+        self._happens(receiver, event)
+
+    async def _under_way(self) -> None:
+        await trio.sleep(self._random.uniform(*ONE_WAY_S))
+
+    async def _keep_time(self, name: PeerId) -> None:
+        while True:
+            due = self.group.ledgers[name].next_deadline()
+            if due is not None and due <= trio.current_time():
+                self._happens(name, Tick())
+            await trio.sleep(0.05)
+
+    def _happens(self, name: PeerId, *events: Event) -> None:
+        self.group.now = trio.current_time()
+        self.group.tell(name, *events)
+        letters, self.group.mail = self.group.mail, []
+        for letter in letters:
+            self._send(letter.sender, letter.receiver, letter.message)
+        if self._told.get(name) != (height := self.group.ledgers[name].state.height):
+            self._told[name] = height
+            self._report(name)
+
+    def _send(self, sender: PeerId, receiver: PeerId, message: Message) -> None:
+        if isinstance(message, Outcome):
+            self._nursery.start_soon(self._gossip, receiver, Received(sender, message))
+        else:
+            self._boxes[sender].post(receiver, encode(message))
+
+    def _report(self, name: PeerId) -> None:
+        """It is ready at once, and so is what it averages."""
+        state = self.group.ledgers[name].state
+        report: Event = Ready(name, state.step, 200, 2)
+        if state.roster is not None:
+            update = digest(f"update {state.step}")
+            self._happens(name, UpdateHeld(update))
+            report = ReduceDone(name, state.step, state.roster.attempt, update)
+        for other in self.group.names:
+            self._nursery.start_soon(self._gossip, other, report)
+
+
+async def agree_in_time() -> None:
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            post = SlowPost(nursery)
+            while not post.over:
+                await trio.sleep(1.0)
+            nursery.cancel_scope.cancel()
+
+
+def test_answers_that_take_two_seconds_do_not_stop_a_run() -> None:
+    trio.run(agree_in_time, clock=trio.testing.MockClock(autojump_threshold=0))
