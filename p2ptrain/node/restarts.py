@@ -8,6 +8,7 @@ trainer is told, or who starts its ranks.
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 
 import trio
 
@@ -15,7 +16,7 @@ from p2ptrain.errors import TrainerError
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.recipient import take_inner_state
 from p2ptrain.node.trainers import RunningTrainer, Trainers
-from p2ptrain.node.training import Conversation
+from p2ptrain.node.training import RESTARTED, Conversation
 
 STOP_S = 5.0
 
@@ -28,8 +29,11 @@ async def train(parts: Parts, trainers: Trainers) -> None:
     """
     await take_inner_state(parts)
     last: TrainerError | None = None
-    while True:
+    for restarts in count():
         running = await _start(trainers, last)
+        if last is not None:
+            told = f"{last.what}; it has been started again ({restarts})"
+            parts.standing.warnings[RESTARTED] = told
         parts.journal.write("trainer-started", pids=running.pids)
         again = False
         try:

@@ -39,6 +39,8 @@ from p2ptrain.run import Leg
 READ_BYTES = 1 << 16
 CHECK_EVERY_S = 1.0
 LAST_WORDS_LOOK_S = 0.05
+RESTARTED = "trainer"
+"""Stands among a node's warnings from a restart on until the new trainer has done an inner step."""
 
 
 class Conversation:
@@ -362,6 +364,7 @@ class Conversation:
         )
         standing.inner_s += seconds
         standing.mfu = progress.mfu
+        standing.warnings.pop(RESTARTED, None)
         self._to_train = max(0, self._to_train - 1)
         standing.loss = progress.loss
         standing.tokens_per_s = progress.tokens_per_s

@@ -246,8 +246,21 @@ async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spen
         assert isinstance(error, TrainerError)
         assert error.evidence == ("the trainer cannot go on: the loss is not finite",)
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"] * 3
+        told = "the trainer cannot go on: the loss is not finite; it has been started again (2)"
+        assert list(r.parts.standing.warnings.values()) == [told]
         assert not r.parts.standing.trainer_up
         assert not r.parts.standing.theta_in_use
+
+
+async def test_a_restart_is_no_news_any_more_once_the_next_trainer_has_trained(
+    tmp_path: Path,
+) -> None:
+    remote = Remote()
+    remote.fault = frames.Failed("DATA", "a block is damaged")
+    async with training(tmp_path, remote) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        assert len(r.said("trainer-ended")) == 1
+        assert r.parts.standing.warnings == {}
 
 
 @pytest.mark.parametrize("by", ["a look", "an order that does not arrive"])
