@@ -89,6 +89,7 @@ def _no_run(path: Path) -> ConfigError:
     return ConfigError(
         f"there is no run in {path}",
         code="RUN-NONE",
+        evidence=[] if path.exists() else ["there is no such folder"],
         do="p2ptrain run publish makes one; a node fetches its own when it first connects",
     )
 

@@ -38,6 +38,8 @@ STEPS, ROUNDS = 10, 3
 LIMIT_S = 3600.0
 LEAVE_S = 5.0
 """To end a part whose time is over, and to say so."""
+GONE_WITHIN_S = 10.0
+"""A killed process that still holds memory of the GPU has that long to give it back."""
 WORDS_MAX = 4000
 MFU_WANTED = 0.40
 """Of the model of 1 B at a sequence of 2,048."""
@@ -129,6 +131,7 @@ def _killed(process: subprocess.Popen[str]) -> str:
     for each in begun:
         with suppress(psutil.NoSuchProcess):
             each.kill()
+    psutil.wait_procs(begun, timeout=GONE_WITHIN_S)
     said, _ = process.communicate()
     return said
 

@@ -16,6 +16,7 @@ from p2ptrain.node.home import Home, sole_use
 from p2ptrain.run import Run, save_run
 from p2ptrain.store import RecordLog, Store
 from tests.faults.conftest import Here
+from tests.faults.screen import Screen
 
 SEED = ("node", "--seed", "--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0")
 
@@ -115,23 +116,42 @@ def test_an_allowlist_of_another_run(organiser: Path, run: Run, here: Here) -> N
     assert run.id in screen.evidence
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["node", "--bootstrap", "x"],
-        ["id"],
-        ["run", "show"],
-        ["allow", "list"],
-    ],
-    ids=lambda words: words[0],
-)
-@pytest.mark.parametrize("place", ["/proc/home", "/dev/null/home", "file"])
-def test_a_home_that_cannot_be(words: list[str], place: str, here: Here, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    screen = here(*words, "--home", tmp_path / place)
+WRITERS = (["node", "--bootstrap", "x"], ["id"])
+LOOKERS = (["run", "show"], ["allow", "list"])
+CANNOT_BE = ("/proc/home", "/dev/null/home")
+
+
+def first(words: list[str]) -> str:
+    return words[0]
+
+
+def is_no_home(screen: Screen, place: Path) -> None:
     screen.is_error("HOME", 2)
-    assert str(tmp_path / place) in screen.what
+    assert str(place) in screen.what
     assert "--home" in screen.do
+
+
+@pytest.mark.parametrize("words", WRITERS, ids=first)
+@pytest.mark.parametrize("place", CANNOT_BE)
+def test_a_home_that_cannot_be_made(words: list[str], place: str, here: Here) -> None:
+    is_no_home(here(*words, "--home", place), Path(place))
+
+
+@pytest.mark.parametrize("words", LOOKERS, ids=first)
+@pytest.mark.parametrize("place", CANNOT_BE)
+def test_who_only_looks_is_told_that_there_is_nothing(
+    words: list[str], place: str, here: Here
+) -> None:
+    screen = here(*words, "--home", place)
+    screen.is_error("RUN-NONE", 2)
+    assert place in screen.what
+    assert "no such folder" in screen.evidence
+
+
+@pytest.mark.parametrize("words", [*WRITERS, *LOOKERS], ids=first)
+def test_a_home_that_is_a_file(words: list[str], here: Here, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    is_no_home(here(*words, "--home", tmp_path / "file"), tmp_path / "file")
 
 
 def test_a_port_in_use(organiser: Path, here: Here) -> None:
