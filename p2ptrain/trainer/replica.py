@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from p2ptrain.data.blocks import Tokens
@@ -81,16 +82,23 @@ class Replica:
         return mean
 
     @torch.no_grad()
-    def loss_of(self, weights: Floats, rows: Tokens) -> float:
-        """The mean cross-entropy of these weights, computed in fp32."""
+    def losses_of(self, weights: Floats, rows: Tokens) -> Floats:
+        """The cross-entropy of these weights on each predicted token, computed in fp32: of `rows`
+        of n + 1 tokens, n each.
+        """
         kept = self._flat.clone()
         self._flat.copy_(torch.from_numpy(weights))
-        total = 0.0
+        found = []
         for piece in np.array_split(rows, max(1, len(rows) // 16)):
             batch = torch.from_numpy(piece)
-            total += float(token_losses(self._model(batch[:, :-1]), batch[:, 1:], 0.0)[0])
+            logits = self._model(batch[:, :-1]).transpose(1, 2)
+            found.append(F.cross_entropy(logits, batch[:, 1:], reduction="none").numpy())
         self._flat.copy_(kept)
-        return total / predicted_tokens(rows)
+        return np.concatenate(found)
+
+    def loss_of(self, weights: Floats, rows: Tokens) -> float:
+        """Their mean."""
+        return float(self.losses_of(weights, rows).mean(dtype=np.float64))
 
     def moments(self) -> dict[str, Floats]:
         """A copy of what the optimizer keeps, flat, and the number of its steps."""

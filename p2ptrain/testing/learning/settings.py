@@ -13,7 +13,7 @@ from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dat
 from functools import lru_cache
 from typing import Any, Literal
 
-from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Optimizer, Precision
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Optimizer, Precision, Schedule
 from p2ptrain.kernels import Codec, CodecName, codec
 from p2ptrain.sync import SyncSchedule, SyncSpec
 
@@ -51,6 +51,21 @@ class Churn:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """So many steps of ordinary training come before: all arms of a seed begin with the θ that it
+    ends with, and with optimizers that have seen nothing. Its rate does not fall.
+    """
+
+    steps: int
+    batch_sequences: int
+    lr: float
+
+    @property
+    def sequences(self) -> int:
+        return self.steps * self.batch_sequences
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """`peers` of 1 without an average (`averages`) is ordinary training: the data-parallel
     baseline, or, with a smaller batch, a peer that is left alone. `slow` peers, the last ones, do
@@ -79,6 +94,8 @@ class Settings:
     beta2: float = 0.95
     precision: Precision = "bf16"
     compiled: bool = False
+    rates: Schedule = "cosine"
+    start: Start | None = None
     evaluate_every: int = 160
     text: TextSpec = field(default_factory=TextSpec)
     seed: int = 1
@@ -113,10 +130,37 @@ class Settings:
             lr=self.lr,
             warmup_steps=min(self.warmup_steps, self.total_steps),
             total_steps=self.total_steps,
-            schedule="cosine",
+            schedule=self.rates,
             weight_decay=self.weight_decay,
             betas=(0.9, self.beta2),
             optimizer=self.optimizer,
+        )
+
+    @property
+    def beginning(self) -> Settings | None:
+        """The ordinary training that these begin after, if they do: the same of all arms of a seed
+        that differ in what they do then.
+        """
+        if self.start is None:
+            return None
+        return Settings(
+            self.model,
+            peers=1,
+            inner_steps=1,
+            total_steps=self.start.steps,
+            batch_sequences=self.start.batch_sequences,
+            lr=self.start.lr,
+            averages=False,
+            warmup_steps=self.warmup_steps,
+            weight_decay=self.weight_decay,
+            optimizer=self.optimizer,
+            beta2=self.beta2,
+            precision=self.precision,
+            compiled=self.compiled,
+            rates="constant",
+            evaluate_every=self.start.steps,
+            text=self.text,
+            seed=self.seed,
         )
 
     @property

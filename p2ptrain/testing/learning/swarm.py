@@ -74,8 +74,9 @@ class Swarm:
     """Of the inner steps since the last record."""
 
     @classmethod
-    def begin(cls, settings: Settings, corpus: Corpus) -> Swarm:
-        theta = genesis(settings.model, settings.seed)
+    def begin(cls, settings: Settings, corpus: Corpus, theta: Floats | None = None) -> Swarm:
+        """All peers begin with `theta`: the seed's first weights if there is none."""
+        theta = genesis(settings.model, settings.seed) if theta is None else theta
         layout = layout_of(settings.model)
         swarm = cls(
             settings,
@@ -134,7 +135,8 @@ class Swarm:
         settings = self.settings
         count = settings.peer_sequences
         block = self.book.held[peer.name][nth]
-        rows = self.corpus.rows(settings.seed, block * count, count)
+        before = settings.start.sequences if settings.start else 0
+        rows = self.corpus.rows(settings.seed, before + block * count, count)
         rate = learning_rate(settings.inner, self.inner_step)
         if settings.churn is not None and peer.joined_step > 0:
             since = self.inner_step - peer.joined_step + 1

@@ -7,24 +7,26 @@ processor sums: cut it wherever you like.
 
 from __future__ import annotations
 
+import fcntl
 import math
+import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from p2ptrain.data.blocks import Tokens
 from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ring.blame import Blamed
 from p2ptrain.testing.learning import checkpoint
-from p2ptrain.testing.learning.corpus import corpus_for
+from p2ptrain.testing.learning.copying import copied
+from p2ptrain.testing.learning.corpus import Corpus, corpus_for
 from p2ptrain.testing.learning.settings import Settings
-from p2ptrain.testing.learning.swarm import Swarm
+from p2ptrain.testing.learning.swarm import Floats, Swarm
 from p2ptrain.trainer.products import multiplies_bf16
-from p2ptrain.trainer.replica import one_thread
+from p2ptrain.trainer.replica import Replica, one_thread
 
 SAVE_EVERY_S = 120.0
 """Of this process's CPU time: what a cut costs at most."""
@@ -41,8 +43,9 @@ class Record:
     """How an arm ended: `loss` is that of θ on all held-out sequences, None if the arm diverged.
 
     `curve` is (inner steps, loss of θ on some of them, mean loss in training since the last);
-    `text` names the corpus. `strangers_loss` is that of θ on the corpus' strangers, if it has any.
-    Where the processor could not multiply in bf16, `bf16_products` is False: `trainer.products`.
+    `text` names the corpus. `strangers_loss` is that of θ on the corpus' strangers, if it has any;
+    `copied_loss` and `other_loss` are parts of `loss`: `learning.copying`. Where the processor
+    could not multiply in bf16, `bf16_products` is False: `trainer.products`.
     """
 
     arm: str
@@ -57,6 +60,8 @@ class Record:
     settings: dict[str, Any]
     strangers_loss: float | None = None
     bf16_products: bool = True
+    copied_loss: float | None = None
+    other_loss: float | None = None
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -84,8 +89,7 @@ def run_trial(
     one_thread()
     corpus = corpus_for(settings, texts)
     path = folder / "checkpoint.npz"
-    kept = checkpoint.load(settings, corpus, path)
-    swarm, notes = kept or (Swarm.begin(settings, corpus), {"cpu_s": 0.0, "curve": []})
+    swarm, notes = checkpoint.load(settings, corpus, path) or _new(settings, corpus, texts, stop)
     begun, saved = time.process_time(), time.process_time()
 
     def keep() -> dict[str, Any]:
@@ -103,22 +107,76 @@ def run_trial(
         if time.process_time() > saved + SAVE_EVERY_S:
             keep()
             saved = time.process_time()
-    folder.mkdir(parents=True, exist_ok=True)
-    np.save(folder / THETA, swarm.theta)
-    return Record(
+    _keep_theta(swarm.theta, folder)
+    cpu_s = round(notes["cpu_s"] + time.process_time() - begun, 1)
+    record = Record(
         arm,
         settings.seed,
         settings.digest,
         corpus.digest,
-        None if diverged else _loss(swarm, corpus.validation),
+        None,
         tokens_of(swarm),
         swarm.inner_step // settings.schedule.stride if settings.averages else 0,
-        round(notes["cpu_s"] + time.process_time() - begun, 1),
+        cpu_s,
         tuple(tuple(point) for point in curve),
         settings.plain(),
-        None if diverged or corpus.strangers is None else _loss(swarm, corpus.strangers),
-        multiplies_bf16("cpu"),
+        bf16_products=multiplies_bf16("cpu"),
     )
+    return record if diverged else measured(record, swarm.peers[0].replica, swarm.theta, corpus)
+
+
+def measured(record: Record, replica: Replica, theta: Floats, corpus: Corpus) -> Record:
+    """With the losses of `theta`."""
+    strangers = None
+    if corpus.strangers is not None:
+        strangers = _mean(replica.losses_of(theta, corpus.strangers.astype("int64")))
+    found = replica.losses_of(theta, corpus.validation.astype("int64"))
+    marks = copied(corpus.validation)
+    return replace(
+        record,
+        loss=_mean(found),
+        strangers_loss=strangers,
+        copied_loss=_mean(found[marks]),
+        other_loss=_mean(found[~marks]),
+    )
+
+
+def _mean(found: Floats) -> float | None:
+    return round(float(found.mean(dtype=np.float64)), 6) if found.size else None
+
+
+def _keep_theta(theta: Floats, folder: Path) -> None:
+    """There whole, or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    making = folder / f"making-{os.getpid()}.npy"
+    np.save(making, theta)
+    os.replace(making, folder / THETA)
+
+
+def _new(
+    settings: Settings, corpus: Corpus, texts: Path, stop: Callable[[], bool]
+) -> tuple[Swarm, dict[str, Any]]:
+    theta = _beginning(settings, texts, stop)
+    return Swarm.begin(settings, corpus, theta), {"cpu_s": 0.0, "curve": []}
+
+
+def _beginning(settings: Settings, texts: Path, stop: Callable[[], bool]) -> Floats | None:
+    """The θ that arms of these settings' seed begin with, trained once and kept beside the texts;
+    None if that is the seed's first weights. Others who want it wait.
+
+    Raises Cut once `stop` says so.
+    """
+    beginning = settings.beginning
+    if beginning is None:
+        return None
+    folder = texts / f"start-{beginning.digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not (folder / THETA).exists():
+            run_trial("start", beginning, folder, texts, stop)
+        theta: Floats = np.load(folder / THETA)
+        return theta
 
 
 def tokens_of(swarm: Swarm) -> int:
@@ -139,14 +197,10 @@ def _advanced(swarm: Swarm, curve: list[Any]) -> bool:
     if last:
         swarm.drain()
     if last or swarm.inner_step % settings.evaluate_every == 0:
-        loss = _loss(swarm, swarm.corpus.validation[:CURVE_SEQUENCES])
+        rows = swarm.corpus.validation[:CURVE_SEQUENCES].astype("int64")
+        loss = round(swarm.peers[0].replica.loss_of(swarm.theta, rows), 6)
         trained = sum(swarm.losses) / max(1, len(swarm.losses))
         swarm.losses.clear()
         curve.append([swarm.inner_step, loss, round(trained, 6)])
         return math.isfinite(loss) and loss < HOPELESS
     return True
-
-
-def _loss(swarm: Swarm, rows: Tokens) -> float:
-    """Of θ, on these sequences."""
-    return round(swarm.peers[0].replica.loss_of(swarm.theta, rows.astype("int64")), 6)

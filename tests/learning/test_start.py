@@ -1,0 +1,80 @@
+"""Arms that begin with a common θ, and losses told apart by what can be copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2ptrain.testing.learning.copying import copied
+from p2ptrain.testing.learning.corpus import Corpus, corpus_for
+from p2ptrain.testing.learning.settings import Start
+from p2ptrain.testing.learning.swarm import Swarm
+from p2ptrain.testing.learning.trial import THETA, Cut, measured, run_trial
+from tests.learning.conftest import toy
+
+START = Start(steps=12, batch_sequences=2, lr=1e-2)
+
+
+def test_all_arms_of_a_seed_begin_with_what_one_ordinary_training_has_made(
+    texts: Path, tmp_path: Path
+) -> None:
+    arms = {"two": toy(start=START), "one": toy(start=START, peers=1, averages=False)}
+    assert arms["two"].beginning == arms["one"].beginning != toy(start=START, seed=2).beginning
+    for name, settings in arms.items():
+        record = run_trial(name, settings, tmp_path / name, texts)
+        assert record.tokens == 24 * 4 * 8, "what came before is not counted"
+    (kept,) = texts.glob(f"start-*/{THETA}")
+    beginning = arms["one"].beginning
+    assert beginning is not None
+    run_trial("start", beginning, tmp_path / "start", texts)
+    assert kept.read_bytes() == (tmp_path / "start" / THETA).read_bytes()
+
+
+def test_an_arm_trains_on_what_comes_after_its_start(texts: Path) -> None:
+    settings = toy(start=START, peers=1, averages=False)
+    corpus = corpus_for(settings, texts)
+    theta = np.full_like(Swarm.begin(settings, corpus).theta, 0.01)
+    swarm = Swarm.begin(settings, corpus, theta.copy())
+    seen: list[np.ndarray] = []
+    train = swarm.peers[0].replica.train
+    swarm.peers[0].replica.train = lambda rows, rate: seen.append(rows) or train(rows, rate)  # type: ignore[method-assign, func-returns-value]
+    assert swarm.peers[0].replica.weights.tobytes() == theta.tobytes()
+    swarm.advance()
+    assert np.array_equal(seen[0], corpus.rows(settings.seed, START.sequences, 4))
+
+
+def test_a_start_that_is_cut_goes_on_and_is_the_one_that_was_not_cut(
+    texts: Path, tmp_path: Path
+) -> None:
+    settings = toy(start=START)
+    looks = iter([False] * 5 + [True])
+    with pytest.raises(Cut):
+        run_trial("cut", settings, tmp_path / "cut", texts, lambda: next(looks))
+    assert not list(texts.glob(f"start-*/{THETA}"))
+    record = run_trial("cut", settings, tmp_path / "cut", texts)
+    again = run_trial("again", settings, tmp_path / "again", texts)
+    assert (record.loss, record.curve) == (again.loss, again.curve)
+
+
+def test_what_can_be_copied_is_what_followed_the_same_token_the_last_time() -> None:
+    rows = np.array([[1, 2, 1, 2, 1, 3, 1, 2], [5, 5, 5, 5, 6, 5, 5, 6]], np.uint16)
+    assert copied(rows).astype(int).tolist() == [[0, 0, 1, 1, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0]]
+
+
+def test_a_record_tells_the_losses_of_what_can_be_copied_and_of_all_else(
+    texts: Path, tmp_path: Path
+) -> None:
+    record = run_trial("arm", toy(total_steps=8), tmp_path / "arm", texts)
+    assert (record.copied_loss, record.other_loss) == (None, record.loss), "nothing comes twice"
+    rows = np.random.default_rng(0).integers(0, 5, (20, 9)).astype(np.uint16)
+    corpus, marks = Corpus(rows, rows), copied(rows)
+    swarm = Swarm.begin(toy(), corpus)
+    told = measured(record, swarm.peers[0].replica, swarm.theta, corpus)
+    assert 0.1 < marks.mean() < 0.5
+    assert told.copied_loss is not None
+    assert told.other_loss is not None
+    whole = np.average([told.copied_loss, told.other_loss], weights=[marks.sum(), (~marks).sum()])
+    assert told.loss == pytest.approx(whole, abs=1e-5)
+    assert told.copied_loss != told.other_loss
