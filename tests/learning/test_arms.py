@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.sync import SyncSpec
-from p2ptrain.testing.learning.arms import COMPARED, COMPARISONS, REPEATED_LAST, arms
+from p2ptrain.testing.learning.arms import COMPARED, COMPARISONS, REPEATED_LAST, SEEDS, arms
 from p2ptrain.testing.learning.compared import Asked, verdict
 from p2ptrain.testing.learning.pictures import picture, picture_of_gaps
 from p2ptrain.testing.learning.queue import Queue
@@ -24,20 +24,15 @@ from p2ptrain.testing.learning.report import (
     tables,
 )
 from p2ptrain.testing.learning.results import collect, read_results, write_result
+from p2ptrain.testing.learning.scratch import TRIED, baseline
+from p2ptrain.testing.learning.search import Arm, Key, Search, best
 from p2ptrain.testing.learning.settings import Settings, TextSpec
 from p2ptrain.testing.learning.trial import Record
-from p2ptrain.testing.learning.tuning import (
-    RATE_FACTOR,
-    RATES,
-    Arm,
-    Key,
-    Search,
-    baseline,
-    best,
-    diloco,
-)
+from p2ptrain.testing.learning.tuning import RATE_FACTOR, RATES, START, TUNING_SEED, diloco
 from p2ptrain.trainer.shapes import parameter_count
 from tests.learning.conftest import toy
+
+EQUAL = "0.0000 ± 0.0000 | 1.0000 | tie | 0.0000 ± 0.0000; 0.0000 ± 0.0000 | 1.0000"
 
 
 def record(arm: Arm, loss: float | None, text: str = "stdlib") -> Record:
@@ -54,7 +49,9 @@ def record(arm: Arm, loss: float | None, text: str = "stdlib") -> Record:
         1.5,
         curve,
         settings.plain(),
-        loss,
+        strangers_loss=loss,
+        copied_loss=loss,
+        other_loss=loss,
     )
 
 
@@ -76,16 +73,21 @@ def _grown(momentum_costs: float) -> tuple[list[Arm], dict[Key, Record]]:
     while len(found := arms(records)) > len(records):
         records = recorded(found)
         for arm in found:
-            if arm.comparison == "tuning":
+            if of_trials(arm):
                 records[arm.key] = record(arm, 2.0 + momentum_costs * arm.settings.momentum)
     return found, records
 
 
+def of_trials(arm: Arm) -> bool:
+    return arm.settings.seed == TUNING_SEED
+
+
 def test_at_first_only_trials_can_be_named_and_the_baselines_come_first() -> None:
     first = arms({})
-    assert {arm.comparison for arm in first} == {"tuning"}
-    assert [arm.settings.peers for arm in first] == [1] * 4 + [4] * 4 + [2] * 5
-    assert {arm.name.split("-")[0] for arm in first[:4]} == {"dp"}
+    assert all(of_trials(arm) for arm in first)
+    after = [arm for arm in first if arm.comparison == "tuning"]
+    assert [arm.settings.peers for arm in after] == [1] * 2 + [4] * 4 + [2] * 4
+    assert first[: len(after)] == after, "what needs no start comes last"
 
 
 def test_in_the_end_all_comparisons_have_three_seeds_of_all_their_arms() -> None:
@@ -96,23 +98,37 @@ def test_in_the_end_all_comparisons_have_three_seeds_of_all_their_arms() -> None
     for arm in found:
         seeds.setdefault(arm.name, set()).add(arm.settings.seed)
     shown = {name for table in TABLES for name in (table.reference, *table.arms)}
-    assert shown == {arm.name for arm in found if arm.comparison != "tuning"}
-    assert {name: seeds[name] for name in shown} == {name: {1, 2, 3} for name in shown}
+    assert shown == {arm.name for arm in found if not of_trials(arm)}
+    few = {f"scratch-{name}": set(SEEDS[:count]) for name, count in TRIED.items()}
+    assert {name: seeds[name] for name in shown} == {name: {1, 2, 3} for name in shown} | few
 
 
 def test_after_the_peers_one_seed_of_all_is_trained_before_the_next() -> None:
     found, _ = grown()
-    rest = [(arm.name, arm.settings.seed) for arm in found if arm.comparison != "tuning"]
-    assert [seed for _, seed in rest[:12]] == [1, 2, 3] * 4
+    compared = [arm for arm in found if not of_trials(arm) and arm.comparison != "scratch"]
+    rest = [(arm.name, arm.settings.seed) for arm in compared]
+    assert [seed for _, seed in rest[:9]] == [1] * 3 + [2] * 3 + [3] * 3
     last = [(name, seed) for name, seed in rest if name in REPEATED_LAST and seed > 1]
     assert rest[-len(last) :] == last
-    for seeds in ([seed for _, seed in rest[12 : -len(last)]], [seed for _, seed in last]):
+    for seeds in ([seed for _, seed in rest[9 : -len(last)]], [seed for _, seed in last]):
         assert seeds == sorted(seeds)
 
 
-def test_the_baseline_has_as_many_trials_as_two_peers_and_hardly_fewer_than_four() -> None:
+def test_all_but_what_is_compared_from_first_weights_begins_after_the_same_start() -> None:
     found, _ = grown()
-    names = ("dp-b", "diloco-2-lr", "diloco-4-lr")
+    assert all((arm.settings.start is None) == (arm.comparison == "scratch") for arm in found)
+    starts = {(arm.settings.seed, arm.settings.beginning) for arm in found if arm.settings.start}
+    assert sorted(seed for seed, _ in starts) == [0, 1, 2, 3], "one for each seed"
+    text = 4_248_000  # Tokens there are to train on.
+    assert (START.sequences + 1272 * 32) * 128 < 2.1 * text, "hardly anything comes a third time"
+
+
+def test_ordinary_training_has_as_many_trials_as_peers_have() -> None:
+    found, _ = grown()
+    names = ("dp-lr", "diloco-2-lr", "diloco-4-lr")
+    one, two, four = (sum(arm.name.startswith(name) for arm in found) for name in names)
+    assert one >= max(two, four)
+    names = ("scratch-dp-b", "scratch-diloco-2-lr", "scratch-diloco-4-lr")
     one, two, four = (sum(arm.name.startswith(name) for arm in found) for name in names)
     assert one >= two - 1, "two peers have a rate more without momentum"
     assert one >= four - 1
@@ -124,12 +140,12 @@ def test_where_the_tuned_outer_optimizer_is_none_plain_averaging_is_not_trained_
     assert (four.settings.outer_lr, four.settings.momentum) == (1, 0)
     assert "mean-4" not in {arm.name for arm in found}
     text = tables(list(records.values()))
-    assert "| mean-4 | 2.0200 ± 0.0100 | 3 | 0.0000 ± 0.0000 | 1.0000 | tie | 1.0000 |  |" in text
+    assert f"| mean-4 | 2.0200 ± 0.0100 | 3 | {EQUAL} |  |" in text
 
 
 def test_what_is_compared_has_the_same_tokens_and_is_large_enough() -> None:
     found, _ = grown()
-    by_name = {arm.name: arm.settings for arm in found}
+    by_name = {arm.name: arm.settings for arm in found if not of_trials(arm)}
     assert parameter_count(by_name["dp"].model) > 1_000_000
     one_size = ("dp", "diloco-2", "diloco-4", "diloco-8", "mean-4", "int4-feedback")
     for name in (*one_size, "plain-h20", "streaming-5", "eager"):
@@ -162,13 +178,22 @@ def searched(search: Search, loss_at: Callable[[Settings], float]) -> list[str]:
 
 def test_a_search_ends_once_its_best_lies_inside() -> None:
     names = searched(baseline(), lambda each: abs(each.lr - 8e-3) + each.batch_sequences)
-    assert names[:4] == ["dp-b32-lr0.008", "dp-b64-lr0.008", "dp-b32-lr0.016", "dp-b64-lr0.016"]
-    assert names[4:] == ["dp-b32-lr0.004"], "now it does"
+    assert names[:4] == [
+        "scratch-dp-b32-lr0.008",
+        "scratch-dp-b64-lr0.008",
+        "scratch-dp-b32-lr0.016",
+        "scratch-dp-b64-lr0.016",
+    ]
+    assert names[4:] == ["scratch-dp-b32-lr0.004"], "now it does"
 
 
 def test_a_search_goes_beyond_its_edge_as_long_as_it_gets_better() -> None:
     names = searched(baseline(), lambda each: abs(each.lr - 6e-2) + each.batch_sequences)
-    assert names[4:] == ["dp-b32-lr0.032", "dp-b32-lr0.064", "dp-b32-lr0.128"]
+    assert names[4:] == [
+        "scratch-dp-b32-lr0.032",
+        "scratch-dp-b32-lr0.064",
+        "scratch-dp-b32-lr0.128",
+    ]
 
 
 def test_a_search_goes_beyond_on_both_sides_and_along_both_rates() -> None:
@@ -208,10 +233,9 @@ def test_a_table_shows_what_was_measured_and_says_what_was_not() -> None:
     found, records = grown()
     chosen = [arm for arm in found if arm.name in ("dp", "diloco-2")]
     text = tables([records[arm.key] for arm in chosen])
-    assert "| dp | 2.0200 ± 0.0100 | 3 |  |  |  |  |  |" in text
-    row = "| diloco-2 | 2.0200 ± 0.0100 | 3 | 0.0000 ± 0.0000 | 1.0000 | tie | 1.0000 | ÷ ≤ 1.02 |"
-    assert row in text
-    assert "| diloco-4 | not measured yet | 0 |  |  |  |  | ÷ ≤ 1.05 |" in text
+    assert "| dp | 2.0200 ± 0.0100 | 3 |  |  |  |  |  |  |" in text
+    assert f"| diloco-2 | 2.0200 ± 0.0100 | 3 | {EQUAL} | ÷ ≤ 1.02 |" in text
+    assert "| diloco-4 | not measured yet | 0 |  |  |  |  |  | ÷ ≤ 1.05 |" in text
     assert "- churn-donor: not measured yet" in text
 
 
@@ -244,7 +268,7 @@ def test_seeds_that_diverged_are_told_and_not_averaged_away() -> None:
     records |= {arm.key: record(arm, None) for arm in lost if arm.name != "dp"}
     text = tables([records[arm.key] for arm in of_arm])
     assert "| diloco-2 | 2.0200 ± 0.0141 | 2; 1 more diverged | 0.0000 ± 0.0000 |" in text
-    assert "| diloco-8 | 3 diverged | 0 |  |  |  |  |  |" in text
+    assert "| diloco-8 | 3 diverged | 0 |  |  |  |  |  |  |" in text
     told = outcome([records[arm.key] for arm in of_arm])
     assert "| diloco-2 ÷ dp | ≤ 1.02 | 1 diverged | 3 | **missed** |" in told
 
@@ -267,7 +291,7 @@ def test_losses_on_different_texts_are_said_not_to_be_comparable() -> None:
 
 def test_what_is_compared_is_measured_on_other_sequences_than_rates_were_tuned_on() -> None:
     found, _ = grown()
-    assert all((arm.settings.text == COMPARED) == (arm.comparison != "tuning") for arm in found)
+    assert all((arm.settings.text == COMPARED) != of_trials(arm) for arm in found)
     assert TextSpec() != COMPARED
 
 
@@ -304,7 +328,7 @@ def test_the_gap_is_drawn_over_outer_steps_batch_and_peers() -> None:
     _, records = grown()
     drawn = picture_of_gaps(list(records.values()))
     assert drawn is not None
-    assert drawn.count("<polyline") == 4 * (3 + 1), "three seeds and their mean"
+    assert drawn.count("<polyline") == 5 * (3 + 1), "three seeds and their mean"
     dp = [each for each in records.values() if each.arm in ("dp", "diloco-4")]
     assert picture_of_gaps(dp) is None, "one place is no line"
 

@@ -11,26 +11,24 @@ from dataclasses import replace
 from itertools import product
 
 from p2ptrain.sync import SyncSpec
+from p2ptrain.testing.learning.scratch import scratch
+from p2ptrain.testing.learning.search import Arm, Key
 from p2ptrain.testing.learning.settings import Churn, Settings
 from p2ptrain.testing.learning.trial import Record
 from p2ptrain.testing.learning.tuning import (
-    BASE,
     TUNED_ON,
-    Arm,
-    Key,
-    averaged,
-    balanced,
     baseline,
-    gained,
+    diloco,
     late,
-    refined,
+    tuned,
     wide,
 )
 
-COMPARISONS = ("tuning", "peers", "codecs", "modes", "unequal", "churn", "horizon")
+COMPARISONS = ("tuning", "peers", "codecs", "modes", "unequal", "churn", "horizon", "scratch")
 SEEDS = (1, 2, 3)
 
 REPEATED_LAST = (
+    "fp16",
     "churn-warmup",
     "churn-donor",
     "diloco-2-h6",
@@ -51,16 +49,24 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
     then the peers' three seeds; then one seed of all else before the next, to see early what fails,
     and before other seeds of what need not be repeated.
     """
-    dp_trials, dp = refined(records)
-    four_trials, four = gained(4, records)
-    two_trials, two = balanced(2, records)
-    mean_trials, mean = averaged(2, records)
-    listed = [*dp_trials, *four_trials, *two_trials, *mean_trials]
-    for name, chosen in (("dp", dp), ("diloco-2", two), ("diloco-4", four), ("mean-2", mean)):
-        listed += seeded("peers", {name: chosen} if chosen else {})
-    if two and four:
-        listed += sorted(beside(two, four, records), key=_turn)
-    return list({arm.key: arm for arm in listed}.values())
+    listed: list[Arm] = []
+    chosen: dict[str, Settings] = {}
+    for name, (trials, best) in {
+        "dp": baseline(records),
+        "diloco-4": tuned(diloco(4).trials(records)),
+        "diloco-2": tuned(diloco(2).trials(records)),
+    }.items():
+        listed += trials
+        chosen |= {name: best} if best else {}
+    listed += seeded("peers", chosen)
+    if len(chosen) == 3:
+        listed += sorted(beside(chosen, records), key=_turn)
+    return list({arm.key: arm for arm in [*listed, *from_scratch(records)]}.values())
+
+
+def from_scratch(records: Mapping[Key, Record]) -> list[Arm]:
+    trials, compared = scratch(records, SEEDS)
+    return trials + [replace(arm, settings=_compared(arm.settings)) for arm in compared]
 
 
 def _turn(arm: Arm) -> tuple[bool, int]:
@@ -69,39 +75,37 @@ def _turn(arm: Arm) -> tuple[bool, int]:
     return seed > SEEDS[0] and arm.name in REPEATED_LAST, seed
 
 
-def beside(two: Settings, four: Settings, records: Mapping[Key, Record]) -> Iterator[Arm]:
+def beside(chosen: Mapping[str, Settings], records: Mapping[Key, Record]) -> Iterator[Arm]:
     """What rests on these rates. Trials of its own stand before what rests on them."""
+    two, four = chosen["diloco-2"], chosen["diloco-4"]
     yield from seeded("codecs", codecs(four))
     longer = longer_steps(four)
     yield from seeded("modes", modes(longer))
     yield from seeded("churn", churn(four))
     yield from seeded("peers", others_of_peers(four))
     yield from seeded("unequal", unequal(four))
-    for name, spec in delayed(longer).items():
-        trials, chosen = late(name, replace(longer, sync=spec)).trials(records)
+    searches = {
+        name: late(name, replace(longer, sync=spec)) for name, spec in delayed(longer).items()
+    }
+    searches |= {f"{name}-wide": wide(f"{name}-wide", chosen[name]) for name in ("dp", "diloco-4")}
+    for name, search in searches.items():
+        trials, best = tuned(search.trials(records))
         yield from trials
-        yield from seeded("modes", {name: chosen} if chosen else {})
+        comparison = "horizon" if name.endswith("-wide") else "modes"
+        yield from seeded(comparison, {name: best} if best else {})
     yield from seeded("horizon", horizon("diloco-4", four, (6, 24)))
     yield from seeded("horizon", horizon("diloco-2", two, (6,)))
-    yield from twice_the_batch(four, records)
     yield from seeded("modes", {"rda": replace(longer, sync=SyncSpec(merge="rda"))})
-
-
-def twice_the_batch(four: Settings, records: Mapping[Key, Record]) -> list[Arm]:
-    """Both sides' rates are tuned anew for it."""
-    searches = {"dp-wide": baseline([2.0 * BASE.batch_sequences]), "diloco-4-wide": wide(four)}
-    listed = []
-    for name, search in searches.items():
-        trials, chosen = search.trials(records)
-        listed += trials
-        listed += seeded("horizon", {name: chosen} if chosen else {})
-    return listed
 
 
 def seeded(comparison: str, settings: Mapping[str, Settings]) -> Iterator[Arm]:
     """Seed by seed, so that a comparison that is cut has as many of each arm."""
     for seed, (name, each) in product(SEEDS, settings.items()):
-        yield Arm(comparison, name, replace(each, seed=seed, text=COMPARED))
+        yield Arm(comparison, name, _compared(replace(each, seed=seed)))
+
+
+def _compared(settings: Settings) -> Settings:
+    return replace(settings, text=COMPARED)
 
 
 def others_of_peers(four: Settings) -> dict[str, Settings]:

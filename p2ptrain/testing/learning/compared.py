@@ -8,7 +8,7 @@ of less than two of these is a tie. One seed alone shows a difference and proves
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,11 +26,23 @@ def by_arm(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def losses_of(records: Iterable[Record]) -> Losses:
-    return {each.seed: each.loss for each in records if each.loss is not None}
+    return _by_seed(records, lambda each: each.loss)
 
 
 def losses_on_strangers(records: Iterable[Record]) -> Losses:
-    return {each.seed: each.strangers_loss for each in records if each.strangers_loss is not None}
+    return _by_seed(records, lambda each: each.strangers_loss)
+
+
+def losses_copied(records: Iterable[Record]) -> Losses:
+    return _by_seed(records, lambda each: each.copied_loss)
+
+
+def other_losses(records: Iterable[Record]) -> Losses:
+    return _by_seed(records, lambda each: each.other_loss)
+
+
+def _by_seed(records: Iterable[Record], of: Callable[[Record], float | None]) -> Losses:
+    return {each.seed: loss for each in records if (loss := of(each)) is not None}
 
 
 def differences(losses: Losses, reference: Losses) -> list[float]:

@@ -47,6 +47,10 @@ GAPS: Mapping[str, Mapping[float, tuple[str, str]]] = {
         32.0: ("diloco-4", "dp"),
         64.0: ("diloco-4-wide", "dp-wide"),
     },
+    "peers, from first weights": {
+        2.0: ("scratch-diloco-2", "scratch-dp"),
+        4.0: ("scratch-diloco-4", "scratch-dp"),
+    },
     "peers": {2.0: ("diloco-2", "dp"), 4.0: ("diloco-4", "dp"), 8.0: ("diloco-8", "dp")},
 }
 """Over what the gap is drawn: where an arm stands, and what it is divided by."""

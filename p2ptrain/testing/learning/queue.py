@@ -17,8 +17,8 @@ from pathlib import Path
 
 from p2ptrain.testing.learning.arms import arms
 from p2ptrain.testing.learning.results import read_results, write_result
+from p2ptrain.testing.learning.search import Arm
 from p2ptrain.testing.learning.trial import Cut, run_trial
-from p2ptrain.testing.learning.tuning import Arm
 
 LOOK_EVERY_S = 5.0
 """Next to nothing beside the five minutes of an arm."""

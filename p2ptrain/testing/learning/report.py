@@ -17,8 +17,10 @@ from p2ptrain.testing.learning.compared import (
     Losses,
     by_arm,
     differences,
+    losses_copied,
     losses_of,
     losses_on_strangers,
+    other_losses,
     ratios,
     verdict,
 )
@@ -41,8 +43,19 @@ TABLES = (
     Table(
         "Peers",
         "dp",
-        ("diloco-2", "mean-2", "diloco-4", "mean-4", "diloco-8", "alone"),
-        {"diloco-2": Asked("÷", 1.02), "mean-2": Asked("÷", 1.02), "diloco-4": Asked("÷", 1.05)},
+        ("diloco-2", "diloco-4", "mean-4", "diloco-8", "alone"),
+        {"diloco-2": Asked("÷", 1.02), "diloco-4": Asked("÷", 1.05)},
+    ),
+    Table(
+        "From first weights",
+        "scratch-dp",
+        ("scratch-diloco-2", "scratch-mean-2", "scratch-diloco-2-h6", "scratch-diloco-4"),
+        {"scratch-diloco-2": Asked("÷", 1.02), "scratch-diloco-4": Asked("÷", 1.05)},
+    ),
+    Table(
+        "From first weights: what should not differ",
+        "scratch-diloco-4",
+        ("scratch-fp16", "scratch-int8"),
     ),
     Table(
         "Codecs, four peers",
@@ -154,8 +167,9 @@ def _table(table: Table, found: Mapping[str, list[Record]]) -> str:
     rows = [
         f"### {table.title}",
         "",
-        f"| arm | loss, nats | seeds | − {of} | ÷ {of} | | ÷ {of}, strangers | asked for |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| arm | loss, nats | seeds | − {of} | ÷ {of} | | − {of}: copied; all else "
+        f"| ÷ {of}, strangers | asked for |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     reference = found.get(of, [])
     for name in (of, *table.arms):
@@ -165,14 +179,21 @@ def _table(table: Table, found: Mapping[str, list[Record]]) -> str:
 
 
 def _cells(records: Sequence[Record], reference: Sequence[Record]) -> tuple[str, ...]:
-    """Loss, seeds, difference, ratio, verdict, ratio on strangers."""
+    """Loss, seeds, difference, ratio, verdict, its parts, ratio on strangers."""
     losses, others = losses_of(records), losses_of(reference)
     diverged = len(records) - len(losses)
     if not losses:
-        return (f"{diverged} diverged" if diverged else "not measured yet", "0", "", "", "", "")
+        return (f"{diverged} diverged" if diverged else "not measured yet", "0", *5 * ("",))
     seeds = f"{len(losses)}" + (f"; {diverged} more diverged" if diverged else "")
     strange = _ratio(losses_on_strangers(records), losses_on_strangers(reference))
-    return (_spread(list(losses.values())), seeds, *_against(losses, others), strange)
+    against = _against(losses, others)
+    return (_spread(list(losses.values())), seeds, *against, _parts(records, reference), strange)
+
+
+def _parts(records: Sequence[Record], reference: Sequence[Record]) -> str:
+    """The differences of what can be copied and of all else."""
+    parts = (differences(kind(records), kind(reference)) for kind in (losses_copied, other_losses))
+    return "; ".join(_spread(found) for found in parts if found)
 
 
 def _spread(values: Sequence[float]) -> str:

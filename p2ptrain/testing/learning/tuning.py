@@ -1,19 +1,18 @@
-"""How the rates are chosen: the data-parallel baseline's first, and DiLoCo's with as many trials.
+"""How the rates are chosen: those of ordinary training first, and DiLoCo's with as many trials.
 
-A search tries a grid. While the best lies on its edge, it tries the next value beyond: what is best
-of a grid that ends too early is tuned in name only. Trials have a seed of their own.
+Trials have a seed and held-out sequences of their own, and half the length of what is compared.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
 from p2ptrain.ipc.trainer_config import ModelSpec
-from p2ptrain.testing.learning.settings import Settings, TextSpec
+from p2ptrain.testing.learning.search import Arm, Key, Search, Stage, Tuned, further
+from p2ptrain.testing.learning.settings import Settings, Start, TextSpec
 from p2ptrain.testing.learning.trial import Record
 
 MODEL = ModelSpec(
@@ -24,6 +23,10 @@ the baseline's seed 2 ended 0.06 nats above seed 1, and what is compared here is
 
 TUNED_ON = TextSpec(drawn_sequences=1024, draw=1)
 """Rates were tuned on five whole documents first, of which no two models think alike."""
+
+START = Start(steps=848, batch_sequences=32, lr=9.52e-3)
+"""Two fifths of all steps, by when seeds have begun to copy (`copying`); the rate is the best that
+ordinary training from its first weights had."""
 
 BASE = Settings(
     MODEL,
@@ -36,6 +39,7 @@ BASE = Settings(
     optimizer="muon",
     warmup_steps=50,
     compiled=True,
+    start=START,
     evaluate_every=120,
     text=TUNED_ON,
 )
@@ -45,160 +49,54 @@ twice as many steps of half the batch, Muon to 2.11, both without QK norm; four 
 with either. Curves are drawn of steps at which θ has just moved, whatever H."""
 
 TUNING_SEED = 0
+SHORTER = 2
+"""Trials have so many times fewer steps: there can be twice as many of them."""
+
 RATES = (8e-3, 16e-3)
-"""8e-3 was the best for one peer and for several before there was QK norm, which stands more; they
-go on beyond."""
+"""8e-3 was near the best from first weights, for one peer and for two; they go on beyond."""
 RATE_FACTOR = 2.0
-BATCHES = (32.0, 64.0)
-"""Smaller ones would be other comparisons: more steps than DiLoCo has."""
-MOMENTA = (0.0, 0.4)
-"""The outer ones, with each of the rates: as many trials as the baseline has with its batches. With
-0.9, which suits AdamW here, Muon's steps lost 0.17 nats."""
-MOMENTUM_FACTOR = 1.6
-OUTER_LR = 1.0
-"""Of the mean, in the first grid."""
-GAINS = (1.3, 1.6)
-"""Then outer rates over 1: Muon's step has one length, so four peers' mean of it is 0.6 as long as
-one peer's that trains on all, and only the outer rate lengthens the mean and nothing else. With 0.7
-of the inner rate 1.6 was worse by far."""
 REFINED = (0.7, 1.4)
 FINER = (0.84, 1.19)
-"""Of the inner rate that is best so far, for the baseline and for two peers."""
-BETWEEN = 48.0
-BETWEEN_RATES = (1.2, 1.5)
-"""For the baseline a batch between, too, its rate larger as the batch's root or as the batch."""
-BETWEEN_MOMENTA = (0.6, 1.3)
-"""And momenta for two peers. So each has twelve trials, as four peers have with their gains: the
-baseline with the one that twice the batch takes it to."""
+"""Of ordinary training's inner rate that is best so far."""
+MOMENTA = (0.0, 0.4)
+"""The outer ones, with each of the rates. With 0.9, which suits AdamW here, Muon's steps lost 0.17
+nats. Outer rates stay 1: over 1 they were no gain."""
+MOMENTUM_FACTOR = 1.6
 
 LATE_GRID = ((0.0, 0.5), (0.0, 1.0), (0.4, 0.5))
 """Momentum and outer rate where means come an outer step late. What is stable without a delay need
 not be with one: sharp directions, in which H inner steps go all the way, swing ever wider."""
 LATE_FACTOR = 2.0
 
-BEYOND_MAX = 6
-"""Trials beyond a grid: rates that are still best there are further off than any that were used."""
 
-Tuned = tuple[list["Arm"], Settings | None]
-"""All trials of a search that are known to be needed, and, once they have ended, its best."""
-
-Key = tuple[str, int, str]
-"""An arm's name, its seed, and the digest of its settings."""
-
-Point = tuple[float, float]
-
-Stage = Callable[[Settings], list["Arm"]]
-"""What is tried next around the best."""
+def shorter(settings: Settings) -> Settings:
+    """What is tried of these settings."""
+    steps = settings.total_steps // SHORTER
+    return replace(settings, total_steps=steps, seed=TUNING_SEED, text=TUNED_ON)
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    comparison: str
-    name: str
-    settings: Settings
-
-    @property
-    def key(self) -> Key:
-        return self.name, self.settings.seed, self.settings.digest
-
-    @property
-    def folder(self) -> str:
-        return f"{self.name}-seed{self.settings.seed}"
+def tuned(found: Tuned) -> Tuned:
+    """The best of its trials at the length of what is compared."""
+    trials, best = found
+    return trials, best and replace(best, total_steps=best.total_steps * SHORTER)
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """A grid over two numbers; `factors` lead beyond it, 1 if nothing does."""
+def baseline(records: Mapping[Key, Record], base: Settings = BASE, name: str = "dp") -> Tuned:
+    """Rates of ordinary training, ever nearer to what is best."""
 
-    make: Callable[[float, float], Arm]
-    grid: tuple[Point, ...]
-    factors: Point
+    def near(shares: Sequence[float]) -> Stage:
+        return lambda at: [_rated(name, at, each * at.lr) for each in shares]
 
-    def trials(self, records: Mapping[Key, Record]) -> Tuned:
-        points = list(self.grid)
-        for _ in range(BEYOND_MAX):
-            if (chosen := self._best(points, records)) is None:
-                return self._arms(points), None
-            if (beyond := self._beyond(points, chosen)) is None:
-                break
-            points.append(beyond)
-        found = self._arms(points)
-        return found, best(found, records)
-
-    def _arms(self, points: Sequence[Point]) -> list[Arm]:
-        return [self.make(*point) for point in points]
-
-    def _best(self, points: Sequence[Point], records: Mapping[Key, Record]) -> Point | None:
-        settings = best(self._arms(points), records)
-        return next((each for each in points if self.make(*each).settings == settings), None)
-
-    def _beyond(self, points: Sequence[Point], at: Point) -> Point | None:
-        """The next point on a line through `at` that ends there."""
-        firsts = [first for first, other in points if other == at[1]]
-        others = [other for first, other in points if first == at[0]]
-        candidates = [(first, at[1]) for first in _next(firsts, at[0], self.factors[0])]
-        candidates += [(at[0], other) for other in _next(others, at[1], self.factors[1])]
-        return next((each for each in candidates if each not in points), None)
-
-
-def _next(values: Sequence[float], at: float, factor: float) -> list[float]:
-    if factor == 1:
-        return []
-    return [at * factor] * (at == max(values)) + [at / factor] * (at == min(values))
-
-
-def best(trials: Sequence[Arm], records: Mapping[Key, Record]) -> Settings | None:
-    """The settings with the lowest loss, once all trials have one; who diverged has lost. None as
-    well if all have diverged.
-    """
-    losses = []
-    for arm in trials:
-        record = records.get(arm.key)
-        if record is None:
-            return None
-        if record.loss is not None:
-            losses.append((record.loss, arm.name, arm.settings))
-    return min(losses, key=lambda each: each[:2])[2] if losses else None
-
-
-def baseline(batches: Sequence[float] = BATCHES) -> Search:
-    """Rates and batches of ordinary training; the tokens are the same."""
-    return Search(_baseline, tuple(product(RATES, batches)), (RATE_FACTOR, 1.0))
-
-
-def refined(records: Mapping[Key, Record]) -> Tuned:
-    """The baseline, tuned further around what is best."""
-
-    def near(shares: Sequence[float], batch: float | None = None) -> Stage:
-        return lambda at: [_baseline(each * at.lr, batch or at.batch_sequences) for each in shares]
-
-    stages = (near(REFINED), near(FINER), near(BETWEEN_RATES, BETWEEN))
-    return _further(baseline().trials(records), stages, records)
-
-
-def _further(found: Tuned, stages: Sequence[Stage], records: Mapping[Key, Record]) -> Tuned:
-    """Each stage's trials are made of the best of all before them."""
-    trials, chosen = found
-    for stage in stages:
-        if chosen is None:
-            break
-        trials = trials + [arm for arm in stage(chosen) if arm not in trials]
-        chosen = best(trials, records)
-    return trials, chosen
-
-
-def _baseline(rate: float, batch: float) -> Arm:
-    sequences = int(batch)
-    steps = BASE.total_steps * BASE.batch_sequences // sequences
-    settings = replace(
-        BASE,
-        lr=rate,
-        batch_sequences=sequences,
-        total_steps=steps,
-        inner_steps=math.gcd(steps, BASE.inner_steps),  # Of a lease; it averages with nobody.
-        seed=TUNING_SEED,
+    search = Search(
+        lambda rate, _: _rated(name, shorter(base), rate),
+        tuple((rate, 0.0) for rate in RATES),
+        (RATE_FACTOR, 1.0),
     )
-    return Arm("tuning", f"dp-b{sequences}-lr{rate:g}", settings)
+    return tuned(further(search.trials(records), (near(REFINED), near(FINER)), records))
+
+
+def _rated(name: str, trial: Settings, rate: float) -> Arm:
+    return Arm("tuning", f"{name}-lr{rate:g}", replace(trial, lr=rate))
 
 
 def diloco(peers: int) -> Search:
@@ -207,73 +105,35 @@ def diloco(peers: int) -> Search:
     return Search(partial(_diloco, peers), grid, (RATE_FACTOR, MOMENTUM_FACTOR))
 
 
-def gained(peers: int, records: Mapping[Key, Record]) -> Tuned:
-    """Plain DiLoCo, with larger outer rates for what is best with an outer rate of 1."""
-
-    def gains(at: Settings) -> list[Arm]:
-        name = f"diloco-{peers}-lr{at.lr:g}-momentum{at.momentum:g}-outer"
-        return [Arm("tuning", f"{name}{gain:g}", replace(at, outer_lr=gain)) for gain in GAINS]
-
-    return _further(diloco(peers).trials(records), (gains,), records)
-
-
-def balanced(peers: int, records: Mapping[Key, Record]) -> Tuned:
-    """Plain DiLoCo, its inner rate and outer momentum tuned further around what is best."""
-
-    def rates(shares: Sequence[float]) -> Stage:
-        return lambda at: [_diloco(peers, each * at.lr, at.momentum) for each in shares]
-
-    def momenta(at: Settings) -> list[Arm]:
-        return [_diloco(peers, at.lr, each * at.momentum) for each in BETWEEN_MOMENTA]
-
-    return _further(diloco(peers).trials(records), (rates(REFINED), rates(FINER), momenta), records)
-
-
-def averaged(peers: int, records: Mapping[Key, Record]) -> Tuned:
-    """Plain averaging, without an outer optimizer: the grid's inner rates, and one between.
-
-    Not beyond them: with momentum rates half as large were far worse.
-    """
-    rates = (RATES[0], REFINED[-1] * RATES[0], RATES[1])
-    grid = tuple((rate, 0.0) for rate in rates)
-    return Search(partial(_diloco, peers), grid, (1.0, 1.0)).trials(records)
-
-
 def _diloco(peers: int, rate: float, momentum: float) -> Arm:
     settings = replace(
-        BASE,
-        peers=peers,
-        averages=True,
-        lr=rate,
-        outer_lr=OUTER_LR,
-        momentum=momentum,
-        seed=TUNING_SEED,
+        shorter(BASE), peers=peers, averages=True, lr=rate, outer_lr=1.0, momentum=momentum
     )
     return Arm("tuning", f"diloco-{peers}-lr{rate:g}-momentum{momentum:g}", settings)
 
 
-def wide(four: Settings) -> Search:
-    """Inner rates of four peers with twice the batch, in as many outer steps of half the length."""
-    twice = replace(
-        four,
-        batch_sequences=2 * four.batch_sequences,
-        total_steps=four.total_steps // 2,
-        inner_steps=four.inner_steps // 2,
-        seed=TUNING_SEED,
+def twice_the_batch(settings: Settings) -> Settings:
+    """As many tokens and outer steps, of half the length."""
+    return replace(
+        settings,
+        batch_sequences=2 * settings.batch_sequences,
+        total_steps=settings.total_steps // 2,
+        inner_steps=settings.inner_steps // 2,
     )
-    grid = tuple((share * four.lr, 0.0) for share in (1.0, RATE_FACTOR))
-    return Search(partial(_wide, twice), grid, (RATE_FACTOR, 1.0))
 
 
-def _wide(base: Settings, rate: float, _: float) -> Arm:
-    return Arm("tuning", f"diloco-{base.peers}-wide-lr{rate:g}", replace(base, lr=rate))
+def wide(name: str, settings: Settings) -> Search:
+    """Inner rates with twice the batch, from those that were best with one."""
+    trial = shorter(twice_the_batch(settings))
+    grid = tuple((share * settings.lr, 0.0) for share in (1.0, RATE_FACTOR))
+    return Search(lambda rate, _: _rated(name, trial, rate), grid, (RATE_FACTOR, 1.0))
 
 
 def late(name: str, base: Settings) -> Search:
     """Momentum and outer rate of a mode whose means come late; the rest is `base`'s."""
-    return Search(partial(_late, name, base), LATE_GRID, (1.0, LATE_FACTOR))
+    return Search(partial(_late, name, shorter(base)), LATE_GRID, (1.0, LATE_FACTOR))
 
 
-def _late(name: str, base: Settings, momentum: float, outer: float) -> Arm:
-    settings = replace(base, momentum=momentum, outer_lr=outer, seed=TUNING_SEED)
+def _late(name: str, trial: Settings, momentum: float, outer: float) -> Arm:
+    settings = replace(trial, momentum=momentum, outer_lr=outer)
     return Arm("tuning", f"{name}-momentum{momentum:g}-outer{outer:g}", settings)
