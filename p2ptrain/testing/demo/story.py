@@ -16,7 +16,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
 from p2ptrain.testing.demo.process import DemoNode, Event, losses_of, run_command
 from p2ptrain.testing.demo.show import Show
-from p2ptrain.testing.demo.verdict import Facts
+from p2ptrain.testing.demo.verdict import JOIN_SOURCES_MIN, Facts
 
 LOOK_EVERY_S = 0.02
 STATUS_EVERY_S = 1.0
@@ -198,6 +198,10 @@ class Story:
     def one_joins(self, address: str) -> None:
         """Dan joins: a snapshot from several peers, the updates since, a place in a roster."""
         dan = self.cast["dan"]
+        # They are written at leisure, on a busy machine by one node much later than by another.
+        self.wait_for(
+            "a snapshot that several have written", self._newest_is_of_several, deadline_s=90
+        )
         self._start(dan, "--bootstrap", address)
         fetched = self.wait_for(
             "dan's snapshot", lambda: dan.find("snapshot-fetched"), deadline_s=90
@@ -210,6 +214,12 @@ class Story:
         self.facts.join_updates_replayed = caught_up["updates"]
         roster = self.wait_for("dan in a roster", lambda: self._first_roster("dan"), deadline_s=90)
         self.facts.join_first_roster_step = roster["step"]
+
+    def _newest_is_of_several(self) -> bool:
+        """Whether all that a joiner wants to fetch from have the last snapshot there is."""
+        written = [_snapshots(node) for node in self.cast.values() if node.running]
+        newest = max((step for steps in written for step in steps), default=None)
+        return sum(newest in steps for steps in written) >= JOIN_SOURCES_MIN
 
     def _first_roster(self, name: str) -> Event | None:
         """The first decided roster that averages with this peer in it, by its own journal."""
@@ -282,6 +292,11 @@ class Story:
 
     def _losses(self) -> dict[int, float]:
         return losses_of(event for node in self.cast.values() for event in node.events)
+
+
+def _snapshots(node: DemoNode) -> set[int]:
+    """The outer steps of those that this node has written."""
+    return {event["step"] for event in node.events if event["event"] == "snapshot"}
 
 
 def _with_address(status: dict[str, Any] | None) -> dict[str, Any] | None:
