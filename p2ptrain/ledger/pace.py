@@ -15,13 +15,17 @@ repetition.
 
 RESEND_MAX_S = 4.0
 
-ROUND_STRETCH_MAX = 4
-"""Rounds get longer until messages fit, but a long partition must not make them endless."""
+ROUND_STRETCH_MAX = 16
+"""Rounds get longer until messages fit, but a long partition must not make them endless. By default
+32 s: with 8 s, voters whose answers took 6 s each, on a machine that was far too busy, agreed on
+nothing for as long as it was. While too few are up no rounds are used up, and once messages fit
+again whoever leads is heard at its next repetition.
+"""
 
 
 @dataclass(slots=True)
 class RoundTimer:
-    """Gives each round its time: round_timeout_s × (1 + rounds timed out), at most × 4."""
+    """Gives each round its time: round_timeout_s × (1 + rounds timed out), at most × 16."""
 
     round_timeout_s: float
     timeouts: int = 0

@@ -31,7 +31,7 @@ from p2ptrain.testing.exploration.copying import LEFT_OUT, Fresh, copy_of, key_o
 from p2ptrain.testing.exploration.statements import contrary, statement_of
 from p2ptrain.testing.simulation.disk import Disk, signer, verify
 
-PATIENCE_S = 4.0
+PATIENCE_S = 16.0
 """The longest that a round of 1 s lasts (`pace.ROUND_STRETCH_MAX`)."""
 
 
