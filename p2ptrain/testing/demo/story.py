@@ -36,8 +36,8 @@ class Story:
     uplink = "4Mbit"
     """A home line's upload. It makes one exchange of the demo's model last over a second."""
 
-    seed_uplink = "100Mbit"
-    """A rented server's."""
+    seed_uplink = "20Mbit"
+    """A good line's. With 100 it had sent a newcomer all before the others were connected."""
 
     def __init__(self, folder: Path, config: Path, show: Show) -> None:
         self.folder = folder
