@@ -17,8 +17,8 @@ from p2ptrain.testing.learning.settings import Churn, Settings
 from p2ptrain.testing.learning.trial import Record
 from p2ptrain.testing.learning.tuning import (
     TUNED_ON,
+    averaged,
     baseline,
-    diloco,
     late,
     tuned,
     wide,
@@ -53,8 +53,8 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
     chosen: dict[str, Settings] = {}
     for name, (trials, best) in {
         "dp": baseline(records),
-        "diloco-4": tuned(diloco(4).trials(records)),
-        "diloco-2": tuned(diloco(2).trials(records)),
+        "diloco-4": averaged(4, records),
+        "diloco-2": averaged(2, records),
     }.items():
         listed += trials
         chosen |= {name: best} if best else {}

@@ -62,6 +62,8 @@ MOMENTA = (0.0, 0.4)
 """The outer ones, with each of the rates. With 0.9, which suits AdamW here, Muon's steps lost 0.17
 nats. Outer rates stay 1: over 1 they were no gain."""
 MOMENTUM_FACTOR = 1.6
+BETWEEN = 0.2
+"""And an outer momentum between, for what is best so far."""
 
 LATE_GRID = ((0.0, 0.5), (0.0, 1.0), (0.4, 0.5))
 """Momentum and outer rate where means come an outer step late. What is stable without a delay need
@@ -97,6 +99,18 @@ def baseline(records: Mapping[Key, Record], base: Settings = BASE, name: str = "
 
 def _rated(name: str, trial: Settings, rate: float) -> Arm:
     return Arm("tuning", f"{name}-lr{rate:g}", replace(trial, lr=rate))
+
+
+def averaged(peers: int, records: Mapping[Key, Record]) -> Tuned:
+    """Plain DiLoCo: a rate below the best of its grid, then a momentum between."""
+
+    def lower(at: Settings) -> list[Arm]:
+        return [_diloco(peers, REFINED[0] * at.lr, at.momentum)]
+
+    def between(at: Settings) -> list[Arm]:
+        return [_diloco(peers, at.lr, BETWEEN)]
+
+    return tuned(further(diloco(peers).trials(records), (lower, between), records))
 
 
 def diloco(peers: int) -> Search:
