@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from p2ptrain.identity import Identity
     from p2ptrain.node.home import Home
     from p2ptrain.run import Amendment, Leg, Run, SignedAmendment
-    from p2ptrain.run.manifest import CodecSpec
+    from p2ptrain.run.manifest import CodecSpec, RunManifest
+
+FAR = 10.0
+"""A rate that becomes so many times larger or smaller in one step was likely mistyped: whoever
+means it says so. An amendment that members have agreed on cannot be taken back."""
 
 LEAD_STEPS = 2
 """The outer step under way may have its roster already; the next one's names the amendment."""
@@ -38,10 +42,13 @@ def asked(run: Run, step: int, changes: Mapping[str, object]) -> Amendment:
         ) from exc
 
 
-def amend(where: Home, run: Run, organiser: Identity, wanted: Amendment) -> SignedAmendment:
+def amend(
+    where: Home, run: Run, organiser: Identity, wanted: Amendment, *, far: bool = False
+) -> SignedAmendment:
     """`wanted`, numbered after those that there are, signed, kept in the home, and published.
+    A rate that leaps is meant only with `far`.
 
-    Raises ConfigError: AMEND-LATE, AMEND-ORDER, AMEND-VALUE.
+    Raises ConfigError: AMEND-LATE, AMEND-ORDER, AMEND-VALUE, AMEND-FAR.
     """
     from p2ptrain.run import SignedAmendment, load_amendments, save_amendments
     from p2ptrain.run.files import AMENDMENTS_MAX
@@ -67,6 +74,8 @@ def amend(where: Home, run: Run, organiser: Identity, wanted: Amendment) -> Sign
         made = SignedAmendment.publish(organiser, numbered, run)
         if before.amended(numbered).manifest == before.manifest:
             raise ValueError("it changes nothing")
+        if not far:
+            _check_leap(before.manifest, numbered)
     except ValueError as exc:
         raise ConfigError(
             f"run {run.manifest.name!r} cannot be amended so: {exc}",
@@ -127,6 +136,21 @@ def _check_step(step: int, reached: int, last: Amendment | None) -> None:
             code="AMEND-ORDER",
             do=f"--from-step {last.step + 1}, or later",
         )
+
+
+def _check_leap(before: RunManifest, change: Amendment) -> None:
+    rates = (
+        ("inner", before.inner.lr, change.lr),
+        ("outer", before.outer.lr, change.outer_lr),
+    )
+    for name, old, new in rates:
+        if new is not None and not old / FAR <= new <= old * FAR:
+            raise ConfigError(
+                f"the {name} learning rate would become {new:g}, and it is {old:g}",
+                code="AMEND-FAR",
+                likely="a slip of the pen: the other is more than ten times as large",
+                do="correct it, or say --far if it is meant; it cannot be taken back",
+            )
 
 
 def _leg(run: Run, held: Sequence[SignedAmendment]) -> Leg:

@@ -17,7 +17,8 @@ import typer
 
 from p2ptrain.cli.output import JsonOption, examples, progress, result_json
 from p2ptrain.cli.rendering import coloured
-from p2ptrain.errors import ConfigError, StoreFull
+from p2ptrain.errors import ConfigError, MachineUnfit, StoreFull
+from p2ptrain.observe.states import size
 
 if TYPE_CHECKING:
     from p2ptrain.data.spelling import Speller
@@ -129,7 +130,10 @@ def _loaded(folder: Path) -> Speaker:
     from p2ptrain.trainer.exported import best_device, load_model, read_json
 
     speller = Speller(folder / "tokenizer.json")
-    model = load_model(folder, best_device())
+    device = best_device()
+    if device.type == "cpu":
+        _check_memory(folder)
+    model = load_model(folder, device)
     config = read_json(folder / "config.json")
     assert isinstance(config, dict)
     begins = _numbers(config.get("bos_token_id"))[:1]
@@ -141,6 +145,24 @@ def _loaded(folder: Path) -> Speaker:
     # Where the next document begins this one has ended, whether or not its run marks ends.
     ends = frozenset([*_numbers(config.get("eos_token_id")), *begins])
     return Speaker(model, speller, next(iter(begins), None), ends)
+
+
+def _check_memory(folder: Path) -> None:
+    """Where memory runs out Linux ends a program, which may be a node that trains here.
+
+    Raises MachineUnfit (MEM-HOST).
+    """
+    from p2ptrain.node.fitness import memory_free_bytes
+    from p2ptrain.trainer.exported import load_spec
+    from p2ptrain.trainer.shapes import parameter_count
+
+    needed, free = 4 * parameter_count(load_spec(folder)), memory_free_bytes()
+    if needed > free:
+        raise MachineUnfit(
+            f"the model takes {size(needed)} of memory, and {size(free)} are free here",
+            code="MEM-HOST",
+            do="end what else needs memory, or chat on a machine that has more, or a GPU",
+        )
 
 
 def _numbers(value: Any) -> list[int]:

@@ -136,6 +136,10 @@ RUNS = {
         "A run cannot go on with the values of this amendment, or they are what it has already. "
         "The message says which."
     ),
+    "AMEND-FAR": (
+        "An amendment makes a learning rate more than ten times larger or smaller, which is a slip "
+        "more often than not. Nothing was signed; --far says that it is meant."
+    ),
     "AMEND-DIFFERS": (
         "The run's ledger names an amendment and says of it what the organiser did not sign. "
         "Show this to the organiser."

@@ -85,6 +85,7 @@ def export(
     Works while the node runs, without one, and after p2ptrain ckpt fetch. Every chunk is compared
     with what was certified before it is written, and the folder appears whole or not at all.
     """
+    from p2ptrain.export.appearing import clear_away
     from p2ptrain.export.choosing import HEAD, find
     from p2ptrain.export.folder import Plan, check_target, export
     from p2ptrain.export.parity import is_wanted
@@ -93,6 +94,8 @@ def export(
 
     assert to is Target.HF, "the only one there is"
     folder = folder.expanduser().absolute()
+    for left in clear_away(folder):
+        progress(f"removed {left}: an export that was killed left it")
     check_target(folder, force=force)
     where = open_home(home, to_write=False)
     run, store = run_of(where), StoreReader(where.store)

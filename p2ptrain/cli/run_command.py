@@ -195,6 +195,10 @@ def amend(
     outer_momentum: Annotated[
         float | None, typer.Option("--outer-momentum", help="As outer.momentum there.")
     ] = None,
+    far: Annotated[
+        bool,
+        typer.Option("--far", help="A rate may leap to more than ten times, or a tenth, of it."),
+    ] = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -216,7 +220,8 @@ def amend(
         "outer_lr": outer_lr,
         "outer_momentum": outer_momentum,
     }
-    made = amended(where, held, organiser_of(where, held), asked(held, from_step, changes))
+    wanted = asked(held, from_step, changes)
+    made = amended(where, held, organiser_of(where, held), wanted, far=far)
     if as_json:
         result_json(made.amendment.facts | {"digest": made.digest})
     else:

@@ -17,11 +17,11 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from p2ptrain.errors import ConfigError, StoreFull
+from p2ptrain.export.appearing import appearing
 from p2ptrain.export.card import card
 from p2ptrain.export.provenance import Provenance
 from p2ptrain.export.source import Theta
@@ -93,7 +93,7 @@ def export(
     check_target(target, force=force)
     shards = _shards(plan)
     _check_room(target.parent, plan)
-    with _appearing(target) as partial:
+    with appearing(target) as partial:
         digest = _write_weights(plan, theta, shards, partial)
         if len(shards) > 1:
             _write_json(partial / "model.safetensors.index.json", index_of(shards, plan.dtype))
@@ -139,29 +139,6 @@ def _check_room(folder: Path, plan: Plan) -> None:
         )
 
 
-@contextmanager
-def _appearing(target: Path) -> Iterator[Path]:
-    """A folder to write in that takes `target`'s name, with what was there before removed, if the
-    block ends well; and is removed if it does not.
-    """
-    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    partial.mkdir()
-    try:
-        yield partial
-        for path in partial.iterdir():
-            _sync(path)
-        _sync(partial)
-        replaced = target.with_name(f".{target.name}.replaced-{os.getpid()}")
-        if target.exists():
-            target.rename(replaced)
-        partial.rename(target)
-        _sync(target.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
 def _write_weights(plan: Plan, theta: Theta, shards: tuple[Shard, ...], folder: Path) -> Digest:
     """All files of weights, in one pass over θ; returns its digest, padding included."""
     about = {"run": plan.origin.run, "step": str(plan.origin.step), "source": "p2ptrain"}
@@ -199,11 +176,3 @@ def _write_rest(plan: Plan, theta: Digest, folder: Path) -> None:
 
 def _write_json(path: Path, value: dict[str, object]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

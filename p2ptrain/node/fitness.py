@@ -200,12 +200,11 @@ def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
 
 
 def machine_of(home: Home) -> Machine:
-    memory, limit = psutil.virtual_memory(), container_limit(CGROUP)
     shm = Path("/dev/shm")
     nvidia = has_nvidia_gpu(DEVICES, os.environ)
     return Machine(
-        memory=min(memory.total, limit) + psutil.swap_memory().total,
-        memory_free=min(memory.available, limit),
+        memory=memory_bytes() + psutil.swap_memory().total,
+        memory_free=memory_free_bytes(),
         disk_free=shutil.disk_usage(home.root).free,
         stored=stored_bytes(home.store),
         shm=shutil.disk_usage(shm).total if shm.is_dir() else None,
@@ -237,6 +236,11 @@ def multiplies_bf16(cpu_info: Path) -> bool:
 def memory_bytes() -> int:
     """That this node could ever have, swap left out: the same at every start."""
     return min(psutil.virtual_memory().total, container_limit(CGROUP))
+
+
+def memory_free_bytes() -> int:
+    """That a program may still take without swapping."""
+    return min(psutil.virtual_memory().available, container_limit(CGROUP))
 
 
 def container_limit(cgroup: Path) -> int:

@@ -119,6 +119,27 @@ def test_who_asks_for_nonsense_is_told_what_would_do(
     assert said in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("change", "meant", "words"),
+    [
+        (("--lr", "0.5"), 0.02, "the inner learning rate would become 0.5, and it is "),
+        (("--outer-lr", "0.01"), 0.5, "the outer learning rate would become 0.01, and it is "),
+    ],
+    ids=["up", "down"],
+)
+def test_a_rate_that_leaps_is_a_slip_unless_it_is_meant(
+    change: tuple[str, str], meant: float, words: str, p2ptrain: Command, organiser_home: Path
+) -> None:
+    home, (option, far) = ("--home", organiser_home), change
+    slip = p2ptrain("run", "amend", "tiny", *STEPS, *change, *home)
+    assert slip.err.startswith(f"error[AMEND-FAR] {words}")
+    assert kept(organiser_home) == []
+    assert p2ptrain("run", "amend", "tiny", *STEPS, option, meant, *home).code == 0
+    said = ("--from-step", 4, option, far, "--far")
+    assert p2ptrain("run", "amend", "tiny", *said, *home).code == 0
+    assert [list(each.changes.values()) for each in kept(organiser_home)] == [[meant], [float(far)]]
+
+
 def test_what_changes_nothing_or_comes_before_another_is_refused(
     p2ptrain: Command, organiser_home: Path
 ) -> None:

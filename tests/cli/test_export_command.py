@@ -214,3 +214,13 @@ def test_an_export_that_transformers_reads_otherwise_is_refused(
     monkeypatch.setattr(parity.sys, "executable", "/bin/false")
     with pytest.raises(P2PTrainError):
         parity.compare(tmp_path / "good")
+
+
+def test_what_an_export_that_was_killed_left_is_removed_and_told(
+    export: Command, history: History, tmp_path: Path
+) -> None:
+    left = tmp_path / ".out.partial-12345"
+    left.mkdir()
+    done = export()
+    assert (done.code, left.exists()) == (0, False)
+    assert f"removed {left}: an export that was killed left it" in done.err
