@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.config.run_file import INT4_BLOCK
 from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.learning.arms import COMPARED, COMPARISONS, REPEATED_LAST, SEEDS, arms
 from p2ptrain.testing.learning.compared import Asked, verdict
 from p2ptrain.testing.learning.pictures import picture, picture_of_gaps
 from p2ptrain.testing.learning.queue import Queue
+from p2ptrain.testing.learning.record import Record
 from p2ptrain.testing.learning.report import (
     TABLES,
     insert,
@@ -27,7 +29,6 @@ from p2ptrain.testing.learning.results import collect, read_results, write_resul
 from p2ptrain.testing.learning.scratch import TRIED, baseline
 from p2ptrain.testing.learning.search import Arm, Key, Search, best
 from p2ptrain.testing.learning.settings import Settings, TextSpec
-from p2ptrain.testing.learning.trial import Record
 from p2ptrain.testing.learning.tuning import RATE_FACTOR, RATES, START, TUNING_SEED, diloco
 from p2ptrain.trainer.shapes import parameter_count
 from tests.learning.conftest import toy
@@ -56,7 +57,11 @@ def record(arm: Arm, loss: float | None, text: str = "stdlib") -> Record:
 
 
 def recorded(found: list[Arm], loss: float = 2.0) -> dict[Key, Record]:
-    return {arm.key: record(arm, loss + arm.settings.seed / 100) for arm in found}
+    """A start is 0.5 above all that come after it."""
+    return {
+        arm.key: record(arm, loss + arm.settings.seed / 100 + 0.5 * (arm.name == "start"))
+        for arm in found
+    }
 
 
 def grown(momentum_costs: float = -1e-3) -> tuple[list[Arm], dict[Key, Record]]:
@@ -92,20 +97,21 @@ def test_at_first_only_trials_can_be_named_and_the_baselines_come_first() -> Non
 
 def test_in_the_end_all_comparisons_have_three_seeds_of_all_their_arms() -> None:
     found, _ = grown()
-    assert {arm.comparison for arm in found} == set(COMPARISONS)
+    assert {arm.comparison for arm in found} == {*COMPARISONS, "start"}
     assert len({arm.key for arm in found}) == len(found)
     seeds: dict[str, set[int]] = {}
     for arm in found:
         seeds.setdefault(arm.name, set()).add(arm.settings.seed)
     shown = {name for table in TABLES for name in (table.reference, *table.arms)}
-    assert shown == {arm.name for arm in found if not of_trials(arm)}
+    assert shown | {"start"} == {arm.name for arm in found if not of_trials(arm)}
     few = {f"scratch-{name}": set(SEEDS[:count]) for name, count in TRIED.items()}
     assert {name: seeds[name] for name in shown} == {name: {1, 2, 3} for name in shown} | few
 
 
 def test_after_the_peers_one_seed_of_all_is_trained_before_the_next() -> None:
     found, _ = grown()
-    compared = [arm for arm in found if not of_trials(arm) and arm.comparison != "scratch"]
+    others = ("scratch", "start")
+    compared = [arm for arm in found if not of_trials(arm) and arm.comparison not in others]
     rest = [(arm.name, arm.settings.seed) for arm in compared]
     assert [seed for _, seed in rest[:9]] == [1] * 3 + [2] * 3 + [3] * 3
     last = [(name, seed) for name, seed in rest if name in REPEATED_LAST and seed > 1]
@@ -116,9 +122,11 @@ def test_after_the_peers_one_seed_of_all_is_trained_before_the_next() -> None:
 
 def test_all_but_what_is_compared_from_first_weights_begins_after_the_same_start() -> None:
     found, _ = grown()
-    assert all((arm.settings.start is None) == (arm.comparison == "scratch") for arm in found)
-    starts = {(arm.settings.seed, arm.settings.beginning) for arm in found if arm.settings.start}
-    assert sorted(seed for seed, _ in starts) == [0, 1, 2, 3], "one for each seed"
+    own = ("scratch", "start")
+    assert all((arm.settings.start is None) == (arm.comparison in own) for arm in found)
+    starts = {arm.settings for arm in found if arm.comparison == "start"}
+    assert starts == {arm.settings.beginning for arm in found if arm.settings.start}
+    assert sorted(each.seed for each in starts) == [0, 1, 2, 3], "one for each seed"
     text = 4_248_000  # Tokens there are to train on.
     assert (START.sequences + 1272 * 32) * 128 < 2.1 * text, "hardly anything comes a third time"
 
@@ -138,9 +146,10 @@ def test_where_the_tuned_outer_optimizer_is_none_plain_averaging_is_not_trained_
     found, records = grown(momentum_costs=1e-3)
     four = next(arm for arm in found if arm.name == "diloco-4")
     assert (four.settings.outer_lr, four.settings.momentum) == (1, 0)
-    assert "mean-4" not in {arm.name for arm in found}
+    assert {"mean-2", "mean-4"}.isdisjoint(arm.name for arm in found)
     text = tables(list(records.values()))
-    assert f"| mean-4 | 2.0200 ± 0.0100 | 3 | {EQUAL} |  |" in text
+    assert text.count(f"| mean-4 | 2.0200 ± 0.0100 | 3 | {EQUAL} |  |") == 1
+    assert text.count(f"| mean-2 | 2.0200 ± 0.0100 | 3 | {EQUAL} |  |") == 1
 
 
 def test_what_is_compared_has_the_same_tokens_and_is_large_enough() -> None:
@@ -239,26 +248,50 @@ def test_a_table_shows_what_was_measured_and_says_what_was_not() -> None:
     assert "- churn-donor: not measured yet" in text
 
 
+def test_what_all_arms_share_is_left_out_of_what_they_gain() -> None:
+    found, records = grown()
+    lost = {arm.key: record(arm, 2.06) for arm in found if arm.folder == "diloco-4-seed1"}
+    text = tables(list((records | lost).values()))
+    assert "| dp | 2.5200 ± 0.0100 | 2.0200 ± 0.0100 | 1.0000 ± 0.0000 | 3 |" in text
+    assert "| diloco-4 | 2.5200 ± 0.0100 | 2.0367 ± 0.0208 | 0.9667 ± 0.0577 | 3 |" in text
+    assert "| start |" not in text
+
+
 def test_what_was_asked_for_stands_in_one_table_and_whether_it_was_found() -> None:
     found, records = grown()
     text = outcome(list(records.values()))
-    assert "| diloco-2 ÷ dp | ≤ 1.02 | 1.0000 | 3 | met |" in text
-    assert "| churn-donor ÷ three-that-stay | ≤ 1.01 | 1.0000 | 3 | met |" in text
+    assert "| diloco-2 ÷ dp | ≤ 1.02 | 1.0000 ± 0.0000 | 3 | met |" in text
+    assert "| churn-fresh ÷ three-that-stay | ≤ 1.01 | 1.0000 ± 0.0000 | 3 | met |" in text
     assert (
         "| largest rise of churn-donor in an outer step, nats | ≤ 0.1 | 0.0000 | 3 | met |" in text
     )
     losses = {"dp": 2.0, "diloco-2": 2.1, "diloco-4": 2.1, "int8": 2.1021}
     some = {arm.key: arm for arm in found if arm.name in losses and arm.settings.seed < 3}
     text = outcome([record(arm, losses[arm.name]) for arm in some.values()])
-    assert "| diloco-2 ÷ dp | ≤ 1.02 | 1.0500 | 2 | so far **missed** |" in text
-    assert "| diloco-4 ÷ dp | ≤ 1.05 | 1.0500 | 2 | so far met |" in text
-    assert "| int8 − diloco-4 | ≤ 0.002 | 0.0021 | 2 | so far **missed** |" in text
+    assert "| diloco-2 ÷ dp | ≤ 1.02 | 1.0500 ± 0.0000 | 2 | so far **missed** |" in text
+    assert "| diloco-4 ÷ dp | ≤ 1.05 | 1.0500 ± 0.0000 | 2 | so far met |" in text
+    assert "| int8 − diloco-4 | ≤ 0.002 | 0.0021 ± 0.0000 | 2 | so far **missed** |" in text
     assert "| streaming-1 ÷ plain-h20 | ≤ 1.005 | not measured yet | 0 |  |" in text
 
 
 def test_what_was_found_is_of_seeds_that_both_have() -> None:
-    assert Asked("−", 0.1).found({1: 2.0, 2: 3.0}, {2: 2.5, 3: 9.0}) == pytest.approx(0.5)
-    assert Asked("÷", 0.1).found({1: 2.0}, {2: 2.5}) is None
+    assert Asked("−", 0.1).found({1: 2.0, 2: 3.0}, {2: 2.5, 3: 9.0}) == [0.5]
+    assert Asked("÷", 0.1).found({1: 2.0}, {2: 2.5}) == []
+
+
+@pytest.mark.parametrize(
+    ("differences", "word"),
+    [
+        ([0.1], "so far met"),
+        ([0.1, 0.5], "so far **missed**"),
+        ([0.10, 0.11, 0.12], "met"),
+        ([0.0, 0.2, 0.3], "met, within the noise"),
+        ([0.1, 0.2, 0.33], "**missed**, within the noise"),
+        ([0.3, 0.31, 0.32], "**missed**"),
+    ],
+)
+def test_a_bound_that_lies_within_the_noise_is_said_to(differences: list[float], word: str) -> None:
+    assert Asked("−", 0.2).verdict(differences) == word
 
 
 def test_seeds_that_diverged_are_told_and_not_averaged_away() -> None:
@@ -299,6 +332,7 @@ def test_what_is_compared_is_measured_on_other_sequences_than_rates_were_tuned_o
     ("differences", "word"),
     [
         ([0.5], "one seed"),
+        ([0.5, 0.5], "two seeds"),
         ([0.0, 0.0, 0.0], "tie"),
         ([0.1, -0.1, 0.2], "tie"),
         ([0.10, 0.11, 0.12], "higher"),
@@ -319,6 +353,7 @@ def test_what_is_inserted_takes_the_place_of_the_last_and_leaves_the_page() -> N
 def test_a_picture_has_a_line_for_each_arm() -> None:
     found, records = grown()
     codecs = [records[arm.key] for arm in found if arm.comparison == "codecs"]
+    assert {each.settings["block"] for each in codecs if "int4" in each.arm} == {INT4_BLOCK}
     drawn = picture("codecs", codecs)
     assert drawn.count("<polyline") == 2 * 4, "all of it, and the end once more"
     assert "int4-feedback (3)" in drawn

@@ -9,6 +9,7 @@ import pytest
 
 from p2ptrain.testing.learning.copying import copied
 from p2ptrain.testing.learning.corpus import Corpus, corpus_for
+from p2ptrain.testing.learning.results import read_results
 from p2ptrain.testing.learning.settings import Start
 from p2ptrain.testing.learning.swarm import Swarm
 from p2ptrain.testing.learning.trial import THETA, Cut, measured, run_trial
@@ -26,6 +27,8 @@ def test_all_arms_of_a_seed_begin_with_what_one_ordinary_training_has_made(
         record = run_trial(name, settings, tmp_path / name, texts)
         assert record.tokens == 24 * 4 * 8, "what came before is not counted"
     (kept,) = texts.glob(f"start-*/{THETA}")
+    (start,) = read_results(tmp_path / "none", texts).values()
+    assert (start.arm, start.tokens, start.theta) == ("start", 12 * 2 * 8, record.start_theta)
     beginning = arms["one"].beginning
     assert beginning is not None
     run_trial("start", beginning, tmp_path / "start", texts)

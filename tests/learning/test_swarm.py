@@ -30,6 +30,7 @@ ARMS = {
     "rda": toy(sync=SyncSpec(merge="rda"), precision="bf16"),
     "one is slow": toy(slow=1),
     "churn": toy(churn=Churn("donor", warmup_steps=3)),
+    "muon": toy(optimizer="muon", precision="bf16"),
 }
 
 
@@ -211,6 +212,21 @@ def test_a_fresh_joiner_has_theta_and_rises_slowly(corpus: Corpus) -> None:
     assert 0 < new < old
 
 
+def test_what_a_joiner_lacks_is_noted_for_each_step_since_it_joined(corpus: Corpus) -> None:
+    settings = toy(peers=4, batch_sequences=4, churn=Churn(), lr=0.1)
+    swarm = advanced(Swarm.begin(settings, corpus), 4)
+    assert swarm.joiners == [], "all were there from the start"
+    expected = []
+    for _ in range(4):
+        before = len(swarm.losses)
+        advanced(swarm, 1)
+        *others, joiner = swarm.losses[before:]
+        expected.append(joiner - sum(others) / 3)
+    assert swarm.joiners == pytest.approx(expected, abs=1e-12)
+    advanced(swarm, 8)
+    assert len(swarm.joiners) == 4, "sums, over all who joined"
+
+
 def test_the_sources_have_text_for_all_arms_and_the_rows_of_a_seed_are_its_own(
     corpus: Corpus,
 ) -> None:
@@ -249,7 +265,7 @@ def test_a_trial_is_measured_on_drawn_sequences_and_on_strangers(
     assert run_trial("one", TOY, tmp_path / "one", texts).strangers_loss is None
 
 
-@pytest.mark.parametrize("arm", ["plain", "alone"])
+@pytest.mark.parametrize("arm", ["plain", "alone", "churn"])
 def test_a_trial_that_is_cut_ends_with_the_record_of_one_that_was_not(
     texts: Path, tmp_path: Path, arm: str
 ) -> None:
@@ -266,7 +282,9 @@ def test_a_trial_that_is_cut_ends_with_the_record_of_one_that_was_not(
     assert [step for step, _, _ in whole.curve] == [8, 16, 24]
     assert whole.loss is not None
     assert whole.loss < whole.curve[0][1], "it learns"
-    assert whole.tokens == 24 * 4 * 8
+    assert whole.tokens == (24 if arm != "churn" else 12) * 4 * 8
+    assert whole.theta != whole.start_theta is not None
+    assert len(whole.joiners) == 4 * (arm == "churn")
     kept = [np.load(tmp_path / each / THETA) for each in ("whole", "cut")]
     assert kept[0].tobytes() == kept[1].tobytes()
 

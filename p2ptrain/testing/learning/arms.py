@@ -10,32 +10,39 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
+from p2ptrain.config.run_file import usual_block
+from p2ptrain.kernels import CodecName
 from p2ptrain.sync import SyncSpec
+from p2ptrain.testing.learning.record import Record
 from p2ptrain.testing.learning.scratch import scratch
-from p2ptrain.testing.learning.search import Arm, Key
+from p2ptrain.testing.learning.search import Arm, Key, Search
 from p2ptrain.testing.learning.settings import Churn, Settings
-from p2ptrain.testing.learning.trial import Record
 from p2ptrain.testing.learning.tuning import (
+    NEAR,
+    SHORTER,
     TUNED_ON,
     averaged,
     baseline,
     late,
+    longer,
+    other_beta,
+    rated,
     tuned,
-    wide,
+    twice_the_batch,
 )
 
 COMPARISONS = ("tuning", "peers", "codecs", "modes", "unequal", "churn", "horizon", "scratch")
 SEEDS = (1, 2, 3)
 
 REPEATED_LAST = (
-    "fp16",
     "churn-warmup",
     "churn-donor",
     "diloco-2-h6",
     "diloco-4-h24",
     "dp-wide",
     "diloco-4-wide",
-    "rda",
+    "dp-short",
+    "diloco-4-short",
 )
 """Nobody asked for three seeds of these: theirs are repeated once all others have three."""
 
@@ -61,7 +68,15 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
     listed += seeded("peers", chosen)
     if len(chosen) == 3:
         listed += sorted(beside(chosen, records), key=_turn)
-    return list({arm.key: arm for arm in [*listed, *from_scratch(records)]}.values())
+    listed += from_scratch(records)
+    return list({arm.key: arm for arm in [*listed, *starts(listed)]}.values())
+
+
+def starts(listed: Sequence[Arm]) -> Iterator[Arm]:
+    """What arms begin with: trained by whoever needs it first, and no arm of a queue's."""
+    for arm in listed:
+        if (beginning := arm.settings.beginning) is not None:
+            yield Arm("start", "start", beginning)
 
 
 def from_scratch(records: Mapping[Key, Record]) -> list[Arm]:
@@ -78,24 +93,34 @@ def _turn(arm: Arm) -> tuple[bool, int]:
 def beside(chosen: Mapping[str, Settings], records: Mapping[Key, Record]) -> Iterator[Arm]:
     """What rests on these rates. Trials of its own stand before what rests on them."""
     two, four = chosen["diloco-2"], chosen["diloco-4"]
+    yield from other_beta({"dp": chosen["dp"], "diloco-4": four})
     yield from seeded("codecs", codecs(four))
-    longer = longer_steps(four)
-    yield from seeded("modes", modes(longer))
+    trials, plain = longer("plain-h20", longer_steps(four), records)
+    yield from trials
+    if plain is not None:
+        yield from seeded("modes", modes(plain))
     yield from seeded("churn", churn(four))
-    yield from seeded("peers", others_of_peers(four))
+    yield from seeded("peers", others_of_peers(two, four))
     yield from seeded("unequal", unequal(four))
-    searches = {
-        name: late(name, replace(longer, sync=spec)) for name, spec in delayed(longer).items()
-    }
-    searches |= {f"{name}-wide": wide(f"{name}-wide", chosen[name]) for name in ("dp", "diloco-4")}
-    for name, search in searches.items():
-        trials, best = tuned(search.trials(records))
-        yield from trials
-        comparison = "horizon" if name.endswith("-wide") else "modes"
-        yield from seeded(comparison, {name: best} if best else {})
+    yield from found("peers", "alone", rated("alone", alone(four), 1 / NEAR), records)
+    if plain is not None:
+        for name, spec in delayed(plain).items():
+            yield from found("modes", name, late(name, replace(plain, sync=spec)), records)
+    for name in ("dp", "diloco-4"):
+        search = rated(f"{name}-wide", twice_the_batch(chosen[name]), NEAR)
+        yield from found("horizon", f"{name}-wide", search, records)
+        yield from seeded("horizon", {f"{name}-short": half_as_long(chosen[name])})
     yield from seeded("horizon", horizon("diloco-4", four, (6, 24)))
     yield from seeded("horizon", horizon("diloco-2", two, (6,)))
-    yield from seeded("modes", {"rda": replace(longer, sync=SyncSpec(merge="rda"))})
+
+
+def found(
+    comparison: str, name: str, search: Search, records: Mapping[Key, Record]
+) -> Iterator[Arm]:
+    """A search of its own, and once it has ended the arm with what was best."""
+    trials, best = tuned(search.trials(records))
+    yield from trials
+    yield from seeded(comparison, {name: best} if best else {})
 
 
 def seeded(comparison: str, settings: Mapping[str, Settings]) -> Iterator[Arm]:
@@ -108,29 +133,44 @@ def _compared(settings: Settings) -> Settings:
     return replace(settings, text=COMPARED)
 
 
-def others_of_peers(four: Settings) -> dict[str, Settings]:
-    """Eight peers with the rates of four, and the floors: averaging alone, and a peer alone.
+def others_of_peers(two: Settings, four: Settings) -> dict[str, Settings]:
+    """Eight peers with the rates of four, and averaging alone as a floor, with the same inner rate.
 
-    Averaging alone may be what the tuned outer optimizer does: then it is not trained again.
+    It may be what the tuned outer optimizer does: then it is not trained again.
     """
-    mean = replace(four, outer_lr=1.0, momentum=0.0)
-    alone = replace(
-        four, peers=1, averages=False, batch_sequences=four.batch_sequences // four.peers
+    means = {
+        f"mean-{each.peers}": replace(each, outer_lr=1.0, momentum=0.0)
+        for each in (two, four)
+        if (each.outer_lr, each.momentum) != (1.0, 0.0)
+    }
+    return {**means, "diloco-8": replace(four, peers=8)}
+
+
+def alone(four: Settings) -> Settings:
+    """The other floor: one of four peers with its quarter of the tokens."""
+    return replace(
+        four,
+        peers=1,
+        averages=False,
+        outer_lr=1.0,
+        momentum=0.0,
+        batch_sequences=four.batch_sequences // four.peers,
     )
-    floors = {"alone": alone} if mean == four else {"mean-4": mean, "alone": alone}
-    return {**floors, "diloco-8": replace(four, peers=8)}
+
+
+def half_as_long(settings: Settings) -> Settings:
+    return replace(settings, total_steps=settings.total_steps // SHORTER)
 
 
 def codecs(four: Settings) -> dict[str, Settings]:
     """The first rounds next to nothing, and is another run all the same: how far apart two runs are
-    that differ by nothing.
+    that differ by nothing. Blocks are those of a run file that names none.
     """
-    return {
-        "fp16": replace(four, codec="fp16"),
-        "int8": replace(four, codec="int8"),
-        "int4": replace(four, codec="int4"),
-        "int4-feedback": replace(four, codec="int4", feedback=True),
+    names: tuple[CodecName, ...] = ("fp16", "int8", "int4")
+    coded: dict[str, Settings] = {
+        name: replace(four, codec=name, block=usual_block(name)) for name in names
     }
+    return {**coded, "int4-feedback": replace(coded["int4"], feedback=True)}
 
 
 def longer_steps(four: Settings) -> Settings:

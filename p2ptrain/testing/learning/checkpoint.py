@@ -30,6 +30,7 @@ def save(swarm: Swarm, notes: Mapping[str, Any], path: Path) -> None:
         "inner_step": swarm.inner_step,
         "joined": swarm.joined,
         "losses": swarm.losses,
+        "joiners": swarm.joiners,
         "held": [[name, list(blocks)] for name, blocks in swarm.book.held.items()],
         "returned": list(swarm.book.returned),
         "next_block": swarm.book.next_block,
@@ -65,7 +66,7 @@ def _restored(
     swarm = Swarm.begin(settings, corpus)
     swarm.theta[:], swarm.momentum[:] = arrays["theta"], arrays["momentum"]
     swarm.inner_step, swarm.joined = facts["inner_step"], facts["joined"]
-    swarm.losses = facts["losses"]
+    swarm.losses, swarm.joiners = facts["losses"], facts.get("joiners", [])
     held = {PeerId(name): tuple(blocks) for name, blocks in facts["held"]}
     swarm.book = Leases(held, tuple(facts["returned"]), facts["next_block"])
     swarm.pending = [

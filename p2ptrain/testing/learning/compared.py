@@ -2,17 +2,20 @@
 
 Arms of equal seed have equal first weights and equal tokens in equal order. So an arm is compared
 with its reference seed by seed: the mean of the differences, and their standard deviation; a mean
-of less than two of these is a tie. One seed alone shows a difference and proves none.
+of less than two of these is a tie. One seed, or two, show a difference and prove none.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from p2ptrain.testing.learning.trial import Record
+from p2ptrain.testing.learning.record import Record
+
+SEEDS_ASKED = 3
 
 Losses = Mapping[int, float]
 """By seed."""
@@ -54,9 +57,9 @@ def ratios(losses: Losses, reference: Losses) -> list[float]:
 
 
 def verdict(differences: Sequence[float]) -> str:
-    """What the differences, seed by seed, say in a word."""
-    if len(differences) < 2:
-        return "one seed"
+    """What the differences, seed by seed, say in a word; of fewer than three they say nothing."""
+    if len(differences) < SEEDS_ASKED:
+        return "one seed" if len(differences) == 1 else "two seeds"
     mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
     if abs(mean) <= 2 * deviation:
         return "tie"
@@ -65,7 +68,7 @@ def verdict(differences: Sequence[float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """At most so much, of an arm's loss ÷ its reference's or − it; the mean of the seeds."""
+    """At most so much, of an arm's loss ÷ its reference's or − it; of the mean of the seeds."""
 
     sign: Literal["÷", "−"]
     most: float
@@ -73,8 +76,18 @@ class Asked:
     def __str__(self) -> str:
         return f"{self.sign} ≤ {self.most:g}"
 
-    def found(self, losses: Losses, reference: Losses) -> float | None:
-        """None if no seed has both."""
+    def found(self, losses: Losses, reference: Losses) -> list[float]:
+        """Of each seed that has both."""
         compare = ratios if self.sign == "÷" else differences
-        values = compare(losses, reference)
-        return statistics.fmean(values) if values else None
+        return compare(losses, reference)
+
+    def verdict(self, values: Sequence[float]) -> str:
+        """Whether that is so, in a word. Where the bound lies within two standard errors of the
+        mean, another three seeds might say otherwise.
+        """
+        mean = statistics.fmean(values)
+        word = "met" if mean <= self.most else "**missed**"
+        if len(values) < SEEDS_ASKED:
+            return f"so far {word}"
+        error = statistics.stdev(values) / math.sqrt(len(values))
+        return f"{word}, within the noise" if abs(mean - self.most) < 2 * error else word

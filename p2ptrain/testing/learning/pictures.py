@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from p2ptrain.testing.charts import Chart, page
 from p2ptrain.testing.learning.compared import by_arm, losses_of, ratios
-from p2ptrain.testing.learning.trial import Record
+from p2ptrain.testing.learning.record import Record
 
 SHOWN_FROM = (0.25, 0.75)
 """All curves fall steeply in the first quarter; what they differ by would vanish beside that. And

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from p2ptrain.testing.learning.compared import (
+    SEEDS_ASKED,
     Asked,
     Losses,
     by_arm,
@@ -24,7 +25,7 @@ from p2ptrain.testing.learning.compared import (
     ratios,
     verdict,
 )
-from p2ptrain.testing.learning.trial import Record
+from p2ptrain.testing.learning.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ TABLES = (
     Table(
         "Peers",
         "dp",
-        ("diloco-2", "diloco-4", "mean-4", "diloco-8", "alone"),
+        ("mean-2", "diloco-2", "mean-4", "diloco-4", "diloco-8", "alone"),
         {"diloco-2": Asked("÷", 1.02), "diloco-4": Asked("÷", 1.05)},
     ),
     Table(
@@ -66,21 +67,21 @@ TABLES = (
     Table(
         "Modes, four peers, 102 outer steps of 20",
         "plain-h20",
-        ("streaming-1", "streaming-5", "async", "eager", "rda"),
+        ("streaming-1", "streaming-5", "async", "eager"),
         {"streaming-1": Asked("÷", 1.005)},
     ),
     Table("One of four at a quarter of the speed", "slow-equally", ("slow-by-tokens",)),
     Table(
-        "Churn against four that stay, and contribute a third more",
-        "diloco-4",
-        CHURN,
-        dict.fromkeys(CHURN, Asked("÷", 1.01)),
-    ),
-    Table(
         "Churn against three that stay",
         "three-that-stay",
         CHURN,
-        dict.fromkeys(CHURN, Asked("÷", 1.01)),
+        {"churn-fresh": Asked("÷", 1.01)},
+    ),
+    Table(
+        "Churn against four that stay, and contribute a third more",
+        "diloco-4",
+        CHURN,
+        {"churn-fresh": Asked("÷", 1.01)},
     ),
     Table(
         "The gap over the number of outer steps: H = 6, 12 and 24 are 212, 106 and 53",
@@ -88,10 +89,9 @@ TABLES = (
         ("diloco-2-h6", "diloco-2", "diloco-4-h6", "diloco-4", "diloco-4-h24"),
         {"diloco-2-h6": Asked("÷", 1.02), "diloco-4-h6": Asked("÷", 1.05)},
     ),
-    Table("Twice the batch", "dp-wide", ("diloco-4-wide",)),
+    Table("Half as long: 53 outer steps on half the tokens", "dp-short", ("diloco-4-short",)),
+    Table("Twice the batch, as many outer steps of 6", "dp-wide", ("diloco-4-wide",)),
 )
-
-SEEDS_ASKED = 3
 
 RISE_MAX = 0.1
 """Nats, asked for: from one outer step to the next, where somebody joins."""
@@ -101,13 +101,19 @@ def tables(records: Sequence[Record]) -> str:
     """All tables, and the trials by which the rates were chosen, in markdown."""
     found = _with_plain_means(by_arm(records))
     parts = [_texts(records), *(_table(table, found) for table in TABLES)]
-    return "\n\n".join([*parts, _rises(found), _trials(found)]) + "\n"
+    parts += [_gains(found), _joiners(found), _rises(found), _trials(found)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _with_plain_means(found: dict[str, list[Record]]) -> dict[str, list[Record]]:
-    """Where the tuned outer optimizer is none, four peers are the floor of plain averaging, too."""
-    four = [each for each in found.get("diloco-4", ()) if _averages_alone(each)]
-    return {"mean-4": four, **found} if four else found
+    """Where the tuned outer optimizer is none, peers are the floor of plain averaging, too."""
+    means = {
+        f"mean-{peers}": [
+            each for each in found.get(f"diloco-{peers}", ()) if _averages_alone(each)
+        ]
+        for peers in (2, 4)
+    }
+    return {name: records for name, records in means.items() if records} | found
 
 
 def _averages_alone(record: Record) -> bool:
@@ -140,7 +146,11 @@ def outcome(records: Sequence[Record]) -> str:
     ]
     for name in CHURN:
         rises = [rise(each) for each in found.get(name, ())]
-        told = _told(max(rises, default=None), RISE_MAX, len(rises))
+        told = "not measured yet | 0 | "
+        if rises:
+            word = "met" if max(rises) <= RISE_MAX else "**missed**"
+            word = word if len(rises) >= SEEDS_ASKED else f"so far {word}"
+            told = f"{max(rises):.4f} | {len(rises)} | {word}"
         rows.append(f"| largest rise of {name} in an outer step, nats | ≤ {RISE_MAX:g} | {told} |")
     return "\n".join(rows) + "\n"
 
@@ -148,18 +158,12 @@ def outcome(records: Sequence[Record]) -> str:
 def _outcome_of(name: str, asked: Asked, reference: str, found: Mapping[str, list[Record]]) -> str:
     records = found.get(name, [])
     losses, others = losses_of(records), losses_of(found.get(reference, []))
-    told = _told(asked.found(losses, others), asked.most, len(losses.keys() & others.keys()))
+    values, told = asked.found(losses, others), "not measured yet | 0 | "
+    if values:
+        told = f"{_spread(values)} | {len(values)} | {asked.verdict(values)}"
     if diverged := len(records) - len(losses):
         told = f"{diverged} diverged | {len(records)} | **missed**"
     return f"| {name} {asked.sign} {reference} | ≤ {asked.most:g} | {told} |"
-
-
-def _told(value: float | None, most: float, seeds: int) -> str:
-    """Found, seeds, and what follows; of one seed or two nothing does yet."""
-    if value is None:
-        return "not measured yet | 0 | "
-    word = "met" if value <= most else "**missed**"
-    return f"{value:.4f} | {seeds} | {word if seeds >= SEEDS_ASKED else f'so far {word}'}"
 
 
 def _table(table: Table, found: Mapping[str, list[Record]]) -> str:
@@ -213,6 +217,33 @@ def _ratio(losses: Losses, reference: Losses) -> str:
     return f"{statistics.fmean(found):.4f}" if found else ""
 
 
+def _gains(found: Mapping[str, list[Record]]) -> str:
+    """What all arms of a seed begin with makes their ratios smaller: this leaves it out."""
+    start, dp = losses_of(found.get("start", [])), losses_of(found.get("dp", []))
+    rows = ["### Of what ordinary training gains after the start, so much", ""]
+    rows += ["| arm | loss at the start | at the end | of the gain of dp | seeds |"]
+    rows += ["|---|---|---|---|---|"]
+    for name in ("dp", *TABLES[0].arms):
+        ends = losses_of(found.get(name, []))
+        seeds = sorted(ends.keys() & start.keys() & dp.keys())
+        if seeds:
+            shares = [(start[seed] - ends[seed]) / (start[seed] - dp[seed]) for seed in seeds]
+            spreads = (_spread([of[seed] for seed in seeds]) for of in (start, ends))
+            rows.append(f"| {name} | {' | '.join(spreads)} | {_spread(shares)} | {len(seeds)} |")
+    return "\n".join(rows)
+
+
+def _joiners(found: Mapping[str, list[Record]]) -> str:
+    """In training, on texts of their own: means over some hundred joins a seed."""
+    rows = ["### Who has just joined: loss in training above that of the others, nats", ""]
+    for name in CHURN:
+        records = [each for each in found.get(name, ()) if each.joiners]
+        means = [statistics.fmean(step) for step in zip(*(e.joiners for e in records), strict=True)]
+        told = ", ".join(f"{each:.3f}" for each in means) or "not measured yet"
+        rows.append(f"- {name}, in each inner step since: {told}")
+    return "\n".join(rows)
+
+
 def _rises(found: Mapping[str, list[Record]]) -> str:
     """The worst of any seed, of arms that are evaluated after each outer step."""
     rows = ["### The largest rise of the loss from one outer step to the next", ""]
@@ -234,7 +265,7 @@ def _trials(found: Mapping[str, list[Record]]) -> str:
         rows += [
             f"| {name} | {'diverged' if each.loss is None else f'{each.loss:.4f}'} |"
             for each in records
-            if each.seed == 0
+            if each.seed == 0 and name != "start"
         ]
     return "\n".join(rows)
 

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from p2ptrain.testing.learning.record import Record
 from p2ptrain.testing.learning.search import Key
-from p2ptrain.testing.learning.trial import Record
 
 RESULT = "result.json"
 

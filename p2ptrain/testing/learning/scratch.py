@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
+from p2ptrain.testing.learning.record import Record
 from p2ptrain.testing.learning.search import Arm, Key, Search, Stage, Tuned, further
 from p2ptrain.testing.learning.settings import Settings
-from p2ptrain.testing.learning.trial import Record
 from p2ptrain.testing.learning.tuning import (
     BASE,
     FINER,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from p2ptrain.testing.learning.record import Record
 from p2ptrain.testing.learning.settings import Settings
-from p2ptrain.testing.learning.trial import Record
 
 BEYOND_MAX = 6
 """Trials beyond a grid: rates that are still best there are further off than any that were used."""

@@ -154,7 +154,6 @@ class Settings:
             warmup_steps=self.warmup_steps,
             weight_decay=self.weight_decay,
             optimizer=self.optimizer,
-            beta2=self.beta2,
             precision=self.precision,
             compiled=self.compiled,
             rates="constant",

@@ -11,6 +11,7 @@ All that decides how it goes on is in `Swarm`'s fields, and `checkpoint` writes 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -72,6 +73,9 @@ class Swarm:
     pending: list[Commit] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     """Of the inner steps since the last record."""
+    joiners: list[float] = field(default_factory=list)
+    """With churn, for each inner step of an outer step: how much more loss than the others who had
+    just joined had in it, summed over all of them."""
 
     @classmethod
     def begin(cls, settings: Settings, corpus: Corpus, theta: Floats | None = None) -> Swarm:
@@ -115,9 +119,15 @@ class Swarm:
         if within == 0:
             names = [peer.name for peer in self.peers]
             self.book = leases.top_up(self.book, names, settings.schedule.stride)
-        for number, peer in enumerate(self.peers):
-            if self._trains(number, within):
-                self._train(peer, within // (SLOWNESS if self._slow(number) else 1))
+        losses = [
+            self._train(peer, within // (SLOWNESS if self._slow(number) else 1))
+            for number, peer in enumerate(self.peers)
+            if self._trains(number, within)
+        ]
+        self.losses += losses
+        if self._joined_with(within):
+            self.joiners += [0.0] * (within + 1 - len(self.joiners))
+            self.joiners[within] += losses[-1] - statistics.fmean(losses[:-1])
         self.inner_step += 1
         if settings.averages:
             self._synchronise()
@@ -130,7 +140,11 @@ class Swarm:
     def _trains(self, number: int, within: int) -> bool:
         return not self._slow(number) or within % SLOWNESS == SLOWNESS - 1
 
-    def _train(self, peer: Peer, nth: int) -> None:
+    def _joined_with(self, within: int) -> bool:
+        """Whether the last peer joined when this outer step began."""
+        return 0 < self.peers[-1].joined_step == self.inner_step - within
+
+    def _train(self, peer: Peer, nth: int) -> float:
         """The nth block of its lease."""
         settings = self.settings
         count = settings.peer_sequences
@@ -141,7 +155,7 @@ class Swarm:
         if settings.churn is not None and peer.joined_step > 0:
             since = self.inner_step - peer.joined_step + 1
             rate *= min(1.0, since / max(1, settings.churn.warmup_steps))
-        self.losses.append(peer.replica.train(rows, rate))
+        return peer.replica.train(rows, rate)
 
     def _finish_alone(self) -> None:
         """Ordinary training: θ is what the one peer has."""

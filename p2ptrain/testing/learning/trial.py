@@ -8,11 +8,12 @@ processor sums: cut it wherever you like.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from p2ptrain.ring.blame import Blamed
 from p2ptrain.testing.learning import checkpoint
 from p2ptrain.testing.learning.copying import copied
 from p2ptrain.testing.learning.corpus import Corpus, corpus_for
+from p2ptrain.testing.learning.record import Record
+from p2ptrain.testing.learning.results import write_result
 from p2ptrain.testing.learning.settings import Settings
 from p2ptrain.testing.learning.swarm import Floats, Swarm
 from p2ptrain.trainer.products import multiplies_bf16
@@ -36,39 +39,6 @@ THETA = "theta.npy"
 """In the trial's folder, at its end: what else might be measured of it later needs no training."""
 CURVE_SEQUENCES = 64
 """The held-out sequences that a curve is drawn from, the first ones. The end is measured on all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """How an arm ended: `loss` is that of θ on all held-out sequences, None if the arm diverged.
-
-    `curve` is (inner steps, loss of θ on some of them, mean loss in training since the last);
-    `text` names the corpus. `strangers_loss` is that of θ on the corpus' strangers, if it has any;
-    `copied_loss` and `other_loss` are parts of `loss`: `learning.copying`. Where the processor
-    could not multiply in bf16, `bf16_products` is False: `trainer.products`.
-    """
-
-    arm: str
-    seed: int
-    digest: str
-    text: str
-    loss: float | None
-    tokens: int
-    outer_steps: int
-    cpu_s: float
-    curve: tuple[tuple[int, float, float], ...]
-    settings: dict[str, Any]
-    strangers_loss: float | None = None
-    bf16_products: bool = True
-    copied_loss: float | None = None
-    other_loss: float | None = None
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of(cls, plain: dict[str, Any]) -> Record:
-        return cls(**{**plain, "curve": tuple(tuple(point) for point in plain["curve"])})
 
 
 class Cut(Exception):
@@ -121,6 +91,9 @@ def run_trial(
         tuple(tuple(point) for point in curve),
         settings.plain(),
         bf16_products=multiplies_bf16("cpu"),
+        theta=_digest(swarm.theta),
+        start_theta=notes.get("start_theta"),
+        joiners=_of_each(swarm),
     )
     return record if diverged else measured(record, swarm.peers[0].replica, swarm.theta, corpus)
 
@@ -156,8 +129,8 @@ def _keep_theta(theta: Floats, folder: Path) -> None:
 def _new(
     settings: Settings, corpus: Corpus, texts: Path, stop: Callable[[], bool]
 ) -> tuple[Swarm, dict[str, Any]]:
-    theta = _beginning(settings, texts, stop)
-    return Swarm.begin(settings, corpus, theta), {"cpu_s": 0.0, "curve": []}
+    swarm = Swarm.begin(settings, corpus, _beginning(settings, texts, stop))
+    return swarm, {"cpu_s": 0.0, "curve": [], "start_theta": _digest(swarm.theta)}
 
 
 def _beginning(settings: Settings, texts: Path, stop: Callable[[], bool]) -> Floats | None:
@@ -174,9 +147,19 @@ def _beginning(settings: Settings, texts: Path, stop: Callable[[], bool]) -> Flo
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if not (folder / THETA).exists():
-            run_trial("start", beginning, folder, texts, stop)
+            write_result(run_trial("start", beginning, folder, texts, stop), folder)
         theta: Floats = np.load(folder / THETA)
         return theta
+
+
+def _digest(theta: Floats) -> str:
+    return hashlib.blake2b(theta.tobytes()).hexdigest()[:16]
+
+
+def _of_each(swarm: Swarm) -> tuple[float, ...]:
+    """Means over all who joined and trained: one in each outer step but the first."""
+    joins = swarm.inner_step // swarm.settings.schedule.stride - 1
+    return tuple(round(each / max(1, joins), 6) for each in swarm.joiners)
 
 
 def tokens_of(swarm: Swarm) -> int:

@@ -11,9 +11,9 @@ from functools import partial
 from itertools import product
 
 from p2ptrain.ipc.trainer_config import ModelSpec
-from p2ptrain.testing.learning.search import Arm, Key, Search, Stage, Tuned, further
+from p2ptrain.testing.learning.record import Record
+from p2ptrain.testing.learning.search import Arm, Key, Search, Stage, Tuned, best, further
 from p2ptrain.testing.learning.settings import Settings, Start, TextSpec
-from p2ptrain.testing.learning.trial import Record
 
 MODEL = ModelSpec(
     vocab=1024, layers=4, width=128, heads=4, kv_heads=4, ffn=400, sequence=128, qk_norm=True
@@ -65,6 +65,12 @@ MOMENTUM_FACTOR = 1.6
 BETWEEN = 0.2
 """And an outer momentum between, for what is best so far."""
 
+NEAR = 1.4
+"""Between the rates that are tried of what rests on other rates, up and down from those."""
+
+BETA = 0.99
+"""From first weights and with AdamW alone it helped ordinary training more than four peers."""
+
 LATE_GRID = ((0.0, 0.5), (0.0, 1.0), (0.4, 0.5))
 """Momentum and outer rate where means come an outer step late. What is stable without a delay need
 not be with one: sharp directions, in which H inner steps go all the way, swing ever wider."""
@@ -79,8 +85,8 @@ def shorter(settings: Settings) -> Settings:
 
 def tuned(found: Tuned) -> Tuned:
     """The best of its trials at the length of what is compared."""
-    trials, best = found
-    return trials, best and replace(best, total_steps=best.total_steps * SHORTER)
+    trials, chosen = found
+    return trials, chosen and replace(chosen, total_steps=chosen.total_steps * SHORTER)
 
 
 def baseline(records: Mapping[Key, Record], base: Settings = BASE, name: str = "dp") -> Tuned:
@@ -136,11 +142,35 @@ def twice_the_batch(settings: Settings) -> Settings:
     )
 
 
-def wide(name: str, settings: Settings) -> Search:
-    """Inner rates with twice the batch, from those that were best with one."""
-    trial = shorter(twice_the_batch(settings))
-    grid = tuple((share * settings.lr, 0.0) for share in (1.0, RATE_FACTOR))
-    return Search(lambda rate, _: _rated(name, trial, rate), grid, (RATE_FACTOR, 1.0))
+def rated(name: str, settings: Settings, share: float) -> Search:
+    """Inner rates from those that `settings` have: theirs, `share` of it, and on from there."""
+    trial = shorter(settings)
+    grid = tuple((each * settings.lr, 0.0) for each in (1.0, share))
+    return Search(lambda rate, _: _rated(name, trial, rate), grid, (NEAR, 1.0))
+
+
+def longer(name: str, settings: Settings, records: Mapping[Key, Record]) -> Tuned:
+    """From rates that were tuned for a shorter H: theirs, and each of the three lowered."""
+    at = shorter(settings)
+    tried = (
+        at,
+        replace(at, lr=at.lr / NEAR),
+        replace(at, momentum=0.0),
+        replace(at, outer_lr=at.outer_lr / LATE_FACTOR),
+    )
+    trials = [
+        Arm("tuning", f"{name}-lr{e.lr:.3g}-momentum{e.momentum:g}-outer{e.outer_lr:g}", e)
+        for e in tried
+    ]
+    return tuned((trials, best(trials, records)))
+
+
+def other_beta(chosen: Mapping[str, Settings]) -> list[Arm]:
+    """What another second β does to the rates that were chosen: looked at, and not chosen by."""
+    return [
+        Arm("tuning", f"{name}-beta{BETA:g}", replace(shorter(each), beta2=BETA))
+        for name, each in chosen.items()
+    ]
 
 
 def late(name: str, base: Settings) -> Search:
