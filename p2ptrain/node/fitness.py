@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,11 +29,11 @@ from p2ptrain.node.needs import NodeMemory, node_memory
 from p2ptrain.node.update_format import UpdateFormat
 from p2ptrain.observe.states import size
 from p2ptrain.run import Run, RunManifest
+from p2ptrain.trainer import gpus
 from p2ptrain.trainer.cost import trainer_memory
 from p2ptrain.trainer.external import open_door
 from p2ptrain.trainer.shapes import layout_of
 
-DEVICES = Path("/dev")
 OTHER_GPUS = ("kfd", "dxg")
 """There: AMD's driver, and what WSL has for any. Whether torch can use them is for users to say."""
 
@@ -201,27 +201,18 @@ def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
 
 def machine_of(home: Home) -> Machine:
     shm = Path("/dev/shm")
-    nvidia = has_nvidia_gpu(DEVICES, os.environ)
+    nvidia = gpus.has_nvidia_gpu(gpus.DEVICES, os.environ)
     return Machine(
         memory=memory_bytes() + psutil.swap_memory().total,
         memory_free=memory_free_bytes(),
         disk_free=shutil.disk_usage(home.root).free,
         stored=stored_bytes(home.store),
         shm=shutil.disk_usage(shm).total if shm.is_dir() else None,
-        has_gpu=nvidia or any((DEVICES / name).exists() for name in OTHER_GPUS),
+        has_gpu=nvidia or any((gpus.DEVICES / name).exists() for name in OTHER_GPUS),
         takes_gpu=nvidia,
         has_torch=find_spec("torch") is not None,
         has_bf16=multiplies_bf16(CPU_INFO),
     )
-
-
-def has_nvidia_gpu(devices: Path, environment: Mapping[str, str]) -> bool:
-    """Whether programs started here find one. A container may have no other than its machine's
-    fourth, which is nvidia3 there, too.
-    """
-    if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return False
-    return any(each.name[6:].isdigit() for each in devices.glob("nvidia*"))
 
 
 def multiplies_bf16(cpu_info: Path) -> bool:

@@ -19,6 +19,7 @@ from p2ptrain.ipc.frames import Frame, ToTrainer
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.node import fitness
 from p2ptrain.node.parts import Parts
+from p2ptrain.trainer import gpus
 from p2ptrain.trainer.external import ExternalTrainers
 from p2ptrain.trainer.fitting import within
 from p2ptrain.trainer.supervisor import Supervisor
@@ -85,7 +86,7 @@ def _settings(parts: Parts) -> TrainerConfig:
     config = parts.config
     device = config.device
     if device == "auto":
-        device = "cuda" if fitness.has_nvidia_gpu(fitness.DEVICES, os.environ) else "cpu"
+        device = "cuda" if gpus.has_nvidia_gpu(gpus.DEVICES, os.environ) else "cpu"
     precision = config.precision
     if precision == "auto":
         precision = "bf16" if device == "cuda" else "fp32"

@@ -6,8 +6,8 @@
     trainer               tests of what trains in the tests' own process, on the GPU
 
 It prints one JSON object at its end, and on stderr what came of each part as soon as it is known.
-Without a GPU that torch can use it says so and exits with 0: a machine without one is not at fault.
-With one, whatever fails makes it exit with 1.
+Without a GPU it says so and exits with 0: a machine without one is not at fault. With one, whatever
+fails makes it exit with 1; so does a torch that cannot use it.
 
 Where the packages are installed for another Python than .venv's, `PYTHON -m
 p2ptrain.testing.gpu_check` is the same.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,8 @@ import psutil
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.testing.bench.processes import Failed
 from p2ptrain.testing.bench.trainer import run, setting
-from p2ptrain.trainer.fitting import halved
+from p2ptrain.trainer import gpus
+from p2ptrain.trainer.fitting import halved, is_out_of_memory
 
 STEPS, ROUNDS = 10, 3
 LIMIT_S = 3600.0
@@ -45,7 +47,16 @@ MFU_WANTED = 0.40
 """Of the model of 1 B at a sequence of 2,048."""
 
 ON_GPU = (
-    *("batch", "cost", "donated_state", "inner_state", "late_bookkeeping", "loop", "muon"),
+    *(
+        "attention",
+        "batch",
+        "cost",
+        "donated_state",
+        "inner_state",
+        "late_bookkeeping",
+        "loop",
+        "muon",
+    ),
     *("parallelize", "sync_modes"),
 )
 """Of tests/trainer, what trains in the tests' own process."""
@@ -55,7 +66,16 @@ MEASURED_BY_A_CPU = ("late_swarm", "replica")
 # What torch warns of on a GPU nobody has seen in advance.
 TRAINER_TESTS = ("-W", "default", *(f"tests/trainer/test_{name}.py" for name in ON_GPU))
 
-ASK = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+OUTER_STEPS = 48
+"""Of the demo here. On a GPU its 16 may be over before a newcomer has loaded CUDA and joined."""
+
+ASK = """
+import json, torch
+try:
+    print(json.dumps([torch.cuda.get_device_name(), ""]))
+except Exception as exc:
+    print(json.dumps(["", f"torch {torch.__version__}: {exc}"]))
+"""
 
 Part = Callable[[float], dict[str, Any]]
 """It has so many seconds. Raises Failed, and subprocess.TimeoutExpired."""
@@ -70,12 +90,24 @@ def models() -> dict[str, TrainerConfig]:
     }
 
 
-def gpu_name() -> str:
-    """As torch calls it; empty if there is none that torch can use."""
+def gpu_of_torch() -> tuple[str, str]:
+    """What torch calls it; or nothing, and why it can use none."""
     asked = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", ASK], capture_output=True, text=True, check=False
     )
-    return asked.stdout.strip() if asked.returncode == 0 else ""
+    if asked.returncode:
+        return "", asked.stderr.strip()[-WORDS_MAX:]
+    name, why = json.loads(asked.stdout)
+    return name, why
+
+
+def without_gpu(why: str, *, shown: bool) -> dict[str, Any]:
+    """The report where torch can use none, which is a fault where the machine has one (`shown`)."""
+    if not shown:
+        return {"gpu": None, "ok": True, "reason": "there is no GPU here; nothing was checked"}
+    reason = "this machine has an NVIDIA GPU, and torch cannot use it"
+    do = "P2PTRAIN_TORCH=… scripts/setup with a torch for CUDA that fits the driver"
+    return {"gpu": None, "ok": False, "reason": reason, "torch": why, "do": do}
 
 
 def speed(config: TrainerConfig, limit_s: float) -> dict[str, Any]:
@@ -88,21 +120,39 @@ def speed(config: TrainerConfig, limit_s: float) -> dict[str, Any]:
             return found["fsdp2"] | {"micro_batch": config.micro_batch}
         except Failed as exc:
             smaller = halved(config, 1)
-            if "out of memory" not in str(exc) or smaller is None:
+            if not is_out_of_memory(exc) or smaller is None:
                 raise
             config = smaller
 
 
 def swarm(limit_s: float) -> dict[str, Any]:
-    """The demo's verdict, and on what its nodes have trained. Raises Failed."""
+    """The demo's verdict, and on what its nodes have trained. Raises Failed: it has none."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "demo.json")
-        command(limit_s, "p2ptrain.testing.demo", "--json", str(file))
+        config, file = Path(folder, "demo.toml"), Path(folder, "demo.json")
+        config.write_text(longer(Path("configs/demo.toml").read_text()))
+        words = ("--config", str(config), "--json", str(file))
+        try:
+            command(limit_s, "p2ptrain.testing.demo", *words)
+        except Failed:
+            if not file.exists():
+                raise
         told = json.loads(file.read_text())
     sharing = [device for device in told["devices"].values() if device != "cpu"]
+    missed = [claim for claim, holds in told["claims"].items() if not holds]
     wanted = ("outer_steps", "devices", "val_loss_first", "val_loss_last", "run_s")
     # Three begin, and the two that are left when the third is killed commit that very step.
-    return {"ok": told["ok"] and len(sharing) >= 2} | {name: told[name] for name in wanted}
+    fine = told["ok"] and len(sharing) >= 2
+    judged = {"ok": fine, "sharing": len(sharing), "missed": missed}
+    return judged | {name: told[name] for name in wanted}
+
+
+def longer(run_file: str) -> str:
+    """The demo's run file with more outer steps."""
+    before, outer, after = run_file.partition("[outer]")
+    changed, count = re.subn(r"^steps = \d+", f"steps = {OUTER_STEPS}", after, count=1, flags=re.M)
+    assert outer, "the demo has outer steps"
+    assert count, "and says how many"
+    return before + outer + changed
 
 
 def command(limit_s: float, *words: str, **environment: str) -> dict[str, Any]:
@@ -154,8 +204,6 @@ def parts() -> dict[str, Part]:
 
 def check(name: str, todo: dict[str, Part], limit_s: float = LIMIT_S) -> dict[str, Any]:
     """All of `todo`; a part that fails does not keep the others from being done."""
-    if not name:
-        return {"gpu": None, "ok": True, "reason": "torch sees no GPU here; nothing was checked"}
     ends_s, found = time.monotonic() + limit_s, {}
     for part, do in todo.items():
         began_s = time.monotonic()
@@ -169,7 +217,13 @@ def check(name: str, todo: dict[str, Part], limit_s: float = LIMIT_S) -> dict[st
         sys.stderr.write(json.dumps({part: found[part]}) + "\n")
     fine = all(each.get("ok", True) for each in found.values())
     mfu = found.get("speed-1B", {}).get("mfu")
-    return {"gpu": name, "ok": fine, "mfu_wanted_1B": MFU_WANTED, "mfu_1B": mfu, "parts": found}
+    judged = {"mfu_wanted_1B": MFU_WANTED, "mfu_1B": mfu, "mfu_reached": reached(mfu)}
+    return {"gpu": name, "ok": fine, **judged, "parts": found}
+
+
+def reached(mfu: float | None) -> bool | None:
+    """None where it was not measured, or the GPU's peak is not known."""
+    return None if mfu is None else mfu >= MFU_WANTED
 
 
 def main() -> int:
@@ -185,7 +239,11 @@ def main() -> int:
     if unknown := set(given.parts) - todo.keys():
         parser.error(f"there is no part {', '.join(sorted(unknown))}")
     chosen = {name: do for name, do in todo.items() if name in (given.parts or todo)}
-    report = check(gpu_name(), chosen, given.limit_s)
+    name, why = gpu_of_torch()
+    if name:
+        report = check(name, chosen, given.limit_s)
+    else:
+        report = without_gpu(why, shown=gpus.has_nvidia_gpu(gpus.DEVICES, os.environ))
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
     return 0 if report["ok"] else 1
 

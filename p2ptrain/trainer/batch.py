@@ -52,8 +52,9 @@ def train_on(
     Raises:
         TrainerDiverged: loss or gradient is not finite.  Weights and optimizer are as they were.
     """
-    mean = accumulate(rows, model, ranks, config)
+    summed = accumulate(rows, model, ranks, config)
     norm = clip_gradients(model.parameters(), config.inner.clip)
+    mean = float(ranks.sum(summed)) / predicted_tokens(rows)
     if not math.isfinite(mean) or not math.isfinite(norm):
         optimizer.forget_gradients()
         raise TrainerDiverged(f"the loss is {mean} and the gradient's norm {norm}")
@@ -62,8 +63,9 @@ def train_on(
     return mean
 
 
-def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) -> float:
-    """Add the gradient of the block's mean objective.  Returns its mean cross-entropy in nats.
+def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) -> Tensor:
+    """Add the gradient of the block's mean objective.  Returns the cross-entropy of this rank's
+    rows in nats, summed; on a GPU nobody has waited for it yet.
 
     Several ranks share out each piece's gradient at once, as torchtitan's do. To wait for the last
     piece would spare traffic, but until then each rank would hold all of the model's gradient in
@@ -79,7 +81,7 @@ def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) 
         # FSDP averages gradients over the ranks: undo that, and divide by the tokens of all.
         (objective * (ranks.count / tokens)).backward()
         loss_sum += loss.detach()
-    return float(ranks.sum(loss_sum)) / tokens
+    return loss_sum
 
 
 @torch.no_grad()

@@ -83,8 +83,9 @@ def lacks_grouped_kernel(query: Tensor, visible: Tensor | None) -> bool:
     """Whether no fused kernel may have keys and values for groups of heads.
 
     On a GPU flash attention has them, but takes neither a mask nor fp32; the kernel that takes both
-    wants a key for each query. Without a kernel, each block keeps H · T² numbers of a sequence, in
-    fp32: 0.5 GB where 32 heads see 2,048 positions, against 17 MB for the keys and values.
+    wants a key for each query, and cuDNN's is not used (`ranks`). Without a kernel, each block
+    keeps H · T² numbers of a sequence, in fp32: 0.5 GB where 32 heads see 2,048 positions, against
+    17 MB for the keys and values.
     """
     on_gpu = query.device.type == "cuda"
     return on_gpu and (visible is not None or query.dtype == torch.float32)
@@ -133,7 +134,7 @@ class Llama(nn.Module):
         x = self.embedding(tokens)  # [B, T, W]
         rotary = self._rotary_on(tokens.device)[:, : tokens.shape[1]]
         mark = self.document_token
-        visible = None if mark is None else within_documents(tokens, mark)
+        visible = None if mark is None else bias_of(within_documents(tokens, mark), x.dtype)
         for block in self.blocks:
             x = block(x, rotary, visible)
         return self.head(self.norm(x))
@@ -149,13 +150,20 @@ class Llama(nn.Module):
 def within_documents(tokens: Tensor, document_token: int) -> Tensor:
     """Which positions see which [B, 1, T, T]: earlier ones of the same document, and themselves.
 
-    What stands before a sequence's first mark is the end of a document that began elsewhere.  The
-    mask takes B · T² bytes and keeps SDPA from its fastest kernel: right for sequences of some
-    thousand tokens, and the reason why runs without documents have none.
+    What stands before a sequence's first mark is the end of a document that began elsewhere.  What
+    comes of the mask takes B · T² elements and keeps SDPA from its fastest kernel: right for
+    sequences of some thousand tokens, and the reason why runs without documents have none.
     """
     document = (tokens == document_token).cumsum(-1)
     same = document[:, :, None] == document[:, None, :]
     return same.tril()[:, None]
+
+
+def bias_of(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores so that the others vanish. Attention would make it of a mask in every
+    block, and keep each for the backward pass.
+    """
+    return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -torch.inf)
 
 
 def token_losses(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:

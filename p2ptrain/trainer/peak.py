@@ -17,6 +17,7 @@ from p2ptrain.trainer.shapes import parameters
 
 PEAK_FLOPS_PER_S = {
     "B200": 2250e12,
+    "H200 NVL": 835e12,
     "H200": 989e12,
     "H100 PCIe": 756e12,
     "H100 NVL": 835e12,

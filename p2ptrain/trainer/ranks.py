@@ -108,6 +108,9 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
     if device == "cuda":
         chosen = _own_gpu()
         torch.cuda.set_device(chosen)
+        # In bf16 its backward pass gives NaN for some shapes (pytorch #196678; torch 2.11 to 2.13,
+        # on H100 and H200, where it would be the first choice). Flash is next, and nearly as fast.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
         store=_store(rank, count, store_fd, generation),

@@ -7,10 +7,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.testing import gpu_check
@@ -131,5 +133,47 @@ def test_without_a_gpu_the_check_says_so_and_exits_with_0() -> None:
     hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": ""}
     done = subprocess.run(program, cwd=ROOT, env=hidden, capture_output=True, text=True, check=True)
     told = json.loads(done.stdout)
-    assert (told["gpu"], told["ok"]) == (None, True)
-    assert "no GPU" in told["reason"]
+    assert told == {
+        "gpu": None,
+        "ok": True,
+        "reason": "there is no GPU here; nothing was checked",
+    }
+
+
+def test_a_gpu_that_torch_cannot_use_is_a_fault_and_torch_says_why() -> None:
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": ""}
+    told = subprocess.run(
+        [sys.executable, "-c", gpu_check.ASK],
+        env=hidden,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    name, why = json.loads(told.stdout)
+    assert name == ""
+    report = gpu_check.without_gpu(why, shown=True)
+    assert (report["ok"], report["torch"]) == (False, why)
+    assert why.startswith(f"torch {torch.__version__}: ")
+
+
+def test_on_a_gpu_the_demo_has_more_outer_steps_and_is_else_the_same() -> None:
+    shipped = (ROOT / "configs" / "demo.toml").read_text()
+    before, after = tomllib.loads(shipped), tomllib.loads(gpu_check.longer(shipped))
+    before["outer"]["steps"] = gpu_check.OUTER_STEPS
+    assert after == before
+
+
+def test_a_demo_that_missed_a_claim_says_which_and_who_shared_the_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    facts = {"outer_steps": 48, "val_loss_first": 7.0, "val_loss_last": 5.0, "run_s": 60.0}
+
+    def demo(limit_s: float, *words: str) -> dict[str, object]:
+        told = facts | {"ok": False, "devices": {"ann": "H200", "ben": "H200", "cat": "cpu"}}
+        told["claims"] = {"it went well": False, "it came to an end": True}
+        Path(words[-1]).write_text(json.dumps(told))
+        raise Failed("one claim did not hold")
+
+    monkeypatch.setattr(gpu_check, "command", demo)
+    found = gpu_check.swarm(60.0)
+    assert (found["ok"], found["sharing"], found["missed"]) == (False, 2, ["it went well"])

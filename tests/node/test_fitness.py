@@ -25,6 +25,7 @@ from p2ptrain.node.fitness import (
 from p2ptrain.node.home import Home
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
+from p2ptrain.trainer import gpus
 from p2ptrain.trainer.shapes import layout_of
 
 AMPLE = Machine(
@@ -143,7 +144,7 @@ def test_a_gpu_is_found_by_any_number_unless_it_is_hidden(
     for name in names:
         (tmp_path / name).touch()
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert fitness.has_nvidia_gpu(tmp_path, environment) == has_one
+    assert gpus.has_nvidia_gpu(tmp_path, environment) == has_one
 
 
 def test_who_asks_for_bf16_on_a_cpu_without_it_is_told_how_slow_it_is(config: NodeConfig) -> None:

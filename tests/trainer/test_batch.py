@@ -74,7 +74,7 @@ def test_the_gradient_is_that_of_the_mean_objective_over_all_tokens(
     config = replace(config, inner=replace(config.inner, z_loss=0.3), **options)
     desk = make_desk(config)
     desk.arena.load()
-    mean = accumulate(rows, desk.model, ranks, config)
+    summed = accumulate(rows, desk.model, ranks, config)
     made = [parameter.grad.full_tensor().clone() for parameter in desk.model.parameters()]
     desk.optimizer.forget_gradients()
 
@@ -82,7 +82,7 @@ def test_the_gradient_is_that_of_the_mean_objective_over_all_tokens(
     logits, targets = desk.model(tokens[:, :-1]), tokens[:, 1:]
     loss, objective = token_losses(logits.double(), targets, z_loss=0.3)
     objective.div(targets.numel()).backward()
-    assert mean == pytest.approx(loss.item() / targets.numel(), rel=1e-6)
+    assert summed.item() == pytest.approx(loss.item(), rel=1e-6)
     for parameter, gradient in zip(desk.model.parameters(), made, strict=True):
         torch.testing.assert_close(gradient, parameter.grad.full_tensor(), atol=1e-6, rtol=1e-4)
 

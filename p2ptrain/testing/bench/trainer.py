@@ -96,4 +96,6 @@ def run(
         raise Failed(f"training took over {limit_s:.0f} s") from exc
     if done.returncode:
         raise Failed(done.stderr.strip()[-WORDS_MAX:])
-    return {each["contender"]: each for each in map(json.loads, done.stdout.splitlines())}
+    # NCCL writes to stdout, too, where NCCL_DEBUG asks it to.
+    told_back = (line for line in done.stdout.splitlines() if line.startswith("{"))
+    return {each["contender"]: each for each in map(json.loads, told_back)}
