@@ -106,6 +106,11 @@ def recall(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Accept
     return {place: it for place, it in acceptors.items() if it.height > over[it.line]}
 
 
+def last_voted(records: Iterable[bytes]) -> dict[LineId, Acceptor]:
+    """Of each line the acceptor of the last height that the records know of, decided or not."""
+    return {line: acceptor for (line, _), acceptor in recall(records, decided={}).items()}
+
+
 def _read(record: bytes) -> tuple[LineId, int, int, Accepted | None]:
     try:
         plain = parse(record, bytes_max=MESSAGE_BYTES_MAX)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger import propose
-from p2ptrain.ledger.acceptor import Acceptors
+from p2ptrain.ledger.acceptor import Acceptor, Acceptors
 from p2ptrain.ledger.catchup import Catchup
 from p2ptrain.ledger.instance import Instance
 from p2ptrain.ledger.kept import CommittedUpdate, Kept
@@ -15,7 +15,7 @@ from p2ptrain.ledger.messages import Entries, Pruned
 from p2ptrain.ledger.parting import Parting
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
-from p2ptrain.ledger.values import Certified, Commit
+from p2ptrain.ledger.values import Certified, Commit, LineId
 from p2ptrain.ledger.view import View
 
 
@@ -43,6 +43,7 @@ class Account:
     rules: Rules
     state: LedgerState
     kept: Kept
+    _last_voted: dict[LineId, Acceptor]
     view: View
     _acceptors: Acceptors
     _catchup: Catchup
@@ -62,9 +63,13 @@ class Account:
     def records(self) -> list[bytes]:
         """The fewest records that a restart needs: to rewrite a log of votes that has grown
         long.
+
+        Of each line the last height that this node voted at is among them, though it be decided:
+        were the chain to lose it, nothing else would say that this vote was used.
         """
         live = [*self._acceptors.values(), self._instance.acceptor]
-        return [record for acceptor in live for record in acceptor.records()]
+        kept = {(it.line, it.height): it for it in (*self._last_voted.values(), *live)}
+        return [record for acceptor in kept.values() for record in acceptor.records()]
 
     def voted_for(self) -> tuple[Digest, ...]:
         """The updates that this node has promised to hold, of heights that are not decided yet."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.acceptor import Acceptor, recall
+from p2ptrain.ledger.acceptor import Acceptor, last_voted, recall
 from p2ptrain.ledger.account import Account
 from p2ptrain.ledger.accuser import Accuser
 from p2ptrain.ledger.arranging import Arrange, as_they_come
@@ -101,6 +101,7 @@ class Ledger(Account):
         for certified in (*(() if base is None else (base.commit,)), *chain):
             self._append(certified, apply(rules, self.state, certified.entry), now)
         self._acceptors = recall(records, decided=self.state.decided)
+        self._last_voted = last_voted(records)
         self._ahead: dict[PeerId, Message] = {}
         self._wanted: Counsel | None = None
         self._due: float | None = now
@@ -181,7 +182,7 @@ class Ledger(Account):
     def _receive_branch(self, sender: PeerId, message: BranchMessage, now: float) -> list[Effect]:
         if self._parting is None:
             return [Note(f"{sender} speaks of a branch, and this run has none")]
-        silent = self._silent
+        silent = self._must_not_vote()
         return self._parting.receive(sender, message, self.state, now, silent=silent)
 
     def _receive_vote(self, sender: PeerId, message: Message, now: float) -> list[Effect]:
@@ -327,7 +328,7 @@ class Ledger(Account):
         effects: list[Effect] = []
         while self._parting is not None and not self._over:
             before = self.view.outranked_by
-            follows = self._parting.step(self.state, now, silent=self._silent)
+            follows = self._parting.step(self.state, now, silent=self._must_not_vote())
             if self.view.outranked_by != before:
                 self._wanted = None
             self._over = any(isinstance(effect, Rejoin) for effect in follows.effects)
@@ -351,8 +352,10 @@ class Ledger(Account):
 
     def _move_on(self, certified: Certified, state: LedgerState, now: float) -> list[Effect]:
         before, acceptor = self.state, self._instance.acceptor
-        if state.line != before.line and acceptor.records():
-            self._acceptors[acceptor.line, acceptor.height] = acceptor
+        if acceptor.records():
+            self._last_voted[acceptor.line] = acceptor
+            if state.line != before.line:
+                self._acceptors[acceptor.line, acceptor.height] = acceptor
         self._append(certified, state, now)
         self.view.entered(before, state)
         self._wanted = None
@@ -373,5 +376,13 @@ class Ledger(Account):
     def _next_instance(self) -> Instance:
         line, height = self.state.line, self.state.height + 1
         chain = (self.rules, line, height, self.state.head, self.state.voters)
-        electorate = Electorate(*chain, self.me, self._sign, self._verify, self._silent)
+        silent = self._must_not_vote()
+        electorate = Electorate(*chain, self.me, self._sign, self._verify, silent)
         return Instance(electorate, self._acceptors.pop((line, height), Acceptor(line, height)))
+
+    def _must_not_vote(self) -> bool:
+        """Another process may be using this vote; or the chain ends before heights that it was used
+        at: a disk has lost entries, and this node helped to decide those, but does not know how.
+        """
+        line, due = self.state.line, self.state.height + 1
+        return self._silent or any(of == line and height > due for of, height in self._acceptors)

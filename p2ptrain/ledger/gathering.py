@@ -131,7 +131,8 @@ def next_members(
     """Voters and learners of the next roster; None if no voter would stay.
 
     A learner who took part in a committed update becomes a voter, but never more of them than there
-    are voters that stay: newcomers who vanish must not cost the others their quorum.
+    are voters that stay, and none while one of those is down: newcomers who vanish must not cost
+    the others their quorum.
     """
 
     def remains(peer: PeerId) -> bool:
@@ -142,7 +143,7 @@ def next_members(
         return None
     learners = [learner for learner in state.learners if remains(learner)]
     fit = [peer for peer in learners if peer in state.proven and peer not in view.down]
-    promoted = dict.fromkeys(fit[: len(kept)])
+    promoted = dict.fromkeys(fit[: len(kept)] if view.down.isdisjoint(kept) else ())
     places = MEMBERS_MAX - len(kept) - len(learners)
     joiners = [peer for peer in view.joining if not state.is_member(peer) and _admits(view, peer)]
     stay_learners = [learner for learner in learners if learner not in promoted]

@@ -85,7 +85,8 @@ async def inspect(parts: Parts, digest: Digest, step: int) -> None:
     Its manifest comes first and alone: what it announces is not fetched before it has the size of
     an update, or anybody with a vote could fill our disk.
 
-    Nor is one voted for that no participants who keep to the bound on their influence have made.
+    Nor is one voted for that no participants who keep to the bound on their influence have made,
+    nor one whose name in the store a power cut could still take away.
 
     Raises:
         RemoteProtocolError, StoreError: as `obtain` does.
@@ -103,6 +104,7 @@ async def inspect(parts: Parts, digest: Digest, step: int) -> None:
     if peak > most:
         what = f"update {digest[:12]} is {peak:.3g} large, where {most:.3g} is agreed"
         raise RemoteProtocolError(what)
+    await trio.to_thread.run_sync(parts.store.settle)
 
 
 def _mean_max(parts: Parts, step: int) -> float:

@@ -12,6 +12,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.acceptor import Acceptor, recall
 from p2ptrain.ledger.account import LedgerStatus
 from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.effects import Persist, Send
 from p2ptrain.ledger.events import (
     Heard,
     Leaving,
@@ -81,10 +82,30 @@ def test_a_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
         some.hold(digest(f"u{step}"), "a b c")
         some.tell_all(ReduceDone(A, step, 0, digest(f"u{step}")))
         some.deliver()
-    assert some["a"].records() == []
+    assert some["a"].records() == some.disks[A].records[-1:], "how it voted last, though decided"
     assert len(some.disks[A].records) == 6
     some.tell("a", Received(C, Prepare(7, 1)))
     assert recall(some["a"].records(), decided={LINE: 6}) == {(LINE, 7): Acceptor(LINE, 7, 1)}
+
+
+def test_who_has_lost_entries_that_it_helped_to_decide_does_not_vote_until_it_has_them() -> None:
+    """Else it and a voter that was behind would be a quorum, and decide that height anew."""
+    some = Group(small_rules())
+    for step in range(2):
+        some.ready("a b c")
+        some.deliver()
+        some.hold(digest(f"u{step}"), "a b c")
+        some.tell_all(ReduceDone(A, step, 0, digest(f"u{step}")))
+        some.deliver()
+    disk, decided = some.disks[A], some.disks[A].chain[:]
+    disk.records[:], disk.chain[:] = some["a"].records(), decided[:1]
+    some.start("a")
+    refused = some.tell("a", Received(C, Prepare(2, 3)))
+    assert not any(isinstance(effect, Persist | Send) for effect in refused)
+    some.tell("a", Received(B, Entries(4, tuple(decided[1:]))))
+    assert some["a"].state.height == 4
+    promised = some.tell("a", Received(C, Prepare(5, 3)))
+    assert [type(effect) for effect in promised] == [Persist, Send]
 
 
 def test_records_of_heights_that_the_chain_has_lost_are_kept() -> None:

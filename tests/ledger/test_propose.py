@@ -182,6 +182,29 @@ def test_no_more_learners_are_promoted_than_voters_stay() -> None:
     assert (got.voters, got.learners) == ((A, B), (C, D))
 
 
+def test_nobody_is_promoted_beside_a_voter_that_is_down() -> None:
+    """The two that are left would be two of eight, should the newcomers vanish."""
+    four, newcomers = (A, B, C, D), peers("e f g h")
+    rules = small_rules("a b c d", participants_min=2)
+    parts = tuple(Participant(peer, 200, 2) for peer in (*four, *newcomers))
+    values: list[Value] = [
+        Roster(0, 0, four, newcomers),
+        Roster(0, 0, four, newcomers, parts),
+        Commit(0, 0, digest("u")),
+    ]
+    state = chain_of(rules, values)[1]
+    wished = []
+    for down in ([PeerDown(C), PeerDown(D)], []):
+        view = View(A)
+        for event in [*down, Joining(PeerId("i"))]:
+            view.note(event)
+        got = what_to_propose(rules, state, view, 0.0).value
+        assert isinstance(got, Roster)
+        wished.append((got.voters, got.learners))
+    admitted = PeerId("i")
+    assert wished == [(four, (*newcomers, admitted)), ((*four, *newcomers), (admitted,))]
+
+
 def test_reports_of_other_steps_count_for_nothing() -> None:
     assert wish(GENESIS, ready(A, B, C, step=1)).waiting_for == (A, B, C)
 

@@ -22,10 +22,13 @@ from p2ptrain.ledger.values import Certified, Entry
 DURATION = "_s"
 """Attributes that end so are lengths of time; other floats are moments, and count from now."""
 
-LEFT_OUT = frozenset("_timer _resend _fetch _wanted _due _catchup _said _witness".split())
+LEFT_OUT = frozenset(
+    "_timer _resend _fetch _wanted _due _catchup _said _witness _last_voted".split()
+)
 """These say when something is to be said again, computed anew, or asked for. In a world where all
 that was said is said for ever, and a round ends whenever it may, they make no difference. What
-others have signed is left out unless witnesses are explored.
+others have signed is left out unless witnesses are explored; the last votes count where a chain has
+lost entries, which none does here.
 """
 
 
