@@ -99,6 +99,15 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
+class Staying:
+    """`peer` says that it does not leave. A goodbye of before was taken back, or is an old one that
+    somebody has sent again.
+    """
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
 class Allowed:
     """The allowlist that holds now; None for a run that is open to everybody."""
 
@@ -153,6 +162,7 @@ Event = (
     | PeerDown
     | PeerUp
     | Leaving
+    | Staying
     | Allowed
     | Amendable
     | Heard

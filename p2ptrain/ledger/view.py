@@ -23,6 +23,7 @@ from p2ptrain.ledger.events import (
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,
+    Staying,
     UpdateHeld,
 )
 from p2ptrain.ledger.evidence import Evidence
@@ -138,6 +139,8 @@ class View:
             case Leaving(peer) if peer not in self.leaving and len(self.leaving) < PEERS_MAX:
                 self.joining.pop(peer, None)
                 self.leaving.add(peer)
+            case Staying(peer) if peer in self.leaving:
+                self.leaving.discard(peer)
             case _:
                 return False
         return True

@@ -23,6 +23,7 @@ from p2ptrain.ledger.events import (
     Received,
     ReduceDone,
     ReduceFailed,
+    Staying,
 )
 from p2ptrain.ledger.wire import decode as decode_ledger
 from p2ptrain.node import validating
@@ -208,6 +209,8 @@ def report(parts: Parts, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat |
         parts.hear(Leaving(peer))
     elif heartbeat.joining:
         parts.hear(Joining(peer))
+    elif peer in parts.ledger.view.leaving:
+        parts.hear(Staying(peer))
     ready, reduce = heartbeat.ready, heartbeat.reduce
     if ready is not None:
         parts.hear(Ready(peer, ready.step, ready.tokens, ready.blocks))

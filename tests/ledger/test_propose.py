@@ -16,6 +16,7 @@ from p2ptrain.ledger.events import (
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,
+    Staying,
     UpdateHeld,
 )
 from p2ptrain.ledger.gathering import Wish
@@ -135,6 +136,11 @@ def test_who_may_not_or_cannot_join_is_not_admitted(events: list[Event]) -> None
 def test_a_voter_that_says_goodbye_is_let_go_while_it_can_still_vote() -> None:
     got = wish(GENESIS, [*ready(A), Leaving(C)])
     assert got == Wish(Roster(0, 0, (A, B), ()), "0 join, 1 leave")
+
+
+def test_a_goodbye_that_is_taken_back_is_none() -> None:
+    assert wish(GENESIS, [*ready(A), Leaving(C), Staying(C)]) == wish(GENESIS, ready(A))
+    assert wish(GENESIS, [*ready(A), Staying(C)]) == wish(GENESIS, ready(A))
 
 
 def test_a_learner_that_says_goodbye_is_let_go_so_that_it_can_come_back() -> None:

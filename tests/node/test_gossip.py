@@ -20,6 +20,7 @@ from p2ptrain.ledger.events import (
     Ready,
     ReduceDone,
     ReduceFailed,
+    Staying,
 )
 from p2ptrain.node import gossip
 from p2ptrain.node.beats import FULL_AT_FIRST, FullBeat, Saying, SmallBeat, read
@@ -64,6 +65,15 @@ async def test_each_part_of_a_heartbeat_becomes_an_event(tmp_path: Path) -> None
         assert events_of(r, reduce=done)[1:] == [ReduceDone(ann, 3, 1, UPDATE)]
         failed = ReduceReport(3, 1, None, (BOB.peer,))
         assert events_of(r, reduce=failed)[1:] == [ReduceFailed(ann, 3, 1, (BOB.peer,))]
+
+
+async def test_who_says_no_more_that_it_leaves_is_not_let_go(tmp_path: Path) -> None:
+    """Anybody can gossip an old goodbye of another's again."""
+    async with rig(tmp_path) as r:
+        r.parts.ledger.handle(Leaving(ANN.peer), 0.0)
+        assert events_of(r)[1:] == [Staying(ANN.peer)]
+        r.parts.ledger.handle(Staying(ANN.peer), 0.0)
+        assert events_of(r)[1:] == []
 
 
 async def test_a_restarted_node_takes_back_that_it_was_ready(tmp_path: Path) -> None:
