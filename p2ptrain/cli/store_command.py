@@ -247,8 +247,10 @@ def _digest(text: str) -> Digest:
 def _collected(home: Home, config: NodeConfig) -> Collected:
     """As the node itself does it, by the ledger and the votes that it left on the disk."""
     from p2ptrain.identity import load_or_create
+    from p2ptrain.node.candidates import all_starts, newest_held
     from p2ptrain.node.chain import open_ledger
     from p2ptrain.node.home import sole_use
+    from p2ptrain.node.pruning import origin_in
     from p2ptrain.node.retention import roots
     from p2ptrain.run import DataIndex
     from p2ptrain.store import Store
@@ -256,11 +258,12 @@ def _collected(home: Home, config: NodeConfig) -> Collected:
     run = run_of(home)
     spec = run.manifest.data
     with sole_use(home), Store(home.store) as store:
-        ledger, *_ = open_ledger(home, run, load_or_create(home.identity), now=0.0)
+        ledger, log, _ = open_ledger(home, run, load_or_create(home.identity), now=0.0)
         data = DataIndex.from_bytes(
             store.read_blob(spec.index),
             train_blocks=spec.train_blocks,
             validation_blocks=spec.validation_blocks,
         )
-        needed = roots(run.manifest, ledger, data, config)
+        starts = all_starts(store, ledger, origin_in(log), run.manifest.genesis)
+        needed = roots(run.manifest, ledger, data, config, newest_held(store, starts))
         return store.collect_garbage(needed.blobs, keep_chunks=needed.chunks)

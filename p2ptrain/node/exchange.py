@@ -64,16 +64,22 @@ def reduce_due(
 
 
 def reduce_impossible(
-    state: LedgerState, outer_step: int | None, said: Ready | None, work: Work | None
+    state: LedgerState, outer_step: int | None, me: PeerId, said: Ready | None, work: Work | None
 ) -> Roster | None:
-    """The open roster, if it counts on work that this process `said` it had, and has no more."""
+    """The open roster, if it counts on work of ours that this process does not have.
+
+    It `said` that it had it, and has no more; or it was restarted since, and has other `work` now:
+    with overlap less is due of who comes back than of who carries what was not taken before.
+    """
     roster = state.roster
-    if roster is None or outer_step != roster.step or said is None or said.step != roster.step:
+    if roster is None or outer_step != roster.step:
         return None
-    if reduce_due(state, outer_step, said.peer, work) is not None:
+    if reduce_due(state, outer_step, me, work) is not None:
         return None
-    ours = Participant(said.peer, said.tokens, said.blocks)
-    return roster if ours in roster.participants else None
+    ours = [(each.tokens, each.blocks) for each in roster.participants if each.peer == me]
+    lost = said is not None and said.step == roster.step and (said.tokens, said.blocks) in ours
+    other = work is not None and work.step == roster.step
+    return roster if ours and (lost or other) else None
 
 
 async def exchange(parts: Parts) -> None:
@@ -83,20 +89,35 @@ async def exchange(parts: Parts) -> None:
         ledger, work, step = parts.ledger, parts.standing.work, parts.outer.step
         roster = reduce_due(ledger.state, step, parts.me, work)
         said = ledger.view.ready.get(parts.me)
-        wanted = roster or reduce_impossible(ledger.state, step, said, work)
+        wanted = roster or reduce_impossible(ledger.state, step, parts.me, said, work)
         early = wanted is not None and parts.lacks_terms(wanted.step)
         if wanted is None or early or (wanted.step, wanted.attempt) == tried:
             await parts.changes.wait()
             continue
         tried = (wanted.step, wanted.attempt)
         if roster is None:
-            await _give_up(parts, ReduceAborted(*tried, (parts.me,), "our work for it is lost"))
+            await _decline(parts, wanted)
             continue
         edges = Edges()
         try:
             await _attempt(parts, roster, edges)
         finally:
             edges.close()
+
+
+async def _decline(parts: Parts, roster: Roster) -> None:
+    """Say that we lack what the roster counts on. Other work that our lease covers is offered for
+    the next attempt: no trainer will be told to make it again.
+    """
+    where, work = (roster.step, roster.attempt), parts.standing.work
+    lease = parts.ledger.state.leases.get(parts.me, ())
+    if work is None or work.step != roster.step or lease[: len(work.blocks)] != work.blocks:
+        parts.standing.work = None
+    await _give_up(parts, ReduceAborted(*where, (parts.me,), "our work for it is lost"))
+    work = parts.standing.work
+    if work is not None:
+        # Our word that something is lost takes back that we are ready.
+        await parts.tell(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
 
 
 async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
@@ -108,6 +129,8 @@ async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
     try:
         update = await _averaged(parts, roster, edges)
     except ReduceAborted as exc:
+        if parts.me in exc.suspects:
+            parts.standing.work = None  # Its numbers are not finite: it is not offered again.
         await _give_up(parts, exc)
         with trio.move_on_after(LINGER_S):
             while parts.ledger.state.roster == roster:
@@ -121,15 +144,11 @@ async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
 
 
 async def _give_up(parts: Parts, why: ReduceAborted) -> None:
-    """Tell everybody that this attempt has failed here. Who is at fault itself (its own numbers are
-    not finite) does not offer that work again.
-    """
+    """Tell everybody that this attempt has failed here."""
     step, attempt, suspects = why.step, why.attempt, why.suspects
     parts.journal.write(
         "exchange-failed", step=step, attempt=attempt, reason=why.reason, suspects=suspects
     )
-    if parts.me in suspects:
-        parts.standing.work = None
     parts.standing.reduce = ReduceReport(step, attempt, None, suspects)
     parts.enter(StandingBy("for the members to agree how to go on"))
     await parts.tell(ReduceFailed(parts.me, step, attempt, suspects))

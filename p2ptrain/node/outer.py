@@ -8,7 +8,7 @@ here trusts the peer that sent them; the ledger named them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -18,10 +18,10 @@ from p2ptrain.errors import ManifestInvalid, StoreError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.events import SnapshotTaken
 from p2ptrain.ledger.values import Certified, Commit
-from p2ptrain.node import quarantine, transfer, updates
+from p2ptrain.node import candidates, quarantine, transfer, updates
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.quarantine import Contradiction
-from p2ptrain.node.start import Start, choose_start, leap_pays
+from p2ptrain.node.start import Start, leap_pays
 from p2ptrain.node.threads import in_thread
 from p2ptrain.observe.states import CatchingUp, StandingBy
 from p2ptrain.state import Frozen, snapshot_meta, write_frozen
@@ -31,7 +31,7 @@ HEAR_FIRST_S = 10.0
 """Five heartbeats: who has heard nobody by then is alone, and starts from what it has."""
 
 LOST_S = 10.0
-"""Five heartbeats, too: by then whoever still has an update was heard of, and was asked."""
+"""Five heartbeats, too: by then whoever still has an update or a snapshot was heard and asked."""
 
 
 async def keep_outer_state(parts: Parts) -> None:
@@ -77,83 +77,72 @@ async def _put_right(parts: Parts, found: Contradiction, nursery: trio.Nursery) 
     quarantine.end(parts, found)
 
 
-def _start(parts: Parts, useless: Collection[Digest], first_step: int = 0) -> Start | None:
-    """The cheapest of our own snapshot, the newest certified one, and genesis, from which the chain
-    that is kept leads to its head; none of before `first_step`; None if there is none such yet.
-    """
-    head = parts.store.head()
-    own = None
-    usable = head is not None and head.run == parts.run
-    if (
-        head
-        and usable
-        and _is_ours(parts, head)
-        and head.snapshot is not None
-        and head.snapshot_step is not None
-    ):
-        own = Start(head.snapshot_step, head.snapshot)
-    certified = parts.ledger.state.snapshot
-    others = [Start(certified.step, certified.digest)] if certified else []
-    return choose_start(
-        target_step=parts.ledger.state.step,
-        own=own if own and own.digest not in useless else None,
-        others=[
-            Start(0, parts.manifest.genesis),
-            *(each for each in others if each.digest not in useless),
-        ],
-        snapshot_bytes=8 * parts.layout.numel,
-        update_bytes=updates.payload_bytes_about(parts),
-        first_step=max(first_step, parts.ledger.kept.start.step),
-    )
-
-
-def _is_ours(parts: Parts, head: Head) -> bool:
-    """Whether θ and m of a head are of the chain that is followed here now.
-
-    They need not be where the ledger was lost, or its user named a checkpoint of another line; nor
-    where others were certified, and the node ended before it could put them right.
-    """
-    if head.snapshot is not None and head.snapshot_step is not None:
-        entries = parts.ledger.kept.entries
-        if quarantine.is_certified_otherwise(entries, head.snapshot_step, head.snapshot):
-            return False
-    kept, origin = parts.ledger.kept, parts.origin
-    if head.height > kept.start.height:
-        entry = kept.at(head.height)
-        return entry is not None and entry.entry.digest == head.head
-    return origin is None or origin.trusted is None
-
-
-async def _load(parts: Parts, first_step: int = 0) -> None:
+async def _load(parts: Parts, first_step: int = 0, *, or_log: bool = False) -> bool:
     """Have θ and m in memory as some snapshot has them, of `first_step` or later.
 
-    One that nobody has any more, or that is none though its digest is certified, is passed over
-    for the next best. Genesis is the last, and named by the run itself.
+    One that nobody has, or that is none though its digest is certified, is passed over for the next
+    best. What could not be had has its turn again after the others: who has it may come back. With
+    `or_log` that is not waited for; False then if none could be had.
     """
-    useless: set[Digest] = set()
+    useless, passed = set[Digest](), set[Digest]()
     while True:
-        pick = partial(_start, parts, useless, first_step)
-        start = pick()
-        if start is None:
-            parts.enter(
-                StandingBy("until a snapshot is certified that is newer than the checkpoint")
-            )
+        here = await candidates.look(parts)
+        pick = partial(candidates.best_start, parts, here, first_step=first_step)
+        start = pick(useless | passed)
+        if start is not None:
+            others = bool(passed) or or_log or pick(useless | {start.digest}) is not None
+            superseded = partial(_is_superseded, partial(pick, useless | passed), start)
+            patience = _Patience(parts, superseded, bounded=others)
+            fault = await _loaded_or_why_not(parts, start, patience.is_over)
+            if fault is None:
+                return True
+            (useless if isinstance(fault, ManifestInvalid) else passed).add(start.digest)
+        elif or_log:
+            return False
+        elif passed:
+            passed.clear()
+        else:
+            why = "until a snapshot is certified that is newer than the checkpoint"
+            parts.enter(StandingBy(why))
             await parts.changes.wait()
-            continue
-        superseded = partial(_is_superseded, pick, start)
-        try:
-            return await _load_from(parts, start, superseded)
-        except StoreError as exc:
-            lie = isinstance(exc, ManifestInvalid) and start.digest != parts.manifest.genesis
-            if exc.code != "CKPT-NO-SOURCE" and not lie:
-                raise
-            parts.journal.write("snapshot-useless", digest=start.digest, reason=exc.what)
-            if lie:
-                useless.add(start.digest)
 
 
 def _is_superseded(pick: Callable[[], Start | None], start: Start) -> bool:
     return pick() != start
+
+
+class _Patience:
+    """With a snapshot that nobody has. Where there are others it ends, once there was somebody to
+    ask for LOST_S, and nothing came: a transfer that stands still now and then goes on.
+    """
+
+    def __init__(self, parts: Parts, superseded: Callable[[], bool], *, bounded: bool) -> None:
+        self._parts = parts
+        self._superseded = superseded
+        self._bounded = bounded
+        self._since, self._had = parts.now(), parts.standing.fetching
+
+    def is_over(self) -> bool:
+        so_far = self._parts.standing.fetching
+        if so_far != self._had or not transfer.sources(self._parts):
+            self._since, self._had = self._parts.now(), so_far
+        late = self._parts.now() > self._since + LOST_S
+        return self._superseded() or (self._bounded and late)
+
+
+async def _loaded_or_why_not(
+    parts: Parts, start: Start, unwanted: Callable[[], bool]
+) -> StoreError | None:
+    """None once θ and m are that snapshot's; else that nobody has it, or that it is none."""
+    try:
+        await _load_from(parts, start, unwanted)
+    except StoreError as exc:
+        lie = isinstance(exc, ManifestInvalid) and start.digest != parts.manifest.genesis
+        if exc.code != "CKPT-NO-SOURCE" and not lie:
+            raise
+        parts.journal.write("snapshot-useless", digest=start.digest, reason=exc.what)
+        return exc
+    return None
 
 
 async def _load_from(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> None:
@@ -171,7 +160,13 @@ async def _load_from(parts: Parts, start: Start, unwanted: Callable[[], bool]) -
         await parts.changes.wait()
     async with parts.outer.lock:
         parts.outer.moving = True
-        await transfer.use(parts, start.digest, load)
+        try:
+            # θ that is half of it is no loss where there was none before.
+            given_up = unwanted if parts.outer.step is None else transfer.never
+            await transfer.use(parts, start.digest, load, given_up)
+        except ManifestInvalid:
+            parts.outer.moving = False  # Nothing was changed.
+            raise
         parts.outer.step = start.step
         parts.outer.moving = False
     parts.changes.ring()
@@ -194,7 +189,7 @@ async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
         if exc.code != "CKPT-NO-SOURCE":
             raise
         parts.journal.write("update-lost", step=step, reason=exc.what)
-    await _load(parts, first_step=step + 1)
+    await _load(parts, first_step=step + 1, or_log=True)
     return 0
 
 
@@ -227,14 +222,8 @@ def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
 async def _leapt(parts: Parts, to: Start) -> bool:
     """Whether θ and m are those of this snapshot now; if nobody has it, the log is left."""
     step, since = parts.outer.step, parts.now()
-    try:
-        await _load_from(parts, to, lambda: parts.now() > since + LOST_S)
-    except StoreError as exc:
-        gone = exc.code == "CKPT-NO-SOURCE" or isinstance(exc, ManifestInvalid)
-        if parts.outer.moving or not gone:
-            raise
+    if await _loaded_or_why_not(parts, to, lambda: parts.now() > since + LOST_S) is not None:
         parts.outer.passed_over = to.digest
-        parts.journal.write("snapshot-useless", digest=to.digest, reason=exc.what)
         return False
     parts.journal.write("leapt", step=step, to=to.step)
     return True

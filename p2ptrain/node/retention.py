@@ -1,11 +1,13 @@
 """What this node keeps for the run, and the removal of everything else.
 
 Kept are the newest certified snapshots and every update since the oldest of them: a newcomer needs
-one snapshot and what follows it, and a peer that was away needs what it missed. Of the data, what
-is needed soonest, up to a size; all of it on a seed, which is there so that nothing is lost.
+one snapshot and what follows it, and a peer that was away needs what it missed. A certified
+snapshot need not be here, nor anywhere but on one disk: so the newest that is here stays, too, with
+the updates since, until a newer one has come. Of the data, what is needed soonest, up to a size;
+all of it on a seed, which is there so that nothing is lost.
 
-What is kept is a pure function of ledger and options; that a crash or a race loses nothing else is
-the store's promise.
+What is kept is a pure function of ledger, options and that snapshot; that a crash or a race loses
+nothing else is the store's promise.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.values import Certified, Commit, SnapshotRef
+from p2ptrain.node.candidates import all_starts, newest_held
 from p2ptrain.node.donor import still_offered
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.start import Start
 from p2ptrain.run import DataIndex, RunManifest
 
 TOKEN_BYTES_MAX = 4
@@ -32,19 +36,20 @@ TOKEN_BYTES_MAX = 4
 
 
 def kept_blobs(
-    manifest: RunManifest, chain: Iterable[Certified], snapshots: int
+    manifest: RunManifest, chain: Iterable[Certified], snapshots: int, held: Start | None = None
 ) -> tuple[Digest, ...]:
-    """The newest `snapshots` certified ones, the updates since the oldest of them, and what the
-    manifest itself names. Genesis counts as the first snapshot.
+    """The newest `snapshots` certified ones, what we would restart from (`held`), the updates since
+    the oldest of them, and what the manifest itself names. Genesis counts as the first snapshot.
     """
     values = [certified.entry.value for certified in chain]
     commits = [value for value in values if isinstance(value, Commit)]
     certified = [SnapshotRef(0, manifest.genesis)]
     certified += [commit.snapshot for commit in commits if commit.snapshot is not None]
-    newest = certified[-snapshots:]
-    updates = [commit.update for commit in commits if commit.step >= newest[0].step]
+    kept: list[SnapshotRef | Start] = [*certified[-snapshots:], *([held] if held else [])]
+    first_step = min(snapshot.step for snapshot in kept)
+    updates = [commit.update for commit in commits if commit.step >= first_step]
     named = (manifest.data.index, manifest.tokenizer)
-    return tuple(dict.fromkeys((*named, *(snapshot.digest for snapshot in newest), *updates)))
+    return tuple(dict.fromkeys((*named, *(snapshot.digest for snapshot in kept), *updates)))
 
 
 def kept_data(
@@ -81,13 +86,20 @@ class Roots:
     chunks: Sequence[Digest]
 
 
-def roots(manifest: RunManifest, ledger: Ledger, data: DataIndex, config: NodeConfig) -> Roots:
-    """All that this node needs. A reduce under way has its bytes in the store too, voted for or
-    not yet.
+def roots(
+    manifest: RunManifest,
+    ledger: Ledger,
+    data: DataIndex,
+    config: NodeConfig,
+    held: Start | None,
+) -> Roots:
+    """All that this node needs; `held` is the newest snapshot of its chain that it has. A reduce
+    under way has its bytes in the store too, voted for or not yet.
     """
     assert config.keep_snapshots is not None, "who keeps everything collects nothing"
     under_way = (*ledger.voted_for(), *ledger.view.held)
-    blobs = (*kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots), *under_way)
+    kept = kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots, held)
+    blobs = (*kept, *under_way)
     blocks_max = cached_blocks_max(config, manifest)
     book = ledger.state.lease_book
     return Roots(blobs, kept_data(data, book, ledger.rules, ledger.me, blocks_max))
@@ -109,7 +121,9 @@ async def keep_store_small(parts: Parts) -> None:
 
 async def _collect(parts: Parts) -> None:
     assert parts.data is not None, "nobody is at the head before the data index is here"
-    needed = roots(parts.manifest, parts.ledger, parts.data, parts.config)
+    starts = all_starts(parts.store, parts.ledger, parts.origin, parts.manifest.genesis)
+    held = await trio.to_thread.run_sync(newest_held, parts.store, starts)
+    needed = roots(parts.manifest, parts.ledger, parts.data, parts.config, held)
     keep = (*needed.blobs, *parts.fetching, *still_offered(parts))
     collect = partial(parts.store.collect_garbage, keep, keep_chunks=needed.chunks)
     try:

@@ -1,11 +1,12 @@
 """Where to start from: the snapshot that brings a node to the ledger's head with the fewest bytes.
 
-Pure. A snapshot costs what must be fetched of it; each outer step after it costs an update at most.
+Pure. Only what is lacking costs anything: of a snapshot that is not here all of it, and of the
+outer steps after it the updates that are not here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest
@@ -19,30 +20,38 @@ class Start:
     digest: Digest
 
 
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What need not be fetched: snapshots, and the outer steps that have their update here, or that
+    have none.
+    """
+
+    snapshots: Collection[Digest] = frozenset()
+    steps: Collection[int] = frozenset()
+
+
 def choose_start(
     *,
     target_step: int,
-    own: Start | None,
-    others: Iterable[Start],
+    starts: Iterable[Start],
+    here: Here,
     snapshot_bytes: int,
     update_bytes: int,
     first_step: int = 0,
 ) -> Start | None:
     """The cheapest way to `target_step`; of equally cheap ones the newest.
 
-    `own` lies in our store and costs only the updates after it; the `others` must be fetched.
     A snapshot from beyond the target is of no use: the ledger here does not reach it. Nor is one
     from before `first_step`, where a pruned ledger begins: the updates after it are not known.
     """
 
-    def cost_bytes(start: Start, fetched_bytes: int) -> int:
-        return fetched_bytes + (target_step - start.step) * update_bytes
+    def cost_bytes(start: Start) -> int:
+        fetched = 0 if start.digest in here.snapshots else snapshot_bytes
+        after = range(start.step, target_step)
+        return fetched + update_bytes * sum(step not in here.steps for step in after)
 
-    priced = [(cost_bytes(start, snapshot_bytes), -start.step, start) for start in others]
-    if own is not None:
-        priced.append((cost_bytes(own, 0), -own.step, own))
-    reachable = [entry for entry in priced if first_step <= entry[2].step <= target_step]
-    return min(reachable, key=lambda entry: entry[:2])[2] if reachable else None
+    reachable = [each for each in starts if first_step <= each.step <= target_step]
+    return min(reachable, key=lambda each: (cost_bytes(each), -each.step), default=None)
 
 
 def leap_pays(*, updates: int, snapshot_bytes: int, update_bytes: int) -> bool:

@@ -71,7 +71,7 @@ async def test_however_small_the_cache_is_nothing_of_our_lease_is_collected(tmp_
         for blocks in (0, 3, 6, 10):
             cache = replace(r.parts.config, data_cache_bytes=blocks * 4 * BLOCK_TOKENS)
             r.parts.config = cache
-            needed = roots(r.run.manifest, ledger, index, cache)
+            needed = roots(r.run.manifest, ledger, index, cache, None)
             for _ in range(2):  # What was just put is spared once.
                 store.collect_garbage(needed.blobs, keep_chunks=needed.chunks)
             left = [block for block in index.train if store.has_chunk(block)]

@@ -15,6 +15,7 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.events import Ready, ReduceFailed
+from p2ptrain.ledger.propose import reconsider
 from p2ptrain.ledger.state import apply, genesis
 from p2ptrain.ledger.values import Commit, Participant, Roster
 from p2ptrain.node import edges, updates
@@ -208,6 +209,38 @@ async def test_who_no_longer_has_the_work_that_it_promised_says_so_and_is_not_wa
         assert r.said("exchange-started") == []
         parts.changes.ring()
         await trio.testing.wait_all_tasks_blocked()
+        assert len(r.said("exchange-failed")) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_comes_back_with_other_work_than_the_roster_counts_on_says_so_and_offers_that(
+    tmp_path: Path,
+) -> None:
+    """Where means come late, work that was not taken is carried; who is restarted carries none. If
+    that is so of all participants, nobody else is there to give the reduce up.
+    """
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        parts.outer.step, now = 0, parts.now()
+        state = r.decide(opening(parts.ledger.state, Participant(parts.me, 32, 2)))
+        nursery.start_soon(exchange, parts)
+        parts.standing.work = work = Work(0, state.leases[parts.me][:1], 16)
+        ready = Ready(parts.me, 0, 16, 1)
+        view, rules = parts.ledger.view, parts.ledger.rules
+        view.note(ready)
+        parts.changes.ring()
+        await settled(lambda: r.events.statistics().current_buffer_used > 1)
+        heard = r.heard()
+        assert heard == [ReduceFailed(parts.me, 0, 0, (parts.me,)), ready]
+        assert parts.standing.work == work
+        for event in heard:
+            view.note(event)
+        wish, _ = reconsider(rules, state, view, now)
+        assert isinstance(wish.value, Roster)
+        assert wish.value.participants == (Participant(parts.me, 16, 1),)
+        r.decide(wish.value)
+        parts.changes.ring()
+        await settled(lambda: bool(r.said("exchange-done")))
         assert len(r.said("exchange-failed")) == 1
         nursery.cancel_scope.cancel()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,8 @@ import pytest
 import trio
 import trio.testing
 
+from p2ptrain.dataplane import Endpoint
+from p2ptrain.encoding import pack
 from p2ptrain.errors import ChunkCorrupt, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.events import SnapshotTaken
@@ -20,9 +23,11 @@ from p2ptrain.ledger.pruning import base_at
 from p2ptrain.ledger.values import Commit, Participant, Skip, SnapshotRef
 from p2ptrain.node import outer as module
 from p2ptrain.node import transfer, updates
+from p2ptrain.node.candidates import best_start, look
 from p2ptrain.node.chain_file import Origin
-from p2ptrain.node.outer import _start, keep_outer_state
+from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.start import Start
+from p2ptrain.observe.states import FetchingSnapshot
 from p2ptrain.state import write_state
 from p2ptrain.store import Head, Leisure, digest_of
 from p2ptrain.testing.published import policy
@@ -183,17 +188,21 @@ async def test_a_certified_update_that_is_none_ends_the_node_with_a_word(tmp_pat
         assert caught.group_contains(RemoteProtocolError, match="not an update of outer step 0")
 
 
-async def test_a_certified_snapshot_that_is_none_is_passed_over(tmp_path: Path) -> None:
+async def test_a_certified_snapshot_that_is_none_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
     async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
+        genesis, lie = r.parts.manifest.genesis, SnapshotRef(1, r.parts.manifest.data.index)
         for step in range(3):
-            lie = SnapshotRef(1, r.parts.manifest.data.index) if step == 1 else None
-            await commit(r, snapshot=lie)
-        assert _start(r.parts, ()) == Start(1, r.parts.manifest.data.index)
+            await commit(r, snapshot=lie if step == 1 else None)
+        away = taken_away(r, genesis)
+        assert best_start(r.parts, await look(r.parts)) == Start(1, lie.digest)
         nursery.start_soon(keep_outer_state, r.parts)
+        await settled(lambda: genesis in r.parts.fetching)
+        r.parts.store.put_chunk(away)
         await settled(lambda: r.parts.outer.step == 3)
-        assert [each["digest"] for each in r.said("snapshot-useless")] == [
-            r.parts.manifest.data.index
-        ]
+        assert [each["digest"] for each in r.said("snapshot-useless")] == [lie.digest]
         assert r.said("caught-up")[0]["updates"] == 3
         nursery.cancel_scope.cancel()
 
@@ -205,6 +214,7 @@ async def test_a_snapshot_that_nobody_has_any_more_gives_way_to_a_newer_one(
     async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
         await commit(r)
         await commit(r, snapshot=SnapshotRef(1, digest_of(b"gone")))
+        taken_away(r, r.parts.manifest.genesis)
         nursery.start_soon(keep_outer_state, r.parts)
         await settled(lambda: bool(r.parts.fetching))
         vectors = r.parts.outer.vectors
@@ -222,7 +232,7 @@ async def test_who_was_away_for_longer_than_updates_are_kept_leaps_to_a_newer_sn
     monkeypatch.setattr(module, "LOST_S", 0.1)
     async with following(tmp_path, steps=2) as r:
         await settled(lambda: len(r.said("snapshot")) == 1)
-        assert _start(r.parts, ()).step == 2
+        assert best_start(r.parts, await look(r.parts)).step == 2
         await commit(r, digest_of(b"gone"))
         await settled(lambda: bool(r.parts.fetching))
         random = np.random.default_rng(7)
@@ -233,6 +243,99 @@ async def test_who_was_away_for_longer_than_updates_are_kept_leaps_to_a_newer_sn
         await settled(lambda: r.parts.outer.step == 5)
         assert [each["step"] for each in r.said("update-lost")] == [2]
         assert [each["step"] for each in r.said("committed")] == [0, 1, 4]
+
+
+@asynccontextmanager
+async def restarted(
+    folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Rig]:
+    """A node about to start beside a peer that has nothing, with `steps` outer steps to follow."""
+    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(module, "LOST_S", 0.1)
+    async with rig(folder, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
+        for _ in range(steps):
+            await commit(r)
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            place = Endpoint(ANN.peer, *closed.getsockname(), r.parts.endpoint.certificate_der)
+        beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
+        r.parts.peers.take(ANN.peer, beat, r.parts.now())
+        r.parts.detector.heard(ANN.peer, r.parts.now())
+        assert transfer.sources(r.parts)
+        yield r
+        nursery.cancel_scope.cancel()
+
+
+def taken_away(r: Rig, digest: Digest) -> bytes:
+    """The manifest of a blob, which is here no more."""
+    data = r.parts.store.get_chunk(digest)
+    r.parts.store.chunk_path(digest).unlink()
+    return data
+
+
+def update_of(r: Rig, step: int) -> Digest:
+    return r.parts.ledger.updates[step].update
+
+
+async def test_a_restart_goes_by_what_it_has_rather_than_by_a_snapshot_that_nobody_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one had finished the newest certified snapshot when the power went, and stays away."""
+    async with restarted(tmp_path, 12, monkeypatch) as r, trio.open_nursery() as nursery:
+        await commit(r, snapshot=SnapshotRef(12, digest_of(b"gone")))
+        assert updates.payload_bytes_about(r.parts) * 12 > 8 * r.parts.layout.numel
+        nursery.start_soon(keep_outer_state, r.parts)
+        await settled(lambda: r.parts.outer.step == 13)
+        assert r.said("caught-up")[0]["updates"] == 13
+        assert r.said("snapshot-useless") == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_nobody_has_gives_way_to_the_next_best_and_has_its_turn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = (SnapshotRef(3, digest_of(b"gone")), SnapshotRef(4, digest_of(b"gone, too")))
+    async with restarted(tmp_path, 3, monkeypatch) as r, trio.open_nursery() as nursery:
+        for snapshot in gone:
+            await commit(r, snapshot=snapshot)
+        genesis, lost = r.parts.manifest.genesis, update_of(r, 1)
+        for digest in (genesis, lost, update_of(r, 3)):
+            taken_away(r, digest)
+        nursery.start_soon(keep_outer_state, r.parts)
+        await settled(lambda: len(r.said("snapshot-useless")) > 3)
+        tried = [each["digest"] for each in r.said("snapshot-useless")]
+        assert tried[:4] == [gone[1].digest, gone[0].digest, genesis, gone[1].digest]
+        assert r.parts.outer.step is None
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_transfer_that_comes_on_is_not_given_up_for_the_next_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with restarted(tmp_path, 0, monkeypatch) as r:
+        patience = module._Patience(r.parts, lambda: False, bounded=True)
+        for so_far in range(4):
+            await trio.sleep(0.06)
+            r.parts.standing.fetching = FetchingSnapshot(so_far, 9)
+            assert not patience.is_over()
+        await trio.sleep(0.15)
+        assert patience.is_over()
+        r.parts.peers.forget(ANN.peer)  # Nobody can be asked.
+        assert not patience.is_over()
+
+
+async def test_a_lost_update_is_asked_for_again_where_nobody_has_a_newer_snapshot_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with restarted(tmp_path, 3, monkeypatch) as r, trio.open_nursery() as nursery:
+        await commit(r, snapshot=SnapshotRef(3, digest_of(b"gone")))
+        away = taken_away(r, update_of(r, 1))
+        nursery.start_soon(keep_outer_state, r.parts)
+        await settled(lambda: len(r.said("update-lost")) > 1)
+        assert r.parts.outer.step == 1
+        r.parts.store.put_chunk(away)
+        await settled(lambda: r.parts.outer.step == 4)
+        assert [each["step"] for each in r.said("committed")] == [0, 1, 2, 3]
+        nursery.cancel_scope.cancel()
 
 
 def certified_elsewhere(r: Rig, step: int) -> SnapshotRef:
@@ -367,7 +470,7 @@ async def test_a_snapshot_of_a_chain_that_is_followed_no_more_is_no_start(tmp_pa
             (replace(ours, height=state.height + 1), False),
         ):
             r.parts.store.put_head(head)
-            start = _start(r.parts, ())
+            start = best_start(r.parts, await look(r.parts))
             assert start == (Start(1, snapshot) if trusted else Start(0, r.parts.manifest.genesis))
 
 
@@ -385,6 +488,6 @@ async def test_below_a_checkpoint_that_the_user_named_nothing_says_whose_a_snaps
         snapshot = r.parts.store.put_blob("snapshot", [b"of some chain"], {})
         r.parts.store.put_head(Head(r.parts.run, 1, digest_of(b"?"), 4, snapshot, 4))
         r.parts.origin = Origin(base)
-        assert _start(r.parts, ()) == Start(4, snapshot)
+        assert best_start(r.parts, await look(r.parts)) == Start(4, snapshot)
         r.parts.origin = Origin(base, base.checkpoint)
-        assert _start(r.parts, ()) != Start(4, snapshot)
+        assert best_start(r.parts, await look(r.parts)) != Start(4, snapshot)

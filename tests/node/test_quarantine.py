@@ -15,8 +15,9 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.values import Commit, Participant, SnapshotRef
 from p2ptrain.node import outer as outer_module
 from p2ptrain.node import transfer, updates
+from p2ptrain.node.candidates import best_start, look
 from p2ptrain.node.orders import Work
-from p2ptrain.node.outer import _start, keep_outer_state
+from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.quarantine import TIMES_MAX, WARNING
 from p2ptrain.node.start import Start
 from p2ptrain.state import OuterState, snapshot_meta
@@ -158,9 +159,11 @@ async def test_a_restart_does_not_begin_at_a_snapshot_that_was_certified_otherwi
             await commit(r, truth)
         own = await snapshot_taken(r, 2)
         nursery.cancel_scope.cancel()
-        assert _start(r.parts, ()) == Start(2, own)
+        assert best_start(r.parts, await look(r.parts)) == Start(2, own)
         await commit(r, truth, SnapshotRef(2, digest_of(b"certified")))
-        assert _start(r.parts, (digest_of(b"certified"),)) == Start(0, r.parts.manifest.genesis)
+        assert best_start(r.parts, await look(r.parts), (digest_of(b"certified"),)) == Start(
+            0, r.parts.manifest.genesis
+        )
 
 
 async def test_a_machine_that_errs_again_and_again_is_told_so(tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ from p2ptrain.node.retention import (
     kept_data,
     roots,
 )
+from p2ptrain.node.start import Start
 from p2ptrain.run import DataIndex
-from p2ptrain.store import digest_of
+from p2ptrain.store import Head, digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, entry_of, opening, rig, settled
 from tests.node.test_data import know_data
@@ -51,7 +52,7 @@ def commit(state: LedgerState, step: int, snapshot: SnapshotRef | None) -> Commi
 
 
 def snapshot(parts: Parts, step: int) -> SnapshotRef:
-    return SnapshotRef(step, parts.store.put_chunk(b"snapshot %d" % step))
+    return SnapshotRef(step, parts.store.put_blob("snapshot", [b"of %d" % step], {}))
 
 
 async def test_the_newest_snapshots_and_the_updates_since_the_oldest_of_them_are_kept(
@@ -76,6 +77,11 @@ async def test_the_newest_snapshots_and_the_updates_since_the_oldest_of_them_are
             *everything,
         }
         assert set(kept_blobs(manifest, chain[:2], 1)) == {*named, manifest.genesis, update(0)}
+        own = Start(3, digest_of(b"ours, of 3"))
+        assert set(kept_blobs(manifest, chain, 1, own)) == {
+            *(*named, four, own.digest, update(3)),
+            *late,
+        }
 
 
 async def test_of_the_data_what_is_needed_soonest_is_kept(tmp_path: Path) -> None:
@@ -109,10 +115,10 @@ async def test_what_this_node_voted_for_is_kept_though_it_is_not_decided(tmp_pat
         me, blocks = r.parts.me, ledger.rules.blocks_per_lease
         tokens = blocks * ledger.rules.tokens_per_block
         state = r.decide(opening(ledger.state, Participant(me, tokens, blocks)))
-        assert update(0) not in roots(r.run.manifest, ledger, index, r.parts.config).blobs
+        assert update(0) not in roots(r.run.manifest, ledger, index, r.parts.config, None).blobs
         ledger._instance = ledger._next_instance()
         ledger._instance.acceptor.accept(0, entry_of(state, commit(state, 0, None)), b"signed")
-        assert update(0) in roots(r.run.manifest, ledger, index, r.parts.config).blobs
+        assert update(0) in roots(r.run.manifest, ledger, index, r.parts.config, None).blobs
 
 
 async def test_when_a_snapshot_is_certified_what_is_older_than_needed_goes(tmp_path: Path) -> None:
@@ -132,11 +138,43 @@ async def test_when_a_snapshot_is_certified_what_is_older_than_needed_goes(tmp_p
         assert all(store.has_chunk(block) for block in (*index.validation, *index.train))
 
 
+async def test_until_a_newer_snapshot_is_here_the_way_from_the_one_that_is_stays(
+    tmp_path: Path,
+) -> None:
+    """The newest certified one may be on one disk only, and that disk may never come back."""
+    async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
+        store, _ = r.parts.store, know_data(r)
+        r.parts.config = replace(r.parts.config, keep_snapshots=1)
+        whole = store.put_blob("snapshot", [b"of 1"], {})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_store_small, r.parts)
+            committed(r, 0)
+            await certifying(r, 1, SnapshotRef(1, whole))
+            await settled(lambda: len(r.said("collected")) == 1)
+            for step in (2, 3, 4):
+                await certifying(r, step, SnapshotRef(step, digest_of(b"elsewhere %d" % step)))
+                await settled(lambda step=step: len(r.said("collected")) == step)  # type: ignore[misc]
+            assert store.holds_blob(whole)
+            assert [step for step in range(5) if store.has_chunk(update(step))] == [1, 2, 3, 4]
+            newer = store.put_blob("snapshot", [b"of 5"], {})
+            state = r.parts.ledger.state
+            store.put_head(Head(r.parts.run, state.height, state.head, 5, newer, 5))
+            await certifying(r, 5, SnapshotRef(5, newer))
+            await certifying(r, 6, SnapshotRef(6, digest_of(b"elsewhere 6")))
+            await settled(lambda: not store.holds_blob(whole))
+            nursery.cancel_scope.cancel()
+        assert [step for step in range(7) if store.has_chunk(update(step))] == [5, 6]
+
+
+async def certifying(r: Rig, step: int, named: SnapshotRef) -> None:
+    r.parts.outer.step = step + 1
+    committed(r, step, named)
+    r.parts.changes.ring()
+
+
 async def grown(r: Rig, step: int) -> None:
     """A step whose Commit certifies a snapshot."""
-    r.parts.outer.step = step + 1
-    committed(r, step, snapshot(r.parts, step))
-    r.parts.changes.ring()
+    await certifying(r, step, snapshot(r.parts, step))
 
 
 async def test_who_keeps_everything_collects_nothing(tmp_path: Path) -> None:

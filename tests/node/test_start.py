@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.ids import Digest
-from p2ptrain.node.start import Start, choose_start
+from p2ptrain.node.start import Here, Start, choose_start
 
 GENESIS = Start(0, Digest("0" * 64))
 SNAPSHOT = Start(40, Digest("1" * 64))
@@ -15,8 +15,17 @@ OWN = Start(20, Digest("2" * 64))
 SIZES = {"snapshot_bytes": 800, "update_bytes": 100}
 
 
+def chosen(target: int, own: Start | None, others: list[Start], steps=(), first_step=0):
+    """With `own` in our store, and the updates of these outer steps."""
+    here = Here({own.digest} if own else set(), frozenset(steps))
+    starts = [*([own] if own else []), *others]
+    return choose_start(
+        target_step=target, starts=starts, here=here, first_step=first_step, **SIZES
+    )
+
+
 @pytest.mark.parametrize(
-    ("target", "own", "others", "chosen"),
+    ("target", "own", "others", "best"),
     [
         (0, None, [GENESIS], GENESIS),
         (45, None, [GENESIS, SNAPSHOT], SNAPSHOT),
@@ -28,26 +37,38 @@ SIZES = {"snapshot_bytes": 800, "update_bytes": 100}
         (10, OWN, [GENESIS], GENESIS),  # ours is from beyond what this ledger knows
     ],
 )
-def test_examples(target, own, others, chosen):
-    assert choose_start(target_step=target, own=own, others=others, **SIZES) == chosen
+def test_examples(target, own, others, best):
+    assert chosen(target, own, others) == best
 
 
-@given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100))
-def test_the_choice_is_reachable_and_nothing_is_cheaper(target, own_step, snapshot_step):
+@pytest.mark.parametrize(
+    ("steps", "best"),
+    [
+        (range(20, 45), OWN),  # nothing is lacking
+        (range(20, 33), OWN),  # 1200 bytes against 1300
+        (range(20, 31), SNAPSHOT),
+        (range(40, 45), SNAPSHOT),
+    ],
+)
+def test_updates_that_are_here_cost_nothing(steps, best):
+    assert chosen(45, OWN, [GENESIS, SNAPSHOT], steps) == best
+
+
+@given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.sets(st.integers(0, 99)))
+def test_the_choice_is_reachable_and_nothing_is_cheaper(target, own_step, snapshot_step, steps):
     own, snapshot = Start(own_step, OWN.digest), Start(snapshot_step, SNAPSHOT.digest)
-    chosen = choose_start(target_step=target, own=own, others=[GENESIS, snapshot], **SIZES)
-    assert chosen is not None
-    assert chosen.step <= target
+    best = chosen(target, own, [GENESIS, snapshot], steps)
+    assert best is not None
+    assert best.step <= target
     bill = {
-        start: (0 if start is own else 800) + 100 * (target - start.step)
+        start: (0 if start is own else 800) + 100 * len(set(range(start.step, target)) - steps)
         for start in (own, snapshot, GENESIS)
     }
-    assert bill[chosen] == min(cost for start, cost in bill.items() if start.step <= target)
+    assert bill[best] == min(cost for start, cost in bill.items() if start.step <= target)
 
 
 def test_a_pruned_ledger_cannot_start_from_before_where_it_begins():
-    kept = dict(target_step=45, **SIZES)
-    assert choose_start(own=OWN, others=[GENESIS, SNAPSHOT], first_step=21, **kept) == SNAPSHOT
-    assert choose_start(own=OWN, others=[GENESIS, SNAPSHOT], first_step=20, **kept) == SNAPSHOT
-    assert choose_start(own=OWN, others=[GENESIS], first_step=20, **kept) == OWN
-    assert choose_start(own=OWN, others=[GENESIS], first_step=21, **kept) is None
+    assert chosen(45, OWN, [GENESIS, SNAPSHOT], first_step=21) == SNAPSHOT
+    assert chosen(45, OWN, [GENESIS, SNAPSHOT], first_step=20) == SNAPSHOT
+    assert chosen(45, OWN, [GENESIS], first_step=20) == OWN
+    assert chosen(45, OWN, [GENESIS], first_step=21) is None

@@ -15,7 +15,7 @@ import numpy as np
 
 from p2ptrain import kernels
 from p2ptrain.ids import Digest
-from p2ptrain.node.start import Start, choose_start
+from p2ptrain.node.start import Here, Start, choose_start
 from p2ptrain.state.shared_vector import Float32Vector
 from p2ptrain.testing.bench.lines import Line
 from p2ptrain.testing.bench.snapshot import state_of
@@ -52,8 +52,8 @@ def catching_up(numel: int, codec: kernels.Codec) -> Iterable[Line]:
     own, newest = Start(0, Digest("0" * 64)), Start(MISSED_STEPS, Digest("1" * 64))
     chosen = choose_start(
         target_step=MISSED_STEPS,
-        own=own,
-        others=[newest],
+        starts=[own, newest],
+        here=Here(frozenset({own.digest})),
         snapshot_bytes=snapshot_bytes,
         update_bytes=update_bytes,
     )
