@@ -3,10 +3,10 @@ heard.
 
 Three answers: yes; no; or later, when something that this node lacks may still come (bytes, a
 report, a newer allowlist), and then the proposal is judged again at each event. The rules that a
-Commit's bytes and an amendment must be held, and that nobody is dropped who is here, are about
-safety. The rest keeps a hasty or broken proposer from having its way, and is lenient where views
-may differ: a refusal that is too strict would cost more than a wrong roster, which costs one
-attempt.
+Commit's bytes and an amendment must be held, that a quorum vouches for a snapshot, and that nobody
+is dropped who is here, are about safety. The rest keeps a hasty or broken proposer from having its
+way, and is lenient where views may differ: a refusal that is too strict would cost more than a
+wrong roster, which costs one attempt.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, why_invalid
 from p2ptrain.ledger.values import Branch, Commit, Heal, Roster, Terms, Value
 from p2ptrain.ledger.view import View
+from p2ptrain.ledger.vouching import is_vouched_for
 
 
 class Answer(Enum):
@@ -76,7 +77,7 @@ def may_accept(
     if isinstance(value, Heal):
         return _judge_heal(view, value, forced=forced)
     if isinstance(value, Commit):
-        return _judge_commit(view, value, forced=forced and not doubtful)
+        return _judge_commit(rules, state, view, value, forced=forced and not doubtful)
     if isinstance(value, Roster) and (missing := _terms_missing(view, value)) is not None:
         return Verdict(Answer.LATER, f"this node does not have amendment {missing.number} yet")
     if isinstance(value, Roster):
@@ -99,12 +100,17 @@ def _judge_heal(view: View, heal: Heal, *, forced: bool) -> Verdict:
     return _YES
 
 
-def _judge_commit(view: View, commit: Commit, *, forced: bool) -> Verdict:
+def _judge_commit(
+    rules: Rules, state: LedgerState, view: View, commit: Commit, *, forced: bool
+) -> Verdict:
     reason = "" if forced else _contradicted(view, commit)
     if reason:
         return Verdict(Answer.NO, reason)
     if commit.update not in view.held:
         return Verdict(Answer.LATER, "this node does not hold the update yet", commit.update)
+    named = commit.snapshot
+    if not forced and named is not None and not is_vouched_for(rules, state, view, named):
+        return Verdict(Answer.LATER, f"no quorum is known to have snapshot {named.digest[:8]}")
     return _YES
 
 
@@ -115,7 +121,7 @@ def _contradicted(view: View, commit: Commit) -> str:
     if own is not None and mine and own.update != commit.update:
         return f"this node computed update {own.update[:8]}, not {commit.update[:8]}"
     if commit.snapshot is not None:
-        taken = view.snapshots.get(commit.snapshot.step)
+        taken = view.own_snapshots.get(commit.snapshot.step)
         if taken is not None and taken != commit.snapshot.digest:
             return f"this node's snapshot of step {commit.snapshot.step} is {taken[:8]}"
     return ""

@@ -71,8 +71,9 @@ class UpdateHeld:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """This node wrote the snapshot of the state before outer step `step`."""
+    """`peer` wrote the snapshot of θ and m before outer step `step`, which it made by itself."""
 
+    peer: PeerId
     step: int
     digest: Digest
 

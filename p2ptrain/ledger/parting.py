@@ -25,6 +25,7 @@ from p2ptrain.ledger.events import (
     Ready,
     ReduceDone,
     ReduceFailed,
+    SnapshotTaken,
     Tick,
 )
 from p2ptrain.ledger.messages import Outcome
@@ -39,7 +40,7 @@ from p2ptrain.ledger.view import PEERS_MAX, View
 At = Callable[[int], Certified | None]
 """at(height): the entry of our own chain there, if it is kept."""
 
-_REPORTS = Ready | ReduceDone | ReduceFailed | Joining
+_REPORTS = Ready | ReduceDone | ReduceFailed | SnapshotTaken | Joining
 
 
 @dataclass(frozen=True, slots=True)

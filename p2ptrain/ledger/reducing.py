@@ -12,8 +12,9 @@ from p2ptrain.ledger.gathering import Wish, gathered, opening
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.suspicion import Suspicion
-from p2ptrain.ledger.values import Commit, Participant, Skip, SnapshotRef
+from p2ptrain.ledger.values import Commit, Participant, Skip
 from p2ptrain.ledger.view import View
+from p2ptrain.ledger.vouching import snapshot_to_name
 
 
 def while_reducing(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
@@ -89,9 +90,7 @@ def failure_known(state: LedgerState, view: View) -> bool:
 def _commit(rules: Rules, state: LedgerState, view: View, update: Digest) -> Wish:
     roster = state.roster
     assert roster is not None
-    newest = -1 if state.snapshot is None else state.snapshot.step
-    fresh = [step for step in view.snapshots if newest < step <= state.step]
-    snapshot = SnapshotRef(max(fresh), view.snapshots[max(fresh)]) if fresh else None
+    snapshot = snapshot_to_name(rules, state, view)
     named = None if snapshot is None else state.digest
     value = Commit(state.step, roster.attempt, update, snapshot, named)
     reason = f"the reduce of outer step {state.step} is done"

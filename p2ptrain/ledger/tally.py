@@ -8,7 +8,8 @@ number. Most reports change nothing of it, and a tally, made when it was worked 
 - nothing is wanted while a reduce is under way: who is ready (for that, or for the next one), and
   one more that gave it up, unless it is the first, or the last;
 - a commit is wanted: one more voice for it, and who is ready, or gave up;
-- another attempt is wanted: one more that gave up, unless it makes suspects of others.
+- another attempt is wanted: one more that gave up, unless it makes suspects of others;
+- any of these but a commit: what snapshots are written.
 
 It knows that in a time that does not grow with the number of members; in any other case it says so,
 and everything is worked out anew. Time alone changes nothing before `Wish.look_again_at`.
@@ -21,7 +22,7 @@ from typing import Protocol, TypeGuard
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger import quorum
-from p2ptrain.ledger.events import Event, Ready, ReduceDone, ReduceFailed
+from p2ptrain.ledger.events import Event, Ready, ReduceDone, ReduceFailed, SnapshotTaken
 from p2ptrain.ledger.gathering import Gathered, Wish, fits_lease
 from p2ptrain.ledger.reducing import suspicion_of
 from p2ptrain.ledger.rules import Rules
@@ -69,6 +70,8 @@ class ReadyTally:
         )
 
     def absorbs(self, event: Event) -> bool:
+        if isinstance(event, SnapshotTaken):
+            return True
         if not isinstance(event, Ready) or event.step != self.state.step:
             return False
         if event.peer not in self.awaited:
@@ -127,7 +130,7 @@ class SilenceTally:
     failing: bool
 
     def absorbs(self, event: Event) -> bool:
-        if isinstance(event, Ready):
+        if isinstance(event, Ready | SnapshotTaken):
             return True
         if not self.failing or not _is_failure(event, self.roster):
             return False
@@ -145,6 +148,8 @@ class FailureTally:
     failing: bool
 
     def absorbs(self, event: Event) -> bool:
+        if isinstance(event, SnapshotTaken):
+            return True
         if not self.failing or not _is_failure(event, self.roster):
             return False
         if event.peer not in self.participants or event.peer in self.suspicion.reporters:

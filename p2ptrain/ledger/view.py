@@ -38,6 +38,7 @@ HELD_MAX = 256
 """Only updates of the reduce under way are asked about; so many are more than a run of attempts."""
 
 SNAPSHOTS_MAX = 8
+"""Of one peer: who is slow to write is long heard about what others have left behind."""
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class View:
     long after that further members were, in this step and past ones; `grace_s`: what follows from
     them for this step. `accused`: the voters against whom there is evidence, for ever.
     `outranked_by`: the first entry that a verified chain, which outranks ours, has otherwise.
-    `terms`: the amendments on this node's disk.
+    `terms`: the amendments on this node's disk. `snapshots`: by outer step, what each peer wrote.
     `position`: the outer step and attempt under way; reports about earlier ones cannot matter any
     more.
     """
@@ -64,7 +65,7 @@ class View:
     done: dict[PeerId, ReduceDone] = field(default_factory=dict)
     failed: dict[PeerId, ReduceFailed] = field(default_factory=dict)
     held: dict[Digest, None] = field(default_factory=dict)
-    snapshots: dict[int, Digest] = field(default_factory=dict)
+    snapshots: dict[PeerId, dict[int, Digest]] = field(default_factory=dict)
     enough_since: float | None = None
     grace_s: float | None = None
     quorum_at: tuple[int, float] | None = None
@@ -73,6 +74,10 @@ class View:
     done_since: float | None = None
     outranked_by: Entry | None = None
     terms: frozenset[Terms] = frozenset()
+
+    @property
+    def own_snapshots(self) -> dict[int, Digest]:
+        return self.snapshots.get(self.me, {})
 
     def allows(self, peer: PeerId) -> bool:
         return self.allowed is None or peer in self.allowed
@@ -92,8 +97,8 @@ class View:
                 return _position(event) >= self.position and self._note_failure(event)
             case UpdateHeld(update):
                 return _remember(self.held, update, None, HELD_MAX)
-            case SnapshotTaken(step, digest):
-                return _remember(self.snapshots, step, digest, SNAPSHOTS_MAX)
+            case SnapshotTaken():
+                return self._note_snapshot(event)
             case Allowed(peers):
                 changed, self.allowed = self.allowed != peers, peers
                 return changed
@@ -116,7 +121,7 @@ class View:
 
     def forget_reports(self, peer: PeerId) -> None:
         """What `peer` said is about another chain than the one that it is on now."""
-        for reports in (self.ready, self.done, self.failed):
+        for reports in (self.ready, self.done, self.failed, self.snapshots):
             reports.pop(peer, None)
 
     def _note_failure(self, report: ReduceFailed) -> bool:
@@ -125,6 +130,14 @@ class View:
         if news and report.peer in report.suspects:
             self.ready.pop(report.peer, None)
         return news
+
+    def _note_snapshot(self, report: SnapshotTaken) -> bool:
+        peer = report.peer
+        room = peer == self.me or len(self.snapshots) < PEERS_MAX
+        if peer not in self.snapshots and not room:
+            return False
+        taken = self.snapshots.setdefault(peer, {})
+        return _remember(taken, report.step, report.digest, SNAPSHOTS_MAX)
 
     def _note_presence(self, event: Event) -> bool:
         match event:

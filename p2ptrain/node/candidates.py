@@ -22,8 +22,8 @@ from p2ptrain.state.outer_state import SNAPSHOT
 from p2ptrain.store import Head, Store
 
 FETCHED_MAX = 3
-"""So many of the newest certified snapshots may be fetched. Others keep two or so, and the newest
-may be on one disk only, which is away: a majority vouches for its digest, not for its bytes.
+"""So many of the newest certified snapshots may be fetched. Others keep two or so, and those
+who wrote the newest may be away: a majority vouches for its digest, not for its bytes.
 """
 
 

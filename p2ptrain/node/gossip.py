@@ -23,13 +23,14 @@ from p2ptrain.ledger.events import (
     Received,
     ReduceDone,
     ReduceFailed,
+    SnapshotTaken,
     Staying,
 )
 from p2ptrain.ledger.wire import decode as decode_ledger
 from p2ptrain.node import validating
 from p2ptrain.node.amending import take_amendments
 from p2ptrain.node.beats import FullBeat, read
-from p2ptrain.node.heartbeat import Heartbeat
+from p2ptrain.node.heartbeat import Heartbeat, SnapshotReport
 from p2ptrain.node.hello import HelloRequest
 from p2ptrain.node.learning import ask
 from p2ptrain.node.parts import Parts
@@ -106,7 +107,14 @@ def describe(
         dialable=standing.dialable,
         paths=parts.paths.page,
         validation=parts.validation.own,
+        snapshot=_newest_snapshot(parts),
     )
+
+
+def _newest_snapshot(parts: Parts) -> SnapshotReport | None:
+    """Of those that this process wrote, or began with."""
+    own = parts.ledger.view.own_snapshots
+    return SnapshotReport(max(own), own[max(own)]) if own else None
 
 
 async def listen(parts: Parts) -> None:
@@ -211,7 +219,9 @@ def report(parts: Parts, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat |
         parts.hear(Joining(peer))
     elif peer in parts.ledger.view.leaving:
         parts.hear(Staying(peer))
-    ready, reduce = heartbeat.ready, heartbeat.reduce
+    ready, reduce, snapshot = heartbeat.ready, heartbeat.reduce, heartbeat.snapshot
+    if snapshot is not None:
+        parts.hear(SnapshotTaken(peer, snapshot.step, snapshot.digest))
     if ready is not None:
         parts.hear(Ready(peer, ready.step, ready.tokens, ready.blocks))
     elif not heartbeat.trains or _lost_its_work(heartbeat, before):

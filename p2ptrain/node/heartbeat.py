@@ -56,6 +56,14 @@ class ReduceReport:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotReport:
+    """The sender wrote this snapshot of θ and m before outer step `step`."""
+
+    step: int
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationReport:
     """What the sender measured of θ of outer step `step` on its share of the held-out blocks, from
     `first` to before `stop`: the sum of the losses of `tokens` tokens, in nats.
@@ -114,6 +122,8 @@ class Heartbeat:
     """Some of the sender's own, a few at a time; see `paths`."""
     validation: ValidationReport | None = None
     """The newest."""
+    snapshot: SnapshotReport | None = None
+    """The newest."""
 
     def follows(self, earlier: Heartbeat | None) -> bool:
         """Whether this one is news to somebody who last took `earlier`."""
@@ -124,6 +134,7 @@ class Heartbeat:
 
 def encode(heartbeat: Heartbeat) -> bytes:
     ready, reduce, validation = heartbeat.ready, heartbeat.reduce, heartbeat.validation
+    snapshot = heartbeat.snapshot
     return pack(
         {
             "run": heartbeat.run,
@@ -156,6 +167,7 @@ def encode(heartbeat: Heartbeat) -> bytes:
             "dialable": heartbeat.dialable,
             "paths": [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths],
             "validation": None if validation is None else list(astuple(validation)),
+            "snapshot": None if snapshot is None else [snapshot.step, snapshot.digest],
         }
     )
 
@@ -175,7 +187,7 @@ def decode(data: bytes) -> Heartbeat:
         **dict.fromkeys(("inner_step", "inner_steps", "tokens_per_s"), int),
         endpoint=bytes,
         **dict.fromkeys(("addresses", "lacks", "paths"), list),
-        **dict.fromkeys(("ready", "reduce", "validation"), maybe_list),
+        **dict.fromkeys(("ready", "reduce", "validation", "snapshot"), maybe_list),
     )
     run, line, head, state = wire["run"], wire["line"], wire["head"], wire["state"]
     if not (is_digest(run) and is_digest(line) and is_digest(head)):
@@ -208,6 +220,7 @@ def decode(data: bytes) -> Heartbeat:
         dialable=wire["dialable"] is True,
         paths=_paths(wire["paths"]),
         validation=_validation(wire["validation"]),
+        snapshot=_snapshot(wire["snapshot"]),
     )
 
 
@@ -266,6 +279,16 @@ def _validation(value: object) -> ValidationReport | None:
     if type(loss_sum) is not float:
         raise RemoteProtocolError("a heartbeat's loss is not a number")
     return ValidationReport(_count(step), _count(first), _count(stop), _count(tokens), loss_sum)
+
+
+def _snapshot(value: object) -> SnapshotReport | None:
+    if value is None:
+        return None
+    step, digest = _items(value, 2)
+    if not is_digest(digest):
+        raise RemoteProtocolError("a heartbeat's snapshot is not a digest")
+    assert isinstance(digest, str)
+    return SnapshotReport(_count(step), Digest(digest))
 
 
 def _paths(value: object) -> tuple[tuple[PeerId, Path], ...]:

@@ -44,6 +44,9 @@ async def keep_outer_state(parts: Parts) -> None:
     with trio.move_on_after(HEAR_FIRST_S):
         while not parts.ledger_is_current():
             await parts.changes.wait()
+    if own := candidates.own_start(parts.store, parts.ledger, parts.origin):
+        # It may be our word that is wanting for its certificate (SPEC.md S8).
+        await parts.tell(SnapshotTaken(parts.me, own.step, own.digest))
     await _load(parts)
     started_s, replayed = time.monotonic(), 0
     async with trio.open_nursery() as nursery:
@@ -317,7 +320,7 @@ async def _write(parts: Parts, closing: Certified, frozen: Frozen, held: ExitSta
     )
     await trio.to_thread.run_sync(parts.store.put_head, head)
     parts.journal.write("snapshot", step=step, digest=digest)
-    await parts.tell(SnapshotTaken(step, digest))
+    await parts.tell(SnapshotTaken(parts.me, step, digest))
 
 
 def _note_utilisation(parts: Parts) -> None:

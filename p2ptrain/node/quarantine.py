@@ -39,7 +39,7 @@ def contradiction(parts: Parts) -> Contradiction | None:
     certified = parts.ledger.state.snapshot
     if certified is None or certified == parts.outer.disowned:
         return None
-    own = parts.ledger.view.snapshots.get(certified.step)
+    own = parts.ledger.view.own_snapshots.get(certified.step)
     if own is None or own == certified.digest:
         return None
     return Contradiction(certified.step, own, certified.digest)

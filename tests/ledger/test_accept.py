@@ -91,12 +91,43 @@ def test_a_result_of_another_attempt_is_no_contradiction() -> None:
     assert verdict(REDUCING, Commit(0, 0, U), *own) == YES
 
 
+S = digest("s")
+SNAPPED = Commit(0, 0, U, SnapshotRef(0, S), REDUCING.digest)
+UNVOUCHED = Verdict(Answer.LATER, f"no quorum is known to have snapshot {S[:8]}")
+
+
 def test_a_voter_with_another_snapshot_refuses() -> None:
-    commit = Commit(0, 0, U, SnapshotRef(0, digest("s")), REDUCING.digest)
     held = UpdateHeld(U)
-    assert verdict(REDUCING, commit, held, SnapshotTaken(0, digest("s"))) == YES
-    assert verdict(REDUCING, commit, held, SnapshotTaken(0, digest("t"))).answer is Answer.NO
-    assert verdict(REDUCING, commit, held) == YES
+    assert verdict(REDUCING, SNAPPED, held, SnapshotTaken(A, 0, S)) == YES
+    another = SnapshotTaken(A, 0, digest("t"))
+    assert verdict(REDUCING, SNAPPED, held, another).answer is Answer.NO
+    others = [SnapshotTaken(peer, 0, S) for peer in (B, C)]
+    assert verdict(REDUCING, SNAPPED, held, another, *others).answer is Answer.NO
+
+
+def test_nobody_takes_one_voters_word_for_a_snapshot() -> None:
+    held, one = UpdateHeld(U), SnapshotTaken(C, 0, S)
+    assert verdict(REDUCING, SNAPPED, held) == UNVOUCHED
+    assert verdict(REDUCING, SNAPPED, held, one) == UNVOUCHED
+    assert verdict(REDUCING, SNAPPED, held, one, SnapshotTaken(D, 0, S)) == UNVOUCHED
+    assert verdict(REDUCING, SNAPPED, held, one, SnapshotTaken(B, 0, digest("t"))) == UNVOUCHED
+    assert verdict(REDUCING, SNAPPED, held, one, SnapshotTaken(B, 1, S)) == UNVOUCHED
+
+
+def test_who_has_not_written_a_snapshot_takes_the_word_of_a_quorum_though_it_is_down() -> None:
+    said = [UpdateHeld(U), *(SnapshotTaken(peer, 0, S) for peer in (B, C))]
+    assert verdict(REDUCING, SNAPPED, *said) == YES
+    assert verdict(REDUCING, SNAPPED, *said, PeerDown(B)) == YES
+
+
+def test_the_bytes_are_fetched_before_a_snapshot_is_vouched_for() -> None:
+    assert verdict(REDUCING, SNAPPED).fetch == U
+
+
+def test_a_snapshot_that_nobody_vouches_for_is_accepted_if_it_may_have_been_chosen() -> None:
+    held = UpdateHeld(U)
+    assert verdict(REDUCING, SNAPPED, held, forced=True, doubtful=True) == UNVOUCHED
+    assert verdict(REDUCING, SNAPPED, held, forced=True) == YES
 
 
 def test_an_invalid_value_is_refused_forced_or_not() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
 from p2ptrain.ids import PeerId
@@ -22,6 +24,7 @@ from p2ptrain.ledger.events import (
 from p2ptrain.ledger.gathering import Wish
 from p2ptrain.ledger.propose import what_to_propose
 from p2ptrain.ledger.reducing import confessed
+from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
 from p2ptrain.ledger.view import View
@@ -264,10 +267,69 @@ def test_a_result_that_cannot_be_had_is_given_up_after_the_grace_time() -> None:
     assert what_to_propose(RULES, REDUCING, view, 99.0).value == Commit(0, 0, digest("u"))
 
 
-def test_the_commit_carries_the_newest_snapshot_that_is_not_certified_yet() -> None:
-    taken: list[Event] = [SnapshotTaken(0, digest("s")), SnapshotTaken(7, digest("early"))]
-    got = wish(REDUCING, [*taken, ReduceDone(B, 0, 0, digest("u"))])
-    assert got.value == Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), REDUCING.digest)
+def taken(text: str, *names: PeerId, step: int = 0) -> list[Event]:
+    return [SnapshotTaken(name, step, digest(text)) for name in names]
+
+
+def snapshot_named(
+    state: LedgerState, *events: list[Event], rules: Rules = RULES
+) -> SnapshotRef | None:
+    """By the commit that `a` would propose."""
+    view = View(A)
+    for event in [ReduceDone(A, state.step, 0, digest("u")), *chain.from_iterable(events)]:
+        view.note(event)
+    got = what_to_propose(rules, state, view, 0.0).value
+    assert isinstance(got, Commit)
+    assert (got.state == state.digest) is (got.snapshot is not None)
+    return got.snapshot
+
+
+FIRST, SECOND = SnapshotRef(0, digest("s0")), SnapshotRef(1, digest("s1"))
+
+
+def test_the_commit_carries_the_newest_snapshot_that_a_quorum_wrote() -> None:
+    values = [Roster(0, 0, (A, B, C), (), EVERYBODY), Commit(0, 0, digest("u"))]
+    state = chain_of(RULES, [*values, Roster(1, 0, (A, B, C), (), EVERYBODY)])[1]
+    early = taken("s7", A, B, C, step=7)
+    assert snapshot_named(state, taken("s0", A, B), early) == FIRST
+    both = (taken("s0", A, B), taken("s1", B, C, step=1))
+    assert snapshot_named(state, *both, early) == SECOND
+
+
+def test_a_snapshot_that_is_certified_is_not_named_again() -> None:
+    commit = Commit(0, 0, digest("u"), FIRST, digest("any"))
+    values = [Roster(0, 0, (A, B, C), (), EVERYBODY), commit]
+    state = chain_of(RULES, [*values, Roster(1, 0, (A, B, C), (), EVERYBODY)])[1]
+    assert snapshot_named(state, taken("s0", A, B, C)) is None
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        taken("s0", A),
+        [*taken("s0", A), *taken("s0", D, E)],
+        [*taken("s0", A, B), PeerDown(B)],
+        [*taken("s0", A), *taken("other", B), *taken("s0", C, step=1)],
+        [*taken("other", A), *taken("s0", B, C)],
+    ],
+    ids=["one word", "no voters", "a quorum is not up", "all differ", "we differ"],
+)
+def test_a_snapshot_that_no_quorum_wrote_holds_up_no_commit(events: list[Event]) -> None:
+    assert snapshot_named(REDUCING, events) is None
+
+
+def test_half_of_the_voters_vouch_for_a_snapshot_if_the_first_is_one_of_them() -> None:
+    four = small_rules("a b c d")
+    state = chain_of(four, [Roster(0, 0, (A, B, C, D), (), EVERYBODY)])[1]
+    assert snapshot_named(state, taken("s0", A, D), rules=four) == FIRST
+    assert snapshot_named(state, taken("s0", B, D), rules=four) is None
+
+
+def test_where_quorums_are_two_thirds_more_have_to_vouch_for_a_snapshot() -> None:
+    strict = small_rules("a b c d", quorum="two-thirds")
+    state = chain_of(strict, [Roster(0, 0, (A, B, C, D), (), EVERYBODY)])[1]
+    assert snapshot_named(state, taken("s0", A, B), rules=strict) is None
+    assert snapshot_named(state, taken("s0", A, B, C), rules=strict) == FIRST
 
 
 def test_a_first_failure_waits_a_moment_for_the_others() -> None:

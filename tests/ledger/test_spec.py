@@ -149,10 +149,10 @@ def test_r5_a_commit_without_bytes_is_passed_over_if_a_quorum_had_accepted_nothi
 
 
 ROTTEN = (
-    *(*REDUCING, "snapshot c 0 rotten", "snapshot a 0 good", "snapshot b 0 good"),
+    *(*REDUCING, "snapshot a b c 0 rotten at c", "snapshot a b 0 good at a b"),
     *("done a b c u0", "deliver"),
 )
-"""c has proposed, and accepted, a commit with a snapshot that a and b know better."""
+"""c, who lies, has proposed, and accepted, a commit with a snapshot that a and b know better."""
 
 
 def test_r5_who_knows_better_asks_whoever_is_up_before_it_gives_in() -> None:
@@ -184,7 +184,7 @@ def test_r5_who_knows_better_refuses_what_leaves_out_voters_who_are_up(
     some.ready("a b c")
     some.deliver()
     some.hold(digest("u"), "a b c")
-    some.tell("b", SnapshotTaken(0, digest("good")))
+    some.tell("b", SnapshotTaken(B, 0, digest("good")))
     state = some["b"].state
     rotten = Commit(0, 0, digest("u"), SnapshotRef(0, digest("rotten")), state.digest)
     entry = Entry(2, state.head, rotten)
@@ -283,7 +283,7 @@ def test_s7_a_newcomer_votes_only_after_an_update_of_its_own() -> None:
 def snapped() -> Group:
     """A group whose second entry certifies a snapshot."""
     some = Group(small_rules())
-    some.tell_all(SnapshotTaken(0, digest("s")))
+    some.tell_all(*(SnapshotTaken(peer, 0, digest("s")) for peer in (A, B)))
     some.ready("a b c")
     some.deliver()
     some.hold(digest("u"), "a b c")
@@ -299,6 +299,23 @@ def test_s8_a_snapshot_is_certified_with_the_state_that_its_commit_applies_to() 
     assert commit == Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), before.digest)
     another = replace(commit, state=some["a"].state.digest)
     assert "not the one" in why_invalid(some.rules, before, another)
+
+
+def test_s8_a_snapshot_is_certified_by_a_quorum_that_wrote_it_not_by_who_wrote_first() -> None:
+    told(
+        *(*REDUCING, "snapshot c 0 rotten", "done a b c u0", "deliver"),
+        *("expect * height 2", "expect * entry 2 commit 0.0 u0", "snapshot a b 0 good"),
+        *("ready a b c", "deliver", "done a b c u1", "deliver"),
+        "expect * entry 4 commit 1.0 u1, snapshot 0=good",
+    )
+
+
+def test_s8_who_lies_about_a_snapshot_holds_up_one_round_and_certifies_nothing() -> None:
+    told(
+        *(*REDUCING, "snapshot a b c 0 rotten at c", "done a b c u0", "deliver"),
+        *("expect a notes no quorum is known to have snapshot", "expect * height 1", "tick 2"),
+        *("expect * height 2", "expect * entry 2 commit 0.0 u0"),
+    )
 
 
 def test_s9_a_base_is_the_state_and_commit_that_were_named() -> None:

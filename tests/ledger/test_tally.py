@@ -21,6 +21,7 @@ from p2ptrain.ledger.events import (
     Ready,
     ReduceDone,
     ReduceFailed,
+    SnapshotTaken,
     Tick,
     UpdateHeld,
 )
@@ -53,6 +54,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     FAILURES,
     FAILURES,
     st.builds(ReduceFailed, PEERS, st.just(0), st.integers(0, 2)),
+    st.builds(SnapshotTaken, PEERS, st.just(0), st.sampled_from([U, U, V])),
     st.builds(UpdateHeld, st.sampled_from([U, V])),
     st.builds(PeerDown, PEERS),
     st.builds(PeerUp, PEERS),
@@ -150,6 +152,16 @@ def test_a_thousand_gave_up_and_it_is_worked_out_a_few_times(between_s: float) -
     blamed = (MANY[7],)
     failures = [ReduceFailed(peer, 0, 0, blamed if n < 2 else ()) for n, peer in enumerate(MANY)]
     assert considered(in_the_crowd(EVERYBODY), failures, between_s) <= 4
+
+
+def test_a_thousand_wrote_a_snapshot_and_it_is_worked_out_once() -> None:
+    written = [SnapshotTaken(peer, 0, U) for peer in MANY]
+    failures = [ReduceFailed(peer, 0, 0) for peer in MANY]
+    assert considered(in_the_crowd(), written, 0.0) == 1
+    assert considered(in_the_crowd(EVERYBODY), written, 0.0) == 1
+    trying_again = in_the_crowd(EVERYBODY)
+    considered(trying_again, failures, 0.0)
+    assert considered(trying_again, written, 0.0) == 0
 
 
 def test_who_gave_up_late_makes_suspects_or_changes_nothing() -> None:

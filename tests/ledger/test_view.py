@@ -21,7 +21,7 @@ from p2ptrain.ledger.events import (
     UpdateHeld,
 )
 from p2ptrain.ledger.values import Commit, Participant, Roster, Terms
-from p2ptrain.ledger.view import HELD_MAX, PEERS_MAX, View
+from p2ptrain.ledger.view import HELD_MAX, PEERS_MAX, SNAPSHOTS_MAX, View
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
@@ -31,7 +31,7 @@ REPORTS: tuple[Event, ...] = (
     ReduceDone(B, 0, 0, digest("u")),
     ReduceFailed(B, 0, 0, (C,)),
     UpdateHeld(digest("u")),
-    SnapshotTaken(1, digest("s")),
+    SnapshotTaken(B, 1, digest("s")),
     PeerDown(B),
     Joining(D),
     Leaving(B),
@@ -102,8 +102,14 @@ def test_memory_is_bounded_whatever_is_gossiped() -> None:
         peer = PeerId(f"p{n}")
         for report in (Ready(peer, 0, 1, 1), Joining(peer), ReduceFailed(peer, 0, 0)):
             view.note(report)
+        view.note(SnapshotTaken(peer, 0, digest("s")))
+        view.note(SnapshotTaken(B, n, digest("s")))
         view.note(UpdateHeld(digest(str(n))))
     assert len(view.ready) == len(view.joining) == len(view.failed) == PEERS_MAX
+    assert len(view.snapshots) == PEERS_MAX
+    assert len(view.snapshots[B]) == SNAPSHOTS_MAX
+    assert view.note(SnapshotTaken(A, 0, digest("s")))
+    assert view.own_snapshots == {0: digest("s")}
     assert len(view.held) == HELD_MAX
     assert digest(str(3 * PEERS_MAX - 1)) in view.held
 

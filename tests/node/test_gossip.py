@@ -20,6 +20,7 @@ from p2ptrain.ledger.events import (
     Ready,
     ReduceDone,
     ReduceFailed,
+    SnapshotTaken,
     Staying,
 )
 from p2ptrain.node import gossip
@@ -29,6 +30,7 @@ from p2ptrain.node.heartbeat import (
     SUSPECTS_MAX,
     ReadyReport,
     ReduceReport,
+    SnapshotReport,
     decode,
     encode,
 )
@@ -63,6 +65,8 @@ async def test_each_part_of_a_heartbeat_becomes_an_event(tmp_path: Path) -> None
         ]
         done = ReduceReport(3, 1, UPDATE, ())
         assert events_of(r, reduce=done)[1:] == [ReduceDone(ann, 3, 1, UPDATE)]
+        snapshot = SnapshotReport(2, UPDATE)
+        assert events_of(r, snapshot=snapshot)[1:] == [SnapshotTaken(ann, 2, UPDATE)]
         failed = ReduceReport(3, 1, None, (BOB.peer,))
         assert events_of(r, reduce=failed)[1:] == [ReduceFailed(ann, 3, 1, (BOB.peer,))]
 

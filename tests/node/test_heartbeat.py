@@ -18,6 +18,7 @@ from p2ptrain.node.heartbeat import (
     Heartbeat,
     ReadyReport,
     ReduceReport,
+    SnapshotReport,
     ValidationReport,
     decode,
     encode,
@@ -49,11 +50,14 @@ FULL = Heartbeat(
     dialable=False,
     paths=((PEER, Path(125_000, 40)),),
     validation=ValidationReport(5, 0, 3, 1536, 7680.5),
+    snapshot=SnapshotReport(4, Digest("e" * 64)),
 )
 ABORTED = replace(FULL, ready=None, reduce=ReduceReport(5, 1, None, (PEER,)))
 
 
-@pytest.mark.parametrize("heartbeat", [FULL, ABORTED, replace(FULL, reduce=None, validation=None)])
+@pytest.mark.parametrize(
+    "heartbeat", [FULL, ABORTED, replace(FULL, reduce=None, validation=None, snapshot=None)]
+)
 def test_what_is_sent_arrives_whole(heartbeat):
     assert decode(encode(heartbeat)) == heartbeat
 
@@ -75,6 +79,9 @@ def spoiled(**changes: object) -> bytes:
         {"height": True},
         {"serial": 1 << 60},
         {"step": "5"},
+        {"snapshot": [4, "e" * 63]},
+        {"snapshot": [-1, "e" * 64]},
+        {"snapshot": ["e" * 64]},
         {"trains": 1},
         {"endpoint": "text"},
         {"addresses": ["x"] * 9},

@@ -25,6 +25,8 @@ from p2ptrain.node import outer as module
 from p2ptrain.node import transfer, updates
 from p2ptrain.node.candidates import best_start, look
 from p2ptrain.node.chain_file import Origin
+from p2ptrain.node.gossip import describe
+from p2ptrain.node.heartbeat import SnapshotReport
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.start import Start
 from p2ptrain.observe.states import FetchingSnapshot
@@ -116,10 +118,29 @@ async def test_snapshots_are_taken_in_passing_and_reported(tmp_path: Path) -> No
         await settled(lambda: len(r.said("snapshot")) == 2)
         taken = [(each["step"], each["digest"]) for each in r.said("snapshot")]
         assert [step for step, _ in taken] == [2, 4]
-        assert r.heard() == [SnapshotTaken(step, digest) for step, digest in taken]  # type: ignore[arg-type]
+        assert r.heard() == [SnapshotTaken(r.parts.me, step, digest) for step, digest in taken]  # type: ignore[arg-type]
         head = r.parts.store.head()
         assert head is not None
         assert (head.snapshot_step, head.snapshot) == taken[-1]
+
+
+async def test_what_it_wrote_before_it_was_restarted_it_says_again(tmp_path: Path) -> None:
+    async with following(tmp_path, steps=0) as r:
+        for step in range(2):
+            await settled(lambda step=step: r.parts.outer.step == step)  # type: ignore[misc]
+            await commit(r)
+        await settled(lambda: bool(r.said("snapshot")))
+        await settled(lambda: r.events.statistics().current_buffer_used == 1)
+        said = r.heard()
+        async with trio.open_nursery() as anew:
+            anew.start_soon(keep_outer_state, r.parts)
+            await settled(lambda: r.events.statistics().current_buffer_used == 1)
+            anew.cancel_scope.cancel()
+        assert r.heard() == said
+        r.parts.ledger.handle(said[0], r.parts.now())
+        head = r.parts.store.head()
+        assert head is not None
+        assert describe(r.parts, 1, 0).snapshot == SnapshotReport(2, Digest(str(head.snapshot)))
 
 
 async def test_a_snapshot_is_of_its_step_although_theta_moves_on_meanwhile(tmp_path: Path) -> None:

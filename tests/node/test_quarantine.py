@@ -85,7 +85,7 @@ async def snapshot_taken(r: Rig, step: int) -> Digest:
     await settled(lambda: bool([each for each in r.said("snapshot") if each["step"] == step]))
     for event in r.heard():
         r.parts.ledger.handle(event, r.parts.now())
-    return r.parts.ledger.view.snapshots[step]
+    return r.parts.ledger.view.own_snapshots[step]
 
 
 def flip_a_bit(r: Rig) -> None:

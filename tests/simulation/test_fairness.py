@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.events import SnapshotTaken
 from p2ptrain.ledger.state import LedgerState, apply, genesis
 from p2ptrain.ledger.values import Commit, Participant, Roster, SnapshotRef, Value
 from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
-from p2ptrain.testing.simulation.checkers import OneEntryPerHeight, SnapshotsAreTrue, StatesAreNamed
+from p2ptrain.testing.simulation.checkers import (
+    OneEntryPerHeight,
+    SnapshotsAreTrue,
+    SnapshotsAreVouched,
+    StatesAreNamed,
+)
 from p2ptrain.testing.simulation.clock import Clock
+from p2ptrain.testing.simulation.disk import Disk
 from p2ptrain.testing.simulation.fairness import (
     STARVED_COMMITS,
     LeavesHaveCauses,
@@ -126,6 +133,18 @@ def test_a_snapshot_that_nobody_has() -> None:
     for theta, objections in (("theta", 0), ("another", 1)):
         value = Commit(0, 0, U, SnapshotRef(0, digest(theta)), before.digest)
         checker.on_decision(decide(value, before))
+        assert len(checker.violations) == objections
+
+
+def test_a_snapshot_that_no_quorum_wrote() -> None:
+    before = chain_of(RULES, [WITHOUT_C])[1]
+    disks: dict[PeerId, Disk] = {peer: Disk() for peer in before.voters}
+    decision = decide(Commit(0, 0, U, SnapshotRef(0, U), before.digest), before)
+    named = replace(decision, disks=disks)
+    for writer, liars, objections in ((A, (), 1), (A, (C,), 0), (B, (), 0)):
+        disks[writer].written.add(SnapshotTaken(writer, 0, U))
+        checker = SnapshotsAreVouched(rules=RULES, liars=frozenset(liars))
+        checker.on_decision(named)
         assert len(checker.violations) == objections
 
 

@@ -65,15 +65,16 @@ def reports() -> dict[PeerId, Sequence[Event]]:
     """What each member knows from gossip: enough for both heights, and not the same.
 
     b would have a roster of the three; c has heard of a newcomer, a of another. At height 2, c
-    has a snapshot to name.
+    has a snapshot to name, which b has written, too, and a knows nothing of.
     """
-    update = digest("the update")
+    update, snapshot = digest("the update"), digest("a snapshot")
+    mine, theirs = SnapshotTaken(B, 0, snapshot), SnapshotTaken(C, 0, snapshot)
     ready: list[Event] = [Ready(peer, 0, 200, 2) for peer in NAMES]
     done: list[Event] = [UpdateHeld(update), *(ReduceDone(peer, 0, 0, update) for peer in NAMES)]
     return {
         A: [Joining(PeerId("e")), *done, *ready],
-        B: [*done, *ready],
-        C: [Joining(PeerId("d")), SnapshotTaken(0, digest("a snapshot")), *done, *ready],
+        B: [mine, *done, *ready],
+        C: [Joining(PeerId("d")), mine, theirs, *done, *ready],
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.events import SnapshotTaken
 from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
@@ -303,6 +304,31 @@ class SnapshotsAreTrue(Watch):
 
 
 @dataclass(slots=True)
+class SnapshotsAreVouched(Watch):
+    """S8: what a Commit names was written by a quorum, with whom liars may count themselves. In a
+    later round a liar may have claimed that it was accepted, and then nobody could know better.
+    """
+
+    rules: Rules | None = None
+    liars: frozenset[PeerId] = frozenset()
+
+    def on_decision(self, decision: Decision) -> None:
+        value, round = decision.certified.entry.value, decision.certified.certificate.round
+        if not isinstance(value, Commit) or value.snapshot is None or (self.liars and round > 0):
+            return
+        step, digest = value.snapshot.step, value.snapshot.digest
+        voters = set(decision.before.voters)
+        wrote = {
+            voter
+            for voter in voters - self.liars
+            if SnapshotTaken(voter, step, digest) in decision.disks[voter].written
+        }
+        assert self.rules is not None
+        if not is_quorum(self.rules, decision.before.voters, wrote | (voters & self.liars)):
+            self.object(f"entry {decision.after.height}: {len(wrote)} wrote what it certifies")
+
+
+@dataclass(slots=True)
 class StatesAreNamed(Watch):
     """S8: what certifies a snapshot names the state before it, and nothing else does."""
 
@@ -335,6 +361,7 @@ def all_checkers(
         NewcomersAreFew(),
         StepsGoOn(rules=rules),
         SnapshotsAreTrue(rules=rules, liars=liars, orderly=profile.keeps_processes),
+        SnapshotsAreVouched(rules=rules, liars=liars),
         StatesAreNamed(),
         AmendmentsAreHeld(liars=liars),
         TermsAreForeseen(rules=rules),

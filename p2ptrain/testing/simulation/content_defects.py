@@ -27,7 +27,7 @@ def lease_returned_twice(patch: Patch) -> None:
 
 def commit_without_bytes(patch: Patch) -> None:
     yes = Verdict(Answer.YES, "why not")
-    patch(accept, "_judge_commit", lambda view, commit, *, forced: yes)
+    patch(accept, "_judge_commit", lambda rules, at, view, commit, *, forced: yes)
 
 
 def newcomers_vote_at_once(patch: Patch) -> None:
@@ -78,6 +78,12 @@ def others_dropped_at_will(patch: Patch) -> None:
 
 def snapshot_not_checked(patch: Patch) -> None:
     patch(accept, "_contradicted", lambda view, commit: "")
+    one_word_is_enough(patch)
+
+
+def one_word_is_enough(patch: Patch) -> None:
+    """Who has not written the snapshot itself takes the proposer's word for it."""
+    patch(accept, "is_vouched_for", lambda rules, at, view, snapshot: True)
 
 
 def any_base_taken(patch: Patch) -> None:

@@ -15,13 +15,17 @@ from p2ptrain.ledger.values import Certified, Terms
 
 @dataclass(slots=True)
 class Disk:
-    """`chain` is what follows the Commit of `base`, or all of it where there is no base."""
+    """`chain` is what follows the Commit of `base`, or all of it where there is no base.
+
+    `snapshot` is the newest of those `written` that a restart may begin at.
+    """
 
     chain: list[Certified] = field(default_factory=list)
     records: list[bytes] = field(default_factory=list)
     updates: set[Digest] = field(default_factory=set)
     base: Base | None = None
     snapshot: SnapshotTaken | None = None
+    written: set[SnapshotTaken] = field(default_factory=set)
     terms: set[Terms] = field(default_factory=set)
 
     def prune(self, base: Base) -> None:

@@ -92,10 +92,22 @@ class Liar(SimNode):
         self._round = 0
         self._hurried_at = 0.0
 
+    def _write_s(self) -> float:
+        """Who invents what it wrote is the first to be done."""
+        return 0.0 if Lie.SNAPSHOTS in self.lies else super()._write_s()
+
+    def wrote(self, taken: SnapshotTaken) -> None:
+        if Lie.SNAPSHOTS in self.lies:
+            taken = replace(taken, digest=_digest(f"no such snapshot {taken.step}"))
+        super().wrote(taken)
+
     def handle(self, event: Event) -> None:
-        if isinstance(event, SnapshotTaken) and Lie.SNAPSHOTS in self.lies:
-            event = SnapshotTaken(event.step, _digest(f"no such snapshot {event.step}"))
-        super().handle(event)
+        """Its own ledger it has believe that all wrote what it invented."""
+        if not isinstance(event, SnapshotTaken) or Lie.SNAPSHOTS not in self.lies:
+            return super().handle(event)
+        invented = _digest(f"no such snapshot {event.step}")
+        for voter in self.state.voters:
+            super().handle(SnapshotTaken(voter, event.step, invented))
 
     def receive(self, sender: PeerId, payload: Message | Heartbeat) -> None:
         if not isinstance(payload, Heartbeat):

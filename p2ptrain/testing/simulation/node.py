@@ -52,6 +52,9 @@ WHOLE_EVERY = 3
 
 SNAPSHOT_EVERY = 3
 
+WRITE_S = (0.1, 4.0)
+"""To write a snapshot: the first is done long before the last."""
+
 
 class ProcessDied(Exception):
     """The process is gone in the middle of something: nothing after that point happens."""
@@ -66,6 +69,7 @@ class World(Protocol):
     def enter_ring(self, node: SimNode, entry: Digest, roster: Roster) -> None: ...
     def fetch(self, node: SimNode, update: Digest, holders: tuple[PeerId, ...]) -> None: ...
     def train(self, node: SimNode, blocks: int) -> None: ...
+    def write(self, node: SimNode, taken: SnapshotTaken, seconds: float) -> None: ...
     def crashes_now(self, node: SimNode) -> bool: ...
     def rejoin(self, node: SimNode, height: int, chain: tuple[Certified, ...]) -> None: ...
     def applied(self, node: SimNode, step: int, theta: Digest) -> None: ...
@@ -111,7 +115,7 @@ class SimNode:
         self._failed: ReduceFailed | None = None
         self._beats = 0
         self._said: list[Event] = []
-        self._training = False
+        self._training = self._writing = False
         self._unwell: set[PeerId] = set()
         self._look_at = now
         self._watched = {self.me}
@@ -145,6 +149,8 @@ class SimNode:
         self._give_up_reduce()
         if self.disk.terms:
             self.handle(Amendable(frozenset(self.disk.terms)))
+        if self.disk.snapshot is not None:
+            self.handle(self.disk.snapshot)
         self.follow()
         self.handle(Tick())
 
@@ -258,8 +264,25 @@ class SimNode:
                 self.theta = theta_after(self.theta, committed.update)
             self.theta_step += 1
             self._world.applied(self, self.theta_step, self.theta)
-            if self.theta_step % SNAPSHOT_EVERY == 0:
-                self.handle(SnapshotTaken(self.theta_step, self.theta))
+            self._snapshot()
+
+    def _snapshot(self) -> None:
+        """Begin to write θ if that is due: not while the last one is written, nor from afar."""
+        behind = self.state.step - self.theta_step
+        if self.theta_step % SNAPSHOT_EVERY or self._writing or behind >= SNAPSHOT_EVERY:
+            return
+        self._writing = True
+        taken = SnapshotTaken(self.me, self.theta_step, self.theta)
+        self._world.write(self, taken, self._write_s())
+
+    def _write_s(self) -> float:
+        return self._dice.uniform(*WRITE_S)
+
+    def wrote(self, taken: SnapshotTaken) -> None:
+        self._writing = False
+        self.disk.written.add(taken)
+        self.disk.snapshot = taken
+        self.handle(taken)
 
     def _train_or_report(self) -> None:
         left = self.trainer.left(self.state)
@@ -360,7 +383,7 @@ class SimNode:
             reports.append(Joining(self.me))
         if self.leaving:
             reports.append(Leaving(self.me))
-        said = (self._ready, self._done, self._failed)
+        said = (self._ready, self._done, self._failed, self.disk.snapshot)
         return reports + [report for report in said if report is not None]
 
     def _wants_in(self) -> bool:

@@ -13,7 +13,6 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger import base as bases
 from p2ptrain.ledger.base import Base
-from p2ptrain.ledger.events import Event, SnapshotTaken
 from p2ptrain.ledger.kept import Kept
 from p2ptrain.ledger.pruning import base_at, prunable_to
 from p2ptrain.ledger.rules import Rules
@@ -48,11 +47,6 @@ class Pruner(SimNode):
     def boot(self) -> None:
         super().boot()
         self._loaded = self.disk.base is None
-
-    def handle(self, event: Event) -> None:
-        if isinstance(event, SnapshotTaken):
-            self.disk.snapshot = event
-        super().handle(event)
 
     def follow(self) -> None:
         super().follow()

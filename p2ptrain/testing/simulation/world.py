@@ -11,6 +11,7 @@ from random import Random
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger import wire
+from p2ptrain.ledger.events import SnapshotTaken
 from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis
@@ -152,6 +153,7 @@ class SimWorld:
         """The node has put `chain` in place of what it had above `height`, and starts anew."""
         dropped = node.disk.chain[height:]
         node.disk.chain[height:] = chain
+        node.disk.snapshot = None  # It may be of what was dropped.
         self.heals += 1
         self.tell(node.me, f"follows another chain from height {height + 1} on")
         for checker in self.checkers:
@@ -350,6 +352,9 @@ class SimWorld:
         duration_s = share * slowness * self.random.uniform(*TRAIN_S)
         self.trained_by = max(self.trained_by, self.clock.now + duration_s)
         self._let_later(node, duration_s, node.trained)
+
+    def write(self, node: SimNode, taken: SnapshotTaken, seconds: float) -> None:
+        self._let_later(node, seconds, partial(node.wrote, taken))
 
     def crashes_now(self, node: SimNode) -> bool:
         return self.faults.crashes_now(node)

@@ -198,9 +198,11 @@ class Story:
             self._report(peer, ReduceFailed(peer, *self._reduce(peer), suspects), line)
 
     def snapshot(self, line: Line) -> None:
-        """snapshot a 1 s1: it wrote this snapshot of the state before step 1"""
-        name, step, text = line.words
-        self.group.tell(name, SnapshotTaken(int(step), self.words.call(digest(text), text)))
+        """snapshot a b 1 s1 [at c]: they wrote this snapshot of θ and m before step 1"""
+        *names, step, text = line.words
+        what = self.words.call(digest(text), text)
+        for peer in peers(" ".join(names)):
+            self._report(peer, SnapshotTaken(peer, int(step), what), line)
 
     def down(self, line: Line) -> None:
         for peer in peers(" ".join(line.words)):
