@@ -66,7 +66,7 @@ class Credentials:
     def create(cls, identity: Identity) -> Credentials:
         """Fresh credentials, signed by `identity`. Make them once at start."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, identity.peer)])
+        name = _name_of(identity.peer)
         signed_key = _signed_key(identity, _spki(key.public_key()))
         certificate = (
             x509.CertificateBuilder()
@@ -113,7 +113,25 @@ def peer_of_certificate(der: bytes) -> PeerId:
     peer, signature = _parse_signed_key(extension.value)
     if not verify(peer, _SIGNED_PREFIX + spki, signature):
         raise RemoteProtocolError("a certificate is not signed by the peer it names", peer=peer)
+    _expect_no_more_than_ours(certificate, peer)
     return peer
+
+
+def _expect_no_more_than_ours(certificate: x509.Certificate, peer: PeerId) -> None:
+    """OpenSSL seeks the issuer of a certificate among all that are trusted, by the name and by what
+    some extensions say of keys, and tries one of those that fit. By the name of another peer, put
+    in the way of that peer's own certificate, a trusted peer would lock it out.
+
+    The issuer is the subject: it was checked together with the signature.
+    """
+    if certificate.subject != _name_of(peer):
+        raise RemoteProtocolError("a certificate bears another name than its peer's", peer=peer)
+    if len(certificate.extensions) != 1:
+        raise RemoteProtocolError("a certificate has more extensions than ours have", peer=peer)
+
+
+def _name_of(peer: PeerId) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, peer)])
 
 
 def _expect_whole_signature(der: bytes, certificate: x509.Certificate) -> None:

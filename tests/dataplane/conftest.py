@@ -8,8 +8,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from p2ptrain.dataplane import Bounds, Credentials, Endpoint, Listener, PeerSocket, dial
+from p2ptrain.dataplane.certificates import (
+    _EXTENSION,
+    _VALID_FROM,
+    _VALID_TO,
+    _signed_key,
+    _spki,
+)
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 
@@ -19,6 +30,30 @@ DEADLINE_S = 60.0
 
 def identity(number: int) -> Identity:
     return Identity.from_seed(number.to_bytes(32, "big"))
+
+
+def named(peer: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, peer)])
+
+
+def certificate_in_the_name_of(
+    maker: Identity, subject: x509.Name, issuer: x509.Name, *more: x509.ExtensionType
+) -> bytes:
+    """`maker`'s, with every signature right, but with names and extensions as `maker` likes."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    ours = x509.UnrecognizedExtension(_EXTENSION, _signed_key(maker, _spki(key.public_key())))
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_VALID_FROM)
+        .not_valid_after(_VALID_TO)
+    )
+    for extension in (ours, *more):
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
 
 
 @pytest.fixture(scope="session")

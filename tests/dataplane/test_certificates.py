@@ -16,6 +16,8 @@ from p2ptrain.dataplane import Credentials, peer_of_certificate
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import Identity
 
+from .conftest import certificate_in_the_name_of, named
+
 # A changed serial number may turn negative: refused by its signature, warned about before.
 pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number")
 
@@ -94,6 +96,41 @@ def test_a_certificate_whose_key_is_of_another_kind_is_refused() -> None:
     key = ed25519.Ed25519PrivateKey.generate()
     with pytest.raises(RemoteProtocolError, match="P-256"):
         peer_of_certificate(forged(extension_of(CREDENTIALS), key=key))
+
+
+@pytest.mark.parametrize(
+    ("subject", "issuer"),
+    [
+        (named(ANNA.peer), named(ANNA.peer)),
+        (named(BORIS.peer), named(ANNA.peer)),
+        (named(ANNA.peer), named(BORIS.peer)),
+        (x509.Name([]), x509.Name([])),
+        (x509.Name([*named(BORIS.peer), *named(ANNA.peer)]), named(BORIS.peer)),
+    ],
+    ids=["another's", "issued by another", "issued for another", "none", "two"],
+)
+def test_a_certificate_that_bears_another_name_than_its_makers_is_refused(
+    subject: x509.Name, issuer: x509.Name
+) -> None:
+    with pytest.raises(RemoteProtocolError):
+        peer_of_certificate(certificate_in_the_name_of(BORIS, subject, issuer))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        x509.BasicConstraints(ca=True, path_length=None),
+        x509.SubjectKeyIdentifier(b"anna's"),
+        x509.AuthorityKeyIdentifier(b"anna's", None, None),
+        x509.NameConstraints([x509.DNSName("example.org")], None),
+    ],
+    ids=lambda extension: type(extension).__name__,
+)
+def test_a_certificate_that_says_more_than_ours_do_is_refused(more: x509.ExtensionType) -> None:
+    name = named(BORIS.peer)
+    assert peer_of_certificate(certificate_in_the_name_of(BORIS, name, name)) == BORIS.peer
+    with pytest.raises(RemoteProtocolError, match="extensions"):
+        peer_of_certificate(certificate_in_the_name_of(BORIS, name, name, more))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,16 @@ from p2ptrain.errors import (
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 
-from .conftest import DEADLINE_S, Echo, ListenerFactory, connect, eventually
+from .conftest import (
+    DEADLINE_S,
+    Echo,
+    ListenerFactory,
+    certificate_in_the_name_of,
+    connect,
+    eventually,
+    identity,
+    named,
+)
 
 Background = Callable[[Callable[[], object]], Callable[[], object]]
 ECHO = {"purpose": "echo"}
@@ -155,6 +164,17 @@ def test_a_trusted_peer_cannot_issue_certificates_in_another_name(
     with pytest.raises(PeerUnreachable):
         connect(Credentials(client.peer, der, pem), endpoint, ECHO)
     assert echo.served == []
+
+
+def test_a_peer_that_takes_another_ones_name_locks_nobody_out(listening: ListenerFactory) -> None:
+    """OpenSSL looks for an issuer by name, and tries one of those that bear it."""
+    listener, endpoint = listening()
+    victim = Credentials.create(identity(4))
+    name = named(victim.peer)
+    with suppress(RemoteProtocolError):
+        listener.trust(certificate_in_the_name_of(identity(3), name, name))
+    listener.trust(victim.certificate_der)
+    assert works(victim, endpoint)
 
 
 def test_a_certificate_that_proves_no_peer_is_not_trusted(listening: ListenerFactory) -> None:
