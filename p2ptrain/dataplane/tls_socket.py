@@ -4,7 +4,9 @@ An SSLSocket makes one call into the kernel for each record of 16 KiB that it wr
 each that it reads; moving bulk data so costs a quarter more CPU than with records in memory, where
 one call moves as many as are there. The handshake and the records are the same OpenSSL's.
 
-It raises what an SSLSocket raises, all of it OSError. It knows no peers.
+It raises what an SSLSocket raises, all of it OSError. Its timeout too is that of an SSLSocket: for
+all that one call waits, however many reads it takes, or a peer that drips would never be late. It
+knows no peers.
 
 On a private network `leave_encryption` ends TLS once it has shown who is who: the same connection
 then carries bare bytes.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 from contextlib import suppress
 
 RECORDS_BYTES = 1 << 18
@@ -26,7 +29,7 @@ _scratch = threading.local()
 
 
 class TlsSocket:
-    """Owns `sock`. One thread uses it at a time, but for `shutdown`.
+    """Owns `sock`, and takes its timeout over. One thread uses it at a time, but for `shutdown`.
 
     Make it, and run `do_handshake` before anything else.
     """
@@ -35,6 +38,9 @@ class TlsSocket:
         self._sock = sock
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
+        self._timeout_s = sock.gettimeout()
+        self._ends: float | None = None
+        """When the call under way has waited enough; None before it waits."""
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server)
         self._pending = memoryview(b"")
         """Records that the socket has yet to take."""
@@ -46,6 +52,7 @@ class TlsSocket:
 
     def do_handshake(self) -> None:
         """Raises OSError, TimeoutError included."""
+        self._ends = None
         try:
             while not self._shaken():
                 self._flush()
@@ -63,6 +70,7 @@ class TlsSocket:
             return self._sock.send(data)
         if not self._pending:
             self._pending_of = self._tls.write(data[:SEND_BYTES_MAX])
+        self._ends = None
         self._flush()
         return self._pending_of
 
@@ -70,6 +78,7 @@ class TlsSocket:
         """What has been decrypted, or 0 at the end of the stream."""
         if self._clear:
             return self._receive_clear(view)
+        self._ends = None
         received = 0
         while received < len(view):
             try:
@@ -93,6 +102,7 @@ class TlsSocket:
         """
         assert not self._pending
         self._clear = True
+        self._sock.settimeout(self._timeout_s)
         self._ahead = memoryview(self._incoming.read())
 
     def certificate_der(self) -> bytes:
@@ -103,6 +113,7 @@ class TlsSocket:
         return self._tls.version()
 
     def settimeout(self, seconds: float) -> None:
+        self._timeout_s = seconds
         self._sock.settimeout(seconds)
 
     def fileno(self) -> int:
@@ -133,6 +144,7 @@ class TlsSocket:
         if not self._pending:
             self._pending = memoryview(self._outgoing.read())
         while self._pending:
+            self._allow_remaining_time()
             self._pending = self._pending[self._sock.send(self._pending) :]
 
     def _fill(self) -> int:
@@ -141,7 +153,22 @@ class TlsSocket:
             raise ConnectionAbortedError("the peer has TLS answer it without end")
         if not hasattr(_scratch, "view"):
             _scratch.view = memoryview(bytearray(RECORDS_BYTES))
+        self._allow_remaining_time()
         count = self._sock.recv_into(_scratch.view)
         if count:
             self._incoming.write(_scratch.view[:count])
         return count
+
+    def _allow_remaining_time(self) -> None:
+        """Before each wait of a call. A call that may not wait looks at the socket once, or records
+        with nothing in them would keep it for as long as they come.
+        """
+        if self._timeout_s is None:
+            return
+        now = time.monotonic()
+        if self._ends is None:
+            self._ends = now + self._timeout_s
+        elif now >= self._ends:
+            raise TimeoutError("timed out") if self._timeout_s else BlockingIOError
+        if self._timeout_s:
+            self._sock.settimeout(self._ends - now)

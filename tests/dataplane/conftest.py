@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import pytest
@@ -26,6 +28,43 @@ from p2ptrain.ids import PeerId
 
 DEADLINE_S = 60.0
 """Of what takes milliseconds, on a machine that others keep busy."""
+
+
+SHORT_S = 0.3
+DRIP_S = 0.05
+DROPS = 200
+"""Each drop comes in time, all of them far too late."""
+SOON_S = DROPS * DRIP_S / 2
+
+HANDSHAKE = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc" + bytes(1 << 14)
+"""A record of 16 KiB begins: nothing can be made of it before it is complete."""
+
+
+@contextmanager
+def dripping(sock: socket.socket, data: bytes) -> Iterator[None]:
+    """Meanwhile the first of `data` goes to the other end, byte by byte."""
+    enough = threading.Event()
+
+    def drip() -> None:
+        with suppress(OSError):
+            for byte in data[:DROPS]:
+                sock.sendall(bytes([byte]))
+                if enough.wait(DRIP_S):
+                    return
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    yield
+    enough.set()
+    thread.join()
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """Whatever is done meanwhile does not take until the last drop."""
+    begun_s = time.monotonic()
+    yield
+    assert time.monotonic() - begun_s < SOON_S
 
 
 def identity(number: int) -> Identity:

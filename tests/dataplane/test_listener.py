@@ -39,12 +39,16 @@ from p2ptrain.ids import PeerId, RunId
 
 from .conftest import (
     DEADLINE_S,
+    HANDSHAKE,
+    SHORT_S,
     Echo,
     ListenerFactory,
     certificate_in_the_name_of,
     connect,
+    dripping,
     eventually,
     identity,
+    in_time,
     named,
 )
 
@@ -238,6 +242,20 @@ def test_a_connection_that_says_nothing_is_dropped_in_time(
     assert works_in_its_own_time(client, listener, endpoint)
 
 
+def test_a_connection_that_drips_is_dropped_in_time(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening(handshake_s=SHORT_S)
+    with (
+        socket.create_connection(listener.address, timeout=DEADLINE_S) as raw,
+        dripping(raw, HANDSHAKE),
+        in_time(),
+    ):
+        eventually(lambda: listener.statistics().refused_handshake == 1)
+    eventually(lambda: listener.statistics().strangers_now == 0)
+    assert works_in_its_own_time(client, listener, endpoint)
+
+
 def test_a_peer_that_sends_no_hello_is_dropped_in_time(
     client: Credentials, listening: ListenerFactory
 ) -> None:
@@ -383,6 +401,16 @@ class TestDialling:
             endpoint = Endpoint(server.peer, "127.0.0.1", port, server.certificate_der)
             with pytest.raises(PeerTooSlow):
                 dial(client, endpoint, ECHO, deadline_s=0.2)
+
+    def test_a_listener_that_drips(
+        self, server: Credentials, client: Credentials, background: Background
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            endpoint = Endpoint(server.peer, *listener.getsockname(), server.certificate_der)
+            dialled = background(lambda: dial(client, endpoint, ECHO, deadline_s=SHORT_S))
+            theirs, _ = listener.accept()
+            with theirs, dripping(theirs, HANDSHAKE), in_time():
+                assert isinstance(dialled(), PeerTooSlow)
 
     def test_a_web_server(
         self, server: Credentials, client: Credentials, background: Background

@@ -13,7 +13,7 @@ from p2ptrain.dataplane import Credentials
 from p2ptrain.dataplane.tls import tls_context
 from p2ptrain.dataplane.tls_socket import RECORDS_BYTES, SEND_BYTES_MAX, TlsSocket
 
-from .conftest import DEADLINE_S
+from .conftest import DEADLINE_S, DRIP_S, HANDSHAKE, SHORT_S, dripping, in_time
 
 Pair = tuple[TlsSocket, TlsSocket]
 
@@ -95,6 +95,72 @@ def test_a_handshake_that_the_peer_leaves_fails(client: Credentials) -> None:
     with pytest.raises(OSError):
         tls.do_handshake()
     tls.close()
+
+
+@pytest.mark.parametrize("is_server", [False, True])
+def test_a_handshake_that_drips_ends_in_time(client: Credentials, is_server: bool) -> None:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(SHORT_S)
+    context = tls_context(client, [client.certificate_der], server=is_server)
+    tls = TlsSocket(ours, context, server=is_server)
+    with dripping(theirs, HANDSHAKE), in_time(), pytest.raises(TimeoutError):
+        tls.do_handshake()
+    tls.close()
+    theirs.close()
+
+
+def test_a_record_that_drips_ends_in_time(pair: Pair) -> None:
+    left, right = pair
+    right.settimeout(SHORT_S)
+    record = b"\x17\x03\x03\x40\x00" + bytes(1 << 14)
+    with dripping(left._sock, record), in_time(), pytest.raises(TimeoutError):
+        right.recv_into(memoryview(bytearray(10)))
+
+
+def test_a_peer_that_reads_now_and_then_does_not_hold_a_send_up(pair: Pair) -> None:
+    left, right = pair
+    left._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    left.settimeout(SHORT_S)
+    enough = threading.Event()
+
+    def sip() -> None:
+        while not enough.wait(DRIP_S):
+            right._sock.recv(1 << 12)
+
+    thread = threading.Thread(target=sip)
+    thread.start()
+    try:
+        with in_time(), pytest.raises(TimeoutError):
+            left.send(memoryview(bytes(SEND_BYTES_MAX)))
+    finally:
+        left.shutdown(socket.SHUT_RDWR)
+        enough.set()
+        thread.join()
+
+
+def test_who_does_not_wait_looks_once_and_is_not_held(pair: Pair) -> None:
+    """Or a peer whose records hold nothing would hold it, as long as they come."""
+    _, right = pair
+    right.settimeout(0)
+    looks = 0
+
+    class Dripping:
+        """A socket on which a record has begun, and each look at it finds one byte more."""
+
+        def recv_into(self, view: memoryview) -> int:
+            nonlocal looks
+            view[0] = (b"\x17\x03\x03\x40\x00" + bytes(10))[looks]
+            looks += 1
+            return 1
+
+        def close(self) -> None:
+            pass
+
+    with right._sock:
+        right._sock = Dripping()  # type: ignore[assignment]
+        with pytest.raises(BlockingIOError):
+            right.recv_into(memoryview(bytearray(10)))
+    assert looks == 1
 
 
 def test_bytes_that_are_no_records_end_the_stream(pair: Pair) -> None:
