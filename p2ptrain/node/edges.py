@@ -31,7 +31,7 @@ EDGE_S = 10.0
 """Longer than a heartbeat and a gossip hop: by then a live neighbour has heard of the roster."""
 
 DIAL_S = 5.0
-"""One try: what a busy machine at the other end of the world takes, several times over."""
+"""One try at most: what a busy machine at the other end of the world takes, several times over."""
 
 AGAIN_S = 0.3
 
@@ -128,13 +128,15 @@ async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> Non
 
 async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
     """Dial until somebody answers. The neighbour may have been restarted, and we have yet to hear
-    where its data plane is now; or it has yet to hear our new certificate: then we swap them."""
+    where its data plane is now; or it has yet to hear our new certificate: then we swap them. All
+    of it has EDGE_S, and a last try: who keeps us longer would have us fail without a word."""
     ends = parts.now() + EDGE_S
     endpoint = parts.peers.endpoint(peer)
     with _told_if_late(parts, peer, key) as met:
         for wait_s in chain([0.0], repeat(AGAIN_S)):
             dialling = Dialling()
-            work = partial(_dial, parts, peer, endpoint, key, edges, dialling)
+            deadline_s = min(DIAL_S, max(ends - parts.now(), AGAIN_S))
+            work = partial(_dial, parts, peer, endpoint, key, edges, dialling, deadline_s)
             try:
                 seconds = await in_thread(work, stop=dialling.give_up, limiter=edges.threads)
                 return parts.paths.connected(peer, seconds)
@@ -143,7 +145,8 @@ async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None
                 if parts.now() + AGAIN_S >= ends:
                     raise
             await trio.sleep(wait_s)
-            endpoint = await introduced(parts, peer) or parts.peers.endpoint(peer)
+            with trio.move_on_after(max(ends - parts.now(), 0.0)):
+                endpoint = await introduced(parts, peer) or parts.peers.endpoint(peer)
 
 
 @contextmanager
@@ -165,6 +168,7 @@ def _dial(
     key: RingKey,
     edges: Edges,
     dialling: Dialling,
+    deadline_s: float,
 ) -> float:
     """Returns how long it took, in seconds."""
     if endpoint is None:
@@ -174,7 +178,7 @@ def _dial(
         parts.credentials,
         endpoint,
         key.to_hello(),
-        deadline_s=DIAL_S,
+        deadline_s=deadline_s,
         encrypted=parts.manifest.encrypted,
         dialling=dialling,
     )

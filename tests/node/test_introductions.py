@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,3 +124,23 @@ async def test_a_neighbour_that_nothing_is_known_of_is_asked_before_it_is_dialle
             assert list(edge.open) == [(ANN.peer, 1)]
             edge.close()
         assert [peer for peer, _ in r.network.requested] == [ANN.peer]
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["it stalls the dial", "it never answers"])
+async def test_reaching_a_neighbour_has_one_deadline_whatever_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    monkeypatch.setattr(edges, "EDGE_S", 0.5)
+    async with rig(tmp_path) as r:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            credentials = Credentials.create(ANN)
+            place = Endpoint(ANN.peer, *silent.getsockname(), credentials.certificate_der)
+
+            async def introduce(peer: PeerId, payload: bytes) -> bytes:
+                if not answers:
+                    await trio.sleep_forever()
+                return pack(place.to_wire())
+
+            r.network.answer = introduce
+            with trio.fail_after(edges.DIAL_S - 1.0), pytest.raises(PeerError):
+                await _reach(r.parts, ANN.peer, key(r.parts, r.parts.me), Edges())
