@@ -1,8 +1,8 @@
 """Who may come in: the handshake of the listening side, and how many strangers may be in it.
 
 A connection is a stranger until its handshake is done, so strangers are few and short-lived: when
-too many wait, the one that has waited longest is dropped, for an honest handshake takes some
-milliseconds and a silent one for ever.
+too many wait, one is dropped, of those from where most come. It is the one that has waited longest,
+for an honest handshake takes some milliseconds and a silent one for ever.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from ipaddress import IPv4Address, ip_address, ip_network
 
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.sockets import PeerSocket
@@ -25,23 +27,24 @@ TRUSTED_MAX = 1024
 
 
 class Strangers:
-    """Connections whose peer is not known yet, the youngest `limit` of them. Thread-safe."""
+    """Connections whose peer is not known yet, `limit` of them. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._waiting: dict[object, socket.socket] = {}
+        self._waiting: dict[object, tuple[socket.socket, str]] = {}
+        """Each with where it comes from, the eldest first."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def enter(self, token: object, sock: socket.socket) -> bool:
-        """Add one; True if the oldest had to go for it."""
+    def enter(self, token: object, sock: socket.socket, host: str) -> bool:
+        """Add one, from the address `host`; True if another had to go for it."""
         with self._lock:
             crowded = len(self._waiting) >= self._limit
             if crowded:
-                _shut(self._waiting.pop(next(iter(self._waiting))))
-            self._waiting[token] = sock
+                _shut(self._waiting.pop(self._least_wanted())[0])
+            self._waiting[token] = (sock, _site(host))
         return crowded
 
     def leave(self, token: object) -> None:
@@ -50,9 +53,15 @@ class Strangers:
 
     def shut_all(self) -> None:
         with self._lock:
-            for sock in self._waiting.values():
+            for sock, _ in self._waiting.values():
                 _shut(sock)
             self._waiting.clear()
+
+    def _least_wanted(self) -> object:
+        """Who dials without end from one place drops its own connections, and nobody else's."""
+        counts = Counter(site for _, site in self._waiting.values())
+        most = max(counts.values())
+        return next(token for token, (_, site) in self._waiting.items() if counts[site] == most)
 
 
 class Gate:
@@ -127,6 +136,14 @@ class Gate:
                 trusted = list(self._trusted.values())
                 self._context = tls_context(self._credentials, trusted, server=True)
             return self._context
+
+
+def _site(host: str) -> str:
+    """What one customer has: an address, or 2**64 of them in IPv6."""
+    address = ip_address(host.partition("%")[0])
+    if isinstance(address, IPv4Address) or address.ipv4_mapped:
+        return host
+    return str(ip_network((address, 64), strict=False))
 
 
 def _shut(sock: socket.socket) -> None:

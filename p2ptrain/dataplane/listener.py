@@ -167,20 +167,20 @@ class Listener:
             while not self._closing:
                 selector.select()
                 try:
-                    sock, _ = self._socket.accept()
+                    sock, address = self._socket.accept()
                 except BlockingIOError:
                     continue  # woken to leave, or the dialler has gone again
                 except OSError:
                     self._await_leaving(0.05)  # out of descriptors: others must close theirs first
                     continue
-                self._start_serving(sock)
+                self._start_serving(sock, str(address[0]))
 
     def _await_leaving(self, seconds: float) -> None:
         self._woken.settimeout(seconds)
         with suppress(OSError):
             self._woken.recv(1, socket.MSG_PEEK)
 
-    def _start_serving(self, sock: socket.socket) -> None:
+    def _start_serving(self, sock: socket.socket, host: str) -> None:
         sock.setblocking(True)
         thread = threading.Thread(target=self._serve, args=(sock,), name="dataplane", daemon=True)
         with self._lock:
@@ -188,7 +188,7 @@ class Listener:
                 sock.close()
                 return
             self._counts["accepted"] += 1
-            self._counts["evicted"] += self._strangers.enter(thread, sock)
+            self._counts["evicted"] += self._strangers.enter(thread, sock, host)
             self._threads.add(thread)
         thread.start()
 

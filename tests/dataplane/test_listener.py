@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pytest
@@ -26,6 +26,7 @@ from p2ptrain.dataplane import (
     RingKey,
     dial,
 )
+from p2ptrain.dataplane.gate import Strangers
 from p2ptrain.dataplane.tls import tls_context
 from p2ptrain.errors import (
     ConfigError,
@@ -275,6 +276,37 @@ def test_silent_strangers_make_room_for_an_honest_peer(
     assert listener.statistics().strangers_now <= 8
     for raw in silent:
         raw.close()
+
+
+def test_who_dials_without_end_drops_nobody_elses_handshake(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening(strangers_max=8, handshake_s=DEADLINE_S)
+    context = tls_context(client, [endpoint.certificate_der], server=False)
+    with (
+        socket.create_connection(listener.address, DEADLINE_S) as honest,
+        ExitStack() as crowd,
+    ):
+        eventually(lambda: listener.statistics().strangers_now == 1)
+        for _ in range(20):
+            dialled = socket.create_connection(listener.address, DEADLINE_S, ("127.0.0.2", 0))
+            crowd.enter_context(dialled)
+        eventually(lambda: listener.statistics().evicted == 13)
+        with context.wrap_socket(honest):
+            eventually(lambda: listener.statistics().connections_now == 1)
+
+
+def test_all_addresses_of_one_customer_are_one_place() -> None:
+    ends = [socket.socketpair() for _ in range(4)]
+    hosts = ["2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:1::2", "::ffff:192.0.2.1"]
+    strangers = Strangers(4)
+    for token, (host, (ours, _)) in enumerate(zip(hosts, ends, strict=True)):
+        assert not strangers.enter(token, ours, host)
+    assert strangers.enter("new", ends[0][0], "192.0.2.1")
+    assert list(strangers._waiting) == [0, 2, 3, "new"]
+    for pair in ends:
+        for end in pair:
+            end.close()
 
 
 def test_one_peer_has_a_bounded_number_of_connections(
