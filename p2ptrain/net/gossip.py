@@ -38,7 +38,7 @@ among them they are lost, as any gossip may be.
 FEED_SIZE = 256
 """A heartbeat of each of 100 members, twice over, while the node is busy."""
 PARKED_MAX = 64
-"""Strangers whose stream waits; an unread stream holds at most a window, 256 KiB."""
+"""Strangers whose stream waits; a connection holds at most 1 MiB unread (bounds.py)."""
 
 Admitted = Callable[[PeerId], bool]
 Message = tuple[PeerId, bytes]

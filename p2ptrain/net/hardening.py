@@ -31,7 +31,9 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
 from p2ptrain.identity import Identity, is_peer_id
+from p2ptrain.net.bounds import bound_connections, is_crowded
 from p2ptrain.net.credit import give_credit_by_halves
+from p2ptrain.net.handshakes import bound_handshakes
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ def quieten() -> None:
 def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
     """A host that is not running yet."""
     quieten()
+    bound_connections()
     give_credit_by_halves()
     keys: KeyPair = create_new_key_pair(identity.seed)
     host = new_host(
@@ -81,6 +84,7 @@ def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
     network: Any = host.get_network()
     # A token is lost with every inbound connection; after 250 the host would refuse everybody.
     network._inbound_limiter = trio.CapacityLimiter(10**9)
+    bound_handshakes(network)
     network._negative_peer_cache._ttl = 2.0  # instead of 60 s of refusing to dial a peer again
     network.retry_config = RetryConfig(max_retries=0)  # whoever asks to dial decides on that
     network.auto_connector.maybe_connect = _do_nothing  # it would dial every peer ever heard of
@@ -132,11 +136,15 @@ StreamHandler = Callable[[INetStream], Awaitable[None]]
 
 
 def _contained_handler(handler: StreamHandler) -> StreamHandler:
-    """One guard for all stream handlers, libp2p's and ours: an exception ends the stream only."""
+    """One guard for all stream handlers, libp2p's and ours: an exception ends the stream only, and
+    so does being one too many."""
 
     async def contained(stream: INetStream) -> None:
         try:
-            await handler(stream)
+            if is_crowded(stream.muxed_conn):
+                await stream.reset()
+            else:
+                await handler(stream)
         except Exception as exc:
             log.debug("a stream of %s ended: %r", stream.muxed_conn.peer_id, exc)
             with suppress(Exception):

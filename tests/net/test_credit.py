@@ -18,7 +18,7 @@ from .conftest import echo, heard, networks
 TOPIC = "/test/words"
 P = "/test/1"
 WINDOW_BYTES = 256 << 10
-"""Yamux's first; it grows when a sender fills it."""
+"""Yamux's first; it would grow with a sender that fills it, but for bounds.py."""
 
 
 @pytest.fixture

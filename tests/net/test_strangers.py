@@ -1,0 +1,167 @@
+"""What somebody who is not admitted can make a node hold: little, whatever it sends."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import AsyncExitStack, suppress
+
+import pytest
+import trio
+from libp2p.custom_types import TProtocol
+from libp2p.io.exceptions import IOException
+from libp2p.network.stream.exceptions import StreamError
+from libp2p.peer.id import ID
+from libp2p.stream_muxer.yamux.yamux import (
+    FLAG_SYN,
+    TYPE_DATA,
+    TYPE_PING,
+    TYPE_WINDOW_UPDATE,
+    YAMUX_HEADER_FORMAT,
+    Yamux,
+)
+from libp2p.utils.varint import encode_uvarint
+
+from p2ptrain.ids import PeerId
+from p2ptrain.net import Network, handshakes
+from p2ptrain.net.bounds import NAME_BYTES_MAX, STREAMS_MAX, UNREAD_BYTES_MAX
+
+from .conftest import DEADLINE_S, echo, eventually, networks
+from .hostile import Hostile, hostile_to
+
+MESHSUB = "/meshsub/1.1.0"
+P = "/test/1"
+FRAME_BYTES = 60 << 10
+WINDOW_BYTES = 256 << 10
+
+
+def nobody(peer: PeerId) -> bool:
+    return False
+
+
+def muxed(victim: Network, hostile: Hostile) -> Yamux:
+    """The victim's end of the connection."""
+    (connection,) = victim._host.get_network().get_connections(ID.from_base58(hostile.peer))
+    ours = connection.muxed_conn
+    assert isinstance(ours, Yamux)
+    return ours
+
+
+def data(stream_id: int, payload: bytes, flags: int = 0) -> bytes:
+    return struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_DATA, flags, stream_id, len(payload)) + payload
+
+
+async def send(hostile: Hostile, *frames: bytes) -> None:
+    """Frames of any making, while the connection takes them."""
+    (connection,) = hostile.host.get_network().get_connections(hostile.victim)
+    theirs = connection.muxed_conn
+    assert isinstance(theirs, Yamux)
+    with suppress(IOException):
+        for frame in frames:
+            await theirs._write_frame(frame)
+
+
+async def all_arrived(hostile: Hostile) -> None:
+    """Frames are taken in order: the answer to a ping comes after all that went before."""
+    (connection,) = hostile.host.get_network().get_connections(hostile.victim)
+    theirs = connection.muxed_conn
+    assert isinstance(theirs, Yamux)
+    answered = trio.Event()
+    while not answered.is_set():  # libp2p measures round trips by the same event
+        theirs._ping_event = answered
+        await send(hostile, struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, 1))
+        with trio.move_on_after(0.5):
+            await answered.wait()
+
+
+@pytest.mark.parametrize("flags", [0, FLAG_SYN], ids=["one stream", "many streams"])
+async def test_who_sends_more_than_its_windows_is_dropped(flags: int) -> None:
+    async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
+        stream = await hostile.open(MESHSUB)
+        await eventually(lambda: bool(victim._gossip.pubsub._parked))
+        connection, most = muxed(victim, hostile), 0
+        first = stream.muxed_stream.stream_id  # type: ignore[attr-defined]
+        for number in range(1, 5 * UNREAD_BYTES_MAX // FRAME_BYTES):
+            stream_id = first + 2 * number if flags else first
+            await send(hostile, data(stream_id, bytes(FRAME_BYTES), flags))
+            most = max(most, sum(map(len, connection.stream_buffers.values())))
+        await eventually(lambda: victim.connected() == set(), deadline_s=10)
+        assert WINDOW_BYTES < most <= UNREAD_BYTES_MAX
+
+
+async def test_who_keeps_to_its_windows_stays() -> None:
+    """Three streams that nobody reads, full to the brim."""
+    async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
+        read_not = trio.Event()
+
+        async def wait(stream: object) -> None:
+            await read_not.wait()
+
+        victim._host.set_stream_handler(TProtocol(P), wait)
+        almost = WINDOW_BYTES - 200  # the name of the protocol went before
+        for _ in range(3):
+            await (await hostile.open(P)).write(bytes(almost))
+        held = muxed(victim, hostile).stream_buffers
+        await eventually(lambda: sum(map(len, held.values())) == 3 * almost)
+        victim.handle("/test/2", echo, anyone=True)
+        stream = await hostile.open("/test/2")
+        await stream.write(b"\x00\x00\x00\x01x")
+        assert await stream.read(6) == b"\x00\x00\x00\x02\x00x"
+
+
+async def test_streams_of_a_connection_are_bounded() -> None:
+    async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
+        connection = muxed(victim, hostile)
+        for number in range(3 * STREAMS_MAX):
+            syn = (0, TYPE_WINDOW_UPDATE, FLAG_SYN, 1001 + 2 * number, 0)
+            await send(hostile, struct.pack(YAMUX_HEADER_FORMAT, *syn))
+        await all_arrived(hostile)
+        await eventually(lambda: len(connection.streams) <= STREAMS_MAX, deadline_s=5)
+        assert victim.connected() == {hostile.peer}
+
+
+async def test_the_name_of_a_protocol_is_bounded() -> None:
+    """On a stream, and before anybody knows who has dialled."""
+    endless = encode_uvarint(1 << 40) + bytes(4 * NAME_BYTES_MAX)
+    async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
+        stream = await hostile.host.get_network().new_stream(hostile.victim)
+        with trio.fail_after(5), pytest.raises(StreamError):
+            await stream.write(endless)
+            while True:
+                await stream.read(1 << 10)
+        port = int(victim.addresses()[0].split("/")[4])
+        async with await trio.open_tcp_stream("127.0.0.1", port) as raw:
+            with trio.fail_after(5), suppress(trio.BrokenResourceError):
+                await raw.send_all(endless)
+                while await raw.receive_some():
+                    pass
+        victim.handle(P, echo, anyone=True)
+        with trio.fail_after(DEADLINE_S):
+            await hostile.open(P)
+
+
+async def still_open(raw: trio.SocketStream) -> bool:
+    with trio.move_on_after(0.01), suppress(trio.BrokenResourceError):
+        while await raw.receive_some():
+            pass
+        return False
+    return True
+
+
+async def test_handshakes_are_bounded_and_shared_by_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who dials and dials displaces itself only, and others get in meanwhile."""
+    monkeypatch.setattr(handshakes, "HANDSHAKES_MAX", 8)
+    async with networks(2) as (victim, honest), AsyncExitStack() as stack:
+        port = int(victim.addresses()[0].split("/")[4])
+
+        async def dial(source: str) -> trio.SocketStream:
+            raw = await trio.open_tcp_stream("127.0.0.1", port, local_address=source)
+            await raw.receive_some(1 << 10)  # it has a place: libp2p speaks first
+            return await stack.enter_async_context(raw)
+
+        patient = await dial("127.0.0.2")
+        crowd = [await dial("127.0.0.3") for _ in range(30)]
+        assert sum([await still_open(raw) for raw in crowd]) == 7
+        assert await still_open(patient)
+        assert await honest.connect(victim.addresses()[0], deadline_s=5) == victim.peer
