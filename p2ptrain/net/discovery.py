@@ -14,7 +14,6 @@ from typing import Any
 import trio
 from libp2p.abc import IHost
 from libp2p.discovery.events.peerDiscovery import peerDiscovery
-from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from libp2p.tools.anyio_service import background_trio_service
@@ -24,6 +23,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import parse_told
 from p2ptrain.net.book import AddressBook
 from p2ptrain.net.hardening import contain_tasks
+from p2ptrain.net.records import Admitted, BoundedDHT
 
 log = logging.getLogger(__name__)
 
@@ -39,19 +39,24 @@ class Discovery:
     """Provider records. `run` is its task; `connected` says whom to ask."""
 
     def __init__(
-        self, host: IHost, book: AddressBook, connected: Callable[[], Iterable[PeerId]]
+        self,
+        host: IHost,
+        book: AddressBook,
+        connected: Callable[[], Iterable[PeerId]],
+        admitted: Admitted,
     ) -> None:
         self._host = host
+        self._admitted = admitted
         self._book = book
         self._connected = connected
-        self._dht: KadDHT | None = None
+        self._dht: BoundedDHT | None = None
         self._ready = trio.Event()
 
     async def run(self) -> None:
         """Serve the DHT for ever; if libp2p's part fails, start it anew after a while."""
         while True:
             try:
-                dht = KadDHT(self._host, DHTMode.SERVER)
+                dht = BoundedDHT(self._host, self._admitted)
                 async with background_trio_service(dht) as manager:
                     contain_tasks(manager)
                     self._dht = dht
@@ -86,7 +91,7 @@ class Discovery:
             self._book.remember(peer, addresses)
         return [(p, [str(a) for a in self._book.addresses_of(p)]) for p in merged]
 
-    async def _current(self) -> KadDHT | None:
+    async def _current(self) -> BoundedDHT | None:
         """The DHT, its table filled with everybody connected: libp2p does not do that."""
         with trio.move_on_after(1.0):
             await self._ready.wait()

@@ -59,7 +59,7 @@ class Network:
         )
         self._dialler = Dialler(host, self.peer, self._book, self._connections.peers)
         self._gossip = Gossip(host, admitted)
-        self._discovery = Discovery(host, self._book, self._connections.peers)
+        self._discovery = Discovery(host, self._book, self._connections.peers, admitted)
         host.get_network().register_notifee(self._connections)
 
     @property

@@ -65,7 +65,7 @@ async def test_the_run_outlives_its_bootstrap_node() -> None:
 async def test_a_dht_that_fails_is_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "RESTART_S", 0.01)
     starts = 0
-    works = discovery.KadDHT
+    works = discovery.BoundedDHT
 
     class FailsOnce(works):  # type: ignore[misc, valid-type]
         async def run(self) -> None:
@@ -75,7 +75,7 @@ async def test_a_dht_that_fails_is_started_anew(monkeypatch: pytest.MonkeyPatch)
                 raise RuntimeError("libp2p's bug")
             await super().run()
 
-    monkeypatch.setattr(discovery, "KadDHT", FailsOnce)
+    monkeypatch.setattr(discovery, "BoundedDHT", FailsOnce)
     async with networks(2) as (a, b):
         await a.connect(b.addresses()[0])
         await b.provide(RUN)

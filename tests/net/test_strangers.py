@@ -9,8 +9,10 @@ import pytest
 import trio
 from libp2p.custom_types import TProtocol
 from libp2p.io.exceptions import IOException
+from libp2p.kad_dht.pb.kademlia_pb2 import Message, Record
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo
 from libp2p.stream_muxer.yamux.yamux import (
     FLAG_SYN,
     TYPE_DATA,
@@ -19,15 +21,19 @@ from libp2p.stream_muxer.yamux.yamux import (
     YAMUX_HEADER_FORMAT,
     Yamux,
 )
-from libp2p.utils.varint import encode_uvarint
+from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
+from multiaddr import Multiaddr
 
 from p2ptrain.ids import PeerId
-from p2ptrain.net import Network, handshakes
+from p2ptrain.net import Network, handshakes, records
 from p2ptrain.net.bounds import NAME_BYTES_MAX, STREAMS_MAX, UNREAD_BYTES_MAX
+from p2ptrain.net.records import Admitted
 
-from .conftest import DEADLINE_S, echo, eventually, networks
+from .conftest import DEADLINE_S, echo, eventually, everybody, identity, networks
 from .hostile import Hostile, hostile_to
 
+KAD = "/ipfs/kad/1.0.0"
+RUN = "ab" * 32
 MESHSUB = "/meshsub/1.1.0"
 P = "/test/1"
 FRAME_BYTES = 60 << 10
@@ -165,3 +171,85 @@ async def test_handshakes_are_bounded_and_shared_by_address(
         assert sum([await still_open(raw) for raw in crowd]) == 7
         assert await still_open(patient)
         assert await honest.connect(victim.addresses()[0], deadline_s=5) == victim.peer
+
+
+async def tell(hostile: Hostile, message: Message) -> bool:
+    """Whether the other side's DHT answers, rather than end the stream."""
+    stream = await hostile.open(KAD)
+    with suppress(StreamError):
+        await stream.write(encode_varint_prefixed(message.SerializeToString()))
+        return bool(await stream.read(1))
+    return False
+
+
+def provider(hostile: Hostile, addresses: int) -> Message:
+    message = Message(type=Message.ADD_PROVIDER, key=bytes.fromhex(RUN))
+    told = message.providerPeers.add(id=hostile.host.get_id().to_bytes())
+    told.addrs.extend(
+        Multiaddr(f"/ip4/10.0.0.1/tcp/{port}").to_bytes() for port in range(1, 1 + addresses)
+    )
+    return message
+
+
+def kept(network: Network) -> dict[bytes, int]:
+    """The keys of provider records, and how many addresses each has."""
+    dht = network._discovery._dht
+    assert dht is not None
+    records = dht.provider_store.providers.items()
+    return {key: sum(len(r.addresses) for r in told.values()) for key, told in records}
+
+
+@pytest.mark.parametrize("admitted", [nobody, everybody])
+async def test_the_dht_keeps_no_values(admitted: Admitted) -> None:
+    async with networks(1, admitted) as (victim,), hostile_to(victim) as hostile:
+        record = Record(key=b"anything", value=bytes(1000))
+        await tell(hostile, Message(type=Message.PUT_VALUE, key=b"anything", record=record))
+        dht = victim._discovery._dht
+        assert dht is not None
+        assert dht.value_store.store == {}
+
+
+async def test_only_who_is_admitted_is_put_on_record_and_with_few_addresses() -> None:
+    admitted: set[PeerId] = set()
+    async with networks(1, admitted.__contains__) as (victim,), hostile_to(victim) as hostile:
+        await tell(hostile, provider(hostile, 3))
+        assert kept(victim) == {}
+        admitted.add(hostile.peer)
+        assert await tell(hostile, provider(hostile, 100))
+        assert kept(victim) == {bytes.fromhex(RUN): 8}
+        assert not await tell(hostile, provider(hostile, 10_000))
+
+
+async def test_who_is_not_admitted_finds_the_run() -> None:
+    member = identity(2).peer
+    async with networks(3, [member.__eq__, everybody, nobody]) as (seed, old, new):
+        await old.connect(seed.addresses()[0])
+        await new.connect(seed.addresses()[0])
+        await old.provide(RUN)
+        with trio.fail_after(DEADLINE_S):
+            while dict(await new.find_providers(RUN)).get(member) != old.addresses():
+                pass
+
+
+async def test_idle_queries_keep_nobody_from_asking() -> None:
+    async with networks(2) as (victim, other), hostile_to(victim) as hostile:
+        for _ in range(30):
+            await hostile.open(KAD)
+        await victim.provide(RUN)
+        await other.connect(victim.addresses()[0])
+        with trio.fail_after(10):
+            assert victim.peer in dict(await other.find_providers(RUN))
+
+
+async def test_records_make_room_for_newer_ones_but_our_own_stay() -> None:
+    async with networks(1) as (victim,):
+        await victim.provide(RUN)
+        dht = victim._discovery._dht
+        assert dht is not None
+        address = [Multiaddr("/ip4/10.0.0.1/tcp/1")]
+        for number in range(1, 200):
+            somebody = ID.from_base58(identity(number + 1).peer)
+            dht.provider_store.add_provider(b"key", PeerInfo(somebody, address))
+            dht.provider_store.add_provider(b"%d" % number, PeerInfo(somebody, address))
+        assert len(kept(victim)) == records.KEYS_MAX
+        assert bytes.fromhex(RUN) in kept(victim)
