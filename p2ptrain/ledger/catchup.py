@@ -2,7 +2,8 @@
 
 A decided entry usually arrives by itself; asking at once for the newest would double the traffic.
 So one missing entry gets a moment, more are asked for immediately, and one question is open at a
-time.
+time. Whose turn it was longest ago is asked: who is silent, or lies about its height, costs a
+question, and keeps nobody who would answer from being asked.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ ANSWER_S = 1.5
 @dataclass(slots=True)
 class Catchup:
     """`heights` are what peers claim; a false claim costs a question each 1.5 s, nothing else.
-    `floors` are the answers of those who do not keep what was asked for.
+    `floors` are the answers of those who do not keep what was asked for. `asked`: which of this
+    node's `questions` was the last to each peer; kept for peers that are not in `heights` any more,
+    too, so that nobody gets a better turn by coming and going.
     """
 
     heights: dict[PeerId, int] = field(default_factory=dict)
     floors: dict[PeerId, Pruned] = field(default_factory=dict)
     ask_at: float | None = None
-    asked: PeerId | None = None
+    asked: dict[PeerId, int] = field(default_factory=dict)
+    questions: int = 0
 
     def heard(self, peer: PeerId, height: int, own_height: int, now: float) -> None:
         known = self.heights.get(peer)
@@ -54,14 +58,21 @@ class Catchup:
 
     def disproved(self, peer: PeerId, height: int) -> None:
         """`peer` could not show the entries that it claimed."""
-        self.heights[peer] = height
+        if peer in self.heights:
+            self.heights[peer] = height
 
     def pruned(self, peer: PeerId, answer: Pruned, own_height: int, now: float) -> None:
-        """`peer` does not keep what was asked for: ask somebody else at once."""
-        self.heard(peer, answer.height, own_height, now)
-        if peer in self.heights:
-            self.floors[peer] = answer
-        if peer == self.asked and self.ask_at is not None:
+        """`peer` does not keep what was asked for: ask somebody else at once.
+
+        Nothing in it can be checked, so it says something to who asked only, and nothing of how
+        long a chain is.
+        """
+        turn = self.asked.get(peer)
+        if turn is None:
+            return
+        self.floors[peer] = answer
+        useless = not self._keeps(peer, own_height + 1)
+        if useless and turn == self.questions and self.ask_at is not None:
             self.ask_at = now
 
     def out_of_reach(self, own_height: int) -> Mapping[PeerId, Pruned]:
@@ -85,9 +96,7 @@ class Catchup:
             self.ask_at = now if most > own_height + 1 else now + SETTLE_S
 
     def whom_to_ask(self, own_height: int, down: AbstractSet[PeerId], now: float) -> PeerId | None:
-        """Whom to ask now, if anybody: another than last time where possible, and one that is
-        up.
-        """
+        """Whom to ask now, if anybody: who was not asked for longest, of those that are up."""
         if self.ask_at is None or now < self.ask_at:
             return None
         wanted = own_height + 1
@@ -97,8 +106,11 @@ class Catchup:
             self.ask_at = None
             return None
         self.ask_at = now + ANSWER_S
-        self.asked = min(ahead, key=lambda p: (p in down, p == self.asked, -self.heights[p], p))
-        return self.asked
+        turns, heights = self.asked, self.heights
+        peer = min(ahead, key=lambda p: (p in down, turns.get(p, 0), -heights[p], p))
+        self.questions += 1
+        self.asked[peer] = self.questions
+        return peer
 
 
 def page_from(chain: Sequence[Certified], from_height: int) -> Entries | Pruned:

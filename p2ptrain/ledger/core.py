@@ -168,7 +168,8 @@ class Ledger(Account):
             case Entries(height, certified):
                 return self._take_entries(sender, height, certified, now)
             case Pruned():
-                self._catchup.pruned(sender, message, self.state.height, now)
+                if not self._is_elsewhere(sender):
+                    self._catchup.pruned(sender, message, self.state.height, now)
                 return []
             case Outcome(certified):
                 return self._take_entries(sender, message.height, (certified,), now, live=True)
@@ -201,12 +202,16 @@ class Ledger(Account):
             if isinstance(message, Prepare | Propose):
                 effects.append(Send(sender, self._news(height)))
             return effects
-        if self._parting is not None and self._parting.is_elsewhere(sender, self.state):
+        if self._is_elsewhere(sender):
             return []
         if self.state.is_member(sender):
             self._ahead[sender] = message
         self._catchup.heard(sender, message.height - 1, self.state.height, now)
         return []
+
+    def _is_elsewhere(self, peer: PeerId) -> bool:
+        """Whether `peer` speaks of another line than ours."""
+        return self._parting is not None and self._parting.is_elsewhere(peer, self.state)
 
     def _news(self, height: int) -> Message:
         """For a proposer that is behind: where many answer, how far they are, and it asks one."""
@@ -226,7 +231,7 @@ class Ledger(Account):
         if self._parting is not None:
             taken = self._parting.take(sender, height, page, self.state, self.kept.at, now)
             effects, page = taken
-        if self._parting is None or not self._parting.is_elsewhere(sender, self.state):
+        if not self._is_elsewhere(sender):
             self._catchup.told(sender, height, self.state.height, now, shown=bool(page))
         for certified in page:
             if certified.entry.height <= self.state.height:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.branching import Branching, BranchMessage, Presence, may_branch
 from p2ptrain.ledger.catchup import Catchup
-from p2ptrain.ledger.effects import Announce, Effect, Note, Rejoin
+from p2ptrain.ledger.effects import Announce, Effect, Note, Rejoin, Send
 from p2ptrain.ledger.electorate import Sign
 from p2ptrain.ledger.events import (
     Event,
@@ -28,7 +28,7 @@ from p2ptrain.ledger.events import (
     SnapshotTaken,
     Tick,
 )
-from p2ptrain.ledger.messages import Outcome
+from p2ptrain.ledger.messages import Outcome, ProposeBranch, RefuseBranch
 from p2ptrain.ledger.pace import earliest
 from p2ptrain.ledger.rivals import Place, Rivals
 from p2ptrain.ledger.rules import Rules
@@ -39,6 +39,9 @@ from p2ptrain.ledger.view import PEERS_MAX, View
 
 At = Callable[[int], Certified | None]
 """at(height): the entry of our own chain there, if it is kept."""
+
+NO_VOTE = "another process uses this peer's identity: no vote"
+"""Who asks it for a signature would wait without knowing for what."""
 
 _REPORTS = Ready | ReduceDone | ReduceFailed | SnapshotTaken | Joining
 
@@ -183,7 +186,10 @@ class Parting:
         silent: bool,
     ) -> list[Effect]:
         if silent:
-            return [Note(f"{sender} speaks of a branch, and this process does not vote")]
+            said = Note(f"{sender} speaks of a branch, and this process does not vote")
+            if not isinstance(message, ProposeBranch):
+                return [said]
+            return [said, Send(sender, RefuseBranch(message.entry.height, NO_VOTE))]
         self._branching.look(state, self._presence(state, silent=silent), now)
         return self._branching.receive(sender, message, state, now)
 

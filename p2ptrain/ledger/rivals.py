@@ -23,7 +23,8 @@ from p2ptrain.ledger.verify import Verify, check_certified
 
 ASK_EVERY_S = 2.0
 """A heartbeat: often enough to heal soon, and nothing beside what a reduce sends. A peer that shows
-no more of its chain for so long is passed over for another.
+no more of its chain for so long is passed over for another: for the one that was not asked for
+longest.
 """
 
 Place = tuple[LineId, int]
@@ -77,6 +78,8 @@ class Rivals:
         self._rival: Rival | None = None
         self._asked: PeerId | None = None
         self._asked_at = 0.0
+        self._turns: dict[PeerId, int] = {}
+        self._questions = 0
         self._asked_of: Place | None = None
         self._seen: dict[PeerId, Place] = {}
 
@@ -107,7 +110,9 @@ class Rivals:
         if now < self._asked_at + ASK_EVERY_S and self._asked is not None:
             self.ask_at = self._asked_at + ASK_EVERY_S
             return []
-        peer = min(fresh, key=lambda each: (each == self._asked, each))
+        peer = min(fresh, key=lambda each: (self._turns.get(each, 0), each))
+        self._questions += 1
+        self._turns[peer] = self._questions
         self._asked, self._asked_at, self._asked_of = peer, now, fresh[peer]
         self._rival = None
         self.ask_at = now + ASK_EVERY_S

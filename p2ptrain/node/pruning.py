@@ -91,8 +91,12 @@ def origin_in(log: RecordLog) -> Origin | None:
 async def notice_pruned(parts: Parts) -> None:
     """Say so if nobody keeps the entries that this node lacks.
 
+    That they exist is the word of those who are ahead and show nothing of it. So while others stand
+    where this node stands, it is told to people, and ends nothing.
+
     Raises:
-        TryLater: for some time now all who are further on have pruned them.
+        TryLater: for some time now all who are further on have pruned them, and nobody was seen
+            where this node is.
     """
     while True:
         while not parts.ledger.out_of_reach():
@@ -100,11 +104,20 @@ async def notice_pruned(parts: Parts) -> None:
         lacking = parts.ledger.state.height + 1
         parts.standing.warnings["pruned"] = f"nobody here keeps entry {lacking} of the ledger"
         with trio.move_on_after(PATIENCE_S):
-            while parts.ledger.out_of_reach():
+            while _is_left_behind(parts):
                 await parts.changes.wait()
-        if parts.ledger.out_of_reach():
+        if _is_left_behind(parts):
             raise _nobody_keeps(parts)
+        while parts.ledger.out_of_reach():
+            await parts.changes.wait()
         del parts.standing.warnings["pruned"]
+
+
+def _is_left_behind(parts: Parts) -> bool:
+    """Whether all who are heard are ahead, out of reach, or behind: nobody has our head."""
+    head = parts.ledger.state.head
+    in_company = any(view.heartbeat.head == head for view in parts.peers)
+    return bool(parts.ledger.out_of_reach()) and not in_company
 
 
 def _nobody_keeps(parts: Parts) -> TryLater:

@@ -19,14 +19,18 @@ from p2ptrain.ledger.evidence import Evidence, Statement
 from p2ptrain.ledger.kept import CommittedUpdate, Kept
 from p2ptrain.ledger.messages import Entries, EntriesRequest, Outcome, Pruned
 from p2ptrain.ledger.pruning import base_at, prunable_to
-from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.state import LedgerState, genesis
 from p2ptrain.ledger.values import (
+    Branch,
+    Certificate,
     Certified,
     Commit,
+    Entry,
     Participant,
     Roster,
     SnapshotRef,
     Value,
+    branch_message,
     vote_message,
 )
 from p2ptrain.ledger.verify import replay
@@ -286,24 +290,67 @@ def test_where_nobody_keeps_the_old_entries_nobody_is_asked_and_it_is_known() ->
     assert ledger.out_of_reach() == {}
 
 
-def test_a_peer_that_says_so_unasked_is_believed_about_itself_only() -> None:
+def test_a_peer_that_says_so_unasked_is_not_heard() -> None:
+    """Or one message would make all who train believe that they are far behind."""
     ledger = newcomer()
     assert asked(ledger, Received(A, PRUNED), 0.0) == []
-    assert asked(ledger, Heard(B, 20), 1.0) == [B]
-    assert asked(ledger, Received(A, Pruned(30, 29, Digest("e" * 64))), 1.1) == []
+    assert asked(ledger, Heard(A, 20), 1.0) == [A]
+    assert asked(ledger, Heard(B, 20), 1.0) == []
+    assert asked(ledger, Received(B, PRUNED), 1.1) == []
     assert asked(ledger, Tick(), 3.0) == [B]
+    assert ledger.out_of_reach() == {}
+
+
+def test_how_long_its_chain_is_nobody_is_told_by_such_an_answer() -> None:
+    ledger = newcomer()
+    assert asked(ledger, Heard(A, 20), 0.0) == [A]
+    assert asked(ledger, Received(A, Pruned(10**9, 10**9, Digest("e" * 64))), 0.1) == []
+    assert ledger.out_of_reach().keys() == {A}
+    assert asked(ledger, Received(B, Entries(20, tuple(CHAIN))), 0.2) == []
+    assert (ledger.state.height, ledger.out_of_reach()) == (20, {})
 
 
 def test_what_is_pruned_before_the_next_entry_does_not_matter() -> None:
+    """Who says so again and again is not asked the more often for that."""
     ledger = ledger_from_base([])
-    assert asked(ledger, Received(B, Pruned(20, 9, CHAIN[9].entry.digest)), 0.0) == [B]
+    assert asked(ledger, Heard(B, 20), 0.0) == [B]
+    assert asked(ledger, Received(B, PRUNED), 0.1) == []
+    assert ledger.out_of_reach() == {}
+    assert asked(ledger, Tick(), 2.0) == [B]
 
 
-def test_strangers_that_claim_to_have_pruned_fill_no_memory() -> None:
+def test_a_late_answer_counts_and_hurries_nobody() -> None:
     ledger = newcomer()
-    for n in range(3000):
-        ledger.handle(Received(peers(f"x{n}")[0], PRUNED), 0.0)
-    assert len(ledger.out_of_reach()) < 3000
+    assert asked(ledger, Heard(A, 20), 0.0) == [A]
+    assert asked(ledger, Heard(B, 20), 0.1) == []
+    assert asked(ledger, Tick(), 2.0) == [B]
+    assert asked(ledger, Received(A, PRUNED), 2.1) == []
+    assert asked(ledger, Received(B, PRUNED), 2.2) == []
+    assert ledger.out_of_reach() == {A: PRUNED, B: PRUNED}
+
+
+def on_a_branch() -> Ledger:
+    """a is alone on it."""
+    rules = small_rules("a b c", participants_min=1, branch_after_s=60.0)
+    start = genesis(rules)
+    entry = Entry(1, start.head, Branch(0, (A,)))
+    vote = signature_of(A, branch_message(start.line, entry))
+    branch = Certified(entry, Certificate(1, 0, entry.digest, ((A, vote),)))
+    return Ledger(rules, A, signer(A), verify, [branch])
+
+
+def test_what_a_peer_on_another_line_has_pruned_is_not_of_ours() -> None:
+    """It was asked as a rival, whose chain may outrank ours."""
+    ledger = on_a_branch()
+    run, line = ledger.rules.run, ledger.state.line
+    assert asked(ledger, Heard(B, 20, run), 0.0) == [B]
+    assert asked(ledger, Received(B, PRUNED), 0.1) == []
+    assert ledger.out_of_reach() == {}
+    assert asked(ledger, Heard(B, 20, line), 1.0) == [B]
+    assert asked(ledger, Heard(B, 20, run), 2.0) == [B]
+    assert asked(ledger, Received(B, PRUNED), 2.1) == []
+    assert asked(ledger, Heard(B, 21, line), 4.0) == [B]
+    assert ledger.out_of_reach() == {}
 
 
 def test_a_pruned_peer_restarts_and_takes_part() -> None:

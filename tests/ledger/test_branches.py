@@ -373,10 +373,13 @@ def test_who_does_not_vote_signs_no_branch() -> None:
     some.tell("b", NotAlone("a copy was seen"))
     entry = Entry(1, START.head, PAIR)
     some.now = 61.0
-    assert not any(
-        isinstance(effect, Send) for effect in some.tell("b", Received(A, ProposeBranch(entry)))
+    (said,) = (
+        it for it in some.tell("b", Received(A, ProposeBranch(entry))) if isinstance(it, Send)
     )
+    assert said == Send(A, RefuseBranch(1, "another process uses this peer's identity: no vote"))
     assert some.notes[-1] == (B, "a speaks of a branch, and this process does not vote")
+    refused = some.tell("b", Received(A, said.message))
+    assert not any(isinstance(effect, Send) for effect in refused)
 
 
 def test_b1_who_comes_back_to_a_line_stands_by_what_it_promised_there() -> None:
@@ -474,3 +477,11 @@ def test_b7_who_was_cut_off_asks_for_other_chains_as_soon_as_somebody_is_back() 
     assert some.tell("a", PeerDown(C), Tick(), Heard(C, 1, RULES.run)) == []
     some.now = 40.0
     assert some.tell("a", PeerUp(C)) == [AskEntries(C, 1)]
+
+
+def test_b7_two_silent_rivals_keep_nobody_from_being_asked() -> None:
+    rivals, state = Rivals(RULES, verify), after(START, HIGH)
+    rivals.branched(START)
+    places = dict.fromkeys((B, C, D, E), (LOW.entry.digest, 1))
+    asked = [rivals.ask(places, state, set(), 2.0 * n) for n in range(8)]
+    assert asked == [[AskEntries(peer, 1)] for peer in (B, C, D, E, B, C, D, E)]

@@ -19,6 +19,7 @@ from p2ptrain.ledger.messages import (
     Prepare,
 )
 from p2ptrain.ledger.values import Certified, Commit, Participant, Roster, Value
+from p2ptrain.ledger.view import PEERS_MAX
 from p2ptrain.ledger.wire import encode
 from p2ptrain.testing.ledgers import Group, Letter, certify, chain_of, digest, peers, small_rules
 
@@ -79,6 +80,23 @@ def test_a_lost_question_is_put_to_somebody_else() -> None:
     asked = [catchup.whom_to_ask(0, set(), now=ANSWER_S * n) for n in range(4)]
     assert asked == [A, B, A, B]
     assert catchup.whom_to_ask(0, {A}, now=ANSWER_S * 4) == B
+
+
+def test_silent_peers_keep_nobody_from_being_asked() -> None:
+    """Nor do two who claim the longest chains: the turn goes round."""
+    catchup = Catchup()
+    for peer, height in ((A, 2**53), (B, 2**53), (C, 9), (D, 9)):
+        catchup.heard(peer, height, 0, now=0.0)
+    asked = [catchup.whom_to_ask(0, set(), now=ANSWER_S * n) for n in range(8)]
+    assert asked == [A, B, C, D, A, B, C, D]
+
+
+def test_strangers_whose_entries_are_bad_fill_no_memory() -> None:
+    some = old_and_new()
+    bad = replace(CHAIN[0], certificate=replace(CHAIN[0].certificate, votes=()))
+    for n in range(PEERS_MAX + 10):
+        some.tell("d", Received(PeerId(f"x{n}"), Outcome(bad)))
+    assert len(some["d"]._catchup.heights) == PEERS_MAX
 
 
 def test_nobody_is_asked_by_who_lacks_nothing() -> None:

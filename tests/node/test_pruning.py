@@ -52,7 +52,7 @@ from p2ptrain.run import Run
 from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, Store, record_log
 from p2ptrain.testing.ledgers import digest, sealing
 from p2ptrain.testing.published import policy, publish
-from tests.node.rig import ANN, BOB, PaperNetwork, Rig, rig, settled, signed
+from tests.node.rig import ANN, BOB, PaperNetwork, Rig, heartbeat, rig, settled, signed
 from tests.node.swarm import Diary
 
 STEPS = 12
@@ -300,6 +300,26 @@ async def test_somebody_who_keeps_everything_comes_in_time(tmp_path: Path) -> No
         nursery.start_soon(notice_pruned, parts)
         await settled(lambda: "pruned" in parts.standing.warnings)
         parts.ledger.handle(Heard(BOB.peer, 40), 0.2)
+        parts.changes.ring()
+        await settled(lambda: "pruned" not in parts.standing.warnings)
+        nursery.cancel_scope.cancel()
+
+
+async def test_one_peers_word_does_not_end_a_node_that_is_where_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ann claims to be far ahead, and to have pruned all that would show it."""
+    monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
+    async with rig(tmp_path, **ALONE) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        parts.peers.take(BOB.peer, heartbeat(r.run.id), 0.0)
+        parts.ledger.handle(Heard(ANN.peer, 10**9), 0.0)
+        parts.ledger.handle(Received(ANN.peer, Pruned(10**9, 10**9, digest("none"))), 0.1)
+        nursery.start_soon(notice_pruned, parts)
+        await settled(lambda: "pruned" in parts.standing.warnings)
+        await trio.sleep(4 * pruning.PATIENCE_S)
+        assert parts.standing.warnings["pruned"] == "nobody here keeps entry 1 of the ledger"
+        parts.ledger.handle(Heard(BOB.peer, 1), 0.2)
         parts.changes.ring()
         await settled(lambda: "pruned" not in parts.standing.warnings)
         nursery.cancel_scope.cancel()
