@@ -40,7 +40,7 @@ from p2ptrain.ledger.view import PEERS_MAX, View
 At = Callable[[int], Certified | None]
 """at(height): the entry of our own chain there, if it is kept."""
 
-NO_VOTE = "another process uses this peer's identity: no vote"
+NO_VOTE = "this process must not use its vote"
 """Who asks it for a signature would wait without knowing for what."""
 
 _REPORTS = Ready | ReduceDone | ReduceFailed | SnapshotTaken | Joining
