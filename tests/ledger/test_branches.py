@@ -376,7 +376,7 @@ def test_who_does_not_vote_signs_no_branch() -> None:
     (said,) = (
         it for it in some.tell("b", Received(A, ProposeBranch(entry))) if isinstance(it, Send)
     )
-    assert said == Send(A, RefuseBranch(1, "another process uses this peer's identity: no vote"))
+    assert said == Send(A, RefuseBranch(1, "this process must not use its vote"))
     assert some.notes[-1] == (B, "a speaks of a branch, and this process does not vote")
     refused = some.tell("b", Received(A, said.message))
     assert not any(isinstance(effect, Send) for effect in refused)
