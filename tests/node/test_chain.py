@@ -122,14 +122,17 @@ def test_promises_outlive_a_restart_and_the_log_of_them_stays_short(
         assert len(acceptor.records()) == 2
 
 
-def test_promises_for_decided_heights_are_forgotten_only_when_the_entries_are_on_disk(
+def test_of_decided_heights_the_last_one_voted_at_is_remembered(
     home: Home, run: Run, me: Identity
 ) -> None:
+    """Were the entries lost, nothing else would say that this vote was used."""
     records, _ = promised(me, run, 10)
-    RecordLog(home.votes).append(records)
+    later = Acceptor(run.id, 2)
+    RecordLog(home.votes).append([*records, later.promise(1)])
     first_entries(home, run, me)
-    _, _, votes = open_ledger(home, run, me, 0.0)
-    assert list(votes) == []
+    ledger, _, votes = open_ledger(home, run, me, 0.0)
+    assert ledger.state.height == 2
+    assert list(votes) == later.records() == ledger.records()
 
 
 def test_a_log_that_cannot_be_shortened_stops_the_start_and_loses_nothing(
