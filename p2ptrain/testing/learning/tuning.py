@@ -12,7 +12,16 @@ from itertools import product
 
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.testing.learning.record import Record
-from p2ptrain.testing.learning.search import Arm, Key, Search, Stage, Tuned, best, further
+from p2ptrain.testing.learning.search import (
+    BEYOND_MAX,
+    Arm,
+    Key,
+    Search,
+    Stage,
+    Tuned,
+    best,
+    further,
+)
 from p2ptrain.testing.learning.settings import Settings, Start, TextSpec
 
 MODEL = ModelSpec(
@@ -150,19 +159,24 @@ def rated(name: str, settings: Settings, share: float) -> Search:
 
 
 def longer(name: str, settings: Settings, records: Mapping[Key, Record]) -> Tuned:
-    """From rates that were tuned for a shorter H: theirs, and each of the three lowered."""
-    at = shorter(settings)
-    tried = (
-        at,
-        replace(at, lr=at.lr / NEAR),
-        replace(at, momentum=0.0),
-        replace(at, outer_lr=at.outer_lr / LATE_FACTOR),
-    )
-    trials = [
-        Arm("tuning", f"{name}-lr{e.lr:.3g}-momentum{e.momentum:g}-outer{e.outer_lr:g}", e)
-        for e in tried
-    ]
-    return tuned((trials, best(trials, records)))
+    """From rates that were tuned for a shorter H: theirs, and each of the three lowered; the inner
+    one further as long as that is better.
+    """
+    first = shorter(settings)
+
+    def arm(**changes: float) -> Arm:
+        at = replace(first, **changes)  # type: ignore[arg-type]  # These are all floats.
+        rates = f"lr{at.lr:.3g}-momentum{at.momentum:g}-outer{at.outer_lr:g}"
+        return Arm("tuning", f"{name}-{rates}", at)
+
+    def lower(at: Settings) -> list[Arm]:
+        if at.lr == first.lr:
+            return []
+        return [arm(lr=at.lr / NEAR, momentum=at.momentum, outer_lr=at.outer_lr)]
+
+    trials = [arm(), arm(lr=first.lr / NEAR), arm(momentum=0.0)]
+    trials.append(arm(outer_lr=first.outer_lr / LATE_FACTOR))
+    return tuned(further((trials, best(trials, records)), [lower] * BEYOND_MAX, records))
 
 
 def other_beta(chosen: Mapping[str, Settings]) -> list[Arm]:
