@@ -13,7 +13,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from ipaddress import IPv4Address, ip_address, ip_network
 
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.sockets import PeerSocket
@@ -21,6 +20,7 @@ from p2ptrain.dataplane.tls import check_loadable, tls_context, tune
 from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.errors import NotAuthorised, PeerLost
 from p2ptrain.ids import PeerId
+from p2ptrain.sites import site_of
 
 TRUSTED_MAX = 1024
 """Certificates held at once, the youngest: ten times the members that we plan for."""
@@ -44,7 +44,7 @@ class Strangers:
             crowded = len(self._waiting) >= self._limit
             if crowded:
                 _shut(self._waiting.pop(self._least_wanted())[0])
-            self._waiting[token] = (sock, _site(host))
+            self._waiting[token] = (sock, site_of(host))
         return crowded
 
     def leave(self, token: object) -> None:
@@ -136,14 +136,6 @@ class Gate:
                 trusted = list(self._trusted.values())
                 self._context = tls_context(self._credentials, trusted, server=True)
             return self._context
-
-
-def _site(host: str) -> str:
-    """What one customer has: an address, or 2**64 of them in IPv6."""
-    address = ip_address(host.partition("%")[0])
-    if isinstance(address, IPv4Address) or address.ipv4_mapped:
-        return host
-    return str(ip_network((address, 64), strict=False))
 
 
 def _shut(sock: socket.socket) -> None:

@@ -6,13 +6,13 @@ hundred dials a second used up all file descriptors, and the ledger could not op
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any
 
 import trio
 from libp2p.network.exceptions import SwarmException
 
 from p2ptrain.net.places import Places
+from p2ptrain.sites import site_of
 
 HANDSHAKES_MAX = 128
 """One takes milliseconds of work and five round trips."""
@@ -24,9 +24,10 @@ def bound_handshakes(network: Any) -> None:
     upgrade = network.upgrade_inbound_raw_conn
 
     async def upgrade_in_a_place(connection: Any, address: Any) -> Any:
+        remote = connection.get_remote_address()
         with (
             trio.CancelScope() as scope,
-            places.taken(_origin(connection.get_remote_address()), scope.cancel),
+            places.taken(site_of(remote[0]) if remote else "", scope.cancel),
         ):
             muxed = await upgrade(connection, address)
         if scope.cancelled_caught:
@@ -34,13 +35,3 @@ def bound_handshakes(network: Any) -> None:
         return muxed
 
     network.upgrade_inbound_raw_conn = upgrade_in_a_place
-
-
-def _origin(remote: tuple[str, int] | None) -> str:
-    """Whom a socket is counted with: its address, of which with IPv6 everybody has 2^64."""
-    if remote is None:
-        return ""
-    address = ipaddress.ip_address(remote[0].partition("%")[0])
-    if address.version == 4:
-        return str(address)
-    return str(ipaddress.ip_network((address, 64), strict=False))

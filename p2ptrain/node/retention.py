@@ -2,9 +2,9 @@
 
 Kept are the newest certified snapshots and every update since the oldest of them: a newcomer needs
 one snapshot and what follows it, and a peer that was away needs what it missed. A certified
-snapshot need not be here, nor anywhere but on one disk: so the newest that is here stays, too, with
-the updates since, until a newer one has come. Of the data, what is needed soonest, up to a size;
-all of it on a seed, which is there so that nothing is lost.
+snapshot need not be here, and those who wrote it may be gone: so the newest that is here stays,
+too, with the updates since, until a newer one has come. Of the data, what is needed soonest, up to
+a size; all of it on a seed, which is there so that nothing is lost.
 
 What is kept is a pure function of ledger, options and that snapshot; that a crash or a race loses
 nothing else is the store's promise.

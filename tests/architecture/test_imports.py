@@ -12,7 +12,7 @@ from tests.architecture.sources import Module, imports, modules
 TIERS = """
 ids
 errors
-encoding names private_file
+encoding names private_file sites
 identity
 config dataplane ipc kernels ledger store sync
 data net observe ring run state swarm
