@@ -13,7 +13,14 @@ import pytest
 
 from p2ptrain.config.run_file import INT4_BLOCK
 from p2ptrain.sync import SyncSpec
-from p2ptrain.testing.learning.arms import COMPARED, COMPARISONS, REPEATED_LAST, SEEDS, arms
+from p2ptrain.testing.learning.arms import (
+    ASKED,
+    COMPARED,
+    COMPARISONS,
+    REPEATED_LAST,
+    SEEDS,
+    arms,
+)
 from p2ptrain.testing.learning.compared import Asked, verdict
 from p2ptrain.testing.learning.pictures import picture, picture_of_gaps
 from p2ptrain.testing.learning.queue import Queue
@@ -108,15 +115,18 @@ def test_in_the_end_all_comparisons_have_three_seeds_of_all_their_arms() -> None
     assert {name: seeds[name] for name in shown} == {name: {1, 2, 3} for name in shown} | few
 
 
-def test_after_the_peers_one_seed_of_all_is_trained_before_the_next() -> None:
+def test_after_what_was_asked_for_one_seed_of_all_is_trained_before_the_next() -> None:
     found, _ = grown()
     others = ("scratch", "start")
     compared = [arm for arm in found if not of_trials(arm) and arm.comparison not in others]
     rest = [(arm.name, arm.settings.seed) for arm in compared]
     assert [seed for _, seed in rest[:9]] == [1] * 3 + [2] * 3 + [3] * 3
+    asked = 9 + len(SEEDS) * len(ASKED)
+    assert {name for name, _ in rest[9:asked]} == set(ASKED)
     last = [(name, seed) for name, seed in rest if name in REPEATED_LAST and seed > 1]
     assert rest[-len(last) :] == last
-    for seeds in ([seed for _, seed in rest[9 : -len(last)]], [seed for _, seed in last]):
+    for part in (rest[9:asked], rest[asked : -len(last)], last):
+        seeds = [seed for _, seed in part]
         assert seeds == sorted(seeds)
 
 

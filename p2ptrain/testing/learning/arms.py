@@ -34,6 +34,17 @@ from p2ptrain.testing.learning.tuning import (
 COMPARISONS = ("tuning", "peers", "codecs", "modes", "unequal", "churn", "horizon", "scratch")
 SEEDS = (1, 2, 3)
 
+ASKED = (
+    "int8",
+    "int4",
+    "int4-feedback",
+    "plain-h20",
+    "streaming-1",
+    "churn-fresh",
+    "three-that-stay",
+)
+"""Of these, and of peers, so much was asked that three seeds must say it: they come first."""
+
 REPEATED_LAST = (
     "churn-warmup",
     "churn-donor",
@@ -53,8 +64,9 @@ of whole documents."""
 
 def arms(records: Mapping[Key, Record]) -> list[Arm]:
     """All arms that can be named with these records, those first that most depends on: the rates,
-    then the peers' three seeds; then one seed of all else before the next, to see early what fails,
-    and before other seeds of what need not be repeated.
+    then three seeds of the peers and of whatever else something was asked of; then one seed of all
+    else before the next, to see early what fails, and before other seeds of what need not be
+    repeated.
     """
     listed: list[Arm] = []
     chosen: dict[str, Settings] = {}
@@ -84,10 +96,12 @@ def from_scratch(records: Mapping[Key, Record]) -> list[Arm]:
     return trials + [replace(arm, settings=_compared(arm.settings)) for arm in compared]
 
 
-def _turn(arm: Arm) -> tuple[bool, int]:
-    """Trials stand before the first seed of what rests on them."""
+def _turn(arm: Arm) -> tuple[int, int]:
+    """Trials, named after what rests on them, stand before its first seed."""
     seed = max(arm.settings.seed, SEEDS[0])
-    return seed > SEEDS[0] and arm.name in REPEATED_LAST, seed
+    if any(arm.name == name or arm.name.startswith(f"{name}-lr") for name in ASKED):
+        return 0, seed
+    return (2 if seed > SEEDS[0] and arm.name in REPEATED_LAST else 1), seed
 
 
 def beside(chosen: Mapping[str, Settings], records: Mapping[Key, Record]) -> Iterator[Arm]:
