@@ -63,16 +63,20 @@ def _collect(chosen: argparse.Namespace) -> None:
     named = {arm.key: arm.comparison for arm in arms(records)}
     collect([(named[key], each) for key, each in records.items() if key in named], chosen.results)
     kept = [each for key, each in records.items() if key in named]
-    page = chosen.results.with_suffix(".md")
-    if page.exists():
-        text = insert(page.read_text(), "outcome", outcome(kept))
-        page.write_text(insert(text, "tables", tables(kept)))
+    plots = {"gaps": picture_of_gaps(kept)}
     for comparison in COMPARISONS:
         of_it = [each for each in kept if named[each.arm, each.seed, each.digest] == comparison]
         if of_it and comparison != "tuning":
-            (chosen.results / f"{comparison}.svg").write_text(picture(comparison, of_it))
-    if (drawn := picture_of_gaps(kept)) is not None:
-        (chosen.results / "gaps.svg").write_text(drawn)
+            plots[comparison] = picture(comparison, of_it)
+    drawn = {name: plot for name, plot in plots.items() if plot is not None}
+    for name, plot in drawn.items():
+        (chosen.results / f"{name}.svg").write_text(plot)
+    page = chosen.results.with_suffix(".md")
+    if page.exists():
+        shown = [f"![{name}]({chosen.results.name}/{name}.svg)\n" for name in drawn]
+        text = insert(page.read_text(), "outcome", outcome(kept))
+        text = insert(text, "plots", "\n".join(shown))
+        page.write_text(insert(text, "tables", tables(kept)))
 
 
 def _list(chosen: argparse.Namespace) -> None:
@@ -85,9 +89,8 @@ def _list(chosen: argparse.Namespace) -> None:
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/compare", description=__doc__)
-    parser.add_argument(
-        "comparisons", nargs="*", default=COMPARISONS, help=f"of {', '.join(COMPARISONS)}"
-    )
+    told = "; ".join(f"{name}: {what}" for name, what in COMPARISONS.items())
+    parser.add_argument("comparisons", nargs="*", default=list(COMPARISONS), help=told)
     parser.add_argument("--folder", type=Path, default=Path("build/learning"), help="for the work")
     parser.add_argument("--results", type=Path, default=Path("docs/results/learning"))
     parser.add_argument("--processes", type=int, default=1)

@@ -31,7 +31,17 @@ from p2ptrain.testing.learning.tuning import (
     twice_the_batch,
 )
 
-COMPARISONS = ("tuning", "peers", "codecs", "modes", "unequal", "churn", "horizon", "scratch")
+COMPARISONS = {
+    "tuning": "the rates that all others rest on",
+    "peers": "ordinary training against two, four and eight peers, a lone one and plain means",
+    "codecs": "fp32 against fp16, int8, int4, and int4 with error feedback",
+    "modes": "plain against streaming, async and eager",
+    "unequal": "one of four at a quarter of the speed",
+    "churn": "in each outer step one of four stops and one joins",
+    "horizon": "the gap over outer steps and batch",
+    "scratch": "from first weights, what was compared so",
+}
+"""By name, and what is compared."""
 SEEDS = (1, 2, 3)
 
 ASKED = (
@@ -41,13 +51,13 @@ ASKED = (
     "plain-h20",
     "streaming-1",
     "churn-fresh",
+    "churn-donor",
     "three-that-stay",
 )
 """Of these, and of peers, so much was asked that three seeds must say it: they come first."""
 
 REPEATED_LAST = (
     "churn-warmup",
-    "churn-donor",
     "diloco-2-h6",
     "diloco-4-h24",
     "dp-wide",

@@ -15,7 +15,8 @@ class Record:
     `copied_loss` and `other_loss` are parts of `loss`: `learning.copying`. Where the processor
     could not multiply in bf16, `bf16_products` is False: `trainer.products`. `theta` and
     `start_theta` are digests of the θ that it ended with and began with; `joiners` is how much more
-    loss in training who had just joined had than the others, in each inner step since.
+    loss in training who had just joined had than the others, in each inner step since. `torch` is
+    the version that it was trained with, where that was noted.
     """
 
     arm: str
@@ -35,6 +36,7 @@ class Record:
     theta: str | None = None
     start_theta: str | None = None
     joiners: tuple[float, ...] = ()
+    torch: str | None = None
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)

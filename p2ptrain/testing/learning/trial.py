@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ def run_trial(
         theta=_digest(swarm.theta),
         start_theta=notes.get("start_theta"),
         joiners=_of_each(swarm),
+        torch=version("torch"),
     )
     return record if diverged else measured(record, swarm.peers[0].replica, swarm.theta, corpus)
 
