@@ -157,9 +157,9 @@ RUNS = {
 
 AUTHORITY = {
     "AUTH-PENDING": (
-        "This node is not on the run's allowlist yet. Send its peer id (p2ptrain id) to the "
-        "organiser, who adds it with: p2ptrain allow add PEERID. The node can wait for that and "
-        "goes on by itself."
+        "This node is not on the run's allowlist yet. It has asked to be let in, which the "
+        "organiser does with: p2ptrain allow add PEERID (p2ptrain id prints it). The node can wait "
+        "for that and goes on by itself."
     ),
     "AUTH-DENIED": (
         "This node is not on the run's allowlist, or may not do what it tried. The organiser "

@@ -38,9 +38,12 @@ class Reach:
 class Training:
     """What this machine does for the run, and on which devices."""
 
-    seed: Annotated[bool, typer.Option("--seed", help="Vote and serve the run; train nothing.")] = (
-        False
-    )
+    seed: Annotated[
+        bool,
+        typer.Option(
+            "--seed", help="Serve the run and train nothing; it votes if it founded the run."
+        ),
+    ] = False
     ranks: Annotated[
         int, typer.Option("--ranks", metavar="N", help="Trainer processes: one a GPU.")
     ] = 1

@@ -11,7 +11,9 @@ import typer
 
 SCHEMA = 1
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON on stdout: one object, or one a line.")
+]
 
 
 def result(text: str) -> None:

@@ -197,7 +197,7 @@ def amend(
     ] = None,
     far: Annotated[
         bool,
-        typer.Option("--far", help="A rate may leap to more than ten times, or a tenth, of it."),
+        typer.Option("--far", help="Let a rate become more than ten times larger or smaller."),
     ] = False,
     home: HomeOption = None,
     as_json: JsonOption = False,

@@ -46,7 +46,7 @@ class NodeConfig:
     data_host: str = "0.0.0.0"
     data_port: int = 0
     seed: bool = False
-    """A seed votes and serves the run, and has no trainer."""
+    """A seed serves the run and has no trainer; it votes if it is one of the run's founders."""
     ranks: int = 1
     ranks_host: str = ""
     ranks_port: int = 0

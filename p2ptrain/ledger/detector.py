@@ -1,6 +1,6 @@
 """Who seems to be up, judged by when they were last heard, by this machine's own monotonic clock.
 
-        heard           silent for yellow_after_s       silent for red_after_s
+        heard        silent for yellow_after turns    for red_after of its turns
     ────────► GREEN ─────────────────────────► YELLOW ─────────────────────────► RED
         ▲                        a reset connection: RED at once                   │
         └───────────────────── heard again (after a hint: not by an echo) ─────────┘

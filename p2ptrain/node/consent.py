@@ -49,12 +49,17 @@ def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
     trainer = trainer_memory(manifest.model, manifest.inner, "fp32", eager=eager)
     trains = "" if config.seed else f"; the trainer 400 MB, {size(trainer.vectors)} and activations"
     vectors = node.theta + node.momentum if config.seed else node.total
-    yield f"memory    100 MB and {size(vectors)} for this node{trains}"
+    yield f"memory    150 MB and {size(vectors)} for this node{trains}"
     kept = config.keep_snapshots
     snapshots = "every snapshot" if kept is None else f"{kept} snapshots"
     each = size(node.theta + node.momentum)
+    keeps_inner = config.keep_inner and not config.seed
+    inner = f" the inner optimizer ({each}, while it is written twice)," if keeps_inner else ""
     data = "all data" if config.seed else f"data up to {size(config.data_cache_bytes)}"
-    yield f"disk      {snapshots} of {each}, the updates since the oldest, and {data}"
+    yield (
+        f"disk      {snapshots} of {each}, one more while it is written, "
+        f"the updates since the oldest,{inner} and {data}"
+    )
     yield f"you are   {label(me)}"
     for number, promise in enumerate(promises()):
         yield ("know that " if number == 0 else " " * 10) + promise

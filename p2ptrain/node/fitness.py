@@ -181,17 +181,21 @@ def _of_trainer(manifest: RunManifest) -> int:
 
 
 def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
-    """One more snapshot than is kept, since the oldest goes when the next is whole."""
+    """One more snapshot than is kept, since the oldest goes when the next is whole, and two states
+    of the inner optimizer, which are as long, for the same reason.
+    """
     snapshot = 8 * layout_of(run.manifest.model).numel
+    inner = 0 if config.seed or not config.keep_inner else 2 * snapshot
     room = machine.disk_free + machine.stored
     do = "make room, or give --home a folder on a larger disk"
     if snapshot > room:
         what = f"a snapshot of this run has {size(snapshot)}, and there is room for {size(room)}"
         yield Finding("DISK-LOW", what, do, is_fault=True)
-    elif config.keep_snapshots and (config.keep_snapshots + 1) * snapshot > room:
+    elif config.keep_snapshots and (config.keep_snapshots + 1) * snapshot + inner > room:
+        beside = f", and {size(inner)} of the inner optimizer" if inner else ""
         what = (
-            f"{config.keep_snapshots} snapshots of {size(snapshot)}, and the next one, will not "
-            f"fit on this disk: there is room for {size(room)}"
+            f"{config.keep_snapshots} snapshots of {size(snapshot)}, and the next one{beside}, "
+            f"will not fit on this disk: there is room for {size(room)}"
         )
         yield Finding("DISK-LOW", what, f"--keep-snapshots with a smaller number; or {do}")
 
@@ -206,7 +210,7 @@ def machine_of(home: Home) -> Machine:
         memory=memory_bytes() + psutil.swap_memory().total,
         memory_free=memory_free_bytes(),
         disk_free=shutil.disk_usage(home.root).free,
-        stored=stored_bytes(home.store),
+        stored=stored_bytes(home.store) + stored_bytes(home.inner),
         shm=shutil.disk_usage(shm).total if shm.is_dir() else None,
         has_gpu=nvidia or any((gpus.DEVICES / name).exists() for name in OTHER_GPUS),
         takes_gpu=nvidia,

@@ -4,8 +4,8 @@
     → catching up → loading → standing by → training → exchanging → training …
     beside these: serving (a seed), paused, leaving, isolated, stopped
 
-Log, status, page and metrics all show `words(state)`, so that a volunteer who reads one of them
-finds the same phrase in the others. `name` is for machines: it never changes and has no numbers.
+Log, status and heartbeats all show `words(state)`, so that a volunteer who reads one of them finds
+the same phrase in the others. `name` is for machines: it never changes and has no numbers.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Exchanging:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A seed: no trainer here, but it votes, and serves the run to whoever joins."""
+    """A seed: no trainer here; it serves the run to whoever joins, and votes if it founded it."""
 
     name: ClassVar[str] = "serving"
 

@@ -1,4 +1,4 @@
-"""A node's status as one value: what `p2ptrain status`, the page and the demo show.
+"""A node's status as one value: what `p2ptrain status` and the demo show.
 
 The node fills it in; everybody else only reads it. Its JSON form has a schema number, which changes
 when a field changes its meaning or goes; new fields may come without.

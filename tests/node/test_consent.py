@@ -53,7 +53,7 @@ def test_a_seed_is_told_of_the_vectors_that_it_has_and_of_no_trainer(
     numel = layout_of(run.manifest.model).numel
     lines = consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer)
     (memory,) = (line for line in lines if line.startswith("memory"))
-    assert memory == f"memory    100 MB and {size(8 * numel)} for this node"
+    assert memory == f"memory    150 MB and {size(8 * numel)} for this node"
 
 
 @pytest.mark.parametrize("typed", ["y\n", "Yes\n"])
