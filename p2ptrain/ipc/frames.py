@@ -193,7 +193,7 @@ class Stop:
 @dataclass(frozen=True, slots=True)
 class Hello:
     """The trainer's first frame: all `ranks` are up and the arena fits the layout.  Each computes
-    `micro_batch` sequences at once."""
+    `micro_batch` sequences at once, and had `memory_bytes` of its `device` free for them."""
 
     kind: ClassVar[str] = "hello"
     rank: int
@@ -202,12 +202,14 @@ class Hello:
     parameters: int
     device: str
     micro_batch: int
+    memory_bytes: int = 0
 
     def __post_init__(self) -> None:
         _check_count("ranks", self.ranks, least=1)
         _check_count("rank", self.rank)
         _check_count("parameters", self.parameters, least=1)
         _check_count("micro_batch", self.micro_batch, least=1)
+        _check_count("memory_bytes", self.memory_bytes)
         _check_text("device", self.device)
         if not self.rank < self.ranks:
             raise ValueError(f"rank {self.rank} is not one of {self.ranks}")

@@ -149,18 +149,44 @@ class InnerSpec:
         return self.optimizer == "muon"
 
 
+MEMORY_LIKE = 1.05
+"""Two starts of the same trainer find so much more memory free than each other, and no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halving:
+    """What memory that ran out has taught: a rank on `device`, of which `memory_bytes` were free,
+    computes `micro_batch` sequences at once, or less.
+    """
+
+    device: str
+    memory_bytes: int
+    micro_batch: int
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.device, str), "device", self.device, "a device's name")
+        for name, least in (("memory_bytes", 0), ("micro_batch", 1)):
+            value = getattr(self, name)
+            _require(type(value) is int and value >= least, name, value, f"{least} or more")
+
+    def holds(self, device: str, memory_bytes: int) -> bool:
+        """Whether it says anything of that much free memory of `device`."""
+        return device == self.device and memory_bytes <= MEMORY_LIKE * self.memory_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
     """All that a trainer is told at its start.
 
     `threads` is per rank and for the CPU's share; `micro_batch` is sequences per forward pass of
-    one rank, 0 for the whole batch. With `recompute` the backward pass makes activations again
-    that would be kept otherwise. A document begins at each `document_token` (None: nobody marked
-    where documents begin, and a sequence is one).  The inner optimizer's state is kept in
-    `state_folder`, if there is one. The model is averaged in `fragments`, and local weights keep a
-    share of `mixing` when the mean comes; if it comes a whole outer step late, they are `delayed`:
-    back at θ after each report, since what was reported must not be reported twice. If they are
-    `eager`, too, they go back to where their own share of it alone would have taken θ.
+    one rank, 0 for the whole batch, and less where an earlier `halving` says so. With `recompute`
+    the backward pass makes activations again that would be kept otherwise. A document begins at
+    each `document_token` (None: nobody marked where they begin, and a sequence is one).  The inner
+    optimizer's state is kept in `state_folder`, if there is one. The model is averaged in
+    `fragments`, and local weights keep a share of `mixing` when the mean comes; if it comes a whole
+    outer step late, they are `delayed`: back at θ after each report, since what was reported must
+    not be reported twice. If they are `eager`, too, they go back to where their own share of it
+    alone would have taken θ.
     """
 
     model: ModelSpec
@@ -171,6 +197,7 @@ class TrainerConfig:
     recompute: bool = False
     threads: int = 1
     micro_batch: int = 0
+    halving: Halving | None = None
     seed: int = 0
     document_token: int | None = None
     state_folder: str = ""
@@ -204,6 +231,8 @@ class TrainerConfig:
         try:
             tree = json.loads(text)
             model, inner = ModelSpec(**tree.pop("model")), InnerSpec(**tree.pop("inner"))
-            return cls(model, inner, **tree)
+            found = tree.pop("halving", None)
+            halving = None if found is None else Halving(**found)
+            return cls(model, inner, halving=halving, **tree)
         except (ValueError, TypeError, KeyError, AttributeError) as exc:
             raise ConfigError(f"the trainer's settings cannot be read: {exc}") from exc

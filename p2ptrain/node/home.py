@@ -10,6 +10,7 @@ HOME/evidence.log          proofs that a voter lied
 HOME/store/                chunks, snapshots, updates
 HOME/inner/                the trainer's optimizer, 8 bytes a parameter
 HOME/ranks.secret          for ranks that torchrun starts; to be copied to their hosts
+HOME/halving.json          how many sequences at once fit, where memory has run out
 HOME/peers.json            addresses of peers met before
 HOME/journal.jsonl         what happened              HOME/control.sock  for `p2ptrain status`
 """
@@ -75,6 +76,10 @@ class Home:
     @property
     def ranks_secret(self) -> Path:
         return self.root / "ranks.secret"
+
+    @property
+    def halving(self) -> Path:
+        return self.root / "halving.json"
 
     @property
     def votes(self) -> Path:

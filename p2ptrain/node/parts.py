@@ -26,6 +26,7 @@ from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.beats import Saying
 from p2ptrain.node.chain_file import Origin
 from p2ptrain.node.changes import Changes
+from p2ptrain.node.halvings import Kept
 from p2ptrain.node.heartbeat import ReadyReport, ReduceReport
 from p2ptrain.node.held_out import Tally
 from p2ptrain.node.history import History
@@ -115,6 +116,8 @@ class Standing:
     trainer_up: bool = False
     trainer: str = ""
     """On what it trains, in words."""
+    halving: Kept | None = None
+    """With how many sequences at once, where memory has run out; by `halvings`."""
     inner_from: str = ""
     """Whose inner optimizer ours began with, in words; by `recipient`."""
     theta_in_use: bool = False

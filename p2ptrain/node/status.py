@@ -55,6 +55,7 @@ async def status(parts: Parts) -> NodeStatus:
         validated=validated(validation) if validation else "",
         mfu=standing.mfu,
         compute_utilisation=standing.utilisation,
+        trainer=standing.trainer,
         inner_from=standing.inner_from,
         learning=asdict(standing.comparison) if standing.comparison else {},
         waits_for=f"{agreement.reason}: {waited_for}" if waited_for else agreement.reason,

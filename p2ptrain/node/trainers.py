@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from p2ptrain.ipc.admission import load_or_create
 from p2ptrain.ipc.frames import Frame, ToTrainer
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.node import fitness
+from p2ptrain.node import fitness, halvings
 from p2ptrain.node.parts import Parts
 from p2ptrain.trainer import gpus
 from p2ptrain.trainer.external import ExternalTrainers
@@ -66,9 +67,10 @@ def subprocesses(parts: Parts) -> Trainers:
     """Ranks of torch, as the node's configuration says: on this machine, or where torchrun is."""
     assert parts.arena is not None, "a seed has no trainer"
     config = parts.config
-    trainer = _settings(parts)
+    settings = _settings(parts)
+    trainer, found = halvings.recall(parts, settings), partial(halvings.keep, parts, settings)
     if not config.ranks_host:
-        return Supervisor(trainer, *parts.arena.fds, ranks=config.ranks)
+        return Supervisor(trainer, *parts.arena.fds, ranks=config.ranks, found=found)
     return ExternalTrainers(
         # Its optimizer would be kept on the ranks' hosts: they are told where.
         replace(trainer, state_folder=""),
@@ -79,6 +81,7 @@ def subprocesses(parts: Parts) -> Trainers:
         config.ranks_port,
         config.ranks,
         parts.journal.write,
+        found=found,
     )
 
 

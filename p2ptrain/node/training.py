@@ -16,7 +16,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.state import Phase
-from p2ptrain.node import data, validating
+from p2ptrain.node import data, halvings, validating
 from p2ptrain.node.legs import first_inner_step, hold_to_the_bound, pace_of, rates_of, seconds_of
 from p2ptrain.node.orders import (
     AheadOrder,
@@ -300,7 +300,7 @@ class Conversation:
         if hello.layout_digest != parts.layout.digest:
             raise TrainerError("the trainer's layout is not the run's", code="RUN-VERSION")
         self._up = parts.standing.trainer_up = True
-        parts.standing.trainer = f"{hello.device}, {hello.ranks} rank{'s' * (hello.ranks != 1)}"
+        parts.standing.trainer = halvings.in_words(parts, hello)
         parts.journal.write(
             "trainer-up",
             ranks=hello.ranks,

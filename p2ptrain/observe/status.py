@@ -67,6 +67,8 @@ class NodeStatus:
     learning: Mapping[str, float] = field(default_factory=dict)
     """The newest exchange: length of our pseudo-gradient and of the mean, the cosine between them,
     and what quantising ours loses."""
+    trainer: str = ""
+    """On what it trains, in words; empty until its first trainer is up."""
     inner_from: str = ""
     """Whose inner optimizer this node's trainer began with, in words; empty if with its own."""
     ledger_origin: str = ""
@@ -152,6 +154,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         ("amended", status.amended),
         ("next", status.waits_for),
         ("validate", status.validated),
+        ("trainer", status.trainer),
         ("optimizer", status.inner_from),
         ("sending", status.sending),
         ("exchange", status.exchanged),

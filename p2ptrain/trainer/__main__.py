@@ -25,7 +25,13 @@ from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.state.layout import Layout
 from p2ptrain.trainer.arena import Arena, map_vector
-from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE, at_once, is_out_of_memory, on_gpu
+from p2ptrain.trainer.fitting import (
+    OUT_OF_MEMORY_EXIT_CODE,
+    as_found,
+    at_once,
+    is_out_of_memory,
+    on_gpu,
+)
 from p2ptrain.trainer.inner_state import InnerState
 from p2ptrain.trainer.loop import Loop, read_file
 from p2ptrain.trainer.optimizer import make_optimizer
@@ -90,7 +96,8 @@ def _serve(
     arena = Arena(
         model, layout, theta, local, count=config.fragments, mirror=link, eager=config.eager
     )
-    config = _fitted(config, ranks)
+    free_bytes = ranks.least(ranks.free_bytes())
+    config = _fitted(config, ranks, free_bytes)
     channel = None
     if ranks.first:
         channel = link.channel() if link else Channel(socket.socket(fileno=arguments.socket_fd))
@@ -105,6 +112,7 @@ def _serve(
                 parameters,
                 ranks.device_name,
                 at_once(config, ranks.count),
+                free_bytes,
             )
         )
     optimizer = make_optimizer(model, config.inner)
@@ -126,12 +134,17 @@ def _serve(
         os._exit(OUT_OF_MEMORY_EXIT_CODE)
 
 
-def _fitted(config: TrainerConfig, ranks: Ranks) -> TrainerConfig:
-    """With as many sequences at once as are likely to fit on a GPU, unless a number was given."""
-    if ranks.device.type == "cpu" or config.micro_batch:
+def _fitted(config: TrainerConfig, ranks: Ranks, free_bytes: int) -> TrainerConfig:
+    """With as many sequences at once as are likely to fit on a GPU, unless a number was given; and
+    no more than were found to fit before.
+    """
+    if ranks.device.type != "cpu" and not config.micro_batch:
+        config = replace(config, micro_batch=on_gpu(config, ranks.count, free_bytes))
+    if config.halving is None:
         return config
-    free_bytes, _ = torch.cuda.mem_get_info(ranks.device)
-    return replace(config, micro_batch=ranks.least(on_gpu(config, ranks.count, free_bytes)))
+    fits = as_found(config, ranks.count, ranks.device_name, free_bytes)
+    # Their devices may have different names; the number must be the same for all.
+    return replace(config, micro_batch=ranks.least(at_once(fits, ranks.count)))
 
 
 def _die_with_the_node(lifeline_fd: int) -> None:

@@ -26,7 +26,7 @@ from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Evaluate, Frame, Hello, Stop, ToTrainer, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
-from p2ptrain.trainer.fitting import halved
+from p2ptrain.trainer.fitting import Found, halved, tell, unheard
 from p2ptrain.trainer.gathering import Gathering, Told
 from p2ptrain.trainer.peak import flops_per_step
 from p2ptrain.trainer.supervisor import SEND_LIMIT_S, spent
@@ -58,6 +58,7 @@ class ExternalRanks:
         self._limit_s = limit_s
         self._patience = patience
         self._config = config
+        self.hello: Hello | None = None
         self._began_s = time.monotonic()
         self._watch: StallWatch | None = None
         self._channel = Channel(self.socket)
@@ -127,6 +128,7 @@ class ExternalRanks:
         if (watch := self._watching()) is not None:
             watch.received(frame, time.monotonic())
         if isinstance(frame, Hello):
+            self.hello = frame
             self._gathering.micro_batch = frame.micro_batch
 
     def check(self) -> None:
@@ -190,6 +192,7 @@ class ExternalTrainers:
     budget: RestartBudget = field(default_factory=RestartBudget)
     patience: Patience = field(default_factory=Patience)
     return_limit_s: float = RETURN_LIMIT_S
+    found: Found = unheard
     _were_here: bool = field(default=False, init=False)
     _last: ExternalRanks | None = field(default=None, init=False)
 
@@ -231,6 +234,7 @@ class ExternalTrainers:
         smaller = halved(replace(self.config, micro_batch=last.micro_batch), self.ranks)
         if isinstance(last.error, TrainerOutOfMemory) and smaller is not None:
             self.config = smaller
+            tell(self.found, last.hello, smaller)
         elif not self.budget.spend(time.monotonic()):
             raise spent(self.budget)
 

@@ -11,15 +11,21 @@ take half a dozen starts otherwise.  On a GPU the ranks make it, of what is free
 too large, and then it is halved.  On a CPU the node does, with care: there memory does not run out
 like that, since Linux hands out what it has not got, and then kills somebody.
 
+What was found so is told to whoever started the trainer (`Found`), since the node that is started
+again would run out of memory again: it keeps that, and says it to the next ranks, which believe it
+where they have the same device and no more memory.
+
 The gradient is the same whatever comes out of this (see `batch`).  No torch here.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
-from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.ipc.frames import Hello
+from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.trainer.cost import trainer_memory
 
 OUT_OF_MEMORY_EXIT_CODE = 71
@@ -66,6 +72,30 @@ def on_gpu(config: TrainerConfig, ranks: int, free_bytes: int) -> int:
 def _of_one_sequence(config: TrainerConfig) -> int:
     memory = trainer_memory(config.model, config.inner, config.precision, eager=config.eager)
     return memory.activations_recomputed if config.recompute else memory.activations
+
+
+def as_found(config: TrainerConfig, ranks: int, device: str, free_bytes: int) -> TrainerConfig:
+    """The same with no more sequences at once than an earlier halving has left, if that was of so
+    much memory of this device.
+    """
+    found = config.halving
+    if found is None or not found.holds(device, free_bytes):
+        return config
+    return replace(config, micro_batch=min(found.micro_batch, at_once(config, ranks)))
+
+
+Found = Callable[[Halving], None]
+"""Is told of each halving, in whatever thread starts the trainer."""
+
+
+def unheard(halving: Halving) -> None:
+    """Where nobody wants to know."""
+
+
+def tell(found: Found, hello: Hello | None, smaller: TrainerConfig) -> None:
+    """That ranks which said `hello` ran out of memory, so that the next ones are `smaller`."""
+    if hello is not None:
+        found(Halving(hello.device, hello.memory_bytes, smaller.micro_batch))
 
 
 def halved(config: TrainerConfig, ranks: int) -> TrainerConfig | None:

@@ -287,11 +287,10 @@ class Loop:
             rows = self._read_here(path)
         except StoreError as exc:
             trouble = exc
-        anybody = self._ranks.agree(trouble is not None)
-        if trouble is not None:
-            raise trouble
-        if anybody or rows is None:
-            raise StoreError(f"another rank could not read data block {path}")
+        if self._ranks.agree(trouble is not None):
+            said = self._ranks.any_words("" if trouble is None else trouble.what)
+            raise trouble or StoreError(f"another rank says: {said}")
+        assert rows is not None, "it has no trouble"
         return rows
 
     def _read_here(self, path: str) -> Tokens:

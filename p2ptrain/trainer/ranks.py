@@ -29,6 +29,9 @@ from p2ptrain.ipc.wire import decode_body, encode_body
 # long before; this only bounds what nobody watches.
 TIMEOUT = timedelta(minutes=20)
 
+WORDS_BYTES_MAX = 1024
+"""Of what ranks tell each other in words; the rest is cut off."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
@@ -48,6 +51,12 @@ class Ranks:
     def device_name(self) -> str:
         """As its maker calls it; "cpu" for a CPU."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+
+    def free_bytes(self) -> int:
+        """Memory of this rank's device that is free now; of a CPU, all that the machine has."""
+        if self.device.type == "cuda":
+            return torch.cuda.mem_get_info(self.device)[0]
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def share(self, frame: Frame | None) -> Frame | None:
         """Rank 0's frame, on every rank.
@@ -87,6 +96,15 @@ class Ranks:
     def agree(self, yes: bool) -> bool:
         """Whether any rank says yes, on every rank."""
         return float(self.sum(torch.tensor(float(yes)))) > 0
+
+    def any_words(self, words: str) -> str:
+        """On every rank the `words` of the first rank that has any."""
+        mine = words.encode()[:WORDS_BYTES_MAX].ljust(WORDS_BYTES_MAX, b"\0")
+        said = [torch.empty(WORDS_BYTES_MAX, dtype=torch.uint8) for _ in range(self.count)]
+        told = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        dist.all_gather(said, told, group=self.control)
+        texts = (each.numpy().tobytes().rstrip(b"\0") for each in said)
+        return next((text.decode(errors="replace") for text in texts if text), "")
 
     def meet(self) -> None:
         """Return once every rank is here."""

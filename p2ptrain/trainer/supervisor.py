@@ -36,7 +36,14 @@ from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Failed, Frame, Hello, Stop, ToTrainer
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
-from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE, at_once, halved
+from p2ptrain.trainer.fitting import (
+    OUT_OF_MEMORY_EXIT_CODE,
+    Found,
+    at_once,
+    halved,
+    tell,
+    unheard,
+)
 from p2ptrain.trainer.launch import Launched, launch
 from p2ptrain.trainer.peak import flops_per_step
 from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
@@ -57,6 +64,7 @@ class RunningTrainer:
 
     def __init__(self, launched: Launched, watch: StallWatch, micro_batch: int) -> None:
         self.micro_batch = micro_batch
+        self.hello: Hello | None = None
         self.socket = launched.socket
         self._processes = launched.processes
         self._lifeline_fd: int | None = launched.lifeline_fd
@@ -132,6 +140,7 @@ class RunningTrainer:
     def _hear(self, frame: Frame) -> None:
         self._watch.received(frame, time.monotonic())
         if isinstance(frame, Hello):
+            self.hello = frame
             self.micro_batch = frame.micro_batch  # On a GPU it may be less than it was told.
 
     def check(self) -> None:
@@ -223,7 +232,7 @@ class Supervisor:
     inherit them.  They, and this object, serve any number of starts, one at a time.
 
     Where memory ran out, the next start is with half as many sequences at once, and costs nothing
-    of the budget: that can happen a few times only.
+    of the budget: that can happen a few times only.  `found` is told of it.
     """
 
     config: TrainerConfig
@@ -232,6 +241,7 @@ class Supervisor:
     ranks: int = 1
     budget: RestartBudget = field(default_factory=RestartBudget)
     patience: Patience = field(default_factory=Patience)
+    found: Found = unheard
     _last: RunningTrainer | None = field(default=None, init=False)
 
     def start(self) -> RunningTrainer:
@@ -259,6 +269,7 @@ class Supervisor:
         if self._last.poll() != OUT_OF_MEMORY_EXIT_CODE or smaller is None:
             return False
         self.config = smaller
+        tell(self.found, self._last.hello, smaller)
         return True
 
 

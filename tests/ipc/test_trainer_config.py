@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.errors import ConfigError
-from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
+from p2ptrain.ipc.trainer_config import Halving, InnerSpec, ModelSpec, TrainerConfig
 
 MODEL = ModelSpec(vocab=300, layers=2, width=32, heads=4, kv_heads=2, ffn=64, sequence=16)
 INNER = InnerSpec(steps=4, batch_sequences=4, lr=1e-3, warmup_steps=2, total_steps=40)
-CONFIG = TrainerConfig(MODEL, INNER, threads=2, micro_batch=1, seed=5, document_token=4)
+FOUND = Halving("A GPU", 9, 2)
+CONFIG = TrainerConfig(
+    MODEL, INNER, threads=2, micro_batch=1, halving=FOUND, seed=5, document_token=4
+)
 
 
 def test_settings_come_back_from_json_as_they_were() -> None:

@@ -14,13 +14,14 @@ import torch
 
 from p2ptrain.errors import TrainerError, TrainerExited, TrainerOutOfMemory
 from p2ptrain.ipc.frames import Hello
-from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.ipc.wire import encode
 from p2ptrain.trainer import supervisor as supervising
 from p2ptrain.trainer.cost import trainer_memory
 from p2ptrain.trainer.fitting import (
     GPU_SHARE,
     OUT_OF_MEMORY_EXIT_CODE,
+    as_found,
     at_once,
     halved,
     is_out_of_memory,
@@ -135,12 +136,25 @@ def test_the_next_start_is_with_half_and_costs_no_restart_until_one_does_not_fit
 def test_it_is_half_of_what_the_ranks_have_found_to_fit(
     every_start_ends: list[TrainerConfig], config: TrainerConfig, vectors: Vectors
 ) -> None:
-    supervisor = Supervisor(config, vectors.theta_fd, vectors.local_fd)
+    told: list[Halving] = []
+    supervisor = Supervisor(config, vectors.theta_fd, vectors.local_fd, found=told.append)
     trainer = supervisor.start()
-    hello = Hello(0, 1, vectors.layout.digest, 9, "A GPU", 2)
+    hello = Hello(0, 1, vectors.layout.digest, 9, "A GPU", 2, 700)
     assert trainer.feed(encode(hello)) == [hello]
     with pytest.raises(TrainerOutOfMemory, match="with 2 sequences at once; trying 1"):
         trainer.receive(timeout_s=120.0)
     trainer.kill()
     supervisor.start().kill()
     assert [each.micro_batch for each in every_start_ends] == [0, 1]
+    assert told == [Halving("A GPU", 700, 1)]
+
+
+def test_what_an_earlier_halving_has_left_holds_for_that_device_and_no_more_memory(
+    config: TrainerConfig,
+) -> None:
+    knows = replace(config, halving=Halving("A GPU", 1000, 2))
+    assert at_once(as_found(config, 1, "A GPU", 1000), 1) == 5
+    assert at_once(as_found(knows, 1, "A GPU", 1000), 1) == 2
+    assert at_once(as_found(knows, 2, "A GPU", 1040), 2) == 2
+    assert at_once(as_found(replace(knows, micro_batch=1), 1, "A GPU", 100), 1) == 1
+    assert as_found(knows, 1, "A GPU", 1060) == as_found(knows, 1, "Another", 1000) == knows

@@ -23,7 +23,7 @@ from p2ptrain.errors import (
 )
 from p2ptrain.ipc.admission import Purpose
 from p2ptrain.ipc.frames import Hello, Load, Progress, Stop, Train
-from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.state.layout import Layout
 from p2ptrain.trainer import external, gathering
 from p2ptrain.trainer.external import AWAY, ExternalRanks, ExternalTrainers
@@ -275,13 +275,16 @@ def test_a_rank_without_memory_has_the_next_ones_take_less(node: Node) -> None:
 
 def test_it_is_less_than_what_the_ranks_have_found_to_fit(node: Node) -> None:
     running, first = node.start(), node.gathered()[0]
-    first.channel().send(Hello(0, 2, LAYOUT.digest, 10, "A GPU", 2))
+    told: list[Halving] = []
+    node.trainers.found = told.append
+    first.channel().send(Hello(0, 2, LAYOUT.digest, 10, "A GPU", 2, 700))
     assert isinstance(running.receive(timeout_s=LIMIT_S), Hello)
     first.tell_end(OUT_OF_MEMORY_EXIT_CODE)
     assert "with 2 sequences at once; trying 1" in error_of(running).what
     running.stop(0.0, again=True)
     node.start()
     assert node.trainers.config.micro_batch == 1
+    assert told == [Halving("A GPU", 700, 1)]
 
 
 @pytest.mark.parametrize("place", [slice(0, LAYOUT.numel + 1), slice(LAYOUT.numel, 10**9)])

@@ -228,6 +228,9 @@ class WithAnother(Ranks):
     def agree(self, yes: bool) -> bool:
         return yes or next(self.lacks)
 
+    def any_words(self, words: str) -> str:
+        return words or "it has rotted"
+
 
 def test_a_block_that_only_another_rank_cannot_read_ends_the_lease_here_as_well(
     desk: Desk, ranks: Ranks, block_paths: tuple[str, ...]
@@ -237,11 +240,9 @@ def test_a_block_that_only_another_rank_cannot_read_ends_the_lease_here_as_well(
     desk.loop._ranks = WithAnother(*parts, lacks=iter([False, False, True, False, True]))
     answers = desk.tell(Load(0), Train(0, block_paths[:4], 0))
     assert [type(each) for each in answers] == [Progress, Progress, Failed]
-    said = f"another rank could not read data block {block_paths[2]}"
+    said = "another rank says: it has rotted"
     assert answers[-1] == Failed("DATA", said)
-    assert desk.tell(Evaluate(7, block_paths[:2]))[-1] == Failed(
-        "DATA", f"another rank could not read data block {block_paths[1]}", 7
-    )
+    assert desk.tell(Evaluate(7, block_paths[:2]))[-1] == Failed("DATA", said, 7)
 
 
 def test_a_block_of_another_batch_size_is_refused(

@@ -30,7 +30,7 @@ from p2ptrain.ipc.frames import (
     Progress,
     Train,
 )
-from p2ptrain.ipc.trainer_config import Optimizer, TrainerConfig
+from p2ptrain.ipc.trainer_config import Halving, Optimizer, TrainerConfig
 from p2ptrain.ipc.wire import encode
 from p2ptrain.trainer import supervisor
 from p2ptrain.trainer.launch import Launched, StderrTail
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tests.trainer.conftest import Vectors
 
 AnyFrame = TypeVar("AnyFrame", bound=Frame)
+DAMAGED = "its checksum does not match its tokens"
 Supervise = Callable[..., Supervisor]
 
 
@@ -84,9 +85,11 @@ def test_two_ranks_in_pieces_train_as_one_does_and_the_death_of_either_is_that_o
     block_paths: tuple[str, ...],
 ) -> None:
     config = replace(on_cpu, inner=replace(on_cpu.inner, optimizer=optimizer))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    found = Halving("cpu", memory, 2)
     trainers = [
         started(Supervisor(each, vectors.theta_fd, vectors.local_fd, ranks=ranks))
-        for ranks, each in ((1, config), (2, replace(config, micro_batch=2)))
+        for ranks, each in ((1, config), (2, replace(config, halving=found)))
     ]
     moved, losses, hellos = [], [], []
     for trainer in trainers:
@@ -99,7 +102,8 @@ def test_two_ranks_in_pieces_train_as_one_does_and_the_death_of_either_is_that_o
         losses[-1].append(wait_for(trainer, FragmentReady).loss)
         moved.append(vectors.local - vectors.theta)
 
-    assert hellos[0] == Hello(0, 1, vectors.layout.digest, parameter_count(config.model), "cpu", 5)
+    parameters = parameter_count(config.model)
+    assert hellos[0] == Hello(0, 1, vectors.layout.digest, parameters, "cpu", 5, memory)
     assert asdict(hellos[1]) == asdict(hellos[0]) | {"ranks": 2, "micro_batch": 2}
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
     covered = vectors.covered
@@ -113,6 +117,48 @@ def test_two_ranks_in_pieces_train_as_one_does_and_the_death_of_either_is_that_o
         wait_for(trainers[1], Hello)
     assert caught.value.returncode == -signal.SIGKILL
     assert trainers[1].poll() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("unlucky", "damaged", "said"),
+    [
+        (0, False, "data block it cannot be read: No such file or directory"),
+        (1, True, f"another rank says: data block it is refused: {DAMAGED}"),
+    ],
+)
+def test_a_block_that_one_rank_alone_cannot_read_ends_no_rank_and_makes_none_wait(
+    unlucky: int,
+    damaged: bool,
+    said: str,
+    on_cpu: TrainerConfig,
+    started: Callable[[Supervisor], RunningTrainer],
+    vectors: Vectors,
+    block_paths: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each rank has a folder of its own, and the block's path begins in none."""
+    good = Path(block_paths[0]).read_bytes()
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+        if rank != unlucky:
+            (tmp_path / str(rank) / "it").write_bytes(good)
+        elif damaged:
+            (tmp_path / str(rank) / "it").write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    own_folder = f"import os; os.chdir(os.path.join({str(tmp_path)!r}, os.environ['RANK']))"
+    (tmp_path / "sitecustomize.py").write_text(own_folder)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    trainer = started(Supervisor(on_cpu, vectors.theta_fd, vectors.local_fd, ranks=2))
+    trainer.send(Load(0))
+    trainer.send(Train(0, (block_paths[1], "it", block_paths[2]), 0))
+    failed = wait_for(trainer, Failed)
+    assert failed.code == "DATA"
+    assert failed.text == said
+    trainer.send(Evaluate(7, ("it",)))
+    assert wait_for(trainer, Failed).evaluation == 7
+    trainer.send(Train(0, block_paths[3:5], 1))
+    assert wait_for(trainer, FragmentReady).blocks == 3
 
 
 def test_a_killed_trainer_can_be_started_again_and_goes_on(

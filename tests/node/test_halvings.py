@@ -1,0 +1,140 @@
+"""What halving has found is not found again at each start of the node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.ipc.frames import Hello
+from p2ptrain.ipc.trainer_config import Halving
+from p2ptrain.node import halvings
+from p2ptrain.node.status import status
+from p2ptrain.node.trainers import subprocesses
+from p2ptrain.observe.status import status_lines
+from p2ptrain.trainer.external import ExternalTrainers
+from p2ptrain.trainer.supervisor import Supervisor
+from tests.node.rig import Rig, rig
+
+FOUND = Halving("A GPU", 1000, 2)
+
+
+def started_again(r: Rig, **config: object) -> Supervisor | ExternalTrainers:
+    """The trainers of this node's next life, under its configuration with these changes."""
+    r.parts.standing.halving = None
+    r.parts.config = replace(r.parts.config, **config)  # type: ignore[arg-type]
+    trainers = subprocesses(r.parts)
+    assert isinstance(trainers, Supervisor | ExternalTrainers)
+    return trainers
+
+
+def hello(r: Rig, device: str = "A GPU", memory_bytes: int = 1000, micro_batch: int = 2) -> Hello:
+    return Hello(0, 1, r.parts.layout.digest, 9, device, micro_batch, memory_bytes)
+
+
+@asynccontextmanager
+async def halved(tmp_path: Path) -> AsyncIterator[Rig]:
+    """A node whose trainer has run out of memory in an earlier life."""
+    async with rig(tmp_path) as made:
+        started_again(made).found(FOUND)
+        yield made
+
+
+@pytest.mark.parametrize("ranks_host", ["", "127.0.0.1"])
+async def test_the_next_life_of_the_node_begins_with_what_was_found(
+    tmp_path: Path, ranks_host: str
+) -> None:
+    async with rig(tmp_path) as r:
+        assert started_again(r, ranks_host=ranks_host).config.halving is None
+        started_again(r).found(FOUND)
+        assert started_again(r).config.halving == FOUND
+
+
+async def test_a_user_is_told_what_was_found_and_how_to_have_it_forgotten(tmp_path: Path) -> None:
+    async with halved(tmp_path) as r:
+        started_again(r)
+        r.parts.standing.trainer = halvings.in_words(r.parts, hello(r))
+        told = [line for line in status_lines(await status(r.parts)) if "halving" in line]
+        day = json.loads(r.parts.home.halving.read_text())["day"]
+        assert told == [
+            f"trainer   A GPU, 1 rank; micro-batch 2, found by halving on {day} "
+            f"(--micro-batch N, or removing {r.parts.home.halving}, forgets it)"
+        ]
+        assert halvings.in_words(r.parts, hello(r, micro_batch=1)) == "A GPU, 1 rank"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"compile": True}, {"recompute": True}, {"ranks": 2}, {"precision": "bf16"}, {"threads": 2}],
+    ids=str,
+)
+async def test_under_other_settings_it_is_forgotten(
+    tmp_path: Path, changed: dict[str, object]
+) -> None:
+    async with halved(tmp_path) as r:
+        assert started_again(r, **changed).config.halving is None
+        assert r.said("halving-forgotten")
+        assert not r.parts.home.halving.exists()
+
+
+async def test_where_the_state_is_kept_makes_no_difference(tmp_path: Path) -> None:
+    async with halved(tmp_path) as r:
+        assert started_again(r, keep_inner=False).config.halving == FOUND
+
+
+@pytest.mark.parametrize(("device", "memory_bytes"), [("Another", 1000), ("A GPU", 1100)])
+async def test_for_another_device_or_with_more_memory_free_it_is_forgotten(
+    tmp_path: Path, device: str, memory_bytes: int
+) -> None:
+    async with halved(tmp_path) as r:
+        started_again(r)
+        assert halvings.in_words(r.parts, hello(r, device, memory_bytes, 4)) == f"{device}, 1 rank"
+        assert started_again(r).config.halving is None
+
+
+async def test_what_a_user_asks_for_comes_first_and_forgets_it(tmp_path: Path) -> None:
+    async with halved(tmp_path) as r:
+        trainers = started_again(r, micro_batch=4)
+        assert (trainers.config.micro_batch, trainers.config.halving) == (4, None)
+        trainers.found(FOUND)
+        assert started_again(r, micro_batch=0).config.halving is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[" * 4096,
+        b"{}",
+        b"\xff",
+        b"[1]",
+        b'{"settings": "", "day": "2026-02-30", "halving": {}}',
+        b'{"settings": "", "day": "2026-02-03", "halving": {}}',
+        b'{"settings": "", "day": "2026-02-03", "halving": {"device": "A GPU", "memory_bytes": 1,'
+        b' "micro_batch": 0}}',
+    ],
+)
+async def test_a_damaged_file_is_ignored_with_a_word_and_written_anew(
+    tmp_path: Path, content: bytes
+) -> None:
+    async with halved(tmp_path) as r:
+        r.parts.home.halving.write_bytes(content)
+        trainers = started_again(r)
+        assert trainers.config.halving is None
+        assert len(r.said("halving-ignored")) == 1
+        trainers.found(FOUND)
+        assert started_again(r).config.halving == FOUND
+
+
+async def test_a_disk_that_takes_no_more_costs_the_hint_and_not_the_trainer(tmp_path: Path) -> None:
+    async with halved(tmp_path) as r:
+        r.parts.home.halving.unlink()
+        r.parts.home.halving.mkdir()
+        trainers = started_again(r)
+        trainers.found(FOUND)
+        assert len(r.said("halving-not-kept")) == 1
+        assert r.parts.standing.halving is not None
