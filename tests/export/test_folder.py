@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +29,21 @@ from tests.export.conftest import ORIGIN, SPEC, trained
 TOKENS = [5, 0, 60, 7, 7, 33, 12, 1, 59, 4]
 
 
-def logits_of(spec: ModelSpec, theta: Float32Vector) -> np.ndarray:
+def logits_of(
+    spec: ModelSpec,
+    theta: Float32Vector,
+    *,
+    document_token: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> np.ndarray:
     """What the model that trains computes."""
-    model = Llama(spec)
+    model = Llama(spec, document_token)
     named = dict(model.named_parameters())
     with torch.no_grad():
         for entry in layout_of(spec).entries:
             values = torch.from_numpy(theta[entry.offset : entry.end].copy())
             named[entry.name].copy_(values.view(entry.shape))
-        return model(torch.tensor([TOKENS]))[0].numpy()
+        return model.to(dtype)(torch.tensor([TOKENS]))[0].float().numpy()
 
 
 @pytest.mark.parametrize("shard_bytes_max", [10**9, 9000])
@@ -52,6 +59,28 @@ def test_anybody_computes_from_the_folder_what_the_trainer_computes(
     theirs = plain_llama.logits(done.folder, TOKENS)
     np.testing.assert_allclose(logits_of(plan.spec, theta), theirs, atol=2e-4, rtol=0)
     assert np.abs(theirs).max() > 1
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_of_packed_documents_the_trainer_computes_what_anybody_does_of_each_alone(
+    plan: Plan, dtype: torch.dtype, bound: float, tmp_path: Path
+) -> None:
+    """Its heads share keys, and its mask is all that keeps them in their documents: two begin at
+    token 7, after the end of one that began elsewhere.
+    """
+    theta = trained(plan.spec)
+    folder = export(plan, ThetaInMemory(theta), tmp_path / "out").folder
+    starts = [0, *(at for at, token in enumerate(TOKENS) if token == 7)]
+    documents = [TOKENS[start:end] for start, end in pairwise([*starts, len(TOKENS)])]
+    assert [len(each) for each in documents] == [3, 1, 6]
+    theirs = np.concatenate([plain_llama.logits(folder, each) for each in documents])
+
+    def far(mark: int | None) -> float:
+        ours = logits_of(plan.spec, theta, document_token=mark, dtype=dtype)
+        return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+
+    assert far(7) < bound
+    assert far(None) > 10 * bound
 
 
 def test_fp32_is_bit_for_bit_what_the_run_has(plan: Plan, tmp_path: Path) -> None:
