@@ -11,17 +11,17 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from p2ptrain.data.vocabulary import NUCLEOTIDES
+from p2ptrain.data.vocabulary import BEGINNINGS, END_OF_TEXT, ENDINGS, NUCLEOTIDES
 from p2ptrain.errors import ManifestInvalid
 
 ROLES = {
-    "bos": ("<|bos|>", "<bos>", "[BOS]", "<s>", "<|begin_of_text|>", "<|endoftext|>"),
-    "eos": ("<|eos|>", "<eos>", "[EOS]", "</s>", "<|end_of_text|>", "<|endoftext|>"),
+    "bos": BEGINNINGS,
+    "eos": (*ENDINGS, END_OF_TEXT),
     "pad": ("<|pad|>", "<pad>", "[PAD]"),
     "unk": ("<|unk|>", "<unk>", "[UNK]"),
 }
-"""The first of these names that a tokenizer has. <|endoftext|> stands between documents, so it
-begins one as well as it ends one."""
+"""The first of these names that a tokenizer has, as in packing. <|endoftext|> stands between
+documents, so it begins one as well as it ends one."""
 
 
 @dataclass(frozen=True, slots=True)

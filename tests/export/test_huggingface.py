@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
+import tokenizers
+from tokenizers import models
 
-from p2ptrain.data.vocabulary import learn_reads, learn_text
+from p2ptrain.data.vocabulary import BEGINNINGS, ENDINGS, learn_reads, learn_text, marked
 from p2ptrain.errors import ConfigError, ManifestInvalid
 from p2ptrain.export.tokens import Tokenizer
 from p2ptrain.trainer.huggingface import RMS_EPSILON, config_of, name_of, spec_of
@@ -122,6 +125,16 @@ def test_a_text_begins_with_what_the_runs_documents_begin_with_whatever_that_is_
     found = [Tokenizer.of(named, begin) for begin in (7, 1, None)]
     assert [each.names for each in found] == [{"bos": "<read>"}, {"bos": "<s>"}, {"bos": "<s>"}]
     assert [each.numbers["bos"] for each in found] == [7, 1, 1]
+
+
+def test_of_several_usual_names_those_are_taken_with_which_the_data_was_packed() -> None:
+    """A run whose documents may see each other does not name its marks in the manifest."""
+    for first, other in permutations([*BEGINNINGS, *ENDINGS], 2):
+        given = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
+        given.add_special_tokens(["<s>", "</s>", first, other])
+        packed = marked(given, None, None)
+        found = Tokenizer.of(packed.to_json()).numbers
+        assert (found["bos"], found["eos"]) == (packed.begin, packed.end)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff"])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.ipc.frames import Load, Train
 from p2ptrain.node.chain import open_ledger
 from p2ptrain.store import LocalDisk
 from p2ptrain.testing.chaos.modes import MODES
@@ -50,12 +51,21 @@ async def test_a_node_comes_back_from_its_home_to_where_it_was(tmp_path: Path) -
         assert ledger.chain[: len(chain)] == chain
         assert ledger.records() == list(votes)[-len(ledger.records()) :]
         await s.stand_still()
+        obeyed = len(bob.remote.obeyed)
         await s.start("bob")
         await s.until(lambda: bob.step == s.seed.step)
         s.stop_at(None)
         done = len(s.credits("bob"))
         await s.until(lambda: len(s.credits("bob")) > done)
         assert bob.events("snapshot-fetched") == []  # Its own snapshot and updates were enough.
+        orders = [each for each in bob.remote.obeyed[obeyed:] if isinstance(each, Load | Train)]
+        begun = next(at for at, each in enumerate(orders) if isinstance(each, Train))
+        load, train = orders[begun - 1 : begun + 1]
+        assert isinstance(load, Load)
+        assert isinstance(train, Train)
+        assert load.step >= 3
+        # Where it is in the learning rate's schedule; of the data, `check_chain` says it.
+        assert train.first_inner_step == s.run.manifest.blocks_per_step * load.step
         s.check_chain()
         s.check_equal()
 

@@ -44,7 +44,9 @@ def test_after_a_restart_the_same_losses_and_weights_follow_to_the_bit(
     vectors: Vectors,
     block_paths: tuple[str, ...],
 ) -> None:
-    kept = replace(kept, inner=replace(kept.inner, optimizer=optimizer))
+    # With a rate of its own for each inner step, so that it shows where in the schedule they are.
+    moves = {"schedule": "cosine", "total_steps": 9, "optimizer": optimizer}
+    kept = replace(kept, inner=replace(kept.inner, **moves))
     twin = make_desk(replace(kept, state_folder=""))
     first_step_then_load(twin, block_paths)
     uninterrupted = losses(twin.tell(Train(1, block_paths[3:6], 3)))
