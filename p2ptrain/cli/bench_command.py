@@ -170,7 +170,8 @@ def trainer(
 ) -> None:
     """Train with FSDP2 on one rank, in a plain loop, and with transformers' model, in turns.
 
-    On a CPU, seconds are those that a processor worked.
+    In bf16 each of these loops runs under autocast, as most do, and with parameters in bf16, as
+    FSDP2 has them. On a CPU, seconds are those that a processor worked.
     """
     from p2ptrain.node.fitness import CPU_INFO, multiplies_bf16
     from p2ptrain.testing.bench.processes import Failed

@@ -88,7 +88,7 @@ def export(
     from p2ptrain.export.appearing import clear_away
     from p2ptrain.export.choosing import HEAD, find
     from p2ptrain.export.folder import Plan, check_target, export
-    from p2ptrain.export.parity import is_wanted
+    from p2ptrain.export.parity import hindrance, is_wanted
     from p2ptrain.store import StoreReader
     from p2ptrain.trainer.shapes import parameter_count
 
@@ -99,7 +99,8 @@ def export(
     check_target(folder, force=force)
     where = open_home(home, to_write=False)
     run, store = run_of(where), StoreReader(where.store)
-    compared = is_wanted(parity, parameter_count(run.manifest.model))
+    parameters = parameter_count(run.manifest.model)
+    compared = is_wanted(parity, parameters)
     found = find(run, _chain(where, run), store, snapshot, progress)
     tokenizer = _tokenizer(run, store)
     plan = Plan(run.manifest.model, found.origin, tokenizer, dtype.value, shard_mb * 1_000_000)
@@ -108,7 +109,8 @@ def export(
     if as_json:
         result_json(_facts(found.origin, exported, seen) | {"dtype": plan.dtype})
     else:
-        for line in _lines(found.origin, exported, seen):
+        lacking = hindrance(parameters) if parity is None else "--no-parity"
+        for line in _lines(found.origin, exported, seen, lacking):
             result(line)
     if found.updates_after and snapshot != HEAD:
         progress(
@@ -182,7 +184,10 @@ def _facts(origin: Provenance, exported: Exported, seen: list[Parity]) -> dict[s
     }
 
 
-def _lines(origin: Provenance, exported: Exported, seen: list[Parity]) -> Iterator[str]:
+def _lines(
+    origin: Provenance, exported: Exported, seen: list[Parity], lacking: str
+) -> Iterator[str]:
+    """`lacking` says why nothing was `seen`, if so."""
     from p2ptrain.observe.states import size
 
     if origin.loudly is not None:
@@ -193,4 +198,6 @@ def _lines(origin: Provenance, exported: Exported, seen: list[Parity]) -> Iterat
     yield f"{len(exported.files)} files, {size(exported.bytes)}"
     for parity in seen:
         yield parity.words
+    if not seen:
+        yield f"logits not compared with transformers: {lacking}"
     yield f"p2ptrain chat {exported.folder}"

@@ -19,6 +19,9 @@ from p2ptrain.errors import ConfigError, P2PTrainError, TrainerDiverged
 PARAMETERS_MAX = 2_000_000_000
 """Both models in fp32 are 16 GB then. Larger ones are compared only when that is asked for."""
 
+INSTALL = 'pip install "transformers>=4.56"'
+"""Not p2ptrain's extra, with which pip would replace fastecdsa by one that it has to compile."""
+
 RELATIVE_MAX = 1e-3
 """Of the largest logit. Two orders of summation in fp32 differ by some 1e-6 of it, a wrong rotary
 convention or a matrix in another's place by about one."""
@@ -47,13 +50,25 @@ class Parity:
 
 def is_wanted(asked: bool | None, parameters: int) -> bool:
     """Whether to compare. Raises ConfigError if that was asked for and transformers is missing."""
-    installed = importlib.util.find_spec("transformers") is not None
-    if asked and not installed:
+    if asked and not _installed():
         raise ConfigError(
             "transformers, with which to compare, is not installed",
-            do="pip install transformers, or leave --parity out",
+            do=f"{INSTALL}, or leave --parity out",
         )
-    return asked if asked is not None else installed and parameters <= PARAMETERS_MAX
+    return asked if asked is not None else not hindrance(parameters)
+
+
+def hindrance(parameters: int) -> str:
+    """Why nothing is compared where nobody has said anything of it, and what to do; or nothing."""
+    if not _installed():
+        return f"not installed ({INSTALL})"
+    if parameters > PARAMETERS_MAX:
+        return f"{parameters / 1e9:.1f} billion parameters take long (--parity does it)"
+    return ""
+
+
+def _installed() -> bool:
+    return importlib.util.find_spec("transformers") is not None
 
 
 def compare(folder: Path) -> Parity:

@@ -1,7 +1,8 @@
 """As a program: our logits from an exported folder beside those of `transformers`, as JSON.
 
-`python -m p2ptrain.trainer.parity DIR` needs transformers (the extra "hf"). Both models are in fp32
-on the CPU, whatever the weights are stored as; the tokens are drawn from a fixed seed.
+`python -m p2ptrain.trainer.parity DIR` needs transformers from 4.56 on (the extra "hf"). Both
+models are in fp32 on the CPU, whatever the weights are stored as; the tokens are drawn from a fixed
+seed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,19 @@
 """How fast this trainer is, beside a plain loop and transformers' model: a process of the bench.
 
 `python -m p2ptrain.trainer.speed JSON` trains each contender on the same made-up blocks, with the
-same sizes, optimizer, clipping and precision, in turns, and prints one JSON object a contender.
+same sizes, optimizer and clipping, in turns, and prints one JSON object a contender.
 
-    fsdp2          what a run uses: `batch.train_on` on the model that `parallelize` spreads
-    plain          the same model without FSDP2, under autocast where it computes in bf16
-    transformers   LlamaForCausalLM in the same loop, where it is installed
+    fsdp2               what a run uses: `batch.train_on` on the model that `parallelize` spreads
+    plain               the same model without FSDP2
+    transformers        LlamaForCausalLM in the same loop, where it is installed
+    plain_bf16,         the same two, computing in bf16 as FSDP2 does
+    transformers_bf16
+
+There are two ways to compute in bf16. `plain` and `transformers` have fp32 parameters under
+autocast, as most loops are written: each product rounds what goes into it, and all else stays fp32.
+FSDP2's mixed precision has parameters in bf16, rounded once a step from those in fp32 that are
+trained, so everything between them is bf16, too; the `_bf16` contenders do the same (`Rounded`).
+Against these, a ratio is what FSDP2 itself costs; against the others, autocast is in it.
 """
 
 from __future__ import annotations
@@ -15,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,7 +67,7 @@ def fsdp2(config: TrainerConfig, ranks: Ranks) -> Step:
     return lambda rows: train_on(rows, model, optimizer, ranks, config)
 
 
-def plain(config: TrainerConfig, ranks: Ranks) -> Step:
+def plain(config: TrainerConfig, ranks: Ranks, *, rounded: bool = False) -> Step:
     with ranks.device:
         model = Llama(config.model)
     for block in model.blocks:
@@ -66,10 +75,10 @@ def plain(config: TrainerConfig, ranks: Ranks) -> Step:
             recompute(block)
         if config.compile:
             block.compile()
-    return _loop(model, model, config, ranks)
+    return _loop(model, model, config, ranks, rounded=rounded)
 
 
-def transformers(config: TrainerConfig, ranks: Ranks) -> Step:
+def transformers(config: TrainerConfig, ranks: Ranks, *, rounded: bool = False) -> Step:
     """Raises ImportError: it is not installed."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -90,19 +99,59 @@ def transformers(config: TrainerConfig, ranks: Ranks) -> Step:
     if config.recompute:
         model.gradient_checkpointing_enable()
     forward = torch.compile(model) if config.compile else model
-    return _loop(model, lambda tokens: forward(input_ids=tokens).logits, config, ranks)
+    return _loop(
+        model, lambda tokens: forward(input_ids=tokens).logits, config, ranks, rounded=rounded
+    )
 
 
-CONTENDERS = {"fsdp2": fsdp2, "plain": plain, "transformers": transformers}
+CONTENDERS: dict[str, Callable[[TrainerConfig, Ranks], Step]] = {
+    "fsdp2": fsdp2,
+    "plain": plain,
+    "plain_bf16": partial(plain, rounded=True),
+    "transformers": transformers,
+    "transformers_bf16": partial(transformers, rounded=True),
+}
+
+
+class Rounded:
+    """What FSDP2's mixed precision does on one rank, for a model without it: the model's parameters
+    become bf16, and are rounded from `trained`, which are fp32, before each step; gradients go from
+    each backward pass to those in fp32. Buffers stay as they are.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._computing: list[Tensor] = list(model.parameters())
+        self.trained = [nn.Parameter(each.detach().clone()) for each in self._computing]
+        for each in self._computing:
+            each.data = each.data.bfloat16()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        torch._foreach_copy_(self._computing, list[Tensor](self.trained))
+
+    def take_gradients(self) -> None:
+        for trained, computing in zip(self.trained, self._computing, strict=True):
+            assert computing.grad is not None, "every parameter has had a part in the loss"
+            gradient, computing.grad = computing.grad.float(), None
+            trained.grad = gradient if trained.grad is None else trained.grad.add_(gradient)
 
 
 def _loop(
-    model: nn.Module, forward: Callable[[Tensor], Tensor], config: TrainerConfig, ranks: Ranks
+    model: nn.Module,
+    forward: Callable[[Tensor], Tensor],
+    config: TrainerConfig,
+    ranks: Ranks,
+    *,
+    rounded: bool,
 ) -> Step:
-    """A plain training loop around `forward`, whose parameters are those of `model`."""
+    """A plain training loop around `forward`, whose parameters are those of `model`. In bf16 it
+    computes under autocast, or with `rounded` parameters.
+    """
     _start(model)
     inner, device = config.inner, ranks.device.type
-    parameters = list(model.parameters())
+    copy = Rounded(model) if rounded else None
+    parameters = list(model.parameters()) if copy is None else copy.trained
+    autocast = config.precision == "bf16" and copy is None
     groups: list[dict[str, Any]] = [
         {"params": [each for each in parameters if each.ndim >= 2]},
         {"params": [each for each in parameters if each.ndim < 2], "weight_decay": 0.0},
@@ -113,11 +162,15 @@ def _loop(
 
     def step(rows: Tokens) -> float:
         tokens, loss_sum = predicted_tokens(rows), 0.0
+        if copy is not None:
+            copy.refresh()
         for piece in own_pieces(rows, ranks, config.micro_batch):
-            with torch.autocast(device, torch.bfloat16, enabled=config.precision == "bf16"):
+            with torch.autocast(device, torch.bfloat16, enabled=autocast):
                 logits = forward(piece[:, :-1])
             loss, objective = token_losses(logits, piece[:, 1:], inner.z_loss)
             (objective / tokens).backward()
+            if copy is not None:
+                copy.take_gradients()
             loss_sum += float(loss.detach())
         clip_gradients(parameters, inner.clip)
         optimizer.step()
@@ -129,6 +182,7 @@ def _loop(
 
 @torch.no_grad()
 def _start(model: nn.Module) -> None:
+    torch.manual_seed(0)  # All contenders whose parameters stand in the same order begin alike.
     for parameter in model.parameters():
         if parameter.ndim >= 2:
             parameter.normal_(0.0, DEVIATION)

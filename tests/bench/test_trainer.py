@@ -33,27 +33,40 @@ def test_the_bench_says_our_rate_and_its_ratio_to_each_other(
         return {
             "fsdp2": {"tokens_per_s": 90.0, "parameters": 4_300_000},
             "plain": {"tokens_per_s": 100.0},
+            "plain_bf16": {"tokens_per_s": 90.0},
         }
 
     monkeypatch.setattr(trainer, "run", run)
     chosen = trainer.setting(2, 128, 32, 4, "bf16", "cpu")
     lines = list(trainer.measure(chosen, 3, 5, transformers=False))
-    assert asked == [("bf16", ["fsdp2", "plain"], 3, 5, sys.executable)]
+    assert asked == [("bf16", ["fsdp2", "plain", "plain_bf16"], 3, 5, sys.executable)]
     assert [str(line) for line in lines] == [
         "FSDP2 with one rank, 4.3 M parameters, bf16: 90 tokens/s",
         "FSDP2 with one rank, 4.3 M parameters, bf16: 0.9 × the tokens/s of "
         "a plain loop without FSDP2",
+        "FSDP2 with one rank, 4.3 M parameters, bf16: 1 × the tokens/s of "
+        "that loop with parameters in bf16, as FSDP2 has them, not under autocast",
     ]
+
+
+def test_only_in_bf16_there_are_two_ways_to_compute() -> None:
+    in_bf16, in_fp32 = (trainer.setting(1, 64, 16, 2, each, "cpu") for each in ("bf16", "fp32"))
+    both = ["plain", "plain_bf16", "transformers", "transformers_bf16"]
+    assert trainer.others(in_bf16, transformers=True) == both
+    assert trainer.others(in_fp32, transformers=True) == ["plain", "transformers"]
 
 
 def test_all_contenders_that_are_here_really_train() -> None:
     config = trainer.setting(1, 64, 16, 2, "bf16", "cpu", vocab=300)
-    speeds = trainer.run(config, ["fsdp2", "plain"], 1, 1, sys.executable)
+    contenders = ["fsdp2", *trainer.others(config, transformers=False)]
+    speeds = trainer.run(config, contenders, 1, 1, sys.executable)
     assert {name: each["parameters"] for name, each in speeds.items()} == dict.fromkeys(
-        ("fsdp2", "plain"), parameter_count(config.model)
+        contenders, parameter_count(config.model)
     )
     assert all(each["tokens_per_s"] > 0 for each in speeds.values())
     assert all(5.0 < each["loss"] < 6.5 for each in speeds.values())
+    # The same arithmetic, to the last bit: what differs is FSDP2.
+    assert speeds["plain_bf16"]["loss"] == speeds["fsdp2"]["loss"]
 
 
 def test_a_contender_that_fails_says_why() -> None:
@@ -117,6 +130,57 @@ def test_memory_that_runs_out_on_a_gpu_halves_what_is_measured(
     monkeypatch.setattr(gpu_check, "run", run)
     found = gpu_check.speed(gpu_check.models()["1B"], 9.0)
     assert (tried, found) == ([0, 8, 4], {"mfu": 0.5, "micro_batch": 4})
+
+
+def test_who_cannot_be_measured_beside_fsdp2_says_why_and_all_have_as_much_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def run(config: TrainerConfig, names: list[str], *how: object, limit_s: float) -> object:
+        asked.append((*names, config.micro_batch))
+        if config.micro_batch == 0 or names == ["plain"]:
+            raise Failed("CUDA out of memory")
+        return {names[0]: {"tokens_per_s": 9.0}}
+
+    monkeypatch.setattr(gpu_check, "run", run)
+    monkeypatch.setattr(gpu_check, "find_spec", lambda name: None)
+    found = gpu_check.beside(gpu_check.models()["1B"], 9.0)
+    assert asked == [("fsdp2", 0), ("fsdp2", 8), ("plain", 8), ("plain_bf16", 8)]
+    assert found == {
+        "fsdp2": {"tokens_per_s": 9.0, "micro_batch": 8},
+        "plain": {"reason": "CUDA out of memory"},
+        "plain_bf16": {"tokens_per_s": 9.0},
+    }
+
+
+def test_what_was_asked_for_and_missed_is_told_and_is_no_fault(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rates = {"fsdp2": 97.0, "plain": 80.0, "plain_bf16": 100.0, "transformers": 98.0}
+    beside = {name: {"tokens_per_s": rate} for name, rate in rates.items()}
+    beside["transformers_bf16"] = {"reason": "CUDA out of memory"}  # type: ignore[dict-item]
+    todo = {"speed-1B": {"mfu": 0.39}, "beside-1B": beside}
+    report = gpu_check.check(
+        "A GPU", {part: lambda limit_s, told=told: told for part, told in todo.items()}
+    )
+    missed = [each for each in report["targets"] if each["met"] is False]
+    assert missed == [
+        {"what": "MFU of 1B", "asked": 0.40, "found": 0.39, "met": False},
+        {
+            "what": "tokens/s of 1B ÷ those of transformers",
+            "asked": 1.0,
+            "found": 97.0 / 98.0,
+            "met": False,
+        },
+    ]
+    assert [each["what"] for each in report["targets"] if each["met"]] == [
+        "tokens/s of 1B ÷ those of plain"
+    ]
+    unknown = [each for each in report["targets"] if each["met"] is None]
+    assert [each["found"] for each in unknown] == [None, None], "150M was not measured"
+    assert json.loads(capsys.readouterr().err.splitlines()[-1]) == {"missed": missed}
+    assert report["ok"]
 
 
 def test_all_tests_that_train_in_their_own_process_do_so_on_a_gpu() -> None:

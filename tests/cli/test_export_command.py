@@ -216,6 +216,33 @@ def test_an_export_that_transformers_reads_otherwise_is_refused(
         parity.compare(tmp_path / "good")
 
 
+@pytest.mark.parametrize(
+    ("installed", "parameters_max", "words", "why"),
+    [
+        (False, 10**9, (), 'not installed (pip install "transformers>=4.56")'),
+        (True, NUMEL // 2, (), "0.0 billion parameters take long (--parity does it)"),
+        (False, 10**9, ("--no-parity",), "--no-parity"),
+    ],
+)
+def test_an_export_that_nothing_was_compared_with_says_so_and_why(
+    p2ptrain: Command,
+    home: Home,
+    history: History,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    installed: bool,
+    parameters_max: int,
+    words: tuple[str, ...],
+    why: str,
+) -> None:
+    monkeypatch.setattr(parity, "_installed", lambda: installed)
+    monkeypatch.setattr(parity, "PARAMETERS_MAX", parameters_max)
+    done = p2ptrain("export", "--to", "hf", tmp_path / "out", "--home", home.root, *words)
+    assert done.code == 0
+    told = [line for line in done.out.splitlines() if "compared" in line]
+    assert told == [f"logits not compared with transformers: {why}"]
+
+
 def test_what_an_export_that_was_killed_left_is_removed_and_told(
     export: Command, history: History, tmp_path: Path
 ) -> None:

@@ -29,8 +29,11 @@ WORDS_MAX = 2000
 
 NAMES = {
     "plain": "a plain loop without FSDP2",
+    "plain_bf16": "that loop with parameters in bf16, as FSDP2 has them, not under autocast",
     "transformers": "transformers' LlamaForCausalLM in a plain loop",
+    "transformers_bf16": "transformers' with parameters in bf16",
 }
+"""`p2ptrain.trainer.speed` says what each is."""
 
 
 def setting(
@@ -64,7 +67,7 @@ def measure(
     config: TrainerConfig, steps: int, rounds: int, *, transformers: bool
 ) -> Iterator[Line]:
     """Raises Failed: a process could not do it, or transformers cannot be had."""
-    contenders = ["fsdp2", "plain"] + ["transformers"] * transformers
+    contenders = ["fsdp2", *others(config, transformers=transformers)]
     with ExitStack() as stack:
         python = sys.executable
         if transformers:
@@ -77,6 +80,13 @@ def measure(
         if other in speeds:
             ratio = ours["tokens_per_s"] / speeds[other]["tokens_per_s"]
             yield Line(name, ratio, "× the tokens/s of", words, speeds[other])
+
+
+def others(config: TrainerConfig, *, transformers: bool) -> list[str]:
+    """The contenders to hold FSDP2 against: in bf16, each of them in both of its ways."""
+    loops = ["plain"] + ["transformers"] * transformers
+    ways = ["", "_bf16"] if config.precision == "bf16" else [""]
+    return [loop + way for loop in loops for way in ways]
 
 
 def run(

@@ -1,0 +1,144 @@
+"""A node whose ranks torchrun starts comes to the same state as one that starts them itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+
+import p2ptrain
+from p2ptrain.data.blocks import encode_block
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.values import Commit, Participant
+from p2ptrain.node import outer as module
+from p2ptrain.node.exchange import exchange
+from p2ptrain.node.home import Home
+from p2ptrain.node.outer import keep_outer_state
+from p2ptrain.node.restarts import train
+from p2ptrain.node.trainers import subprocesses
+from p2ptrain.observe.states import StandingBy
+from p2ptrain.run import DataIndex
+from p2ptrain.testing.published import BLOCKS, MODEL, policy
+from tests.node.rig import Rig, opening, rig, settled
+
+START_S = 120.0
+"""Until a rank has loaded torch, beside whatever else this machine does."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What an outer step has left in a node."""
+
+    state: Digest
+    update: Digest
+    tokens: int
+    loss: object
+    ranks: object
+    keeps_inner: bool
+
+
+def lay_in_data(r: Rig) -> None:
+    """Blocks that can be trained on; those that the rig publishes are names alone."""
+    random = np.random.default_rng(0)
+    store = r.parts.store
+    blocks = tuple(
+        store.put_chunk(encode_block(rows, MODEL.vocab), settle=False)
+        for rows in random.integers(0, MODEL.vocab, (BLOCKS + 2, 2, MODEL.sequence + 1))
+    )
+    r.parts.data = DataIndex(blocks[:-2], blocks[-2:])
+
+
+@asynccontextmanager
+async def training(home: Path, **config: object) -> AsyncIterator[Rig]:
+    """A node alone, with the trainer that its configuration says."""
+    rules = policy(participants_min=1, snapshot_every=100)
+    async with rig(home, rules=rules, steps=9) as r, trio.open_nursery() as nursery:
+        r.parts.config = replace(r.parts.config, **config)  # type: ignore[arg-type]
+        lay_in_data(r)
+        nursery.start_soon(keep_outer_state, r.parts)
+        nursery.start_soon(exchange, r.parts)
+        nursery.start_soon(train, r.parts, subprocesses(r.parts))
+        yield r
+        nursery.cancel_scope.cancel()
+
+
+async def stepped(r: Rig) -> Stepped:
+    """Take an outer step with what the trainer has made, and look at all that has changed."""
+    parts = r.parts
+    await settled(lambda: parts.standing.work is not None, START_S)
+    work = parts.standing.work
+    assert work is not None
+    r.decide(opening(parts.ledger.state, Participant(parts.me, work.tokens, len(work.blocks))))
+    parts.changes.ring()
+    await settled(lambda: parts.standing.reduce is not None and bool(parts.standing.reduce.update))
+    assert parts.standing.reduce is not None
+    update = parts.standing.reduce.update
+    assert update is not None
+    r.decide(Commit(0, 0, update))
+    parts.changes.ring()
+    await settled(lambda: parts.outer.step == 1)
+    up, ready = r.said("trainer-up")[0], r.said("ready")[0]
+    # It trains on from the new θ, which it has read through the same connection by then.
+    await settled(lambda: len(r.said("inner-step")) > len(work.blocks), START_S)
+    kept = parts.home.inner.exists()
+    digest = parts.outer.vectors.digest()
+    return Stepped(digest, update, work.tokens, ready["loss"], up["ranks"], kept)
+
+
+async def called_at(r: Rig) -> str:
+    """Where the node says that ranks may call."""
+
+    def words() -> str:
+        state = r.parts.standing.state
+        return state.waits_for if isinstance(state, StandingBy) else ""
+
+    await settled(lambda: "call at" in words())
+    found = re.fullmatch(r"for 1 of 1 ranks to call at (127\.0\.0\.1:\d+)", words())
+    assert found, words()
+    return found[1]
+
+
+@contextmanager
+def rank_of_torchrun(address: str, secret: Path) -> Iterator[None]:
+    """A rank as torchrun would start it, were it the only one."""
+    where = {"PYTHONPATH": str(Path(p2ptrain.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    rank = subprocess.Popen(
+        [sys.executable, "-m", "p2ptrain.trainer", "--call", address, "--secret", str(secret)],
+        env={**os.environ, **where, "RANK": "0", "WORLD_SIZE": "1"},
+    )
+    try:
+        yield
+    finally:
+        rank.kill()
+        rank.wait()
+
+
+async def test_ranks_that_call_make_the_state_that_local_ones_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One identity for both, hence the same run, the same lease and the same bytes."""
+    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
+    async with training(tmp_path / "local") as r:
+        local = await stepped(r)
+        key = r.parts.home.identity.read_bytes()
+    home = Home(tmp_path / "calls" / "home")
+    home.identity.touch(mode=0o600)
+    home.identity.write_bytes(key)
+    async with training(tmp_path / "calls", ranks_host="127.0.0.1") as r:
+        address, secret = await called_at(r), home.ranks_secret
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+        with rank_of_torchrun(address, secret):
+            calls = await stepped(r)
+    # The optimizer's state would be kept on the ranks' hosts, and only where they are told to.
+    assert (local.keeps_inner, calls.keeps_inner) == (True, False)
+    assert replace(calls, keeps_inner=True) == local
