@@ -11,9 +11,10 @@ import socket
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 
+from p2ptrain.crowding import most_dispensable
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls import check_loadable, tls_context, tune
@@ -23,7 +24,8 @@ from p2ptrain.ids import PeerId
 from p2ptrain.sites import site_of
 
 TRUSTED_MAX = 1024
-"""Certificates held at once, the youngest: ten times the members that we plan for."""
+"""Certificates held at once, the eldest of who is no member going first: ten times the members
+that we plan for."""
 
 
 class Strangers:
@@ -70,6 +72,7 @@ class Gate:
     def __init__(self, credentials: Credentials, allowed: Callable[[PeerId], bool]) -> None:
         self._credentials = credentials
         self._allowed = allowed
+        self._members: frozenset[PeerId] = frozenset({credentials.peer})
         self._lock = threading.Lock()
         self._trusted: dict[PeerId, bytes] = {credentials.peer: credentials.certificate_der}
         self._holders = {credentials.certificate_der: credentials.peer}
@@ -91,10 +94,17 @@ class Gate:
             self._trusted.pop(peer, None)
             self._trusted[peer] = certificate_der
             while len(self._trusted) > TRUSTED_MAX:
-                del self._trusted[next(iter(self._trusted))]
+                del self._trusted[most_dispensable(self._trusted, self.is_member)]
             self._holders = {der: holder for holder, der in self._trusted.items()}
             self._context = None
         return peer
+
+    def know_members(self, members: Iterable[PeerId]) -> None:
+        """Of all who are allowed, whom others must not crowd out."""
+        self._members = frozenset((self._credentials.peer, *members))
+
+    def is_member(self, peer: PeerId) -> bool:
+        return peer in self._members
 
     def prove(
         self,

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -58,6 +58,7 @@ class ListenerStatistics:
     refused_peer: int = 0
     refused_hello: int = 0
     refused_full: int = 0
+    made_room: int = 0
     evicted: int = 0
     handler_errors: int = 0
     strangers_now: int = 0
@@ -111,6 +112,10 @@ class Listener:
             RemoteProtocolError: it is not a peer's certificate.
         """
         return self._gate.trust(certificate_der)
+
+    def know_members(self, members: Iterable[PeerId]) -> None:
+        """Of all who are allowed, whom others must not crowd out; nobody, until it is called."""
+        self._gate.know_members(members)
 
     def handle(self, purpose: str, handler: Handler) -> None:
         """From now on `handler(socket, hello)` serves `purpose`; the socket is closed after it.
@@ -222,15 +227,27 @@ class Listener:
     def _enter(self, connection: PeerSocket) -> bool:
         with self._lock:
             peers = [other.peer for other in self._connections]
-            full = (
-                len(peers) >= self._bounds.connections_max
-                or peers.count(connection.peer) >= self._bounds.per_peer_max
-            )
+            full = peers.count(connection.peer) >= self._bounds.per_peer_max
+            if not full and len(peers) >= self._bounds.connections_max:
+                full = not self._make_room(connection.peer)
             self._counts["refused_full"] += full
             if full or self._closing:
                 return False
             self._connections.add(connection)
             return True
+
+    def _make_room(self, peer: PeerId) -> bool:
+        """For a member one of somebody else's connections has to go. Under the lock."""
+        if not self._gate.is_member(peer):
+            return False
+        others = (each for each in self._connections if not self._gate.is_member(each.peer))
+        least_wanted = next(others, None)
+        if least_wanted is None:
+            return False
+        least_wanted.shutdown()
+        self._connections.discard(least_wanted)  # What serves it ends at its next byte.
+        self._counts["made_room"] += 1
+        return True
 
     def _greet(self, connection: PeerSocket) -> tuple[Handler, Mapping[str, object]] | None:
         """The hello and who handles it; None if there is no such handler or no valid hello."""

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from p2ptrain.crowding import IsMember, most_dispensable, nobody
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import Address, parse_told
@@ -24,9 +25,11 @@ FILE_BYTES_MAX = 1 << 21
 
 
 class AddressBook:
-    """The addresses of peers, the newest first; the peers longest not heard of are forgotten."""
+    """The addresses of peers, the newest first; the peers longest not heard of are forgotten, the
+    members last."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_member: IsMember = nobody) -> None:
+        self._is_member = is_member
         self._addresses: dict[PeerId, list[Address]] = {}
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
@@ -38,7 +41,7 @@ class AddressBook:
         merged = list(dict.fromkeys([*told, *known]))
         self._addresses[peer] = merged[:ADDRESSES_PER_PEER_MAX]
         while len(self._addresses) > PEERS_MAX:
-            del self._addresses[next(iter(self._addresses))]
+            del self._addresses[most_dispensable(self._addresses, self._is_member)]
 
     def addresses_of(self, peer: PeerId) -> list[Address]:
         return list(self._addresses.get(peer, ()))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from libp2p.abc import INetConn, INetStream, INetwork, INotifee
 from multiaddr import Multiaddr
 
+from p2ptrain.crowding import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.net.feed import Feed
 
@@ -21,6 +22,9 @@ PER_PEER_MAX = 4
 """Two are left when both sides dial at once; a peer that goes on dialling would fill us up."""
 STRANGERS_MAX = 64
 """Connections of peers that are not admitted: they say hello, ask to join, and wait."""
+OTHERS_MAX = 320
+"""Connections of all who are no members. The rest of the host's 512 are for a hundred members, with
+some of them two: in an open run whoever likes could take them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Connections(INotifee):
     def __init__(
         self,
         admitted: Callable[[PeerId], bool],
+        is_member: IsMember,
         *,
         drop: Callable[[PeerId], None],
         close: Callable[[INetConn], None],
@@ -53,6 +58,7 @@ class Connections(INotifee):
     ) -> None:
         self.feed: Feed[Event] = Feed(EVENTS_MAX)
         self._admitted = admitted
+        self._is_member = is_member
         self._drop = drop
         self._close = close
         self._gone = gone
@@ -74,7 +80,7 @@ class Connections(INotifee):
         peer = _peer_of(conn)
         known = self._open.setdefault(peer, set())
         known.add(id(conn))
-        if len(known) > PER_PEER_MAX:
+        if len(known) > PER_PEER_MAX or self._is_one_other_too_many(peer):
             self._close(conn)
         if len(known) > 1:
             return
@@ -85,6 +91,13 @@ class Connections(INotifee):
                 oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
                 self._drop(oldest)
+
+    def _is_one_other_too_many(self, peer: PeerId) -> bool:
+        """Who came before stays: it may be a volunteer that is about to be a member."""
+        if self._is_member(peer):
+            return False
+        others = [known for each, known in self._open.items() if not self._is_member(each)]
+        return sum(map(len, others)) > OTHERS_MAX
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
         peer = _peer_of(conn)

@@ -1,14 +1,17 @@
-"""A channel from libp2p's tasks to ours that never makes libp2p wait.
+"""Channels from libp2p's tasks to ours that never make libp2p wait.
 
 A full one loses its oldest value, because the newest heartbeat is worth more than an old one, and
-counts what was lost.
+counts what was lost. Of one that many authors fill, who fills it most is who loses.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Generic, TypeVar
 
 import trio
+
+from p2ptrain.ids import PeerId
 
 T = TypeVar("T")
 
@@ -34,3 +37,60 @@ class Feed(Generic[T]):
         """Let the receiver come to its end."""
         self._oldest.close()
         self._sender.close()
+
+
+class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
+    """At most `size` values wait here with their authors, `per_author` of any one of them."""
+
+    def __init__(self, size: int, per_author: int) -> None:
+        assert 0 < per_author <= size
+        self._size = size
+        self._per_author = per_author
+        self._waiting: list[tuple[PeerId, T]] = []
+        self._of_author: Counter[PeerId] = Counter()
+        self._arrivals = Feed[None](size)
+        """As many as values wait."""
+        self.lost = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def push(self, author: PeerId, value: T) -> None:
+        """Add `value`, if need be instead of its author's oldest, or of the oldest of whoever has
+        most."""
+        loser = self._loser(author)
+        if loser is None:
+            self._arrivals.push(None)
+        else:
+            self._take(next(at for at, (of, _) in enumerate(self._waiting) if of == loser))
+            self.lost += 1
+        self._waiting.append((author, value))
+        self._of_author[author] += 1
+
+    async def receive(self) -> tuple[PeerId, T]:
+        await self._arrivals.receiver.receive()
+        return self._take(0)
+
+    def receive_nowait(self) -> tuple[PeerId, T]:
+        """Raises trio.WouldBlock: nothing waits."""
+        self._arrivals.receiver.receive_nowait()
+        return self._take(0)
+
+    async def aclose(self) -> None:
+        self._arrivals.close()
+        self._arrivals.receiver.close()
+
+    def _loser(self, author: PeerId) -> PeerId | None:
+        """Whose oldest value has to go for one more of `author`."""
+        if self._of_author[author] >= self._per_author:
+            return author
+        if len(self._waiting) >= self._size:
+            return max(self._of_author, key=self._of_author.__getitem__)
+        return None
+
+    def _take(self, at: int) -> tuple[PeerId, T]:
+        author, value = self._waiting.pop(at)
+        self._of_author[author] -= 1
+        if not self._of_author[author]:
+            del self._of_author[author]
+        return author, value

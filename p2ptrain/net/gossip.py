@@ -15,15 +15,23 @@ from typing import Any
 
 import trio
 from libp2p.abc import IHost, INetStream
+from libp2p.io.exceptions import IOException
+from libp2p.network.connection.exceptions import RawConnError
+from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
+from libp2p.pubsub.utils import maybe_consume_signed_record
+from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
+from p2ptrain.crowding import IsMember
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.net.feed import Feed
+from p2ptrain.net.control import bounded
+from p2ptrain.net.feed import SharedFeed
 from p2ptrain.net.hardening import is_open
+from p2ptrain.net.intake import AT_ONCE, Intake
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +45,12 @@ among them they are lost, as any gossip may be.
 """
 FEED_SIZE = 256
 """A heartbeat of each of 100 members, twice over, while the node is busy."""
+PER_AUTHOR_MAX = 32
+"""What a member says in two or three outer steps: nobody reads what is older."""
+AUTHOR_BYTES_MAX = 64
+"""An Ed25519 peer's id has 38. To write one of a megabyte in base58 takes a quarter of an hour."""
+SEQNO_BYTES_MAX = 8
+"""It is kept for two minutes, as part of the message's id."""
 PARKED_MAX = 64
 """Strangers whose stream waits; a connection holds at most 1 MiB unread (bounds.py)."""
 
@@ -83,6 +97,7 @@ class GatedPubsub(Pubsub):
         host: IHost,
         router: GossipSub,
         admitted: Admitted,
+        intake: Intake,
         deliver: Callable[[str, Message], None],
     ) -> None:
         super().__init__(host, router, strict_signing=True)
@@ -90,6 +105,8 @@ class GatedPubsub(Pubsub):
         # taken for repetitions of older ones.
         self.counter = time.time_ns()
         self._admitted = admitted
+        self._intake = intake
+        self._kept = router.mcache.get
         self._deliver = deliver
         self._parked: dict[ID, tuple[INetStream, trio.Event]] = {}
 
@@ -117,6 +134,48 @@ class GatedPubsub(Pubsub):
             with suppress(Exception):
                 await stream.reset()
             self._handle_dead_peer(peer)
+
+    async def continuously_read_stream(self, stream: INetStream) -> None:
+        """In place of libp2p's own, which checks and delivers whatever a frame holds, each message
+        in a task, and asks only then how much its neighbour may bring.
+        """
+        peer = stream.muxed_conn.peer_id
+        with suppress(StreamError, IOException, RawConnError):
+            while self.manager.is_running:
+                frame = await read_varint_prefixed_bytes_limited(stream, self.max_inbound_rpc_size)
+                if self._intake.takes_frame(PeerId(str(peer)), trio.current_time()):
+                    await self._take_frame(peer, rpc_pb2.RPC.FromString(frame))
+
+    async def _take_frame(self, peer: ID, rpc: Any) -> None:
+        if not maybe_consume_signed_record(rpc, self.host, peer):
+            return
+        for message in self._worth_checking(PeerId(str(peer)), rpc.publish):
+            await self.push_msg(peer, message)
+            await trio.lowlevel.checkpoint()  # Nothing in it waits, and others have their turn.
+        if len(rpc.subscriptions) <= self.max_subscriptions_per_rpc:
+            for subscription in rpc.subscriptions:
+                self.handle_subscription(peer, subscription)
+        if rpc.HasField("control"):
+            heeded = bounded(rpc.control, self.topic_ids, self._kept)
+            await self.router.handle_rpc(rpc_pb2.RPC(control=heeded), peer)
+
+    def _worth_checking(self, forwarder: PeerId, messages: Any) -> list[rpc_pb2.Message]:
+        """What is news among what a frame holds, as far as its sender may bring it. What is left
+        out is not taken for seen: it is still news when another neighbour brings it.
+        """
+        if len(messages) > AT_ONCE:
+            self._intake.refuse(forwarder, len(messages) - AT_ONCE)
+        return [message for message in messages[:AT_ONCE] if self._takes(forwarder, message)]
+
+    def _takes(self, forwarder: PeerId, message: rpc_pb2.Message) -> bool:
+        if not self._is_subscribed_to_msg(message):
+            return False
+        if len(message.from_id) > AUTHOR_BYTES_MAX or len(message.seqno) > SEQNO_BYTES_MAX:
+            return self._intake.refuse(forwarder)
+        if self._is_msg_seen(message):
+            return False
+        author, now = PeerId(str(ID(message.from_id))), trio.current_time()
+        return self._intake.takes(forwarder, author, message.ByteSize(), now)
 
     async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
         try:
@@ -173,7 +232,8 @@ class GatedPubsub(Pubsub):
 class Gossip:
     """Topics to publish to and to follow. `pubsub` and `router` are services to run."""
 
-    def __init__(self, host: IHost, admitted: Admitted) -> None:
+    def __init__(self, host: IHost, admitted: Admitted, is_member: IsMember) -> None:
+        self.intake = Intake(is_member)
         self.router = ContainedRouter(
             [PROTOCOL_ID_V11],
             degree=6,
@@ -181,14 +241,14 @@ class Gossip:
             degree_high=10,
             heartbeat_interval=1,
             heartbeat_initial_delay=0.2,
-            max_messages_per_topic_per_second=1000.0,  # also a bound on our own, without a word
+            max_messages_per_topic_per_second=1000.0,  # our own too, without a word; see intake
             eclipse_protection_enabled=False,  # it wants peers of many networks: one LAN is fine
             prune_back_off=5,
             max_pending_messages_per_peer=PENDING_MAX,
         )
-        self.pubsub = GatedPubsub(host, self.router, admitted, self._deliver)
+        self.pubsub = GatedPubsub(host, self.router, admitted, self.intake, self._deliver)
         self._me = PeerId(str(host.get_id()))
-        self._feeds: dict[str, Feed[Message]] = {}
+        self._feeds: dict[str, SharedFeed[bytes]] = {}
 
     async def publish(self, topic: str, payload: bytes) -> None:
         """Send `payload`, signed, to everybody who follows `topic`; nobody need have got it.
@@ -202,11 +262,11 @@ class Gossip:
         # libp2p's queue to each peer holds 32; its writers empty it while we wait here.
         await trio.lowlevel.checkpoint()
 
-    def feed(self, topic: str) -> tuple[Feed[Message], bool]:
+    def feed(self, topic: str) -> tuple[SharedFeed[bytes], bool]:
         """The feed of `topic`, and whether it is new: then somebody must run `follow`."""
         new = topic not in self._feeds
         if new:
-            self._feeds[topic] = Feed(FEED_SIZE)
+            self._feeds[topic] = SharedFeed(FEED_SIZE, PER_AUTHOR_MAX)
         return self._feeds[topic], new
 
     async def follow(self, topic: str) -> None:
@@ -217,7 +277,7 @@ class Gossip:
         """Put what others published into the feed of its topic."""
         feed = self._feeds.get(topic)
         if feed is not None and message[0] != self._me:
-            feed.push(message)
+            feed.push(*message)
 
     def statistics(self) -> dict[str, int]:
         """Messages lost by topic, because nobody took them in time."""

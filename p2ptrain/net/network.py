@@ -21,7 +21,8 @@ from p2ptrain.net.book import AddressBook
 from p2ptrain.net.connections import Connections, Event
 from p2ptrain.net.dialling import Dialler
 from p2ptrain.net.discovery import Discovery, Found, mdns_neighbours
-from p2ptrain.net.gossip import Gossip, Message
+from p2ptrain.net.feed import SharedFeed
+from p2ptrain.net.gossip import Gossip
 from p2ptrain.net.hardening import (
     build_host,
     close_connection,
@@ -47,18 +48,20 @@ class Network:
         self.peer = identity.peer
         self._host = host
         self._nursery = nursery
-        self._book = AddressBook()
+        self._members: frozenset[PeerId] = frozenset()
+        self._book = AddressBook(self._is_member)
         self._listening: list[str] = []
         self._requester = Requester(host, nursery)
         self._responder = Responder(host, admitted)
         self._connections = Connections(
             admitted,
+            self._is_member,
             drop=self.drop,
             close=lambda connection: nursery.start_soon(close_connection, connection),
             gone=self._requester.forget,
         )
         self._dialler = Dialler(host, self.peer, self._book, self._connections.peers)
-        self._gossip = Gossip(host, admitted)
+        self._gossip = Gossip(host, admitted, self._is_member)
         self._discovery = Discovery(host, self._book, self._connections.peers, admitted)
         host.get_network().register_notifee(self._connections)
 
@@ -166,12 +169,20 @@ class Network:
         """
         await self._gossip.publish(topic, payload)
 
-    def subscribe(self, topic: str) -> trio.MemoryReceiveChannel[Message]:
+    def subscribe(self, topic: str) -> SharedFeed[bytes]:
         """(author, payload) of what others publish; their signatures and admission are checked."""
         feed, new = self._gossip.feed(topic)
         if new:
             self._nursery.start_soon(contained(self._gossip.follow), topic)
-        return feed.receiver
+        return feed
+
+    def know_members(self, members: Iterable[PeerId]) -> None:
+        """Of all who are admitted, whom others must not crowd out; nobody, until it is called."""
+        self._members = frozenset(members)
+
+    def take_floods(self) -> dict[PeerId, int]:
+        """How much gossip was left unread since this was last asked, by who brought too much."""
+        return self._gossip.intake.take_refused()
 
     def refresh_admission(self) -> None:
         """Call it when `admitted` may answer otherwise than before for anybody."""
@@ -191,7 +202,11 @@ class Network:
             "connected": len(self._connections.peers()),
             "events_lost": self._connections.feed.lost,
             "gossip_lost": self._gossip.statistics(),
+            "gossip_refused": self._gossip.intake.refused,
         }
+
+    def _is_member(self, peer: PeerId) -> bool:
+        return peer in self._members
 
     @asynccontextmanager
     async def _run(

@@ -113,11 +113,19 @@ async def notice_lost_connections(parts: Parts) -> None:
 async def watch_peers(parts: Parts) -> None:
     """Let the detector judge whenever a colour may have changed."""
     while True:
+        _keep_room_for_members(parts)
         await _expect_members(parts)
         await _judge(parts)
         deadline = parts.detector.next_deadline()
         until_s = LOOK_EVERY_S if deadline is None else deadline - parts.now()
         await parts.changes.wait(at_most_s=min(max(until_s, 0.01), LOOK_EVERY_S))
+
+
+def _keep_room_for_members(parts: Parts) -> None:
+    """Both planes have room for so many only, and in an open run anybody may come."""
+    members = parts.ledger.state.members
+    parts.network.know_members(members)
+    parts.listener.know_members(members)
 
 
 async def _expect_members(parts: Parts) -> None:

@@ -33,7 +33,7 @@ from p2ptrain.node.beats import FullBeat, read
 from p2ptrain.node.heartbeat import Heartbeat, SnapshotReport
 from p2ptrain.node.hello import HelloRequest
 from p2ptrain.node.learning import ask
-from p2ptrain.node.parts import Parts
+from p2ptrain.node.parts import COMPLAINT_S, Parts
 from p2ptrain.node.reach import judged_reach
 from p2ptrain.node.topics import allowlist_topic, amendments_topic, heartbeat_topic, ledger_topic
 from p2ptrain.observe.states import words
@@ -41,6 +41,11 @@ from p2ptrain.observe.states import words
 HEARTBEAT_S = 2.0
 PEERS_AT_FULL_RATE = 20
 """A message costs every host about 3.5 ms of CPU: twenty peers every 2 s take 3.5 % of a core."""
+
+OTHERS_MAX = 20
+"""So many who are no members let a heartbeat wait, as long as it takes twenty to double one: in an
+open run anybody can invent hundreds, and silence as long as hundreds make it is taken for death.
+"""
 
 PATIENCE = 1.25
 """So many of its intervals after a heartbeat a node that lives has sent the next."""
@@ -69,8 +74,14 @@ async def speak(parts: Parts) -> None:
         heartbeat = describe(parts, parts.incarnation, serial, lacks)
         await parts.network.publish(heartbeat_topic(parts.run), parts.saying.say(heartbeat))
         await trio.sleep(HASTE_S)
-        with trio.move_on_after(interval_s(len(parts.peers))):
+        with trio.move_on_after(interval_s(speakers(parts))):
             await parts.heartbeat_due.wait()
+
+
+def speakers(parts: Parts) -> int:
+    """How many take turns, as far as we hear them: the same here and at whoever listens to us."""
+    most = len(parts.ledger.state.members) + OTHERS_MAX
+    return min(len(parts.peers), most) if parts.admission.is_open else len(parts.peers)
 
 
 def interval_s(peers: int) -> float:
@@ -129,10 +140,11 @@ async def listen(parts: Parts) -> None:
         ):
             nursery.start_soon(_follow, parts, network.subscribe(topic), take)
         nursery.start_soon(_offer_allowlist, parts)
+        nursery.start_soon(_complain_of_floods, parts)
 
 
 async def _follow(
-    parts: Parts, messages: trio.MemoryReceiveChannel[tuple[PeerId, bytes]], take: Take
+    parts: Parts, messages: trio.abc.ReceiveChannel[tuple[PeerId, bytes]], take: Take
 ) -> None:
     async for peer, payload in messages:
         if peer == parts.me or not parts.admission.admits(peer):
@@ -141,6 +153,14 @@ async def _follow(
             await take(parts, peer, payload)
         except (ProtocolError, RunMismatch) as exc:
             parts.complain("bad-gossip", peer, reason=exc.what)
+
+
+async def _complain_of_floods(parts: Parts) -> None:
+    """Say who brings more gossip than we check. It may only forward what somebody else floods."""
+    while True:
+        for peer, count in parts.network.take_floods().items():
+            parts.complain("gossip-flood", peer, unread=count)
+        await trio.sleep(COMPLAINT_S)
 
 
 async def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
@@ -182,7 +202,7 @@ def _take_in(
 
 def _is_alive(parts: Parts, peer: PeerId, incarnation: int, serial: int) -> None:
     now = parts.now()
-    again_s = PATIENCE * interval_s(len(parts.peers))
+    again_s = PATIENCE * interval_s(speakers(parts))
     if parts.namesakes.hear(peer, incarnation, now, again_s, serial):
         parts.detector.heard(peer, now)
 
@@ -190,7 +210,7 @@ def _is_alive(parts: Parts, peer: PeerId, incarnation: int, serial: int) -> None
 def _ask_for_full(parts: Parts) -> None:
     """Name whose beats cannot be read; out of turn, but not more often than in turn."""
     now = parts.now()
-    if now >= parts.saying.asked_s + interval_s(len(parts.peers)):
+    if now >= parts.saying.asked_s + interval_s(speakers(parts)):
         parts.saying.asked_s = now
         parts.speak_now()
 
@@ -201,7 +221,7 @@ def _answer_in_full(parts: Parts) -> None:
     """
     now, saying = parts.now(), parts.saying
     saying.full_next = True
-    if now >= saying.answered_s + interval_s(len(parts.peers)):
+    if now >= saying.answered_s + interval_s(speakers(parts)):
         saying.answered_s = now
         parts.speak_now()
 

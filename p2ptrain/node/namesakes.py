@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from p2ptrain.crowding import IsMember, most_dispensable, nobody
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
@@ -19,6 +20,9 @@ from p2ptrain.node.heartbeat import COUNT_MAX
 LIVES_MAX = 32
 """Incarnations remembered of one peer: two that live, and others, whose old words somebody may
 gossip again to make us believe that they live."""
+
+PEERS_MAX = 4096
+"""As many as the peer table has. Of a member that was forgotten, old words would be news again."""
 
 AGAIN_MS_MAX = 30_000
 """Nobody is told to wait longer than this before it asks again."""
@@ -62,10 +66,12 @@ class _Life:
 
 @dataclass(slots=True)
 class Namesakes:
-    """The caller bounds how many peers there are: those that are admitted."""
+    """Where there are too many peers, those longest not heard of are forgotten, members last."""
 
+    is_member: IsMember = nobody
     _lives: dict[PeerId, dict[int, _Life]] = field(default_factory=dict)
-    """By incarnation, the first heard first."""
+    """The peers that were heard of last come last. Of each by incarnation, the first heard first.
+    """
 
     def hear(
         self, peer: PeerId, incarnation: int, now: float, again_s: float, serial: int | None = None
@@ -92,7 +98,9 @@ class Namesakes:
         return news
 
     def _life(self, peer: PeerId, incarnation: int) -> _Life:
-        lives = self._lives.setdefault(peer, {})
+        lives = self._lives[peer] = self._lives.pop(peer, {})
+        if len(self._lives) > PEERS_MAX:
+            del self._lives[most_dispensable(self._lives, self.is_member)]
         life = lives.setdefault(incarnation, _Life())
         if len(lives) > LIVES_MAX:
             del lives[next(iter(lives))]

@@ -196,10 +196,10 @@ class Parts:
     """What members say of the loss of θ; by `validating`."""
     data: DataIndex | None = None
     """None until it has been fetched."""
-    peers: PeerTable = field(default_factory=PeerTable)
+    peers: PeerTable = field(init=False)
     incarnation: int = 0
     """This process among all that ever had this identity; drawn at its start."""
-    namesakes: Namesakes = field(default_factory=Namesakes)
+    namesakes: Namesakes = field(init=False)
     pending: dict[PeerId, float] = field(default_factory=dict)
     """Who waits to be let in, and when each asked last, by `now`; the eldest first."""
     offered: dict[Digest, float] = field(default_factory=dict)
@@ -220,6 +220,8 @@ class Parts:
         self.fragments = fragments(self.layout, self.manifest.sync.fragments)
         self.vote_records = len(self.ledger.records())
         self.history = History(self.ledger.kept)
+        self.peers = PeerTable(self._is_member)
+        self.namesakes = Namesakes(self._is_member)
         self.paths = PathBook(self.me)
         data = self.manifest.data
         self.validation = Tally(data.validation_blocks, data.block_tokens)
@@ -286,6 +288,9 @@ class Parts:
 
     def is_down(self, peer: PeerId) -> bool:
         return self.detector.status(peer, self.now()) is Colour.RED
+
+    def _is_member(self, peer: PeerId) -> bool:
+        return self.ledger.state.is_member(peer)
 
     def wants_to_join(self) -> bool:
         """Whether this node could train if it were a member."""

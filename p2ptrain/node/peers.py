@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from p2ptrain.crowding import IsMember, nobody
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import unpack
 from p2ptrain.errors import RemoteProtocolError
@@ -17,6 +18,8 @@ from p2ptrain.node.beats import FullBeat, SmallBeat, whole
 from p2ptrain.node.heartbeat import HEARTBEAT_BYTES_MAX, LACKS_MAX, Heartbeat
 
 PEERS_MAX = 4096
+OTHERS_MAX = 3072
+"""Where there are more, only members come in: a ledger has 1,024 of them at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class PeerView:
 
 
 class PeerTable:
-    def __init__(self) -> None:
+    def __init__(self, is_member: IsMember = nobody) -> None:
+        self._is_member = is_member
         self._views: dict[PeerId, PeerView] = {}
         self._lacking: dict[PeerId, None] = {}
 
@@ -75,7 +79,7 @@ class PeerTable:
         known = self._views.get(peer)
         if not heartbeat.follows(known.heartbeat if known else None):
             return None
-        if known is None and len(self._views) >= PEERS_MAX:
+        if known is None and self._is_full_for(peer):
             return None
         endpoint = endpoint_of(peer, heartbeat.endpoint)
         if base is not None:
@@ -111,6 +115,9 @@ class PeerTable:
     def forget(self, peer: PeerId) -> None:
         self._views.pop(peer, None)
         self._lacking.pop(peer, None)
+
+    def _is_full_for(self, peer: PeerId) -> bool:
+        return len(self._views) >= (PEERS_MAX if self._is_member(peer) else OTHERS_MAX)
 
     def endpoint(self, peer: PeerId) -> Endpoint | None:
         view = self._views.get(peer)

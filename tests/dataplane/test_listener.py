@@ -25,6 +25,7 @@ from p2ptrain.dataplane import (
     RingInbox,
     RingKey,
     dial,
+    gate,
 )
 from p2ptrain.dataplane.gate import Strangers
 from p2ptrain.dataplane.tls import tls_context
@@ -334,6 +335,38 @@ def test_all_peers_together_have_a_bounded_number_of_connections(
         connect(client, endpoint, ECHO)
     for connection in held:
         connection.close()
+
+
+def test_for_a_member_somebody_else_has_to_go(
+    client: Credentials, stranger: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening(connections_max=2)
+    listener.trust(stranger.certificate_der)
+    listener.know_members([client.peer])
+    held = [connect(stranger, endpoint, ECHO) for _ in range(2)]
+    members = [connect(client, endpoint, ECHO) for _ in range(2)]
+    assert listener.statistics().made_room == 2
+    for connection in held:
+        with pytest.raises(PeerLost):
+            connection.receive_frame()
+    for refused in (stranger, client):
+        with pytest.raises(PeerUnreachable):
+            connect(refused, endpoint, ECHO)
+    assert listener.statistics().connections_now == 2
+    for connection in [*held, *members]:
+        connection.close()
+
+
+def test_a_member_s_certificate_is_kept_however_many_others_bring_theirs(
+    monkeypatch: pytest.MonkeyPatch, client: Credentials, listening: ListenerFactory
+) -> None:
+    monkeypatch.setattr(gate, "TRUSTED_MAX", 3)
+    listener, endpoint = listening()
+    listener.know_members([client.peer])
+    for number in range(50, 55):
+        listener.trust(Credentials.create(identity(number)).certificate_der)
+    assert len(listener._gate._trusted) == 3
+    assert works(client, endpoint)
 
 
 def test_a_handler_that_fails_costs_its_connection_only(

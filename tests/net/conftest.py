@@ -13,6 +13,7 @@ import trio
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, open_network
+from p2ptrain.net.feed import SharedFeed
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 TEST_S = 120.0
@@ -60,7 +61,7 @@ async def heard(
     source: Network,
     topic: str,
     payload: bytes,
-    channel: trio.MemoryReceiveChannel[tuple[PeerId, bytes]],
+    channel: SharedFeed[bytes],
     deadline_s: float = DEADLINE_S,
 ) -> list[bytes]:
     """Publish `payload`, as heartbeats do, until it arrives as that of `source`. Returns

@@ -12,6 +12,7 @@ from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import info_from_p2p_addr
 from multiaddr import Multiaddr
 
+from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network
 from p2ptrain.net.hardening import build_host, running
@@ -28,16 +29,16 @@ class Hostile:
 
     @property
     def peer(self) -> PeerId:
-        return IDENTITY.peer
+        return PeerId(str(self.host.get_id()))
 
     async def open(self, protocol: str) -> INetStream:
         return await self.host.new_stream(self.victim, [TProtocol(protocol)])
 
 
 @asynccontextmanager
-async def hostile_to(victim: Network) -> AsyncIterator[Hostile]:
+async def hostile_to(victim: Network, who: Identity = IDENTITY) -> AsyncIterator[Hostile]:
     """A hostile peer that is connected to `victim`."""
-    host = build_host(IDENTITY, announce=[], mdns=False)
+    host = build_host(who, announce=[], mdns=False)
     async with running(host, list(LOOPBACK)):
         await host.connect(info_from_p2p_addr(Multiaddr(victim.addresses()[0])))
         yield Hostile(host, ID.from_base58(victim.peer))

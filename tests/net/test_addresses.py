@@ -119,12 +119,13 @@ class TestAddressBook:
             book.remember(PEER, [f"/ip4/127.0.0.1/tcp/{port}"])
         assert [address.port for address in book.addresses_of(PEER)] == [1, 2]
 
-    def test_it_forgets_the_peers_longest_not_heard_of(self) -> None:
-        book = AddressBook()
+    def test_it_forgets_the_peers_longest_not_heard_of_but_no_member(self) -> None:
+        book = AddressBook({OTHER}.__contains__)
+        book.remember(OTHER, ["/ip4/127.0.0.1/tcp/1"])
         peers = [Identity.from_seed(n.to_bytes(32, "big")).peer for n in range(PEERS_MAX + 2)]
         for peer in [*peers[:PEERS_MAX], peers[0], *peers[PEERS_MAX:]]:
             book.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
-        assert set(book.snapshot()) == set(peers) - {peers[1], peers[2]}
+        assert set(book.snapshot()) == {OTHER, *peers} - set(peers[1:4])
 
     def test_nonsense_leaves_no_trace(self) -> None:
         book = AddressBook()

@@ -64,6 +64,8 @@ class PaperNetwork:
     requested: list[tuple[PeerId, bytes]] = field(default_factory=list)
     handlers: dict[str, Handler] = field(default_factory=dict)
     dropped: list[PeerId] = field(default_factory=list)
+    members: list[PeerId] = field(default_factory=list)
+    floods: dict[PeerId, int] = field(default_factory=dict)
     refreshed: int = 0
     answer: Callable[[PeerId, bytes], Awaitable[bytes]] | None = None
     refuses_to_publish: P2PTrainError | None = None
@@ -85,6 +87,13 @@ class PaperNetwork:
 
     def drop(self, peer: PeerId) -> None:
         self.dropped.append(peer)
+
+    def know_members(self, members: Iterable[PeerId]) -> None:
+        self.members = list(members)
+
+    def take_floods(self) -> dict[PeerId, int]:
+        floods, self.floods = self.floods, {}
+        return floods
 
     def refresh_admission(self) -> None:
         self.refreshed += 1

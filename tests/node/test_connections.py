@@ -22,6 +22,7 @@ from p2ptrain.node.connections import (
     find_peers,
     known_peers,
     stay_connected,
+    watch_peers,
 )
 from tests.node.rig import ANN, BOB, CAI, heartbeat, opening, rig, settled
 
@@ -41,6 +42,18 @@ async def test_a_member_that_never_speaks_is_taken_for_down_after_a_while(tmp_pa
                 break
         else:
             raise AssertionError("it was never missed")
+
+
+async def test_both_planes_are_told_who_the_members_are(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+        nursery.start_soon(watch_peers, parts)
+        await settled(lambda: bool(r.network.members))
+        assert r.network.members == [parts.me, ANN.peer]
+        assert parts.listener._gate.is_member(ANN.peer)
+        assert not parts.listener._gate.is_member(BOB.peer)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_lost_connection_is_told_to_the_ledger_even_under_a_flood(tmp_path: Path) -> None:

@@ -25,7 +25,15 @@ from p2ptrain.ledger.events import (
 )
 from p2ptrain.node import gossip
 from p2ptrain.node.beats import FULL_AT_FIRST, FullBeat, Saying, SmallBeat, read
-from p2ptrain.node.gossip import HEARTBEAT_S, describe, interval_s, listen, report, speak
+from p2ptrain.node.gossip import (
+    HEARTBEAT_S,
+    describe,
+    interval_s,
+    listen,
+    report,
+    speak,
+    speakers,
+)
 from p2ptrain.node.heartbeat import (
     SUSPECTS_MAX,
     ReadyReport,
@@ -38,7 +46,7 @@ from p2ptrain.node.hello import HelloReply, encode_reply
 from p2ptrain.node.orders import Work
 from p2ptrain.node.topics import allowlist_topic, heartbeat_topic
 from p2ptrain.run import Allowlist, SignedAllowlist
-from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, rig, settled, somebody
+from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, settled, somebody
 
 UPDATE = Digest("d" * 64)
 
@@ -122,6 +130,48 @@ async def test_a_heartbeat_goes_out_at_once_when_something_changed(
 @pytest.mark.parametrize(("peers", "seconds"), [(0, 2.0), (20, 2.0), (40, 4.0), (100, 10.0)])
 def test_in_a_large_run_everybody_speaks_less(peers: int, seconds: float) -> None:
     assert interval_s(peers) == seconds
+
+
+@pytest.mark.parametrize("admission", ["open", "allowlist"])
+async def test_in_an_open_run_others_let_nobody_wait_longer_than_twenty_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, admission: str
+) -> None:
+    many = [somebody(number).peer for number in range(201, 301)]
+    async with rig(tmp_path, admission=admission) as r, trio.open_nursery() as nursery:
+        parts, now = r.parts, r.parts.now()
+        for peer in many:
+            parts.peers.take(peer, heartbeat(r.run.id), now)
+        topics = Topics(r)
+        nursery.start_soon(listen, parts)
+        await topics.say(ANN.peer, heartbeat_topic(r.run.id), encode(heartbeat(r.run.id)))
+        await settled(lambda: len(parts.peers) == 101)
+        expected = {"open": len(parts.ledger.state.members) + 20, "allowlist": 101}[admission]
+        assert speakers(parts) == expected
+        found = parts.namesakes.other(ANN.peer, 2, parts.now())
+        assert found is not None
+        assert found.again_ms == pytest.approx(1250 * interval_s(expected), rel=0.2)
+        nursery.cancel_scope.cancel()
+
+
+async def test_in_an_open_run_all_members_count(tmp_path: Path) -> None:
+    async with rig(tmp_path, admission="open") as r:
+        parts, many = r.parts, [somebody(number).peer for number in range(1, 60)]
+        for peer in many[:30]:
+            parts.peers.take(peer, heartbeat(r.run.id), parts.now())
+        assert speakers(parts) == 21
+        r.decide(replace(opening(parts.ledger.state), learners=tuple(sorted(many))))
+        assert speakers(parts) == 30
+
+
+async def test_who_floods_is_named_in_the_journal(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        Topics(r)
+        r.network.floods = {ANN.peer: 700}
+        nursery.start_soon(listen, r.parts)
+        await settled(lambda: bool(r.said("gossip-flood")))
+        (said,) = r.said("gossip-flood")
+        assert (said["peer"], said["unread"]) == (ANN.peer, 700)
+        nursery.cancel_scope.cancel()
 
 
 class Topics:

@@ -6,6 +6,7 @@ import pytest
 
 from p2ptrain.encoding import pack
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.node import namesakes as module
 from p2ptrain.node.loneliness import in_use, is_younger, spoke_anew
 from p2ptrain.node.namesakes import (
     AGAIN_MS_MAX,
@@ -72,6 +73,20 @@ def test_little_is_remembered_of_a_peer_with_many_lives_and_nobody_waits_for_eve
     other = namesakes.other(ANN.peer, 5, 0.0)
     assert other is not None
     assert other.again_ms == AGAIN_MS_MAX
+
+
+def test_however_many_speak_nobody_can_say_a_member_s_old_words_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PEERS_MAX", 3)
+    namesakes = Namesakes({ANN.peer}.__contains__)
+    assert namesakes.take(ANN.peer, ONE, 5)
+    assert namesakes.take(BOB.peer, ONE, 5)
+    for number in range(10):
+        assert namesakes.take(somebody(number).peer, ONE, 1)
+        assert namesakes.take(CAI.peer, ONE, number)
+    assert list(namesakes._lives) == [ANN.peer, somebody(9).peer, CAI.peer]
+    assert not namesakes.take(ANN.peer, ONE, 5)
 
 
 @pytest.mark.parametrize(

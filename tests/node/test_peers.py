@@ -58,7 +58,7 @@ def test_nobody_can_give_somebody_elses_endpoint() -> None:
 def test_the_table_is_bounded_and_those_in_it_stay_up_to_date(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "PEERS_MAX", 3)
+    monkeypatch.setattr(module, "OTHERS_MAX", 3)
     table = PeerTable()
     taken = [table.take(somebody(n).peer, heartbeat(RUN), 1.0) is not None for n in range(5)]
     assert taken == [True, True, True, False, False]
@@ -68,3 +68,16 @@ def test_the_table_is_bounded_and_those_in_it_stay_up_to_date(
     assert table.take(somebody(4).peer, heartbeat(RUN), 2.0)
     assert len(table) == 3
     assert {view.peer for view in table} == {somebody(n).peer for n in (0, 2, 4)}
+
+
+def test_there_is_room_for_members_however_many_others_speak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "OTHERS_MAX", 3)
+    monkeypatch.setattr(module, "PEERS_MAX", 4)
+    table = PeerTable({ANN.peer, BOB.peer}.__contains__)
+    for number in range(5):
+        table.take(somebody(number).peer, heartbeat(RUN), 1.0)
+    assert len(table) == 3
+    assert table.take(ANN.peer, heartbeat(RUN), 1.0)
+    assert table.take(BOB.peer, heartbeat(RUN), 1.0) is None

@@ -1,0 +1,117 @@
+"""How much gossip is taken in of one neighbour, decided before any of it is checked.
+
+Whoever forwards a message need not have written it, and who wrote it is not known until its
+signature is checked, which is what a flood must not make us do. So the neighbour answers for all
+that it brings; and of what it may bring, each name that it claims has a share only. Else somebody
+who floods an honest neighbour would have that neighbour's silence about everybody else. A false
+name uses up what this neighbour may bring in that name, and nobody else's.
+
+Sans-IO: times come in. What a message says is not known here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+from p2ptrain.crowding import IsMember
+from p2ptrain.ids import PeerId
+
+PER_S = 128.0
+"""Whoever has one neighbour hears everybody through it. In a run of a hundred members that is 12
+heartbeats a second (they slow down as they become more), 3 lists, and some ten words of each
+member in an outer step, 33 a second if that takes half a minute: a third of this. To check and pass
+on so many takes less than half of a core.
+"""
+AT_ONCE = 512
+"""The newest word of each of a hundred on each of four topics, as on a new connection; or what they
+all say at the end of an outer step."""
+
+AUTHOR_SHARE = 1 / 8
+"""Of a member: 16 a second. Nobody says more than 20 for long, nor is more than one lost by it."""
+OTHERS_SHARE = 1 / 2
+"""Of all who are no members together, since in an open run anybody can invent them."""
+
+FRAMES_PER_S = 2 * PER_S
+FRAMES_AT_ONCE = 2 * AT_ONCE
+"""Most frames hold one message, which every neighbour brings, and is news in one of them."""
+
+BYTES_PER_UNIT = 16 << 10
+"""A long message counts as several: a heartbeat is less than this, the longest are thirty times as
+long, and all are kept for a while."""
+
+KEYS_MAX = 8192
+"""Neighbours, each with the members that it brought something of: eighty with a hundred. Then those
+idle for longest are forgotten, who most likely have their whole allowance anyway."""
+
+
+class Allowance:
+    """For each key so many at once, and `per_s` a second from then on."""
+
+    def __init__(self, at_once: float, per_s: float) -> None:
+        self._each_s = 1 / per_s
+        self._whole_s = at_once / per_s
+        self._whole_at: dict[Hashable, float] = {}
+        """When each will have its whole allowance again; the one that took last comes last."""
+
+    def __len__(self) -> int:
+        return len(self._whole_at)
+
+    def covers(self, key: Hashable, count: int, now: float) -> bool:
+        return self._after(key, count, now) <= now + self._whole_s
+
+    def take(self, key: Hashable, count: int, now: float) -> bool:
+        """Whether `count` more are allowed; then they are noted."""
+        after = self._after(key, count, now)
+        if after > now + self._whole_s:
+            return False
+        self._whole_at.pop(key, None)
+        self._whole_at[key] = after
+        if len(self._whole_at) > KEYS_MAX:
+            del self._whole_at[next(iter(self._whole_at))]
+        return True
+
+    def _after(self, key: Hashable, count: int, now: float) -> float:
+        return max(self._whole_at.get(key, now), now) + count * self._each_s
+
+
+class Intake:
+    """What is refused is counted by who brought it."""
+
+    def __init__(self, is_member: IsMember) -> None:
+        self._is_member = is_member
+        self._frames = Allowance(FRAMES_AT_ONCE, FRAMES_PER_S)
+        self._messages = Allowance(AT_ONCE, PER_S)
+        self._by_author = Allowance(AT_ONCE * AUTHOR_SHARE, PER_S * AUTHOR_SHARE)
+        self._by_others = Allowance(AT_ONCE * OTHERS_SHARE, PER_S * OTHERS_SHARE)
+        self._refused: Counter[PeerId] = Counter()
+        self.refused = 0
+
+    def takes_frame(self, forwarder: PeerId, now: float) -> bool:
+        """Whether a frame may be looked into at all."""
+        return self._frames.take(forwarder, 1, now) or self.refuse(forwarder)
+
+    def takes(self, forwarder: PeerId, author: PeerId, size_bytes: int, now: float) -> bool:
+        """Whether a message may be checked that `forwarder` brought in the name of `author`."""
+        count = 1 + size_bytes // BYTES_PER_UNIT
+        # What its author's share refuses is not to use up what all share.
+        if not self._messages.covers(forwarder, count, now):
+            return self.refuse(forwarder)
+        if self._is_member(author):
+            allowed = self._by_author.take((forwarder, author), count, now)
+        else:
+            allowed = self._by_others.take(forwarder, count, now)
+        return (allowed and self._messages.take(forwarder, count, now)) or self.refuse(forwarder)
+
+    def refuse(self, forwarder: PeerId, count: int = 1) -> bool:
+        """Note that so many of a neighbour's were not taken. False, for callers to return."""
+        self.refused += count
+        self._refused[forwarder] += count
+        if len(self._refused) > KEYS_MAX:
+            del self._refused[next(iter(self._refused))]
+        return False
+
+    def take_refused(self) -> dict[PeerId, int]:
+        """How much was refused of each neighbour since this was last asked."""
+        refused, self._refused = dict(self._refused), Counter()
+        return refused

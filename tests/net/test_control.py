@@ -1,0 +1,54 @@
+"""What a neighbour's control messages can make a node send, keep or dial: little."""
+
+from __future__ import annotations
+
+import pytest
+from libp2p.pubsub.pb import rpc_pb2
+
+from p2ptrain.net import control as module
+from p2ptrain.net.control import ANSWER_BYTES_MAX, IDS_MAX, bounded
+
+OURS = {"heartbeats", "ledger"}
+LONGEST = rpc_pb2.Message(data=bytes(480 << 10))
+KEPT = {bytes([number]) * 46: LONGEST for number in range(170, 180)}
+
+
+def asking(*names: bytes) -> list[bytes]:
+    control = rpc_pb2.ControlMessage(iwant=[rpc_pb2.ControlIWant(messageIDs=names)])
+    return [name for each in bounded(control, OURS, KEPT.get).iwant for name in each.messageIDs]
+
+
+def test_a_message_is_sent_once_however_often_and_in_what_ways_it_is_asked_for() -> None:
+    name = next(iter(KEPT)).hex().encode()
+    assert asking(*[name] * 10_000) == [name]
+    assert asking(name, name.upper(), name[:2].upper() + name[2:]) == [name]
+
+
+def test_an_answer_fits_one_frame() -> None:
+    assert len(asking(*(name.hex().encode() for name in KEPT))) == 2
+    assert 2 * LONGEST.ByteSize() <= ANSWER_BYTES_MAX < 3 * LONGEST.ByteSize()
+
+
+def test_so_many_names_are_looked_up_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[bytes] = []
+    names = [b"%04x" % number for number in range(IDS_MAX)]
+    asked = [rpc_pb2.ControlIWant(messageIDs=names) for _ in range(3)]
+    bounded(rpc_pb2.ControlMessage(iwant=asked), OURS, looked_up.append)  # type: ignore[arg-type]
+    assert len(looked_up) == IDS_MAX
+    assert asking(b"abc", b"ffff") == [], "the first is no name, and the second nobody knows"
+
+
+def test_other_topics_are_passed_over_and_of_ours_one_word_of_each_kind_counts() -> None:
+    topics = [*(str(number) for number in range(1000)), "ledger", "ledger", "heartbeats"]
+    stranger = rpc_pb2.PeerInfo(peerID=b"somebody")
+    control = rpc_pb2.ControlMessage(
+        ihave=[rpc_pb2.ControlIHave(topicID=t, messageIDs=[b"aa"] * 2 * IDS_MAX) for t in topics],
+        graft=[rpc_pb2.ControlGraft(topicID=t) for t in topics],
+        prune=[rpc_pb2.ControlPrune(topicID=t, backoff=5, peers=[stranger]) for t in topics],
+    )
+    heeded = bounded(control, OURS, KEPT.get)
+    for kind in (heeded.ihave, heeded.graft, heeded.prune):
+        assert [told.topicID for told in kind] == ["ledger", "heartbeats"]
+    assert all(len(told.messageIDs) == IDS_MAX for told in heeded.ihave)
+    assert all((told.backoff, list(told.peers)) == (5, []) for told in heeded.prune)
+    assert module.bounded(rpc_pb2.ControlMessage(), OURS, KEPT.get).ByteSize() <= 2

@@ -1,0 +1,188 @@
+"""Gossip without end: little of it is checked, and nobody who is honest goes unheard for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from libp2p.pubsub import pubsub as libp2p_pubsub
+from libp2p.pubsub.pb import rpc_pb2
+from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
+from libp2p.utils.varint import encode_varint_prefixed
+
+from p2ptrain.crowding import most_dispensable
+from p2ptrain.ids import PeerId
+from p2ptrain.net import Network, connections
+from p2ptrain.net.feed import SharedFeed
+from p2ptrain.net.gossip import FEED_SIZE, PER_AUTHOR_MAX
+from p2ptrain.net.intake import AT_ONCE, FRAMES_AT_ONCE, OTHERS_SHARE
+
+from .conftest import eventually, heard, identity, networks
+from .hostile import IDENTITY, Hostile, hostile_to
+
+MESHSUB = "/meshsub/1.1.0"
+TOPIC = "heartbeats"
+OTHERS_AT_ONCE = int(AT_ONCE * OTHERS_SHARE)
+AUTHOR = identity(50)
+
+
+def message(author: bytes, number: int, data: bytes = b"x" * 100) -> rpc_pb2.Message:
+    return rpc_pb2.Message(
+        from_id=author, data=data, topicIDs=[TOPIC], seqno=number.to_bytes(8, "big")
+    )
+
+
+def signed(host: Hostile, number: int) -> rpc_pb2.Message:
+    made = message(host.host.get_id().to_bytes(), number)
+    key = host.host.get_private_key()
+    made.signature = key.sign(PUBSUB_SIGNING_PREFIX.encode() + made.SerializeToString())
+    return made
+
+
+def frame(*messages: rpc_pb2.Message) -> bytes:
+    return bytes(encode_varint_prefixed(rpc_pb2.RPC(publish=messages).SerializeToString()))
+
+
+def refused(victim: Network) -> int:
+    return victim._gossip.intake.refused
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The authors of all messages whose signature was looked at."""
+    authors: list[bytes] = []
+    validate = libp2p_pubsub.signature_validator
+
+    def count(message: rpc_pb2.Message) -> bool:
+        authors.append(message.from_id)
+        return bool(validate(message))
+
+    monkeypatch.setattr(libp2p_pubsub, "signature_validator", count)
+    return authors
+
+
+@asynccontextmanager
+async def attacked() -> AsyncIterator[tuple[Network, SharedFeed[bytes], Network, Hostile]]:
+    """A victim with what it hears, an honest member, and a hostile peer that is none."""
+    async with networks(2) as (victim, honest):
+        victim.know_members([honest.peer])
+        channel = victim.subscribe(TOPIC)
+        await honest.connect(victim.addresses()[0])
+        await heard(honest, TOPIC, b"first", channel)
+        async with hostile_to(victim) as hostile:
+            yield victim, channel, honest, hostile
+
+
+async def test_what_exceeds_an_allowance_is_dropped_unchecked_and_told(
+    checked: list[bytes],
+) -> None:
+    async with attacked() as (victim, channel, honest, hostile):
+        stream = await hostile.open(MESHSUB)
+        await stream.write(frame(*(signed(hostile, number) for number in range(900))))
+        await eventually(lambda: refused(victim) > 0)
+        await heard(honest, TOPIC, b"amid the flood", channel)
+        author = hostile.host.get_id().to_bytes()
+        await eventually(lambda: checked.count(author) + refused(victim) == 900)
+        # What is allowed grows while the frame is looked through.
+        assert OTHERS_AT_ONCE <= checked.count(author) < 1.2 * OTHERS_AT_ONCE
+        assert victim.take_floods() == {IDENTITY.peer: refused(victim)}
+        assert victim.take_floods() == {}
+
+
+async def test_what_one_neighbour_brought_too_much_of_another_may_still_bring() -> None:
+    async with attacked() as (victim, channel, _, hostile):
+        flood = [signed(hostile, number) for number in range(AT_ONCE)]
+        async with hostile_to(victim, AUTHOR) as other:
+            late = signed(other, 1)
+            await (await hostile.open(MESHSUB)).write(frame(*flood, late))
+            await eventually(lambda: refused(victim) > 0)
+            await (await other.open(MESHSUB)).write(frame(late))
+            with trio.fail_after(10):
+                while (await channel.receive())[0] != AUTHOR.peer:
+                    pass
+
+
+async def test_a_node_does_not_write_out_endless_names(checked: list[bytes]) -> None:
+    """libp2p's base58 takes a second for forty kilobytes, and the square of that for more."""
+    async with attacked() as (victim, channel, honest, hostile):
+        stream = await hostile.open(MESHSUB)
+        endless = [message(b"\x01" * 40_000, 1), message(b"\x01" * 38, 1)]
+        endless[1].seqno = bytes(1000)
+        await stream.write(frame(*endless))
+        await eventually(lambda: refused(victim) == 2)
+        await heard(honest, TOPIC, b"at once", channel)
+        assert hostile.host.get_id().to_bytes() not in checked
+        assert victim.take_floods() == {IDENTITY.peer: 2}
+
+
+async def test_frames_without_end_are_left_unread() -> None:
+    async with attacked() as (victim, channel, honest, hostile):
+        stream = await hostile.open(MESHSUB)
+        await stream.write(b"\x00" * 2 * FRAMES_AT_ONCE)
+        await eventually(lambda: IDENTITY.peer in victim.take_floods())
+        await heard(honest, TOPIC, b"amid the frames", channel)
+
+
+class TestSharedFeed:
+    async def test_who_fills_it_loses_and_not_the_others(self) -> None:
+        feed = SharedFeed[int](FEED_SIZE, PER_AUTHOR_MAX)
+        liar, *honest = [identity(number).peer for number in range(1, 102)]
+        for number, peer in enumerate(honest):
+            feed.push(peer, number)
+        for number in range(900):
+            feed.push(liar, number)
+        assert feed.lost == 900 - PER_AUTHOR_MAX
+        waiting = [feed.receive_nowait() for _ in range(len(feed))]
+        assert waiting[:100] == list(zip(honest, range(100), strict=True))
+        assert waiting[100:] == [(liar, number) for number in range(900 - PER_AUTHOR_MAX, 900)]
+        with pytest.raises(trio.WouldBlock):
+            feed.receive_nowait()
+
+    async def test_where_many_fill_it_whoever_has_most_loses_its_oldest(self) -> None:
+        a, b, c = (PeerId(name) for name in "abc")
+        feed = SharedFeed[int](4, 3)
+        for author, value in ((a, 1), (b, 2), (b, 3), (b, 4), (c, 5), (c, 6), (a, 7)):
+            feed.push(author, value)
+        assert [feed.receive_nowait() for _ in range(4)] == [(a, 1), (b, 4), (c, 6), (a, 7)]
+        assert feed.lost == 3
+
+    async def test_a_reader_that_waits_gets_the_newest_of_an_author_with_one_place(self) -> None:
+        feed = SharedFeed[int](1, 1)
+        heard: list[tuple[PeerId, int]] = []
+
+        async def read() -> None:
+            heard.append(await feed.receive())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            feed.push(PeerId("a"), 1)
+            feed.push(PeerId("a"), 2)
+        assert (heard, len(feed), feed.lost) == ([(PeerId("a"), 2)], 0, 1)
+
+    async def test_a_closed_feed_ends_its_reader(self) -> None:
+        feed = SharedFeed[int](3, 3)
+        await feed.aclose()
+        with pytest.raises(trio.ClosedResourceError):
+            await feed.receive()
+
+
+async def test_members_come_in_however_many_others_are_connected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "OTHERS_MAX", 1)
+    async with networks(3) as (victim, first, member):
+        victim.know_members([member.peer])
+        await first.connect(victim.addresses()[0])
+        async with hostile_to(victim):
+            await eventually(lambda: victim.connected() == {first.peer})
+            await member.connect(victim.addresses()[0])
+            await eventually(lambda: victim.connected() == {first.peer, member.peer})
+
+
+def test_of_those_who_must_go_members_are_last() -> None:
+    a, b, c = (PeerId(name) for name in "abc")
+    assert most_dispensable((a, b, c), {a}.__contains__) == b
+    assert most_dispensable((a, b), {a, b}.__contains__) == a

@@ -1,0 +1,115 @@
+"""How much of a neighbour's gossip is taken in; and that nobody's flood is another's silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from p2ptrain.ids import PeerId
+from p2ptrain.net import intake as module
+from p2ptrain.net.intake import (
+    AT_ONCE,
+    AUTHOR_SHARE,
+    BYTES_PER_UNIT,
+    FRAMES_AT_ONCE,
+    OTHERS_SHARE,
+    PER_S,
+    Allowance,
+    Intake,
+)
+
+from .conftest import identity
+
+MEMBERS = [identity(number).peer for number in range(1, 101)]
+FORWARDER, OTHER, LIAR = MEMBERS[:3]
+STRANGERS = [identity(number).peer for number in range(1001, 1601)]
+
+
+def intake() -> Intake:
+    return Intake(set(MEMBERS).__contains__)
+
+
+def taken(
+    gate: Intake, forwarder: PeerId, authors: Iterable[PeerId], now: float, size_bytes: int = 100
+) -> int:
+    return sum(gate.takes(forwarder, author, size_bytes, now) for author in authors)
+
+
+class TestAllowance:
+    def test_so_many_at_once_and_then_as_time_goes(self) -> None:
+        allowance = Allowance(4, 2.0)
+        assert [allowance.take("a", 1, 10.0) for _ in range(6)] == [True] * 4 + [False] * 2
+        assert [allowance.take("a", 1, 11.0) for _ in range(3)] == [True, True, False]
+        assert [allowance.take("a", 1, 99.0) for _ in range(5)] == [True] * 4 + [False]
+
+    def test_it_is_each_key_s_own(self) -> None:
+        allowance = Allowance(1, 1.0)
+        assert [allowance.take(key, 1, 0.0) for key in "aab"] == [True, False, True]
+
+    def test_what_does_not_fit_costs_nothing(self) -> None:
+        allowance = Allowance(4, 2.0)
+        assert not allowance.take("a", 5, 0.0)
+        assert allowance.covers("a", 4, 0.0)
+        assert allowance.take("a", 4, 0.0)
+
+    def test_keys_are_bounded_and_the_idle_ones_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "KEYS_MAX", 3)
+        allowance = Allowance(1, 1.0)
+        for number in range(10):
+            allowance.take(number, 1, float(number))
+        assert len(allowance) == 3
+        assert not allowance.take(9, 1, 9.0)
+
+
+class TestIntake:
+    def test_one_honest_neighbour_may_bring_all_that_a_hundred_members_say(self) -> None:
+        """On a new connection, then heartbeats, lists, and ten words each at the end of a step."""
+        gate = intake()
+        assert taken(gate, FORWARDER, MEMBERS * 4, 0.0) == 400
+        for second in range(10, 300):
+            now = float(second)
+            beats = [MEMBERS[(10 * second + n) % 100] for n in range(10)]
+            lists = [MEMBERS[(3 * second + n) % 100] for n in range(3)]
+            assert taken(gate, FORWARDER, beats, now) == 10
+            assert taken(gate, FORWARDER, lists, now, 32 << 10) == 3
+            assert taken(gate, FORWARDER, STRANGERS[:2], now) == 2
+            if second % 30 < 10:
+                assert taken(gate, FORWARDER, MEMBERS, now) == 100
+        assert gate.take_refused() == {}
+
+    def test_a_flood_in_many_names_is_refused_counted_and_nobody_else_s(self) -> None:
+        gate = intake()
+        assert taken(gate, FORWARDER, MEMBERS * 9, 0.0) == AT_ONCE
+        assert taken(gate, FORWARDER, MEMBERS * 9, 1.0) == PER_S
+        assert taken(gate, OTHER, MEMBERS, 1.0) == 100
+        refused = 2 * 900 - AT_ONCE - int(PER_S)
+        assert gate.take_refused() == {FORWARDER: refused}
+        assert gate.take_refused() == {}
+        assert gate.refused == refused
+
+    def test_what_a_liar_floods_does_not_keep_a_neighbour_from_forwarding_the_others(self) -> None:
+        gate = intake()
+        assert taken(gate, FORWARDER, [LIAR] * 10_000, 0.0) == AT_ONCE * AUTHOR_SHARE
+        assert taken(gate, FORWARDER, STRANGERS, 0.0) == AT_ONCE * OTHERS_SHARE
+        assert taken(gate, FORWARDER, MEMBERS, 0.0) == 99, "all but the liar"
+
+    def test_a_long_message_counts_as_several(self) -> None:
+        gate = intake()
+        longest = 31 * BYTES_PER_UNIT - 1
+        assert taken(gate, FORWARDER, [LIAR] * 5, 0.0, longest) == 2
+        assert taken(gate, FORWARDER, MEMBERS, 0.0, longest) == 14
+
+    def test_frames_are_bounded_too(self) -> None:
+        gate = intake()
+        looked_into = sum(gate.takes_frame(FORWARDER, 0.0) for _ in range(2 * FRAMES_AT_ONCE))
+        assert looked_into == FRAMES_AT_ONCE
+        assert gate.takes_frame(OTHER, 0.0)
+        assert gate.take_refused() == {FORWARDER: FRAMES_AT_ONCE}
+
+    def test_those_complained_of_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "KEYS_MAX", 3)
+        gate = intake()
+        for stranger in STRANGERS[:10]:
+            gate.refuse(stranger)
+        assert gate.take_refused() == dict.fromkeys(STRANGERS[7:10], 1)
