@@ -87,6 +87,12 @@ class Account:
         """
         return self._catchup.out_of_reach(self.state.height)
 
+    def believes(self, peer: PeerId, now: float) -> bool:
+        """Whether `peer` may have the entries beyond ours that it claims: it shows them, or was not
+        asked in vain for long.
+        """
+        return self._catchup.is_believed(peer, self.state.height, now)
+
     def status(self, now: float) -> LedgerStatus:
         state = self.state
         wish = propose.what_to_propose(self.rules, state, self.view, now)

@@ -3,7 +3,8 @@
 A decided entry usually arrives by itself; asking at once for the newest would double the traffic.
 So one missing entry gets a moment, more are asked for immediately, and one question is open at a
 time. Whose turn it was longest ago is asked: who is silent, or lies about its height, costs a
-question, and keeps nobody who would answer from being asked.
+question, and keeps nobody who would answer from being asked. Who waits until it has what others
+have asks here whose height may be believed: only entries prove one.
 """
 
 from __future__ import annotations
@@ -24,10 +25,31 @@ SETTLE_S = 0.3
 ANSWER_S = 1.5
 """A question without an answer after this time is put to somebody else."""
 
+SHOW_S = 30.0
+"""So long after the first question in vain a claim is believed without entries: who is honest, but
+on a machine that is far too busy, takes ten seconds to answer.
+"""
+
+QUESTIONS_MIN = 3
+"""Fewer may have been lost, each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unshown:
+    """A peer claimed up to `height` entries, and has shown none that we lacked since `since`, when
+    the first of so many `questions` was put to it.
+    """
+
+    since: float
+    questions: int
+    height: int
+
 
 @dataclass(slots=True)
 class Catchup:
     """`heights` are what peers claim; a false claim costs a question each 1.5 s, nothing else.
+    `unshown`: of whom entries were asked in vain. It forgets what was claimed only when that has
+    come, or its peer shows more: nobody is believed again for claiming less for a moment.
     `floors` are the answers of those who do not keep what was asked for. `asked`: which of this
     node's `questions` was the last to each peer; kept for peers that are not in `heights` any more,
     too, so that nobody gets a better turn by coming and going.
@@ -38,6 +60,7 @@ class Catchup:
     ask_at: float | None = None
     asked: dict[PeerId, int] = field(default_factory=dict)
     questions: int = 0
+    unshown: dict[PeerId, Unshown] = field(default_factory=dict)
 
     def heard(self, peer: PeerId, height: int, own_height: int, now: float) -> None:
         known = self.heights.get(peer)
@@ -87,8 +110,21 @@ class Catchup:
         answer = self.floors.get(peer)
         return answer is None or answer.up_to < height
 
-    def grown(self, own_height: int, now: float) -> None:
-        """Entries came. Ask on at once if the rest is not about to come by itself."""
+    def forget_claims(self) -> None:
+        """What was claimed is about another line than ours is now."""
+        self.heights.clear()
+        self.unshown.clear()
+
+    def is_believed(self, peer: PeerId, own_height: int, now: float) -> bool:
+        """Whether `peer` may have what it claims beyond our chain, for all that it has shown."""
+        doubt = self.unshown.get(peer)
+        if doubt is None or doubt.height <= own_height or now < doubt.since + SHOW_S:
+            return True
+        return doubt.questions < QUESTIONS_MIN and self._keeps(peer, own_height + 1)
+
+    def grown(self, peer: PeerId, own_height: int, now: float) -> None:
+        """Entries came from `peer`. Ask on at once if the rest is not about to come by itself."""
+        self.unshown.pop(peer, None)
         most = max(self.heights.values(), default=0)
         if most <= own_height:
             self.ask_at = None
@@ -110,7 +146,16 @@ class Catchup:
         peer = min(ahead, key=lambda p: (p in down, turns.get(p, 0), -heights[p], p))
         self.questions += 1
         self.asked[peer] = self.questions
+        self._doubt(peer, own_height, now)
         return peer
+
+    def _doubt(self, peer: PeerId, own_height: int, now: float) -> None:
+        """Count a question to `peer`, until it shows something."""
+        doubt = self.unshown.get(peer)
+        if doubt is None or doubt.height <= own_height:
+            doubt = Unshown(now, 0, 0)
+        height = max(doubt.height, self.heights[peer])
+        self.unshown[peer] = Unshown(doubt.since, doubt.questions + 1, height)
 
 
 def page_from(chain: Sequence[Certified], from_height: int) -> Entries | Pruned:

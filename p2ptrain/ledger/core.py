@@ -227,7 +227,7 @@ class Ledger(Account):
         *,
         live: bool = False,
     ) -> list[Effect]:
-        effects: list[Effect] = []
+        effects, before = list[Effect](), self.state.height
         if self._parting is not None:
             taken = self._parting.take(sender, height, page, self.state, self.kept.at, now)
             effects, page = taken
@@ -244,7 +244,8 @@ class Ledger(Account):
                 except RemoteProtocolError as exc:
                     self._catchup.disproved(sender, self.state.height)
                     return [*effects, Note(f"{sender} sent a bad entry: {exc.what}")]
-        self._catchup.grown(self.state.height, now)
+        if self.state.height > before:  # Who shows nothing new is not asked on at once.
+            self._catchup.grown(sender, self.state.height, now)
         return effects
 
     def _compare(self, sender: PeerId, certified: Certified) -> list[Effect]:

@@ -130,7 +130,7 @@ class Parting:
         self.rivals.entered(before, state)
         if state.line == before.line:
             return
-        self._catchup.heights.clear()
+        self._catchup.forget_claims()
         for peer, (line, height) in self._places.items():
             self._mark(peer, state)
             if line == state.line:

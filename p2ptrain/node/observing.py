@@ -144,26 +144,46 @@ async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Res
     return done[0]
 
 
-async def _be_current(parts: Parts) -> None:
-    """Return when the ledger has been as far as anybody's who was heard, for `CURRENT_S`.
+async def _be_current(parts: Parts, say: Say) -> None:
+    """Return when the ledger has been as far as anybody's who was heard, and shows what it claims,
+    for `CURRENT_S`.
 
-    Raises NetworkUnreachable where nobody is heard.
+    Raises NetworkUnreachable where nobody such is heard.
     """
     give_up_at, behind_at = parts.now() + HEAR_S, parts.now()
     while parts.now() < behind_at + CURRENT_S:
         await parts.changes.wait(at_most_s=min(1.0, CURRENT_S))
         if not parts.ledger_is_current():
             behind_at = parts.now()
-        if parts.now() > give_up_at and not list(parts.peers):
-            raise NetworkUnreachable(
-                f"nobody of the run was heard in {HEAR_S:.0f} s",
-                do="give --bootstrap with the address of a node that runs now",
-            )
+        # Where all have pruned what is lacking here, that is what ends this, and says why.
+        if parts.now() > give_up_at and not parts.believed() and not parts.ledger.out_of_reach():
+            raise _nobody(parts)
+    for words in _not_counted(parts):
+        say(words)
+
+
+def _nobody(parts: Parts) -> NetworkUnreachable:
+    return NetworkUnreachable(
+        f"nobody of the run was heard in {HEAR_S:.0f} s"
+        + (" who shows the ledger" if len(parts.peers) else ""),
+        evidence=_not_counted(parts),
+        do="give --bootstrap with the address of a node that runs now",
+    )
+
+
+def _not_counted(parts: Parts) -> list[str]:
+    believed, height = {view.peer for view in parts.believed()}, parts.ledger.state.height
+    return [
+        f"{label(view.peer)} claims {view.heartbeat.height} entries of the ledger and shows none "
+        f"after entry {height}: it is not counted"
+        for view in parts.peers
+        if view.peer not in believed
+    ]
 
 
 async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say: Say) -> Fetched:
     """What `fetch` does, in a network that is up."""
-    await _be_current(parts)
+    await _be_current(parts, say)
     account = account_of(parts.manifest, parts.ledger.kept.start, parts.ledger.kept.entries)
     named = named_by(account, wanted)
     with trio.move_on_after(NO_SOURCE_S):

@@ -34,7 +34,7 @@ from p2ptrain.node.home import Home
 from p2ptrain.node.namesakes import Namesakes
 from p2ptrain.node.orders import Work
 from p2ptrain.node.paths import PathBook
-from p2ptrain.node.peers import PeerTable
+from p2ptrain.node.peers import PeerTable, PeerView
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import (
     Exchanging,
@@ -281,10 +281,17 @@ class Parts:
         return self.outer.step == self.ledger.state.step
 
     def ledger_is_current(self) -> bool:
-        """Whether somebody was heard, and nobody on our line is ahead of us in the ledger."""
-        beats, line = [view.heartbeat for view in self.peers], self.ledger.state.line
+        """Whether somebody was heard, and nobody on our line is ahead of us in the ledger, of those
+        who may be believed.
+        """
+        beats, line = [view.heartbeat for view in self.believed()], self.ledger.state.line
         heights = [beat.height for beat in beats if beat.line == line]
         return bool(heights) and max(heights) <= self.ledger.state.height
+
+    def believed(self) -> list[PeerView]:
+        """Those heard but for those who claim, and do not show, that they are ahead of us."""
+        now, ledger = self.now(), self.ledger
+        return [view for view in self.peers if ledger.believes(view.peer, now)]
 
     def is_down(self, peer: PeerId) -> bool:
         return self.detector.status(peer, self.now()) is Colour.RED

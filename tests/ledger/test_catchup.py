@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.catchup import ANSWER_S, SETTLE_S, Catchup, page_from
+from p2ptrain.ledger.catchup import (
+    ANSWER_S,
+    QUESTIONS_MIN,
+    SETTLE_S,
+    SHOW_S,
+    Catchup,
+    page_from,
+)
 from p2ptrain.ledger.effects import Accuse, AskEntries, Decided, Note
 from p2ptrain.ledger.events import Heard, Received, ReduceDone, Tick
 from p2ptrain.ledger.messages import (
@@ -17,6 +24,7 @@ from p2ptrain.ledger.messages import (
     EntriesRequest,
     Outcome,
     Prepare,
+    Pruned,
 )
 from p2ptrain.ledger.values import Certified, Commit, Participant, Roster, Value
 from p2ptrain.ledger.view import PEERS_MAX
@@ -125,6 +133,81 @@ def test_a_peer_that_cannot_show_what_it_claims_is_not_asked_for_ever() -> None:
     assert some["d"].state.height == 0
 
 
+def test_who_shows_nothing_is_not_asked_again_at_once() -> None:
+    some = old_and_new()
+    assert AskEntries(B, 1) in some.tell("d", Heard(B, 2**53), Tick())
+    for page in ((), (), CHAIN[5:6]):
+        effects = some.tell("d", Received(B, Entries(2**53, tuple(page))))
+        assert not [each for each in effects if isinstance(each, AskEntries)]
+    assert some["d"].next_deadline() == ANSWER_S
+
+
+def asked_for(catchup: Catchup, own_height: int, since: float, seconds: float) -> float:
+    """Have questions asked for so long. Returns when the last was."""
+    now = since
+    while now < since + seconds:
+        assert catchup.whom_to_ask(own_height, set(), now) is not None
+        now += ANSWER_S
+    return now
+
+
+def test_who_never_shows_what_it_claims_is_not_believed_after_a_time() -> None:
+    catchup = Catchup()
+    catchup.heard(A, 2**53, 5, now=0.0)
+    now = asked_for(catchup, 5, 0.0, SHOW_S)
+    assert catchup.is_believed(A, 5, SHOW_S - 0.1)
+    assert not catchup.is_believed(A, 5, now)
+    catchup.heard(A, 0, 5, now)
+    catchup.told(A, 0, 5, now, shown=False)
+    assert not catchup.is_believed(A, 6, now)
+    assert catchup.is_believed(B, 5, now)
+
+
+def test_who_shows_entries_is_believed_again() -> None:
+    catchup = Catchup()
+    catchup.heard(A, 200, 5, now=0.0)
+    now = asked_for(catchup, 5, 0.0, SHOW_S)
+    catchup.grown(A, 69, now)
+    assert catchup.is_believed(A, 69, now)
+
+
+def test_who_claimed_what_has_come_since_by_others_is_believed_again() -> None:
+    """The entry was on its way to us, each time that its heartbeat overtook it."""
+    catchup = Catchup()
+    for height in range(6, 6 + 2 * QUESTIONS_MIN):
+        now = SHOW_S * height
+        catchup.heard(A, height, height - 1, now)
+        assert catchup.whom_to_ask(height - 1, set(), now + SETTLE_S) == A
+        catchup.grown(B, height, now + SETTLE_S)
+        assert catchup.is_believed(A, height, now + SETTLE_S)
+    assert catchup.is_believed(A, height - 1, now + SETTLE_S)
+
+
+def test_a_few_lost_questions_make_nobody_a_liar() -> None:
+    catchup = Catchup()
+    catchup.heard(A, 9, 5, now=0.0)
+    asked_for(catchup, 5, 0.0, ANSWER_S * (QUESTIONS_MIN - 1))
+    assert catchup.is_believed(A, 5, 10 * SHOW_S)
+
+
+def test_that_entries_are_pruned_must_not_be_believed_for_ever_either() -> None:
+    catchup = Catchup()
+    catchup.heard(A, 2**53, 5, now=0.0)
+    assert catchup.whom_to_ask(5, set(), 0.0) == A
+    catchup.pruned(A, Pruned(2**53, 2**52, digest("none")), 5, 0.1)
+    assert catchup.is_believed(A, 5, SHOW_S - 0.1)
+    assert not catchup.is_believed(A, 5, SHOW_S)
+
+
+def test_a_ledger_says_whose_height_it_believes() -> None:
+    some = old_and_new()
+    some.tell("d", Heard(A, 200), Heard(B, 2**53), Tick())
+    some.wait(2 * SHOW_S)
+    assert some["d"].state.height == 200
+    assert some["d"].believes(A, some.now)
+    assert not some["d"].believes(B, some.now)
+
+
 def test_a_page_whose_middle_is_bad_is_used_up_to_there() -> None:
     some = old_and_new()
     page = [*CHAIN[:4], replace(CHAIN[4], certificate=CHAIN[5].certificate), CHAIN[5]]
@@ -207,7 +290,7 @@ def test_a_message_about_the_next_height_waits_for_its_entry() -> None:
     some.tell("c", ReduceDone(C, 0, 0, digest("u")))
     some.deliver()
     some.tell("a", Received(kept[0].sender, kept[0].message))
-    some.deliver()
+    some.wait(SETTLE_S)
     assert set(some.heights().values()) == {2}
 
 

@@ -20,7 +20,7 @@ U = digest("u")
 
 def test_entries_that_nobody_asked_for_do_not_start_a_question() -> None:
     catchup = Catchup(heights={A: 9})
-    catchup.grown(4, now=1.0)
+    catchup.grown(B, 4, now=1.0)
     assert catchup.ask_at is None
 
 

@@ -14,8 +14,12 @@ from p2ptrain.cli.main import main
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ConfigError, IdentityInUse, NetworkUnreachable, StoreError
 from p2ptrain.ids import Digest
+from p2ptrain.ledger import catchup
+from p2ptrain.ledger.events import Heard
 from p2ptrain.ledger.values import Commit
+from p2ptrain.names import label
 from p2ptrain.node import data_plane, observing, transfer
+from p2ptrain.node.agreement import agree
 from p2ptrain.node.assembly import Made
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.main import opened
@@ -24,7 +28,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.reception import Reception
 from p2ptrain.store import StoreReader
 from p2ptrain.testing.published import policy
-from tests.node.rig import rig
+from tests.node.rig import ANN, BOB, Rig, heartbeat, rig
 from tests.node.swarm import Diary, Swarm, SwarmNode, swarm
 
 STEPS = 5
@@ -123,6 +127,54 @@ async def test_who_hears_nobody_is_told_so(tmp_path: Path, monkeypatch: pytest.M
     async with rig(tmp_path) as r:
         with pytest.raises(NetworkUnreachable, match="nobody of the run was heard"):
             await fetch_here(r.parts, wanted="newest", updates=True, pin=False, say=print)
+
+
+LIAR, HONEST = ANN.peer, BOB.peer
+
+
+async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
+    """The ledger is followed, and these are heard to be so far."""
+    nursery.start_soon(agree, r.parts, r.events)
+    for name, height in heights.items():
+        peer = {"liar": LIAR, "honest": HONEST}[name]
+        r.parts.peers.take(peer, heartbeat(r.run.id, height=height), r.parts.now())
+        await r.parts.tell(Heard(peer, height))
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, seconds in (
+        (catchup, "ANSWER_S", 0.02),
+        (catchup, "SHOW_S", 0.2),
+        (observing, "CURRENT_S", 0.1),
+        (observing, "HEAR_S", 0.4),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_who_claims_what_it_never_shows_keeps_nobody_waiting(tmp_path: Path) -> None:
+    said: list[str] = []
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        await heard(r, nursery, liar=2**53, honest=0)
+        with trio.fail_after(10):
+            await observing._be_current(r.parts, said.append)
+        nursery.cancel_scope.cancel()
+    assert said == [
+        f"{label(LIAR)} claims {2**53} entries of the ledger and shows none after entry 0: "
+        "it is not counted"
+    ]
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_who_hears_only_such_a_peer_is_told_so(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        await heard(r, nursery, liar=2**53)
+        with trio.fail_after(10):
+            with pytest.raises(NetworkUnreachable, match="who shows the ledger") as caught:
+                await observing._be_current(r.parts, print)
+        nursery.cancel_scope.cancel()
+    assert len(caught.value.evidence) == 1
 
 
 def test_a_home_whose_node_runs_has_no_need_of_it_and_is_told_what_to_do(tmp_path: Path) -> None:
