@@ -30,6 +30,7 @@ from p2ptrain.node.learning import Say
 from p2ptrain.node.main import opened
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.presence import be_present
+from p2ptrain.node.pruning import nobody_keeps
 from p2ptrain.node.reception import Reception
 from p2ptrain.node.scrub import after, repair
 from p2ptrain.observe.journal import Journal
@@ -148,16 +149,15 @@ async def _be_current(parts: Parts, say: Say) -> None:
     """Return when the ledger has been as far as anybody's who was heard, and shows what it claims,
     for `CURRENT_S`.
 
-    Raises NetworkUnreachable where nobody such is heard.
+    Raises NetworkUnreachable, TryLater: nobody such is heard; or all have pruned what is lacking.
     """
     give_up_at, behind_at = parts.now() + HEAR_S, parts.now()
     while parts.now() < behind_at + CURRENT_S:
         await parts.changes.wait(at_most_s=min(1.0, CURRENT_S))
         if not parts.ledger_is_current():
             behind_at = parts.now()
-        # Where all have pruned what is lacking here, that is what ends this, and says why.
-        if parts.now() > give_up_at and not parts.believed() and not parts.ledger.out_of_reach():
-            raise _nobody(parts)
+        if parts.now() > give_up_at and not parts.believed():
+            raise nobody_keeps(parts) if parts.ledger.out_of_reach() else _nobody(parts)
     for words in _not_counted(parts):
         say(words)
 

@@ -6,11 +6,14 @@ prunes keeps a base, from which its own restart goes on; see `checkpoints` for n
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 import trio
 
 from p2ptrain.errors import TryLater
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger import quorum
 from p2ptrain.ledger.kept import Kept
 from p2ptrain.ledger.pruning import base_at, prunable_to
 from p2ptrain.ledger.rules import Rules
@@ -91,8 +94,9 @@ def origin_in(log: RecordLog) -> Origin | None:
 async def notice_pruned(parts: Parts) -> None:
     """Say so if nobody keeps the entries that this node lacks.
 
-    That they exist is the word of those who are ahead and show nothing of it. So while others stand
-    where this node stands, it is told to people, and ends nothing.
+    That they exist is the word of those who are ahead and show nothing of it. So it is told to
+    people, and ends nothing, while others stand where this node stands, or while those who say it
+    could not have gone on without the rest.
 
     Raises:
         TryLater: for some time now all who are further on have pruned them, and nobody was seen
@@ -102,12 +106,14 @@ async def notice_pruned(parts: Parts) -> None:
         while not parts.ledger.out_of_reach():
             await parts.changes.wait()
         lacking = parts.ledger.state.height + 1
-        parts.standing.warnings["pruned"] = f"nobody here keeps entry {lacking} of the ledger"
+        parts.standing.warnings["pruned"] = (
+            f"nobody here keeps entry {lacking} of the ledger (p2ptrain explain LEDGER-PRUNED)"
+        )
         with trio.move_on_after(PATIENCE_S):
             while _is_left_behind(parts):
                 await parts.changes.wait()
         if _is_left_behind(parts):
-            raise _nobody_keeps(parts)
+            raise nobody_keeps(parts)
         while parts.ledger.out_of_reach():
             await parts.changes.wait()
         del parts.standing.warnings["pruned"]
@@ -117,10 +123,22 @@ def _is_left_behind(parts: Parts) -> bool:
     """Whether all who are heard are ahead, out of reach, or behind: nobody has our head."""
     head = parts.ledger.state.head
     in_company = any(view.heartbeat.head == head for view in parts.peers)
-    return bool(parts.ledger.out_of_reach()) and not in_company
+    said = parts.ledger.out_of_reach()
+    return bool(said) and not in_company and _is_credible(parts, said)
 
 
-def _nobody_keeps(parts: Parts) -> TryLater:
+def _is_credible(parts: Parts, said: Collection[PeerId]) -> bool:
+    """Whether the word of these is enough to end this node. Only a quorum of the voters at our head
+    can have decided what comes after it; who is new here loses nothing by a lie.
+    """
+    state = parts.ledger.state
+    if state.height == 0 and parts.me not in state.voters:
+        return True
+    return quorum.reached(parts.ledger.rules.quorum, state.voters, said)
+
+
+def nobody_keeps(parts: Parts) -> TryLater:
+    """That all who seem to be ahead have pruned what is lacking here, and what to do."""
     said = [
         f"{label(peer)} keeps entries from {answer.up_to + 1} on; "
         f"its checkpoint is {answer.up_to + 1}:{answer.checkpoint}"

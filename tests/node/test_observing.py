@@ -12,10 +12,11 @@ import trio
 
 from p2ptrain.cli.main import main
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.errors import ConfigError, IdentityInUse, NetworkUnreachable, StoreError
+from p2ptrain.errors import ConfigError, IdentityInUse, NetworkUnreachable, StoreError, TryLater
 from p2ptrain.ids import Digest
 from p2ptrain.ledger import catchup
-from p2ptrain.ledger.events import Heard
+from p2ptrain.ledger.events import Heard, Received
+from p2ptrain.ledger.messages import Pruned
 from p2ptrain.ledger.values import Commit
 from p2ptrain.names import label
 from p2ptrain.node import data_plane, observing, transfer
@@ -28,7 +29,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.reception import Reception
 from p2ptrain.store import StoreReader
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, BOB, Rig, heartbeat, rig
+from tests.node.rig import ANN, BOB, Rig, heartbeat, rig, settled
 from tests.node.swarm import Diary, Swarm, SwarmNode, swarm
 
 STEPS = 5
@@ -175,6 +176,20 @@ async def test_who_hears_only_such_a_peer_is_told_so(tmp_path: Path) -> None:
                 await observing._be_current(r.parts, print)
         nursery.cancel_scope.cancel()
     assert len(caught.value.evidence) == 1
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_who_hears_only_one_that_has_pruned_the_beginning_is_told_what_to_do(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        await heard(r, nursery, liar=40)
+        await settled(lambda: bool(r.network.requested))
+        await r.parts.tell(Received(LIAR, Pruned(40, 15, Digest(r.run.id))))
+        with trio.fail_after(10):
+            with pytest.raises(TryLater, match="keeps entry 1 of the ledger"):
+                await observing._be_current(r.parts, print)
+        nursery.cancel_scope.cancel()
 
 
 def test_a_home_whose_node_runs_has_no_need_of_it_and_is_told_what_to_do(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.base import Checkpoint, decode_base, encode_base
 from p2ptrain.ledger.canonical import canonical
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.events import Heard, Received
+from p2ptrain.ledger.events import Heard, Received, Tick
 from p2ptrain.ledger.kept import Kept
 from p2ptrain.ledger.messages import Pruned
 from p2ptrain.ledger.pruning import base_at
@@ -52,7 +52,7 @@ from p2ptrain.run import Run
 from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, Store, record_log
 from p2ptrain.testing.ledgers import digest, sealing
 from p2ptrain.testing.published import policy, publish
-from tests.node.rig import ANN, BOB, PaperNetwork, Rig, heartbeat, rig, settled, signed
+from tests.node.rig import ANN, BOB, CAI, PaperNetwork, Rig, heartbeat, rig, settled, signed
 from tests.node.swarm import Diary
 
 STEPS = 12
@@ -279,7 +279,7 @@ async def test_who_finds_nobody_that_keeps_what_it_lacks_says_so_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
-    async with rig(tmp_path, **ALONE) as r:
+    async with rig(tmp_path, founders=(BOB.peer,), **ALONE) as r:
         parts = r.parts
         answer = Pruned(40, 15, digest("e16"))
         parts.ledger.handle(Heard(ANN.peer, 40), 0.0)
@@ -318,11 +318,36 @@ async def test_one_peers_word_does_not_end_a_node_that_is_where_others_are(
         nursery.start_soon(notice_pruned, parts)
         await settled(lambda: "pruned" in parts.standing.warnings)
         await trio.sleep(4 * pruning.PATIENCE_S)
-        assert parts.standing.warnings["pruned"] == "nobody here keeps entry 1 of the ledger"
+        assert parts.standing.warnings["pruned"].startswith("nobody here keeps entry 1 of the")
         parts.ledger.handle(Heard(BOB.peer, 1), 0.2)
         parts.changes.ring()
         await settled(lambda: "pruned" not in parts.standing.warnings)
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("who_says_it", [(ANN,), (ANN, CAI), (BOB,), (ANN, BOB)])
+async def test_only_those_who_could_have_gone_on_without_a_voter_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who_says_it: tuple[Identity, ...]
+) -> None:
+    """It hears nobody else, so nobody is seen where it stands. Cai is no voter."""
+    monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
+    me = load_or_create(Home(tmp_path / "home").identity)
+    async with rig(tmp_path, founders=(ANN.peer, BOB.peer, me.peer), **ALONE) as r:
+        parts, ended = r.parts, False
+        for peer in (each.peer for each in who_says_it):
+            parts.ledger.handle(Heard(peer, 40), 0.0)
+        for tick in range(2 * len(who_says_it)):
+            parts.ledger.handle(Tick(), 2.0 * tick)
+        for peer in (each.peer for each in who_says_it):
+            parts.ledger.handle(Received(peer, Pruned(40, 15, digest("e16"))), 10.0)
+        assert len(parts.ledger.out_of_reach()) == len(who_says_it)
+        with trio.move_on_after(6 * pruning.PATIENCE_S):
+            try:
+                await notice_pruned(parts)
+            except TryLater:
+                ended = True
+        assert ended == (who_says_it == (ANN, BOB))
+        assert "pruned" in parts.standing.warnings
 
 
 # ── bases over the network ───────────────────────────────────────────────────────────────────────
