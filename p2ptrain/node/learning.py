@@ -59,7 +59,8 @@ def known_run(home: Home, config: NodeConfig) -> Run | None:
 async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) -> Run:
     """The run that a peer at one of `addresses` serves, checked.
 
-    A peer that has no run to tell, or lies about it, costs us no more than its own addresses.
+    A peer that has no run to tell, another one, or lies about it, costs us no more than its own
+    addresses.
 
     Raises:
         NetworkUnreachable, ConfigError: nobody can be reached or believed, or the addresses are
@@ -82,11 +83,11 @@ async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) 
         ways = [address for address in left if peer in address]
         try:
             run = await _run_of(network, peer, config, ways[0])
-        except NetworkUnreachable as exc:
+            _check_expected(run, config)
+        except (NetworkUnreachable, RunMismatch) as exc:
             useless.append(exc)
             left = [address for address in left if address not in ways]
         else:
-            _check_expected(run, config)
             return run
     raise _no_run(useless)
 

@@ -88,6 +88,17 @@ def test_another_run_than_the_one_asked_for(run: Run, node_here: Here, seed: Nod
     assert "address" in screen.do
 
 
+def test_who_serves_another_run_does_not_keep_us_from_an_honest_peer(
+    run: Run, node_here: Here, seed: NodeProcess
+) -> None:
+    others = replace(run.manifest, organiser=LIAR.peer).to_payload()
+    other = Signed.by(LIAR, "manifest", others).to_bytes()
+    with peer(LIAR, lambda: reply(other)) as liar:
+        ways = [word for each in (liar.address, seed.address()) for word in ("--bootstrap", each)]
+        screen = node_here(*ways, "--run", run.id, "--no-wait")
+    screen.is_error("AUTH-PENDING", 6)
+
+
 def test_the_home_is_of_another_run(here: Here, organiser: Path) -> None:
     screen = here("node", "--seed", "--home", organiser, "--run", "ab" * 32)
     screen.is_error("RUN-MISMATCH", 3)
