@@ -29,6 +29,10 @@ off, and has had our word: it may still be connecting, and would keep us until t
 LOOK_S = 0.05
 _DISCARD_BYTES = 1 << 16
 
+READS_MAX = 64
+"""In one turn: 4 MiB, many times what comes while the others have theirs. Who sends without end,
+and fast, must not keep us from telling the others, nor from our own end."""
+
 
 def take_leave(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
     """Tell the neighbours of the verdict, and wait until they know it too."""
@@ -120,7 +124,9 @@ class _Leave:
                 self._ended = True
                 self._heard_at = time.monotonic()
                 link.socket.finish_sending()
-            while link.socket.receive_some(self._scratch):
+            for _ in range(READS_MAX):
+                if not link.socket.receive_some(self._scratch):
+                    break
                 self._heard_at = time.monotonic()
         except PeerError:
             return False

@@ -1,0 +1,56 @@
+"""Leaving an attempt ends in time, whatever the neighbours do."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ring import leaving
+from p2ptrain.ring.blame import Blame
+from p2ptrain.ring.leaving import take_leave
+from p2ptrain.ring.link import Link
+from p2ptrain.ring.neighbour import Connection, Neighbour
+
+FLOOD, QUIET = PeerId("flood"), PeerId("quiet")
+ENDLESS = 100_000
+"""Reads in one go: nobody would come back from them."""
+
+
+class PaperSocket:
+    """Takes all; `floods` if there is always more to receive from it."""
+
+    def __init__(self, *, floods: bool) -> None:
+        self.floods, self.reads, self.told = floods, 0, 0
+
+    def fileno(self) -> int:
+        return -1  # Nobody waits for it; it is looked at each time.
+
+    def send_some(self, view: memoryview) -> int:
+        self.told += len(view)
+        return len(view)
+
+    def receive_some(self, view: memoryview) -> int:
+        self.reads += self.floods
+        assert self.reads < ENDLESS, "it reads on and on"
+        return len(view) if self.floods else 0
+
+    def finish_sending(self) -> None:
+        """It goes on sending all the same."""
+
+
+def test_a_neighbour_that_sends_without_end_is_left_in_time_and_the_others_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leaving, "GRACE_S", 0.05)
+    sockets = {FLOOD: PaperSocket(floods=True), QUIET: PaperSocket(floods=False)}
+    request = SimpleNamespace(step=3, attempt=0)
+    verdict = SimpleNamespace(blame=Blame((), "the ledger has moved on"))
+    attempt = SimpleNamespace(request=request, verdict=verdict, tag=bytes(8))
+    neighbours = [
+        Neighbour(number, peer, [Connection(0, Link(socket))])  # type: ignore[arg-type]
+        for number, (peer, socket) in enumerate(sockets.items())
+    ]
+    take_leave(attempt, neighbours)  # type: ignore[arg-type]
+    assert all(socket.told for socket in sockets.values())
