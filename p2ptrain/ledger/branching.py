@@ -6,10 +6,14 @@
     due, first-ranked of those who are here: ProposeBranch ──► the others, who are due as well, sign
     all of its voters have signed: the Branch is certified, and follows
     due, or named by it: a Branch that others certified follows
+    asked, and not signed for branch_after_s: left out of the next proposal
+    first-ranked, and nothing follows for twice as long: the second proposes, without it
 
-A voter is here if it is up and was last heard on this line. Signing binds nobody: several branches
-of one entry may come to be, and heal later (`rivals`). What a branch needs is that each of its
-voters was long without a quorum by its own clock, so a majority that is well is never left.
+A voter is here if it is up and was last heard on this line. One that is up, but does not vote, or
+lies, is waited for no longer than one that may have seen a quorum when we did not. Signing binds
+nobody: several branches of one entry may come to be, and heal later (`rivals`). What a branch needs
+is that each of its voters was long without a quorum by its own clock, so a majority that is well is
+never left.
 """
 
 from __future__ import annotations
@@ -55,7 +59,9 @@ class Presence:
 
 
 class Branching:
-    """`alone_since`: from when on no quorum was here, without a break; None while one is."""
+    """`alone_since`: from when on no quorum was here, without a break; None while one is.
+    `_asked_at`: since when each has been asked to sign in vain; `_turn_at`: when this node asks.
+    """
 
     def __init__(self, rules: Rules, me: PeerId, sign: Sign, verify: Verify, now: float) -> None:
         self.alone_since: float | None = now
@@ -66,6 +72,8 @@ class Branching:
         self._offered: Certified | None = None
         self._entry: Entry | None = None
         self._signatures: dict[PeerId, bytes] = {}
+        self._asked_at: dict[PeerId, float] = {}
+        self._turn_at: float | None = None
         self._resend = Repeater()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────
@@ -79,10 +87,8 @@ class Branching:
 
     def next_deadline(self, now: float) -> float | None:
         """When there is something to do though nothing is heard."""
-        due_at = self.due_at
-        return earliest(
-            due_at if due_at is not None and now < due_at else None, self._resend.due_at
-        )
+        ahead = [at for at in (self.due_at, self._turn_at) if at is not None and now < at]
+        return earliest(*ahead, self._resend.due_at)
 
     def look(self, state: LedgerState, presence: Presence, now: float) -> None:
         """Note whether a quorum is here, and enough members to average: a quorum of too few stands
@@ -123,19 +129,37 @@ class Branching:
 
     def propose(self, state: LedgerState, presence: Presence, now: float) -> list[Effect]:
         """Ask the others who are here to go on with us, if that is ours to ask. See `outcome`."""
-        if not self.is_due(now) or presence.voters[:1] != (self._me,):
+        voters = self._voters(presence, now)
+        if not voters:
             self._give_up()
             return []
-        branch = Branch(state.step, presence.voters, presence.learners)
+        branch = Branch(state.step, voters, presence.learners)
         entry = Entry(state.height + 1, state.head, branch)
         if why_invalid(self._rules, state, branch):
             return []
         if entry != self._entry:
             self._entry = entry
+            fresh = {peer for peer in voters if peer not in self._asked_at} | set(self._signatures)
+            self._asked_at |= dict.fromkeys(fresh, now)
             self._signatures = {self._me: self._sign(branch_message(state.line, entry))}
             self._resend.start(now)
-            return [self._account(presence, now), *self._to_silent(branch)]
+            return [self._account(voters, now), *self._to_silent(branch)]
         return [*self._to_silent(branch)] if self._resend.take(now) else []
+
+    def _voters(self, presence: Presence, now: float) -> tuple[PeerId, ...]:
+        """Whom to go on with: those who are here, but for the silent. Nobody if it is not ours to
+        ask: who ranks before us is given the time to ask, and to leave the silent out itself.
+        """
+        self._turn_at, due_at, here = None, self.due_at, presence.voters
+        if due_at is None or self._me not in here:
+            return ()
+        rank, patience_s = here.index(self._me), self._rules.branch_after_s
+        self._turn_at = due_at + 2 * patience_s * rank
+        if now < self._turn_at:
+            return ()
+        asked_at = {p: self._asked_at.get(p, now) for p in here[rank:] if p not in self._signatures}
+        silent = {peer for peer, at in asked_at.items() if now >= at + patience_s}
+        return tuple(peer for peer in here[rank:] if peer not in silent)
 
     def outcome(self) -> Certified | None:
         """The branch of our own, once all of its voters have signed it."""
@@ -195,6 +219,7 @@ class Branching:
 
     def _give_up(self) -> None:
         self._entry = None
+        self._asked_at.clear()
         self._resend.stop()
 
     def _to_silent(self, branch: Branch) -> list[Effect]:
@@ -202,9 +227,9 @@ class Branching:
         asked = [peer for peer in branch.voters if peer not in self._signatures]
         return [Send(peer, ProposeBranch(self._entry)) for peer in asked]
 
-    def _account(self, presence: Presence, now: float) -> Note:
+    def _account(self, voters: tuple[PeerId, ...], now: float) -> Note:
         assert self.alone_since is not None
-        names = ", ".join(presence.voters)
+        names = ", ".join(voters)
         return Note(
             f"no quorum for {now - self.alone_since:.0f} s: branching off with {names} as voters"
         )

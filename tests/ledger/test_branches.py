@@ -219,6 +219,74 @@ def test_b3_who_proposes_repeats_it_and_counts_only_true_signatures() -> None:
     assert it.outcome() is None
 
 
+AFTER_S = 60.0
+
+
+def three_of_seven(silent: str) -> Group:
+    """The other four are gone for good. The `silent` are heard, but say nothing of branches."""
+    rules = small_rules("a b c d e f g", branch_after_s=AFTER_S)
+    some = Group(rules, names=(A, B, C))
+    some.tell_all(*(Heard(peer, 0, rules.run) for peer in (A, B, C)))
+    for peer in peers(silent):
+        some.crash(peer)
+    return some
+
+
+@pytest.mark.parametrize(
+    ("silent", "voters", "at_s"),
+    [
+        ("", (A, B, C), AFTER_S),
+        ("b", (A, C), 2 * AFTER_S),
+        ("b c", (A,), 2 * AFTER_S),
+        ("a", (B, C), 3 * AFTER_S),
+        ("a c", (B,), 4 * AFTER_S),
+        ("a b", (C,), 5 * AFTER_S),
+    ],
+)
+def test_b3_who_is_heard_and_silent_keeps_the_others_from_nothing(
+    silent: str, voters: tuple[PeerId, ...], at_s: float
+) -> None:
+    some = three_of_seven(silent)
+    some.wait(at_s - 0.1)
+    assert set(some.heights().values()) == {0}
+    some.wait(5.0)  # At most so long until it is said again.
+    for ledger in some.ledgers.values():
+        (branch,) = ledger.chain
+        assert branch.entry.value == Branch(0, voters)
+
+
+def test_b3_who_began_later_is_waited_for() -> None:
+    some = three_of_seven("c")
+    some.wait(AFTER_S / 2)
+    some.start("c")
+    some.tell("c", *(Heard(peer, 0, some.rules.run) for peer in (A, B)))
+    some.wait(AFTER_S + 5.0)
+    assert some["c"].chain[0].entry.value == Branch(0, (A, B, C))
+
+
+def test_b3_who_has_signed_before_is_not_taken_for_silent() -> None:
+    """B signs at once; C never does, until it is left out; D comes and goes."""
+    rules = small_rules("a b c d e f g h i", branch_after_s=AFTER_S)
+    state, it = genesis(rules), Branching(rules, A, signer(A), verify, 0.0)
+
+    def named(now: float, *here: PeerId) -> tuple[PeerId, ...]:
+        for effect in it.propose(state, Presence((A, *here), ()), now):
+            if isinstance(effect, Send) and effect.peer == B:
+                assert isinstance(effect.message, ProposeBranch)
+                entry = effect.message.entry
+                good = signature_of(B, branch_message(state.line, entry))
+                it.receive(B, SignBranch(1, entry.digest, good), state, now)
+        assert it._entry is not None
+        assert isinstance(it._entry.value, Branch)
+        return it._entry.value.voters
+
+    assert named(60.0, B, C) == (A, B, C)
+    assert named(119.0, B, C, D) == (A, B, C, D)
+    assert named(120.0, B, C, D) == (A, B, D)
+    assert named(130.0, B, C) == (A, B)
+    assert it.outcome() is not None
+
+
 def test_b3_who_is_named_follows_and_who_is_not_waits() -> None:
     for me, at_once in ((A, True), (C, False)):
         it = branching(me)
