@@ -79,8 +79,7 @@ class Discovery:
         dht = await self._current()
         found: list[Any] = []
         if dht is not None:
-            with trio.move_on_after(QUERY_S):
-                found = await self._quietly(dht.find_providers, key) or []
+            found = await self._quietly(dht.find_providers, key) or []
         merged: dict[PeerId, list[str]] = {}
         for info in found[:PROVIDERS_MAX]:
             peer = PeerId(str(info.peer_id))

@@ -31,6 +31,8 @@ QUERIES_MAX = 12
 """libp2p's bound on queries that are answered at once."""
 QUERY_S = 20.0
 """Who asks gives up after ten."""
+SEARCH_S = 15.0
+"""A search that meets dead peers waits for each of them; by then it has seen enough."""
 
 Admitted = Callable[[PeerId], bool]
 
@@ -55,6 +57,17 @@ class Records(ProviderStore):
         others = [other for other in self.providers if other not in self.providing_keys]
         for other in others[: max(0, len(self.providers) - KEYS_MAX)]:
             del self.providers[other]
+
+    async def find_providers(self, key: bytes, count: int = PROVIDERS_MAX) -> list[PeerInfo]:
+        """Those on record here, and those that others tell of.
+
+        libp2p asks nobody once it has a record itself, be it an old one; and whoever takes part in
+        what the key names has its own. What others tell is not kept: nobody asks us for hearsay.
+        """
+        told = ProviderStore(self.host, self.peer_routing)
+        with trio.move_on_after(SEARCH_S):
+            await told.find_providers(key, count)
+        return [*self.get_providers(key), *told.get_providers(key)]
 
 
 class _Query:

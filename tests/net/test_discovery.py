@@ -38,6 +38,21 @@ async def test_a_peer_on_record_is_found_by_one_that_never_met_it() -> None:
         assert await new.request(old.peer, "/test/1", b"x", deadline_s=DEADLINE_S) == b"x"
 
 
+async def test_who_is_on_record_itself_and_holds_an_old_record_finds_the_others() -> None:
+    """As nodes do: each provides before it asks. Nobody tells the new one of the old one."""
+    gone = PeerInfo(ID.from_base58(identity(9).peer), [Multiaddr("/ip4/127.0.0.1/tcp/9")])
+    async with networks(3) as (seed, old, new):
+        await old.connect(seed.addresses()[0])
+        await old.provide(RUN)
+        await found(seed, {old.peer})
+        await new.connect(seed.addresses()[0])
+        dht = await new._discovery._current()
+        assert dht is not None
+        dht.provider_store.add_provider(bytes.fromhex(RUN), gone)
+        await new.provide(RUN)
+        assert set(await found(new, {old.peer})) == {old.peer, identity(9).peer}
+
+
 async def test_one_does_not_find_oneself() -> None:
     async with networks(2) as (seed, other):
         await other.connect(seed.addresses()[0])
