@@ -1,12 +1,13 @@
-"""Handshakes of those who dial us: few at a time.
+"""Handshakes of those who dial us: few at a time, and nothing left of those who have gone.
 
 libp2p 0.8.1 lets any number of sockets idle for ten seconds before it knows who is there: some
-hundred dials a second used up all file descriptors, and the ledger could not open its files.
+hundred dials a second used up all file descriptors, and the ledger could not open its files. And
+for whoever has dialled it keeps a task until the host stops, long after the connection has ended.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import trio
 from libp2p.network.exceptions import SwarmException
@@ -23,7 +24,7 @@ def bound_handshakes(network: Any) -> None:
     places = Places(HANDSHAKES_MAX)
     upgrade = network.upgrade_inbound_raw_conn
 
-    async def upgrade_in_a_place(connection: Any, address: Any) -> Any:
+    async def upgrade_in_a_place(connection: Any, address: Any) -> NoReturn:
         remote = connection.get_remote_address()
         with (
             trio.CancelScope() as scope,
@@ -32,6 +33,8 @@ def bound_handshakes(network: Any) -> None:
             muxed = await upgrade(connection, address)
         if scope.cancelled_caught:
             raise SwarmException("others dial at the same time")
-        return muxed
+        # Who has called would wait for the end of the host next, unless it is told of a fault.
+        await muxed.event_closed.wait()
+        raise SwarmException("the connection has ended")
 
     network.upgrade_inbound_raw_conn = upgrade_in_a_place

@@ -25,11 +25,11 @@ from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
 from multiaddr import Multiaddr
 
 from p2ptrain.ids import PeerId
-from p2ptrain.net import Network, handshakes, records
+from p2ptrain.net import Network, handshakes, open_network, records
 from p2ptrain.net.bounds import NAME_BYTES_MAX, STREAMS_MAX, UNREAD_BYTES_MAX
 from p2ptrain.net.records import Admitted
 
-from .conftest import DEADLINE_S, echo, eventually, everybody, identity, networks
+from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
 from .hostile import Hostile, hostile_to
 
 KAD = "/ipfs/kad/1.0.0"
@@ -171,6 +171,19 @@ async def test_handshakes_are_bounded_and_shared_by_address(
         assert sum([await still_open(raw) for raw in crowd]) == 7
         assert await still_open(patient)
         assert await honest.connect(victim.addresses()[0], deadline_s=5) == victim.peer
+
+
+async def test_connections_that_have_ended_leave_no_tasks_behind() -> None:
+    def living() -> int:
+        return trio.lowlevel.current_statistics().tasks_living
+
+    async with networks(1) as (victim,):
+        before = living()
+        for number in range(2, 12):
+            async with open_network(identity(number), listen=LOOPBACK, admitted=everybody) as other:
+                await other.connect(victim.addresses()[0], deadline_s=DEADLINE_S)
+                await eventually(lambda: bool(victim.connected()))
+        await eventually(lambda: living() < before + 10, 10)
 
 
 async def tell(hostile: Hostile, message: Message) -> bool:
