@@ -239,8 +239,9 @@ class Resumed:
 class Progress:
     """One inner step is done.  `tokens` counts since the last Load; `loss` is this step's mean.
 
-    It took `data_wait_s` until its block was read.  `mfu` is None where the device's peak is not
-    known (see `trainer.peak`).
+    It took `data_wait_s` until its block was read, which counts in `tokens_per_s`.  `mfu` is None
+    where the device's peak is not known (see `trainer.peak`).  `gradient_norm` is from before the
+    gradient was clipped.
     """
 
     kind: ClassVar[str] = "progress"
@@ -251,6 +252,8 @@ class Progress:
     tokens: int
     data_wait_s: float = 0.0
     mfu: float | None = None
+    learning_rate: float = 0.0
+    gradient_norm: float = 0.0
 
     def __post_init__(self) -> None:
         _check_count("step", self.step)
@@ -259,6 +262,8 @@ class Progress:
         _check_finite("loss", self.loss)
         _check_finite("tokens_per_s", self.tokens_per_s)
         _check_finite("data_wait_s", self.data_wait_s)
+        _check_finite("learning_rate", self.learning_rate)
+        _check_finite("gradient_norm", self.gradient_norm)
         if self.mfu is not None:
             _check_finite("mfu", self.mfu)
 

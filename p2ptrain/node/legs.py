@@ -42,6 +42,11 @@ def seconds_of(progress: frames.Progress, block_tokens: int) -> float:
     return block_tokens / progress.tokens_per_s if progress.tokens_per_s > 0 else 0.0
 
 
+def computed_s(progress: frames.Progress, block_tokens: int) -> float:
+    """How much of that the trainer computed: all but its wait for the block."""
+    return max(0.0, seconds_of(progress, block_tokens) - progress.data_wait_s)
+
+
 async def hold_to_the_bound(parts: Parts, step: int) -> None:
     """What would be refused by the others is not offered. θ is in use all the while.
 

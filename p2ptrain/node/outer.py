@@ -324,7 +324,7 @@ async def _write(parts: Parts, closing: Certified, frozen: Frozen, held: ExitSta
 
 
 def _note_utilisation(parts: Parts) -> None:
-    """Which share of the time since the last outer step this node spent in inner steps."""
+    """Which share of the time since the last outer step this node computed inner steps."""
     standing, now_s = parts.standing, time.monotonic()
     if standing.advanced_s is not None:
         wall_s = max(1e-9, now_s - standing.advanced_s)

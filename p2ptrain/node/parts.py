@@ -15,6 +15,7 @@ from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import Congestion, Credentials, Endpoint, Listener, RingInbox, Uplink
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ipc.frames import Progress
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.detector import Colour, Detector
 from p2ptrain.ledger.events import Event
@@ -109,10 +110,10 @@ class Standing:
     inner_step: int = 0
     inner_steps: int = 0
     tokens_per_s: float = 0.0
-    loss: float | None = None
-    mfu: float | None = None
+    progress: Progress | None = None
+    """What the trainer said of the newest inner step."""
     inner_s: float = 0.0
-    """In inner steps since the last outer step; `outer` sets it back."""
+    """Computed in inner steps since the last outer step; `outer` sets it back."""
     trainer_up: bool = False
     trainer: str = ""
     """On what it trains, in words."""
@@ -131,7 +132,7 @@ class Standing:
     comparison: Comparison | None = None
     """Of our own work with the mean, in the newest of them. These five by `exchange`."""
     utilisation: float | None = None
-    """Inner steps' share of the time of the last outer step; by `outer`."""
+    """The share of the last outer step's time in which inner steps were computed; by `outer`."""
     advanced_s: float | None = None
     refused: bool = False
     """Somebody would not take our votes; set by `outboxes`, cleared by `revocation`."""

@@ -29,6 +29,7 @@ async def status(parts: Parts) -> NodeStatus:
     digest = await _state_digest(parts)
     agreement = parts.ledger.status(parts.now())
     validation = parts.validation.newest
+    newest = standing.progress
     waited_for = ", ".join(map(peer_name, agreement.waiting_for))
     return NodeStatus(
         peer=parts.me,
@@ -49,11 +50,14 @@ async def status(parts: Parts) -> NodeStatus:
         tokens=state.tokens_by_peer.get(parts.me, 0),
         tokens_total=state.tokens,
         tokens_per_s=standing.tokens_per_s,
-        loss=standing.loss,
+        loss=newest.loss if newest else None,
         validation_loss=validation.loss if validation else None,
         validation=asdict(validation) if validation else {},
         validated=validated(validation) if validation else "",
-        mfu=standing.mfu,
+        data_wait_s=newest.data_wait_s if newest else None,
+        learning_rate=newest.learning_rate if newest else None,
+        gradient_norm=newest.gradient_norm if newest else None,
+        mfu=newest.mfu if newest else None,
         compute_utilisation=standing.utilisation,
         trainer=standing.trainer,
         inner_from=standing.inner_from,

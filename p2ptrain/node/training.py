@@ -17,7 +17,14 @@ from p2ptrain.ipc import frames
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.state import Phase
 from p2ptrain.node import data, halvings, validating
-from p2ptrain.node.legs import first_inner_step, hold_to_the_bound, pace_of, rates_of, seconds_of
+from p2ptrain.node.legs import (
+    computed_s,
+    first_inner_step,
+    hold_to_the_bound,
+    pace_of,
+    rates_of,
+    seconds_of,
+)
 from p2ptrain.node.orders import (
     AheadOrder,
     Desk,
@@ -351,22 +358,23 @@ class Conversation:
 
     def _note_progress(self, progress: frames.Progress) -> None:
         parts, standing = self._parts, self._parts.standing
-        seconds = seconds_of(progress, parts.manifest.data.block_tokens)
+        block_tokens = parts.manifest.data.block_tokens
         parts.journal.write(
             "inner-step",
             step=progress.step,
             inner_step=progress.inner_step,
             loss=progress.loss,
             tokens_per_s=progress.tokens_per_s,
-            seconds=seconds,
+            seconds=seconds_of(progress, block_tokens),
             data_wait_s=progress.data_wait_s,
             mfu=progress.mfu,
+            learning_rate=progress.learning_rate,
+            gradient_norm=progress.gradient_norm,
         )
-        standing.inner_s += seconds
-        standing.mfu = progress.mfu
+        standing.inner_s += computed_s(progress, block_tokens)
+        standing.progress = progress
         standing.warnings.pop(RESTARTED, None)
         self._to_train = max(0, self._to_train - 1)
-        standing.loss = progress.loss
         standing.tokens_per_s = progress.tokens_per_s
         if self._desk is None or not self._desk.offered:
             standing.inner_step += 1

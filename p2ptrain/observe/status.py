@@ -60,10 +60,15 @@ class NodeStatus:
     """Of which outer step's θ that is, and how many blocks it covers."""
     validated: str = ""
     """The same in words."""
+    data_wait_s: float | None = None
+    """How long the last inner step waited for its data block."""
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    """Of that step, before the gradient was clipped."""
     mfu: float | None = None
-    """Of the last inner step, where the device's peak is known."""
+    """Of it, where the device's peak is known; these and more in docs/metrics.md."""
     compute_utilisation: float | None = None
-    """Inner steps' share of the last outer step's time."""
+    """The share of the last outer step's time in which inner steps were computed."""
     learning: Mapping[str, float] = field(default_factory=dict)
     """The newest exchange: length of our pseudo-gradient and of the mean, the cosine between them,
     and what quantising ours loses."""
@@ -142,7 +147,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         lines.append(f"run       {status.run_name} ({status.run[:12]}…)")
     if status.ledger_head:
         lines.append(
-            f"progress  outer step {status.outer_step} of {status.outer_steps}{_losses(status)}"
+            f"progress  outer step {status.outer_step} of {status.outer_steps}{_validation(status)}"
         )
         lines.append(
             f"tokens    {_millions(status.tokens)} of {_millions(status.tokens_total)} accepted"
@@ -152,6 +157,8 @@ def status_lines(status: NodeStatus) -> list[str]:
         ("", status.ledger_origin),
         ("branch", status.branch),
         ("amended", status.amended),
+        ("inner", _inner(status)),
+        ("outer", _outer(status)),
         ("next", status.waits_for),
         ("validate", status.validated),
         ("trainer", status.trainer),
@@ -169,9 +176,37 @@ def status_lines(status: NodeStatus) -> list[str]:
     return lines
 
 
-def _losses(status: NodeStatus) -> str:
-    known = [("loss", status.loss), ("validation", status.validation_loss)]
-    return "".join(f", {name} {value:.3f}" for name, value in known if value is not None)
+def _validation(status: NodeStatus) -> str:
+    loss = status.validation_loss
+    return "" if loss is None else f", validation loss {loss:.3f}"
+
+
+def _inner(status: NodeStatus) -> str:
+    """The last inner step that the trainer here made."""
+    told = (
+        ("loss {:.3f}", status.loss),
+        ("{:,.0f} tokens/s", status.tokens_per_s or None),
+        ("{:.0%} of the device's peak (MFU)", status.mfu),
+        ("waited {:,.1f} ms for data", _in_ms(status.data_wait_s)),
+        ("learning rate {:.3g}", status.learning_rate),
+        ("gradient norm {:.3g}", status.gradient_norm),
+    )
+    return ", ".join(words.format(value) for words, value in told if value is not None)
+
+
+def _in_ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+def _outer(status: NodeStatus) -> str:
+    """The last outer step: what this node brought, and how much of its time went into that."""
+    told = (
+        ("own change of length {:.3g}", status.learning.get("norm")),
+        ("cosine {:.2f} to the mean of all", status.learning.get("cosine")),
+        ("{:.2%} lost in quantising", status.learning.get("quantisation_error")),
+        ("{:.0%} of the time computing", status.compute_utilisation),
+    )
+    return ", ".join(words.format(value) for words, value in told if value is not None)
 
 
 def _millions(tokens: int) -> str:

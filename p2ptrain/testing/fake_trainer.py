@@ -58,7 +58,8 @@ class Remote:
     and waits, or is stuck. `trained` has the blocks in the order in which they were trained;
     `dies_in_mid_lease` kills the one that has trained a block and has another to train, `dies` the
     one that there is; `fault` goes out as a Failed frame, the last one, before an inner step;
-    `poison` is written over the first weight that is published. An inner step takes `inner_step_s`.
+    `poison` is written over the first weight that is published. An inner step takes `inner_step_s`;
+    it says that it did 1,000 tokens a second, waited for `data_wait_s`, and had an MFU of `mfu`.
     """
 
     trained: list[Digest] = field(default_factory=list)
@@ -74,6 +75,8 @@ class Remote:
     fault: frames.Failed | None = None
     poison: float | None = None
     inner_step_s: float = 0.0
+    data_wait_s: float = 0.0
+    mfu: float | None = None
 
     def waits_before(self, step: int) -> bool:
         """Whether no inner step of this outer step may begin now."""
@@ -273,7 +276,8 @@ class Loop:
         self._trained.append(path)
         self._remote.trained.append(block)
         tokens = len(self._trained) * self._block_tokens
-        self._say(frames.Progress(self._step, inner_step, 2.0, 1000.0, tokens))
+        told = (self._remote.data_wait_s, self._remote.mfu, 0.001, 1.5)
+        self._say(frames.Progress(self._step, inner_step, 2.0, 1000.0, tokens, *told))
         self._publish_if_done()
 
     def _publish_if_done(self) -> None:

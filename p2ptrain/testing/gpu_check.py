@@ -69,7 +69,7 @@ ON_GPU = (
         "loop",
         "muon",
     ),
-    *("parallelize", "sync_modes"),
+    *("parallelize", "progress", "sync_modes"),
 )
 """Of tests/trainer, what trains in the tests' own process."""
 MEASURED_BY_A_CPU = ("late_swarm", "replica")

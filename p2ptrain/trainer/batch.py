@@ -8,6 +8,7 @@ up to rounding.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,6 +21,15 @@ from p2ptrain.trainer.model import Llama, token_losses
 from p2ptrain.trainer.optimizer import InnerOptimizer, clip_gradients
 from p2ptrain.trainer.parallelize import forget_gathered
 from p2ptrain.trainer.ranks import Ranks
+
+
+@dataclass(frozen=True, slots=True)
+class InnerStep:
+    """What an inner step tells of itself: the block's mean cross-entropy in nats, from before the
+    step, and the length of its gradient over all ranks, from before it was clipped."""
+
+    loss: float
+    gradient_norm: float
 
 
 def predicted_tokens(rows: Tokens) -> int:
@@ -46,8 +56,8 @@ def train_on(
     optimizer: InnerOptimizer,
     ranks: Ranks,
     config: TrainerConfig,
-) -> float:
-    """One inner step.  Returns the block's mean cross-entropy in nats, from before the step.
+) -> InnerStep:
+    """One inner step.
 
     Raises:
         TrainerDiverged: loss or gradient is not finite.  Weights and optimizer are as they were.
@@ -60,7 +70,7 @@ def train_on(
         raise TrainerDiverged(f"the loss is {mean} and the gradient's norm {norm}")
     optimizer.step()
     optimizer.forget_gradients()
-    return mean
+    return InnerStep(mean, norm)
 
 
 def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) -> Tensor:

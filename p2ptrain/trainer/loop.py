@@ -228,11 +228,9 @@ class Loop:
         inner_step, path = work.queue.popleft()
         try:
             rows = self._read(path)
-            read_s = time.monotonic() - started_s
-            inner = self._config.inner
-            rate = learning_rate(inner, self._rates.schedule_step(inner_step))
-            self._optimizer.set_rate(rate * join_share(inner, self._steps_since_cold))
-            loss = train_on(rows, self._model, self._optimizer, self._ranks, self._config)
+            data_wait_s = time.monotonic() - started_s
+            lr = self._set_rate(inner_step)
+            done = train_on(rows, self._model, self._optimizer, self._ranks, self._config)
         except StoreError as exc:
             return self._fail("DATA", exc.what)
         except TrainerDiverged as exc:
@@ -241,11 +239,30 @@ class Loop:
         self._steps_since_cold += 1
         work.tokens += tokens
         work.trained.append(path)
-        work.loss_sum += loss * tokens
-        rate = tokens / max(1e-9, time.monotonic() - started_s)
-        share = mfu(self._config.model, self._ranks.device_name, self._ranks.count, rate)
-        self._say(frames.Progress(work.step, inner_step, loss, rate, work.tokens, read_s, share))
+        work.loss_sum += done.loss * tokens
+        tokens_per_s = tokens / max(1e-9, time.monotonic() - started_s)
+        ranks = self._ranks
+        progress = frames.Progress(
+            work.step,
+            inner_step,
+            done.loss,
+            tokens_per_s,
+            work.tokens,
+            data_wait_s,
+            mfu(self._config.model, ranks.device_name, ranks.count, tokens_per_s),
+            lr,
+            done.gradient_norm,
+        )
+        self._say(progress)
         self._publish_if_done(work)
+
+    def _set_rate(self, inner_step: int) -> float:
+        """Have the optimizer step at the learning rate of `inner_step`, which is returned."""
+        inner = self._config.inner
+        agreed = learning_rate(inner, self._rates.schedule_step(inner_step))
+        lr = agreed * join_share(inner, self._steps_since_cold)
+        self._optimizer.set_rate(lr)
+        return lr
 
     def _publish_if_done(self, work: Work) -> None:
         """Write the weights to `local` and say so, once no block is left and all ranks have."""

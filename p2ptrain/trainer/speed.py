@@ -64,7 +64,7 @@ def fsdp2(config: TrainerConfig, ranks: Ranks) -> Step:
     model = build(config, ranks)
     _start(model)
     optimizer = make_optimizer(model, config.inner)
-    return lambda rows: train_on(rows, model, optimizer, ranks, config)
+    return lambda rows: train_on(rows, model, optimizer, ranks, config).loss
 
 
 def plain(config: TrainerConfig, ranks: Ranks, *, rounded: bool = False) -> Step:

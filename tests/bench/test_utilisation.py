@@ -26,9 +26,10 @@ def committed(step: int, at_s: float, *, took_part: bool = True) -> dict[str, An
     }
 
 
-def trained(at_s: float, seconds: float) -> dict[str, Any]:
-    rate = SETTING.block_tokens / seconds
-    return {"event": "inner-step", "monotonic_s": at_s, "tokens_per_s": rate, "seconds": 99.0}
+def trained(at_s: float, computed_s: float) -> dict[str, Any]:
+    """After half a second's wait for data."""
+    told = {"tokens_per_s": SETTING.block_tokens / (0.5 + computed_s), "data_wait_s": 0.5}
+    return {"event": "inner-step", "monotonic_s": at_s, "seconds": 99.0, **told}
 
 
 JOURNAL = [

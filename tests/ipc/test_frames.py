@@ -29,7 +29,7 @@ ONE_OF_EACH = (
     frames.Resumed(7, 6),
     frames.Resumed(0, None, "the disk is full"),
     frames.Progress(7, 71, 6.25, 9000.5, 2048),
-    frames.Progress(7, 71, 6.25, 9000.5, 2048, 0.25, 0.41),
+    frames.Progress(7, 71, 6.25, 9000.5, 2048, 0.25, 0.41, 0.001, 1.5),
     frames.FragmentReady(7, 10_240, ("/store/ab/cd", "/store/ef/gh"), 6.0),
     frames.Evaluated(3, 5.5, 1024),
     frames.Failed("NAN", "the loss is nan at inner step 71"),
@@ -83,10 +83,24 @@ def test_the_table_of_kinds_names_every_frame() -> None:
             frames.Hello,
             {"rank": 0, "ranks": 1, "layout_digest": DIGEST, "parameters": 1, "micro_batch": 0},
         ),
-        (
-            frames.Progress,
-            {"step": 0, "inner_step": 0, "loss": 1.0, "tokens_per_s": 1.0, "tokens": 1}
-            | {"mfu": math.nan},
+        *(
+            (
+                frames.Progress,
+                {
+                    "step": 0,
+                    "inner_step": 0,
+                    "loss": 1.0,
+                    "tokens_per_s": 1.0,
+                    "tokens": 1,
+                    **wrong,
+                },
+            )
+            for wrong in (
+                {"mfu": math.nan},
+                {"data_wait_s": math.inf},
+                {"learning_rate": math.nan},
+                {"gradient_norm": math.inf},
+            )
         ),
         (frames.FragmentReady, {"step": 0, "tokens": 1, "block_paths": ("a",), "loss": math.nan}),
         (frames.FragmentReady, {"step": 0, "tokens": 1, "block_paths": 1, "loss": 1.0}),

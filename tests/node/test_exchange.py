@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import trio
 import trio.testing
@@ -99,6 +101,8 @@ async def test_a_ring_of_one_stores_its_update_and_says_so_once(tmp_path: Path) 
     async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
         parts = r.parts
         parts.outer.step = 0
+        assert parts.arena is not None
+        parts.arena.local[:] = parts.arena.theta - np.float32(0.01)
         r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
         nursery.start_soon(exchange, parts)
         await trio.testing.wait_all_tasks_blocked()
@@ -116,6 +120,14 @@ async def test_a_ring_of_one_stores_its_update_and_says_so_once(tmp_path: Path) 
         shown = await status(parts)
         assert shown.exchange["cpu_s"] == done["cpu_s"]
         assert shown.exchanged.startswith("the last took ")
+        length = 0.01 * math.sqrt(parts.layout.numel)
+        assert shown.learning == {
+            "norm": pytest.approx(length, rel=1e-3),
+            "mean_norm": pytest.approx(length, rel=1e-2),
+            "cosine": pytest.approx(1.0, rel=1e-3),
+            "quantisation_error": done["quantisation_error"],
+        }
+        assert {name: done[name] for name in shown.learning} == shown.learning
         parts.changes.ring()
         await trio.testing.wait_all_tasks_blocked()
         assert len(r.said("exchange-started")) == 1

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from p2ptrain.node.gossip import describe
 from p2ptrain.node.heartbeat import SnapshotReport
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.start import Start
+from p2ptrain.node.status import status
 from p2ptrain.observe.states import FetchingSnapshot
 from p2ptrain.state import write_state
 from p2ptrain.store import Head, Leisure, digest_of
@@ -88,6 +89,33 @@ async def test_a_newcomer_starts_from_genesis_and_replays_what_was_committed(
         await commit(r)
         await settled(lambda: r.parts.outer.step == 4)
         assert r.parts.outer.vectors.digest() != before
+
+
+@dataclass
+class Clock:
+    now_s: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+async def test_the_share_of_an_outer_steps_time_in_which_was_computed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has no beginning. One that computed in more than all of the time had it before."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    async with following(tmp_path) as r:
+        for step, computed_s in enumerate((3.0, 4.0, 7.5, 0.0, 11.0)):
+            await settled(lambda step=step: len(r.said("committed")) == step)  # type: ignore[misc]
+            clock.now_s += 10.0
+            r.parts.standing.inner_s = computed_s
+            await commit(r)
+        await settled(lambda: len(r.said("committed")) == 5)
+        told = [each["compute_utilisation"] for each in r.said("committed")]
+        assert told == [None, 0.4, 0.75, 0.0, 1.0]
+        assert (await status(r.parts)).compute_utilisation == 1.0
+        assert r.parts.standing.inner_s == 0.0
 
 
 async def test_a_skipped_step_changes_nothing_but_the_count(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from p2ptrain.node.home import Home
 from p2ptrain.node.orders import Work
 from p2ptrain.node.quarantine import Contradiction
 from p2ptrain.node.restarts import train
+from p2ptrain.node.status import status
 from p2ptrain.run import DataIndex
 from p2ptrain.store import digest_of
 from p2ptrain.testing.fake_trainer import FakeTrainer, FakeTrainers, Remote
@@ -105,6 +106,37 @@ async def test_what_counts_as_computing_is_what_the_trainer_says_that_inner_step
         await settled(lambda: r.parts.standing.work is not None)
         assert [each["seconds"] for each in r.said("inner-step")] == [0.016, 0.016]
         assert r.parts.standing.inner_s == pytest.approx(0.032)
+
+
+async def test_who_waits_for_data_does_not_compute(tmp_path: Path) -> None:
+    async with training(tmp_path, Remote(data_wait_s=0.004)) as r:
+        await settled(lambda: r.parts.standing.work is not None)
+        assert [each["seconds"] for each in r.said("inner-step")] == [0.016, 0.016]
+        assert r.parts.standing.inner_s == pytest.approx(0.024)
+
+
+async def test_journal_and_status_have_all_that_the_trainer_says_of_an_inner_step(
+    tmp_path: Path,
+) -> None:
+    async with training(tmp_path, Remote(data_wait_s=0.004, mfu=0.41)) as r:
+        before = await status(r.parts)
+        assert (before.loss, before.data_wait_s, before.gradient_norm) == (None, None, None)
+        await settled(lambda: r.parts.standing.work is not None)
+        told = {
+            "loss": 2.0,
+            "tokens_per_s": 1000.0,
+            "data_wait_s": 0.004,
+            "mfu": 0.41,
+            "learning_rate": 0.001,
+            "gradient_norm": 1.5,
+        }
+        last = r.said("inner-step")[-1]
+        taken = {"step": 0, "inner_step": 1, "seconds": 0.016, **told}
+        assert {
+            name: last[name] for name in last.keys() - {"event", "time", "monotonic_s"}
+        } == taken
+        shown = (await status(r.parts)).to_json()
+        assert {name: shown[name] for name in told} == told
 
 
 async def test_work_that_was_not_taken_is_rebased_and_stands_again(tmp_path: Path) -> None:

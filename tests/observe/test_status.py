@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ipc.frames import Progress
 from p2ptrain.observe.status import MemberStatus, NodeStatus, status_lines
+from p2ptrain.state.pseudo_gradient import Comparison
 
 STATUS = NodeStatus(
     peer="12D3KooWExampleAbCdEf",
@@ -23,8 +27,15 @@ STATUS = NodeStatus(
     ledger_head="cd" * 32,
     tokens=1_200_000,
     tokens_total=11_400_000,
+    tokens_per_s=9012.3,
     loss=3.25,
     validation_loss=3.5,
+    data_wait_s=0.00316,
+    learning_rate=4e-4,
+    gradient_norm=1.2096,
+    mfu=0.412,
+    compute_utilisation=0.909,
+    learning={"norm": 3.1415, "mean_norm": 2.2, "cosine": 0.618, "quantisation_error": 0.0083},
     waits_for="members still train: calm-fox",
     members=(
         MemberStatus(
@@ -78,9 +89,13 @@ def test_a_person_reads_the_whole_status() -> None:
     assert status_lines(STATUS) == [
         "brave-otter (…AbCdEf): training (inner 37/100)",
         "run       demo (abababababab…)",
-        "progress  outer step 4 of 16, loss 3.250, validation 3.500",
+        "progress  outer step 4 of 16, validation loss 3.500",
         "tokens    1.2 M of 11.4 M accepted",
         "ledger    height 9, head cdcdcdcdcdcd…",
+        "inner     loss 3.250, 9,012 tokens/s, 41% of the device's peak (MFU), waited 3.2 ms "
+        "for data, learning rate 0.0004, gradient norm 1.21",
+        "outer     own change of length 3.14, cosine 0.62 to the mean of all, 0.83% lost in "
+        "quantising, 91% of the time computing",
         "next      members still train: calm-fox",
         "sending   congestion control cubic; bbr cannot be had: No such file or directory",
         "exchange  the last took 1.50 s",
@@ -90,6 +105,27 @@ def test_a_person_reads_the_whole_status() -> None:
     ]
 
 
+def test_what_is_not_known_of_the_training_is_not_mentioned() -> None:
+    on_cpu = dataclasses.replace(STATUS, mfu=None, learning={})
+    lines = status_lines(on_cpu)
+    (inner,) = [line for line in lines if line.startswith("inner")]
+    assert inner.startswith("inner     loss 3.250, 9,012 tokens/s, waited 3.2 ms for data, ")
+    assert "outer     91% of the time computing" in lines
+    left_out = dataclasses.replace(on_cpu, compute_utilisation=None)
+    assert not any(line.startswith("outer") for line in status_lines(left_out))
+
+
 def test_few_tokens_are_counted_one_by_one() -> None:
     few = dataclasses.replace(STATUS, tokens=512, tokens_total=99_999)
     assert "tokens    512 of 99999 accepted" in status_lines(few)
+
+
+def test_the_page_on_metrics_names_fields_that_a_status_has() -> None:
+    """And each that is measured of the training has its row."""
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[3] for line in page.splitlines() if line.startswith("| ")]
+    named = {name for cell in rows for name in re.findall(r"`([\w.]+)`", cell)}
+    learnt = {f"learning.{item.name}" for item in dataclasses.fields(Comparison)}
+    assert named - learnt <= STATUS.to_json().keys()
+    told = {item.name for item in dataclasses.fields(Progress)} & STATUS.to_json().keys()
+    assert named >= learnt | (told - {"tokens", "inner_step"}) | {"compute_utilisation"}

@@ -26,6 +26,7 @@ from p2ptrain.sync.fragments import fragments
 from p2ptrain.testing import fake_trainer
 from p2ptrain.trainer import loop as module
 from p2ptrain.trainer.arena import Arena, map_vector, own_share
+from p2ptrain.trainer.batch import InnerStep
 from p2ptrain.trainer.loop import Loop
 from p2ptrain.trainer.optimizer import make_optimizer
 from p2ptrain.trainer.parallelize import build
@@ -160,13 +161,13 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Traces:
     """Training on a block leaves its trace, and no more."""
     traces = Traces()
 
-    def train_on(rows: np.ndarray, model: torch.nn.Module, *_: Any) -> float:
+    def train_on(rows: np.ndarray, model: torch.nn.Module, *_: Any) -> InnerStep:
         parameters = dict(model.named_parameters())
         trace = torch.from_numpy(traces[str(rows[0, 0])].astype(np.float32))
         for entry in LAYOUT.entries:
             shard, _ = own_share(parameters[entry.name], entry)
             shard.sub_(trace[entry.offset : entry.end].view(shard.shape).to(shard.device))
-        return 1.0
+        return InnerStep(1.0, 1.0)
 
     monkeypatch.setattr(module, "train_on", train_on)
     monkeypatch.setattr(fake_trainer, "trace", lambda block, _: traces[block].astype(np.float32))

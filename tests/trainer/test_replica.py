@@ -48,7 +48,7 @@ def test_a_replica_takes_the_inner_steps_of_a_sharded_trainer(
     desk.optimizer.set_rate(1e-2)
     for rows in blocks(block_paths[:4], config):
         expected = train_on(rows, desk.model, desk.optimizer, ranks, config)
-        assert replica.train(rows, 1e-2) == pytest.approx(expected, rel=tolerance)
+        assert replica.train(rows, 1e-2) == pytest.approx(expected.loss, rel=tolerance)
     desk.arena.store(0)
     moved = vectors.local - vectors.theta
     assert np.abs(moved).max() > 1e-2

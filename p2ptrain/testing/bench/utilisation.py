@@ -4,8 +4,8 @@ Real nodes with real trainers, each on a host that is given: 127.0.0.1, or netwo
 somebody has joined by a slow line. The same model trains first in plain DiLoCo with int8, then with
 fragments that are averaged in 4 bits while training goes on.
 
-What counts as an inner step is what each trainer says that it took, by its own clock, its reading
-of the block included. All else is the rest: waiting for others, agreeing, averaging, applying.
+What counts as an inner step is what each trainer says that it took, by its own clock, but for its
+wait for the block. All else is the rest: waiting for others, agreeing, averaging, applying.
 Where trainers are more than cores, an inner step is as long as the others leave it, in both modes,
 and what the exchange computes is taken from trainers that go on meanwhile: it makes their steps
 longer, which this figure does not show, and `tokens/s` does.
@@ -213,7 +213,7 @@ def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: 
     ]
     return Spent(
         ended_s - begun_s,
-        sum(block_tokens / each["tokens_per_s"] for each in steps),
+        sum(block_tokens / each["tokens_per_s"] - each["data_wait_s"] for each in steps),
         len(steps),
         end - start,
         statistics.mean(each["compute_utilisation"] for each in within),

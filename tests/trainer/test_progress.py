@@ -1,0 +1,109 @@
+"""What a trainer says of each inner step: how good it was, how fast, and what it waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from p2ptrain.data.blocks import read_block
+from p2ptrain.ipc.frames import Load, Progress, Train
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer import loop as module
+from p2ptrain.trainer.batch import accumulate, train_on
+from p2ptrain.trainer.peak import flops_per_token
+from p2ptrain.trainer.ranks import Ranks
+from p2ptrain.trainer.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from tests.trainer.conftest import Desk, MakeDesk
+
+BLOCK_TOKENS = 5 * 16
+READING_S, COMPUTING_S = 2.0, 6.0
+
+
+@dataclass
+class Clock:
+    now_s: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def desk(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """One by whose clock reading and computing take their time, and nothing else any."""
+    clock = Clock()
+
+    def read(path: str, *, vocab: int, sequence: int) -> np.ndarray:
+        clock.now_s += READING_S
+        return read_block(Path(path), vocab=vocab, sequence=sequence)
+
+    def compute(*given: Any) -> object:
+        clock.now_s += COMPUTING_S
+        return train_on(*given)
+
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "train_on", compute)
+    monkeypatch.setattr(desk.loop, "_read_block", read)
+    return desk
+
+
+def progress_of(desk: Desk, *orders: Load | Train) -> list[Progress]:
+    return [each for each in desk.tell(*orders) if isinstance(each, Progress)]
+
+
+def test_the_wait_for_data_is_told_and_is_part_of_the_steps_time(
+    desk: Desk, block_paths: tuple[str, ...]
+) -> None:
+    told = progress_of(desk, Load(0), Train(0, block_paths[:2], 0))
+    assert [each.data_wait_s for each in told] == [READING_S] * 2
+    assert [each.tokens_per_s for each in told] == [BLOCK_TOKENS / (READING_S + COMPUTING_S)] * 2
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"), [("NVIDIA H100 80GB HBM3", 989e12), ("cpu", None), ("NVIDIA B200", 2250e12)]
+)
+def test_mfu_is_told_where_the_devices_peak_is_known(
+    device: str,
+    peak: float | None,
+    desk: Desk,
+    config: TrainerConfig,
+    block_paths: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Ranks, "device_name", property(lambda _: device))
+    (told,) = progress_of(desk, Load(0), Train(0, block_paths[:1], 0))
+    flops_per_s = told.tokens_per_s * flops_per_token(config.model)
+    assert told.mfu == (None if peak is None else pytest.approx(flops_per_s / peak))
+
+
+def test_the_gradients_length_is_told_as_it_was_before_it_was_clipped(
+    make_desk: MakeDesk, ranks: Ranks, config: TrainerConfig, block_paths: tuple[str, ...]
+) -> None:
+    spec, plain = config.model, make_desk(config)
+    plain.arena.load()
+    rows = read_block(Path(block_paths[0]), vocab=spec.vocab, sequence=spec.sequence)
+    accumulate(rows, plain.model, ranks, config)
+    gradients = [each.grad.full_tensor().cpu().numpy() for each in plain.model.parameters()]  # type: ignore[union-attr]
+    length = np.linalg.norm(np.concatenate([each.ravel() for each in gradients]))
+    clipped = replace(config, inner=replace(config.inner, clip=float(length) / 10))
+    (told,) = progress_of(make_desk(clipped), Load(0), Train(0, block_paths[:1], 0))
+    assert told.gradient_norm == pytest.approx(length, rel=1e-4)
+
+
+def test_the_learning_rate_is_told_by_which_the_step_was_made(
+    make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]
+) -> None:
+    """In mid-run a trainer that begins without an inner state warms up."""
+    inner = replace(config.inner, join_warmup_steps=4)
+    agreed = [learning_rate(inner, step) for step in range(12, 16)]
+    desk = make_desk(replace(config, inner=inner))
+    told = progress_of(desk, Load(3), Train(3, block_paths[:4], 12))
+    assert [each.learning_rate for each in told] == pytest.approx(
+        [share * lr for share, lr in zip((0.25, 0.5, 0.75, 1.0), agreed, strict=True)]
+    )
+    assert {group["lr"] for group in desk.optimizer.groups} == {told[-1].learning_rate}
