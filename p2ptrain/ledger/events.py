@@ -171,3 +171,23 @@ Event = (
     | NotAlone
     | Tick
 )
+
+
+def author_of(event: Event) -> PeerId | None:
+    """Which peer said so; None for what this node alone can say."""
+    match event:
+        case Received(sender):
+            return sender
+        case (
+            Heard(peer)
+            | Joining(peer)
+            | Ready(peer)
+            | ReduceDone(peer)
+            | ReduceFailed(peer)
+            | SnapshotTaken(peer)
+            | Leaving(peer)
+            | Staying(peer)
+        ):
+            return peer
+        case _:
+            return None

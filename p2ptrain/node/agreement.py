@@ -28,11 +28,11 @@ from p2ptrain.ledger.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.events import Allowed, Amendable, Event, Received, Tick, UpdateHeld
+from p2ptrain.ledger.events import Allowed, Amendable, Event, Tick, UpdateHeld, author_of
 from p2ptrain.ledger.messages import EntriesRequest
 from p2ptrain.ledger.values import Branch, Certified, Heal, Roster
 from p2ptrain.ledger.wire import decode, encode
-from p2ptrain.node import accusations, branches, pruning, updates
+from p2ptrain.node import accusations, branches, inbox, pruning, updates
 from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.outboxes import Outboxes
 from p2ptrain.node.parts import Parts
@@ -76,6 +76,8 @@ async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoi
                 branches.warn(parts)
                 await pruning.prune(parts)
             due = await _due(events, parts.ledger.next_deadline())
+            for event in due:
+                parts.heard.give_back(author_of(event))
 
 
 async def _due(events: trio.MemoryReceiveChannel[Event], deadline: float | None) -> list[Event]:
@@ -187,7 +189,7 @@ async def _hold_update(parts: Parts, update: Digest, step: int) -> None:
 
 def _listener(parts: Parts) -> Handler:
     async def receive(peer: PeerId, payload: bytes) -> bytes:
-        parts.hear(Received(peer, decode(payload)))
+        inbox.receive(parts, peer, decode(payload))
         return b""
 
     return receive

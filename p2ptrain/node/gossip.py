@@ -20,14 +20,13 @@ from p2ptrain.ledger.events import (
     Joining,
     Leaving,
     Ready,
-    Received,
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,
     Staying,
 )
 from p2ptrain.ledger.wire import decode as decode_ledger
-from p2ptrain.node import validating
+from p2ptrain.node import inbox, validating
 from p2ptrain.node.amending import take_amendments
 from p2ptrain.node.beats import FullBeat, read
 from p2ptrain.node.heartbeat import Heartbeat, SnapshotReport
@@ -261,7 +260,7 @@ def _lost_its_work(heartbeat: Heartbeat, before: Heartbeat | None) -> bool:
 
 
 async def _take_entry(parts: Parts, peer: PeerId, payload: bytes) -> None:
-    parts.hear(Received(peer, decode_ledger(payload)))
+    inbox.receive(parts, peer, decode_ledger(payload))
 
 
 async def _take_allowlist(parts: Parts, peer: PeerId, payload: bytes) -> None:

@@ -18,11 +18,12 @@ from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ipc.frames import Progress
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.detector import Colour, Detector
-from p2ptrain.ledger.events import Event
+from p2ptrain.ledger.events import Event, author_of
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import SnapshotRef
 from p2ptrain.net import Network
 from p2ptrain.node.admission import Admission
+from p2ptrain.node.allowance import Allowance, Shares
 from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.beats import Saying
 from p2ptrain.node.chain_file import Origin
@@ -55,6 +56,12 @@ from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.state.pseudo_gradient import Comparison
 from p2ptrain.store import RecordLog, Store
 from p2ptrain.sync.fragments import Fragment, fragments
+
+PAGES_PER_S = 8.0
+PAGES_BURST = 32
+"""Pages of up to 64 entries that one peer is made. Whoever catches up takes 0.1 s to check one, so
+it asks hardly more often; 32 pages are the entries of a thousand outer steps. Who floods us with
+questions takes a twenty-fifth of a core."""
 
 COMPLAINT_S = 10.0
 COMPLAINTS_MAX = 1024
@@ -195,6 +202,12 @@ class Parts:
     paths: PathBook = field(init=False)
     validation: Tally = field(init=False)
     """What members say of the loss of θ; by `validating`."""
+    heard: Shares = field(default_factory=Shares)
+    """Of those among `events` that peers are the authors of; `agreement` gives back."""
+    pages: Allowance = field(
+        default_factory=lambda: Allowance(per_s=PAGES_PER_S, burst=PAGES_BURST)
+    )
+    """Of the ledger's entries, to those who ask; by `inbox`."""
     data: DataIndex | None = None
     """None until it has been fetched."""
     peers: PeerTable = field(init=False)
@@ -312,11 +325,18 @@ class Parts:
         await self.events.send(event)
 
     def hear(self, event: Event) -> None:
-        """Tell the ledger what a peer said; under a flood it is dropped, since peers repeat it."""
-        try:
+        """Tell the ledger what a peer said; under a flood it is dropped, since peers repeat it.
+
+        Who floods us alone loses its own words alone.
+        """
+        author, queue = author_of(event), self.events.statistics()
+        assert author is not None, "what this node itself says is told"
+        size = int(queue.max_buffer_size)
+        if self.heard.take(author, size - queue.current_buffer_used, size):
             self.events.send_nowait(event)
-        except trio.WouldBlock:
+        else:
             self.standing.warnings["flood"] = "more messages than this node can judge"
+            self.complain("flood", author)
 
     def complain(self, event: str, about: str, **fields: object) -> None:
         """Journal what a peer did wrong, but not each time: its faults must not be our disk's."""

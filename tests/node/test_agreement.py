@@ -9,16 +9,18 @@ import trio
 
 from p2ptrain.errors import RemoteProtocolError, StoreFull
 from p2ptrain.ledger.effects import Note, Persist, Rejoin, Send
-from p2ptrain.ledger.events import Allowed, Joining, PeerUp, Ready, Received
-from p2ptrain.ledger.messages import EntriesRequest
+from p2ptrain.ledger.events import Allowed, Heard, Joining, PeerUp, Ready, Received
+from p2ptrain.ledger.messages import EntriesRequest, Prepare, Refused
 from p2ptrain.ledger.wire import decode, encode
-from p2ptrain.node import agreement
+from p2ptrain.node import agreement, gossip
 from p2ptrain.node.agreement import _due, _in_runs, agree
+from p2ptrain.node.assembly import EVENTS_MAX
 from p2ptrain.node.chain import open_ledger
+from p2ptrain.node.parts import PAGES_BURST
 from p2ptrain.node.topics import LEDGER_PROTOCOL
 from p2ptrain.store import RecordLog
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, BOB, opening, rig, settled, signed, somebody
+from tests.node.rig import ANN, BOB, CAI, opening, rig, settled, signed, somebody
 
 
 def test_neighbouring_effects_of_a_kind_share_a_write_and_keep_their_order() -> None:
@@ -108,11 +110,52 @@ async def test_under_a_flood_peers_are_dropped_and_our_own_words_wait(tmp_path: 
         request = Received(ANN.peer, EntriesRequest(1))
         while "flood" not in parts.standing.warnings:
             parts.hear(request)
+        while parts.events.statistics().current_buffer_used < EVENTS_MAX:
+            parts.events.send_nowait(request)
         nursery.start_soon(parts.tell, Ready(parts.me, 0, 16, 1))
         nursery.start_soon(parts.tell, PeerUp(ANN.peer))
         nursery.start_soon(agree, parts, r.events)
         await settled(lambda: parts.me in parts.ledger.view.ready, deadline_s=20.0)
         nursery.cancel_scope.cancel()
+
+
+async def test_who_floods_the_ledger_keeps_nobody_else_from_being_heard(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        for _ in range(2 * EVENTS_MAX):
+            r.parts.hear(Received(CAI.peer, Refused(1, 0, 0, "no")))
+        vote = Received(BOB.peer, Prepare(1, 1))
+        r.parts.hear(vote)
+        assert vote in r.heard()
+        (said,) = r.said("flood")
+        assert said["peer"] == CAI.peer
+
+
+async def test_what_the_ledger_has_taken_counts_no_more_against_its_author(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(agree, r.parts, r.events)
+        for _ in range(EVENTS_MAX // 256):
+            for _ in range(256):
+                r.parts.hear(Heard(BOB.peer, 0))
+            await settled(lambda: not r.parts.events.statistics().current_buffer_used)
+        assert "flood" not in r.parts.standing.warnings
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("question", [EntriesRequest(1), Prepare(1, 0)])
+async def test_who_asks_for_page_after_page_gets_so_many_only(
+    tmp_path: Path, question: EntriesRequest | Prepare
+) -> None:
+    async with rig(tmp_path) as r:
+        r.decide(opening(r.parts.ledger.state, learners=[ANN.peer]))
+        listener = agreement._listener(r.parts)
+        for _ in range(PAGES_BURST):
+            await listener(CAI.peer, encode(question))
+            await gossip._take_entry(r.parts, CAI.peer, encode(question))
+        assert PAGES_BURST <= len(r.heard()) < 1.5 * PAGES_BURST
+        await listener(BOB.peer, encode(question))
+        await listener(CAI.peer, encode(Prepare(2, 0)))
+        assert r.heard() == [Received(BOB.peer, question), Received(CAI.peer, Prepare(2, 0))]
+        assert [said["peer"] for said in r.said("asks-too-often")] == [CAI.peer]
 
 
 async def test_a_vote_that_cannot_be_kept_is_never_sent(tmp_path: Path) -> None:

@@ -1,0 +1,21 @@
+"""Whose word an event is."""
+
+from __future__ import annotations
+
+from p2ptrain.ledger.events import (
+    Heard,
+    PeerDown,
+    Received,
+    ReduceFailed,
+    Tick,
+    author_of,
+)
+from p2ptrain.ledger.messages import EntriesRequest
+from p2ptrain.testing.ledgers import peers
+
+
+def test_what_peers_say_has_an_author_and_what_a_node_finds_out_by_itself_has_none() -> None:
+    ann, bob = peers("ann bob")
+    said = [Received(ann, EntriesRequest(1)), Heard(ann, 3), ReduceFailed(ann, 0, 0, (bob,))]
+    assert [author_of(event) for event in said] == [ann, ann, ann]
+    assert [author_of(event) for event in (PeerDown(bob), Tick())] == [None, None]
