@@ -21,7 +21,7 @@ from p2ptrain.ledger.state import LedgerState, genesis
 from p2ptrain.ledger.values import Certified, Commit
 from p2ptrain.ledger.verify import check_certified
 from p2ptrain.node.chain_file import ORIGIN_BYTES_MAX, Origin, entry_of, origin_of
-from p2ptrain.store import RecordLog
+from p2ptrain.store import OpenFile, RecordLog
 from p2ptrain.store.disk import LocalDisk
 
 
@@ -66,7 +66,7 @@ class ReadingDisk(LocalDisk):
     def write(self, path: Path, data: memoryview) -> None:
         raise _refused(path)
 
-    def append(self, path: Path, data: memoryview) -> None:
+    def opened(self, path: Path) -> OpenFile:
         raise _refused(path)
 
     def replace(self, source: Path, target: Path) -> None:

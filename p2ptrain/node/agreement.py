@@ -13,7 +13,7 @@ from itertools import groupby
 
 import trio
 
-from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.effects import (
     Accuse,
@@ -153,11 +153,17 @@ async def _speak_last(parts: Parts, rejoin: Rejoin) -> None:
 async def _compact(parts: Parts) -> None:
     """Keep the log of votes short. What binds us is in the ledger's own records.
 
-    Only between events: a vote may be forgotten once the entry that it led to is durable.
+    Only between events: a vote may be forgotten once the entry that it led to is durable. Where it
+    cannot be done now, the log grows; or, if it may be damaged, it refuses the next vote.
     """
-    if parts.vote_records > VOTE_RECORDS_MAX:
-        binding = parts.ledger.records()
+    if parts.vote_records <= VOTE_RECORDS_MAX:
+        return
+    binding = parts.ledger.records()
+    try:
         await trio.to_thread.run_sync(parts.votes.rewrite, binding)
+    except StoreError as exc:
+        parts.complain("not-shortened", parts.me, code=exc.code, reason=exc.what)
+    else:
         parts.vote_records = len(binding)
 
 

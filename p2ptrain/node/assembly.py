@@ -66,6 +66,8 @@ async def assembled(around: Surroundings) -> AsyncIterator[Made]:
         ledger, chain_log, votes, origin = _ledger(
             around, lambda peers: arranging.arrange(parts, peers)
         )
+        stack.callback(chain_log.close)
+        stack.callback(votes.close)
         outer, arena = _memory(stack, layout, run, trains=not around.config.seed)
         parts = Parts(
             config=around.config,

@@ -54,6 +54,8 @@ def open_ledger(
         StoreError: a log is damaged, or the chain in it does not verify.
     """
     chain_log, votes = RecordLog(home.ledger, disk=disk), RecordLog(home.votes, disk=disk)
+    for log in (chain_log, votes):
+        log.hold()
     rules = rules_of(run)
     chain = verified(home, rules, chain_log)
     try:

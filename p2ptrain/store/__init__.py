@@ -9,7 +9,7 @@ from p2ptrain.store.blob import (
     describe,
     digest_of,
 )
-from p2ptrain.store.disk import Disk, LocalDisk
+from p2ptrain.store.disk import Disk, LocalDisk, OpenFile
 from p2ptrain.store.garbage import Collected
 from p2ptrain.store.head import Head
 from p2ptrain.store.leisure import Leisure
@@ -34,6 +34,7 @@ __all__ = [
     "LocalDisk",
     "LogCorrupt",
     "MemoryDisk",
+    "OpenFile",
     "Pins",
     "PowerCut",
     "RecordLog",

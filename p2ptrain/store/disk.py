@@ -32,6 +32,23 @@ class Lock(Protocol):
     def close(self) -> None: ...
 
 
+class OpenFile(Protocol):
+    """A file held open: what is done to it takes no descriptor that might be lacking then. It stays
+    the same file, whatever has its name meanwhile.
+    """
+
+    def append(self, data: memoryview) -> None:
+        """Write `data` at the end. Cut short, it leaves a prefix."""
+
+    def truncate(self, size: int) -> None:
+        """Keep the first `size` bytes."""
+
+    def sync(self) -> None:
+        """Return when the bytes would survive a power cut."""
+
+    def close(self) -> None: ...
+
+
 class Disk(Protocol):
     """What the store asks of a file system. All raise OSError, as the system calls do."""
 
@@ -45,8 +62,8 @@ class Disk(Protocol):
         takes no processor time and no memory from others.
         """
 
-    def append(self, path: Path, data: memoryview) -> None:
-        """Write `data` at the end of an existing file. Cut short, it leaves a prefix."""
+    def opened(self, path: Path) -> OpenFile:
+        """An existing file, to be added to."""
 
     def truncate(self, path: Path, size: int) -> None:
         """Keep the first `size` bytes of a file."""
@@ -98,9 +115,8 @@ class LocalDisk:
             with _descriptor(path, _AFRESH) as descriptor:
                 _write_all(descriptor, data)
 
-    def append(self, path: Path, data: memoryview) -> None:
-        with _descriptor(path, os.O_WRONLY | os.O_APPEND) as descriptor:
-            _write_all(descriptor, data)
+    def opened(self, path: Path) -> OpenFile:
+        return _LocalFile(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
 
     def truncate(self, path: Path, size: int) -> None:
         os.truncate(path, size)
@@ -151,8 +167,8 @@ class LocalDisk:
         return _FileLock(descriptor)
 
 
-class _FileLock:
-    """An flock: the kernel lets go of it when the descriptor closes, even after SIGKILL."""
+class _Descriptor:
+    """Closed when nobody has it any more, if not before."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -164,6 +180,21 @@ class _FileLock:
 
     def __del__(self) -> None:
         self.close()
+
+
+class _FileLock(_Descriptor):
+    """An flock: the kernel lets go of it when the descriptor closes, even after SIGKILL."""
+
+
+class _LocalFile(_Descriptor):
+    def append(self, data: memoryview) -> None:
+        _write_all(self._descriptor, data)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
 
 
 @contextmanager

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from p2ptrain.store.disk import OpenFile
+
 _PAGE_BYTES = 512
 
 
@@ -43,6 +45,32 @@ class _Lock:
 
     def close(self) -> None:
         self.held.discard(self.path)
+
+
+@dataclass(slots=True)
+class _Opened:
+    """`path` is the name that the file had then."""
+
+    disk: MemoryDisk
+    path: Path
+    file: _File
+
+    def append(self, data: memoryview) -> None:
+        before = self.file.content
+        partial = before + bytes(data[: len(data) // 2])
+        with self.disk._write(f"append {self.path}", lambda: self.disk._set(self.file, partial)):
+            self.file.content = before + bytes(data)
+
+    def truncate(self, size: int) -> None:
+        with self.disk._write(f"truncate {self.path}"):
+            self.file.content = self.file.content[:size]
+
+    def sync(self) -> None:
+        with self.disk._write(f"sync {self.path}"):
+            self.file.durable = self.file.content
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass(slots=True)
@@ -102,22 +130,14 @@ class MemoryDisk:
         with self._write(f"write {path}", lambda: self._set(file, bytes(data[: len(data) // 2]))):
             file.content = bytes(data)
 
-    def append(self, path: Path, data: memoryview) -> None:
-        file = self._file(path)
-        before = file.content
-        partial = before + bytes(data[: len(data) // 2])
-        with self._write(f"append {path}", lambda: self._set(file, partial)):
-            file.content = before + bytes(data)
+    def opened(self, path: Path) -> OpenFile:
+        return _Opened(self, path, self._file(path))
 
     def truncate(self, path: Path, size: int) -> None:
-        file = self._file(path)
-        with self._write(f"truncate {path}"):
-            file.content = file.content[:size]
+        self.opened(path).truncate(size)
 
     def sync(self, path: Path) -> None:
-        file = self._file(path)
-        with self._write(f"sync {path}"):
-            file.durable = file.content
+        self.opened(path).sync()
 
     def replace(self, source: Path, target: Path) -> None:
         file = self._file(source)

@@ -12,6 +12,9 @@ synced frame, with nothing after it, looks like a torn tail.
 The checksums start from a nonce that is drawn when the file is made: a record may hold bytes that a
 peer chose, and these must not be able to pass for a frame.
 
+The file stays open from the first append on, or before, so that none fails for want of descriptors:
+peers can make these scarce, and a node that cannot write down its vote has to end.
+
 The log does not know what its records mean.
 """
 
@@ -24,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from p2ptrain.errors import LocalProtocolError, StoreError
-from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
+from p2ptrain.store.disk import Disk, LocalDisk, OpenFile, disk_errors
 
 _FILE_MAGIC = b"p2plog1\n"
 _NONCE_BYTES = 8
@@ -70,6 +73,7 @@ class RecordLog:
         self.recovered = ""
         self.torn_bytes = 0
         self._disk = disk or LocalDisk()
+        self._file: OpenFile | None = None
         self._usable = True
         self._seed = 0
         self._size = self._durable = 0
@@ -93,13 +97,13 @@ class RecordLog:
                 likely="the disk under the store has a fault",
                 do="look at the kernel's log, then start the node again",
             )
-        frame = _frame(records, self._durable, self._seed)
+        frame, file = _frame(records, self._durable, self._seed), self.hold()
         try:
             with disk_errors(f"appending to {self.path.name}", self.path):
                 if frame:
-                    self._disk.append(self.path, memoryview(frame))
+                    file.append(memoryview(frame))
                 if durable:
-                    self._disk.sync(self.path)
+                    file.sync()
         except StoreError:
             self._cut_back()
             raise
@@ -111,6 +115,9 @@ class RecordLog:
         """Replace the whole log by these records, at one stroke and durably: for compaction.
 
         They are taken one at a time and written in frames of about `FRAME_BYTES`.
+
+        Raises StoreFull or StoreError: the log is as it was; or, if the new one might lose its name
+        in a crash, it refuses every further append.
         """
         fresh = self.path.with_name(self.path.name + ".new")
         nonce = os.urandom(_NONCE_BYTES)
@@ -118,16 +125,33 @@ class RecordLog:
         seed, size = zlib.crc32(nonce), len(header)
         with disk_errors(f"rewriting {self.path.name}", self.path):
             self._disk.write(fresh, memoryview(header))
+            file = self._disk.opened(fresh)
             for batch in _batches(records):
                 # The name changes when all is durable: what stands before a frame is so by then.
                 frame = _frame(batch, size, seed)
-                self._disk.append(fresh, memoryview(frame))
+                file.append(memoryview(frame))
                 size += len(frame)
-            self._disk.sync(fresh)
+            file.sync()
             self._disk.replace(fresh, self.path)
+            self.close()
+            self._file, self._usable = file, False
             self._size = self._durable = size
             self._seed = seed
             self._disk.sync_directory(self.path.parent)
+            self._usable = True
+
+    def hold(self) -> OpenFile:
+        """Have the file open from now on. Raises StoreError."""
+        if self._file is None:
+            with disk_errors(f"opening {self.path.name}", self.path):
+                self._file = self._disk.opened(self.path)
+        return self._file
+
+    def close(self) -> None:
+        """Let go of the file; the next append opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def __iter__(self) -> Iterator[bytes]:
         """The records, read from the file as they are asked for."""
@@ -144,8 +168,9 @@ class RecordLog:
     def _cut_back(self) -> None:
         """Undo a failed append; a log that cannot is closed, since its end is then unknown."""
         try:
-            self._disk.truncate(self.path, self._size)
-            self._disk.sync(self.path)
+            file = self.hold()
+            file.truncate(self._size)
+            file.sync()
             self._durable = self._size
         except OSError:
             self._usable = False

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from p2ptrain.errors import RemoteProtocolError, StoreFull
+from p2ptrain.errors import RemoteProtocolError, StoreError, StoreFull
 from p2ptrain.ledger.effects import Note, Persist, Rejoin, Send
 from p2ptrain.ledger.events import Allowed, Heard, Joining, PeerUp, Ready, Received
 from p2ptrain.ledger.messages import EntriesRequest, Prepare, Refused
@@ -77,6 +77,24 @@ async def test_the_log_of_votes_is_shortened_while_the_node_runs(
     ledger, _, votes = open_ledger(r.parts.home, r.run, r.parts.identity, 0.0)
     assert ledger.state.height == 12
     assert list(votes) == ledger.records()
+
+
+async def test_a_log_that_cannot_be_shortened_now_grows_and_the_node_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: RecordLog, records: object) -> None:
+        raise StoreError("too many open files", code="FD-LIMIT")
+
+    async with rig(tmp_path) as r:
+        parts, binding = r.parts, r.parts.ledger.records()
+        parts.vote_records = agreement.VOTE_RECORDS_MAX + 1
+        with monkeypatch.context() as patch:
+            patch.setattr(RecordLog, "rewrite", refused)
+            await agreement._compact(parts)
+        assert parts.vote_records == agreement.VOTE_RECORDS_MAX + 1
+        assert [said["code"] for said in r.said("not-shortened")] == ["FD-LIMIT"]
+        await agreement._compact(parts)
+        assert parts.vote_records == len(binding)
 
 
 async def test_a_peer_that_asks_for_entries_gets_them(tmp_path: Path) -> None:

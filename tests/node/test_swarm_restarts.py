@@ -12,7 +12,7 @@ import pytest
 
 from p2ptrain.ipc.frames import Load, Train
 from p2ptrain.node.chain import open_ledger
-from p2ptrain.store import LocalDisk
+from p2ptrain.store import LocalDisk, OpenFile
 from p2ptrain.testing.chaos.modes import MODES
 from p2ptrain.testing.published import policy
 from tests.node.swarm import Swarm, SwarmNode, deaf, swarm
@@ -159,10 +159,17 @@ class SmallDisk(LocalDisk):
             raise OSError(errno.ENOSPC, "No space left on device")
         super().write(path, data)
 
-    def append(self, path: Path, data: memoryview) -> None:
-        if self.no_records:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        super().append(path, data)
+    def opened(self, path: Path) -> OpenFile:
+        file = super().opened(path)
+        append = file.append
+
+        def append_if_it_fits(data: memoryview) -> None:
+            if self.no_records:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            append(data)
+
+        file.append = append_if_it_fits  # type: ignore[method-assign]
+        return file
 
 
 @pytest.mark.parametrize("full", ["no_chunks", "no_records"])

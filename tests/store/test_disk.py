@@ -46,10 +46,27 @@ def test_a_chunk_is_read_into_memory_once(tmp_path):
 def test_writing_again_replaces_the_content_and_appending_adds_to_it(disk, root):
     disk.write(root / "f", memoryview(b"a long first content"))
     disk.write(root / "f", memoryview(b"short"))
-    disk.append(root / "f", memoryview(b"er"))
+    disk.opened(root / "f").append(memoryview(b"er"))
     disk.truncate(root / "f", 6)
     assert disk.read(root / "f", 0, 100) == b"shorte"
     assert disk.size(root / "f") == 6
+
+
+def test_an_open_file_stays_the_same_whatever_has_its_name(disk, root):
+    disk.write(root / "f", memoryview(b"old"))
+    old = disk.opened(root / "f")
+    disk.write(root / "new", memoryview(b"new"))
+    new = disk.opened(root / "new")
+    disk.replace(root / "new", root / "f")
+    old.append(memoryview(b" and gone"))
+    new.append(memoryview(b" and longer"))
+    new.truncate(8)
+    new.append(memoryview(b"here"))
+    new.sync()
+    assert disk.read(root / "f", 0, 99) == b"new and here"
+    old.close()
+    new.close()
+    new.close()
 
 
 def test_read_into_fills_as_much_as_there_is(disk, root):
@@ -74,7 +91,7 @@ def test_a_file_that_is_not_there_has_no_size_and_cannot_be_used(disk, root):
     assert disk.size(root / "none") is None
     for use in (
         lambda: disk.read(root / "none", 0, 1),
-        lambda: disk.append(root / "none", memoryview(b"x")),
+        lambda: disk.opened(root / "none"),
         lambda: disk.remove(root / "none"),
         lambda: disk.replace(root / "none", root / "other"),
     ):

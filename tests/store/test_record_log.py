@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import random
-from contextlib import suppress
+import resource
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,62 @@ def test_a_full_disk_leaves_the_log_as_it_was_and_in_use(disk):
         assert list(log) == list(RecordLog(PATH, disk=disk))
     log.append([b"after"])
     assert list(RecordLog(PATH, disk=disk)) == [b"before", b"after"]
+
+
+@contextmanager
+def no_more_descriptors():
+    """Inside, this process can open nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("prepare", [RecordLog.hold, lambda log: log.rewrite([b"0"])])
+def test_a_log_that_is_open_needs_no_descriptor_more(tmp_path, prepare):
+    path = tmp_path / "votes.log"
+    RecordLog(path).append([b"0"])
+    log = RecordLog(path)
+    prepare(log)
+    with no_more_descriptors():
+        log.append([b"1"])
+        with pytest.raises(StoreError) as caught:
+            log.rewrite([b"short"])
+        log.append([b"2"])
+    assert caught.value.code == "FD-LIMIT"
+    assert list(log) == list(RecordLog(path)) == [b"0", b"1", b"2"]
+
+
+def test_an_append_that_cannot_open_its_file_leaves_the_log_in_use(disk, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    RecordLog(PATH, disk=disk)
+    log = RecordLog(PATH, disk=disk)
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryDisk, "opened", refused)
+        with pytest.raises(StoreError) as caught:
+            log.append([b"lost"])
+        assert caught.value.code == "FD-LIMIT"
+    log.append([b"after"])
+    assert list(RecordLog(PATH, disk=disk)) == [b"after"]
+
+
+def test_a_rewritten_log_whose_name_may_be_lost_takes_no_more(disk):
+    log = RecordLog(PATH, disk=disk)
+    log.append([b"a", b"b"])
+    disk.fail_at, disk.failure = len(disk.writes) + 5, errno.EIO
+    with pytest.raises(StoreError):
+        log.rewrite([b"b"])
+    assert disk.writes[-1].startswith("sync directory")
+    with pytest.raises(StoreError) as caught:
+        log.append([b"c"])
+    assert caught.value.code == "LOG-CLOSED"
+    log.rewrite([b"b"])
+    log.append([b"c"])
+    assert list(RecordLog(PATH, disk=disk)) == [b"b", b"c"]
 
 
 def test_a_log_that_cannot_be_cut_back_takes_no_more(disk):
