@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
-from p2ptrain.encoding import fields, pack, unpack
-from p2ptrain.errors import PeerError, ProtocolError, RunMismatch
+from p2ptrain.encoding import pack
+from p2ptrain.errors import ProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.events import (
     Allowed,
@@ -30,8 +31,7 @@ from p2ptrain.node import inbox, validating
 from p2ptrain.node.amending import take_amendments
 from p2ptrain.node.beats import FullBeat, read
 from p2ptrain.node.heartbeat import Heartbeat, SnapshotReport
-from p2ptrain.node.hello import HelloRequest
-from p2ptrain.node.learning import ask
+from p2ptrain.node.notices import NOTICE_BYTES_MAX, Notices, Question, heed
 from p2ptrain.node.parts import COMPLAINT_S, Parts
 from p2ptrain.node.reach import judged_reach
 from p2ptrain.node.topics import allowlist_topic, amendments_topic, heartbeat_topic, ledger_topic
@@ -56,8 +56,6 @@ ALLOWLIST_S = 30.0
 
 ALLOWLIST_BYTES_MAX = 32 << 10
 """A longer list is only announced, and whoever lacks it asks: gossip would carry it many times."""
-
-NOTICE_BYTES_MAX = 64
 
 Take = Callable[[Parts, PeerId, bytes], Awaitable[None]]
 
@@ -134,7 +132,7 @@ async def listen(parts: Parts) -> None:
         for topic, take in (
             (heartbeat_topic(run), _take_heartbeat),
             (ledger_topic(run), _take_entry),
-            (allowlist_topic(run), _take_allowlist),
+            (allowlist_topic(run), partial(_take_allowlist, nursery, Notices())),
             (amendments_topic(run), take_amendments),
         ):
             nursery.start_soon(_follow, parts, network.subscribe(topic), take)
@@ -263,24 +261,19 @@ async def _take_entry(parts: Parts, peer: PeerId, payload: bytes) -> None:
     inbox.receive(parts, peer, decode_ledger(payload))
 
 
-async def _take_allowlist(parts: Parts, peer: PeerId, payload: bytes) -> None:
-    if len(payload) <= NOTICE_BYTES_MAX:
-        payload = await _list_announced(parts, peer, payload)
-    if payload and parts.admission.consider(payload):
+async def _take_allowlist(
+    nursery: trio.Nursery, notices: Notices, parts: Parts, peer: PeerId, payload: bytes
+) -> None:
+    if len(payload) > NOTICE_BYTES_MAX:
+        if parts.admission.consider(payload):
+            await admission_changed(parts)
+    elif (question := heed(parts, notices, peer, payload)) is not None:
+        nursery.start_soon(_ask_for_list, parts, question)
+
+
+async def _ask_for_list(parts: Parts, question: Question) -> None:
+    if await question():
         await admission_changed(parts)
-
-
-async def _list_announced(parts: Parts, peer: PeerId, notice: bytes) -> bytes:
-    """The list that a peer says it has, if ours is older; empty if it cannot be had now."""
-    sequence = fields(unpack(notice, bytes_max=NOTICE_BYTES_MAX), sequence=int)["sequence"]
-    assert isinstance(sequence, int)
-    held = parts.admission.allowlist
-    if held is not None and sequence <= held.allowlist.sequence:
-        return b""
-    try:
-        return (await ask(parts.network, peer, HelloRequest(parts.run, b""))).allowlist
-    except PeerError:
-        return b""  # It, or another, announces it again.
 
 
 async def admission_changed(parts: Parts) -> None:

@@ -23,7 +23,7 @@ from p2ptrain.ledger.events import (
     SnapshotTaken,
     Staying,
 )
-from p2ptrain.node import gossip
+from p2ptrain.node import gossip, notices
 from p2ptrain.node.beats import FULL_AT_FIRST, FullBeat, Saying, SmallBeat, read
 from p2ptrain.node.gossip import (
     HEARTBEAT_S,
@@ -381,6 +381,31 @@ async def test_a_list_too_long_for_gossip_is_announced_and_asked_for(
         nursery.cancel_scope.cancel()
 
 
+async def test_who_announces_lists_that_do_not_come_keeps_no_real_one_from_being_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "NEXT_S", 0.01)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        topics, topic = Topics(r), allowlist_topic(r.run.id)
+
+        async def hello(peer: PeerId, payload: bytes) -> bytes:
+            if peer == BOB.peer:
+                await trio.sleep_forever()
+            list_ = newer(r, 7, ANN.peer, CAI.peer).to_bytes()
+            return encode_reply(HelloReply(b"", list_, b"", True, {}))
+
+        r.network.answer = hello
+        nursery.start_soon(listen, r.parts)
+        for sequence in (2**40, 2**41, 2**42):
+            await topics.say(BOB.peer, topic, pack({"sequence": sequence}))
+        await topics.say(CAI.peer, topic, newer(r, 2, ANN.peer, CAI.peer).to_bytes())
+        await settled(lambda: not r.parts.admission.admits(BOB.peer))
+        await topics.say(CAI.peer, topic, pack({"sequence": 7}))
+        await settled(lambda: len(r.network.published) == 3)
+        assert [peer for peer, _ in r.network.requested] == [BOB.peer, CAI.peer]
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("fault", [PeerUnreachable("gone"), None])
 async def test_a_peer_that_announces_what_it_cannot_show_changes_nothing(
     tmp_path: Path, fault: P2PTrainError | None
@@ -397,7 +422,11 @@ async def test_a_peer_that_announces_what_it_cannot_show_changes_nothing(
         nursery.start_soon(listen, r.parts)
         await topics.say(ANN.peer, topic, pack({"sequence": 7}))
         await topics.say(ANN.peer, topic, b"\x81")
-        await settled(lambda: len(r.network.requested) == 1 and bool(r.said("bad-gossip")))
+        await settled(lambda: bool(r.said("list-not-shown")) and bool(r.said("bad-gossip")))
+        await topics.say(ANN.peer, topic, pack({"sequence": 8}))
+        await topics.say(BOB.peer, topic, pack({"sequence": 7}))
+        await settled(lambda: len(r.said("list-not-shown")) == 2)
+        assert [peer for peer, _ in r.network.requested] == [ANN.peer, BOB.peer]
         assert r.parts.admission.admits(BOB.peer)
         assert r.heard() == []
         nursery.cancel_scope.cancel()
