@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from libp2p.abc import INetConn, INetStream, INetwork, INotifee
 from multiaddr import Multiaddr
@@ -16,6 +17,7 @@ from multiaddr import Multiaddr
 from p2ptrain.crowding import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.net.feed import Feed
+from p2ptrain.sites import site_of
 
 EVENTS_MAX = 1024
 PER_PEER_MAX = 4
@@ -64,9 +66,14 @@ class Connections(INotifee):
         self._gone = gone
         self._open: dict[PeerId, set[int]] = {}
         self._strangers: dict[PeerId, None] = {}
+        self._sites: dict[PeerId, str] = {}
 
     def peers(self) -> set[PeerId]:
         return set(self._open)
+
+    def site_of(self, peer: PeerId) -> str:
+        """Where its first connection is from, as far as addresses tell; empty if unknown."""
+        return self._sites.get(peer, "")
 
     def refresh(self) -> None:
         """Admission may have changed."""
@@ -84,6 +91,7 @@ class Connections(INotifee):
             self._close(conn)
         if len(known) > 1:
             return
+        self._sites[peer] = _site_of(conn)
         self.feed.push(PeerConnected(peer))
         if not self._admitted(peer):
             self._strangers[peer] = None
@@ -107,6 +115,7 @@ class Connections(INotifee):
             return
         del self._open[peer]
         self._strangers.pop(peer, None)
+        self._sites.pop(peer, None)
         self._gone(peer)
         self.feed.push(PeerDisconnected(peer))
 
@@ -125,3 +134,9 @@ class Connections(INotifee):
 
 def _peer_of(conn: INetConn) -> PeerId:
     return PeerId(str(conn.muxed_conn.peer_id))
+
+
+def _site_of(conn: INetConn) -> str:
+    muxed: Any = conn.muxed_conn  # which its interface does not say
+    remote = muxed.get_remote_address()
+    return site_of(remote[0]) if remote else ""

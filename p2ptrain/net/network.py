@@ -77,6 +77,10 @@ class Network:
     def connected(self) -> set[PeerId]:
         return self._connections.peers()
 
+    def site_of(self, peer: PeerId) -> str:
+        """What `peer`, which is connected, shares with others of its address; see `sites`."""
+        return self._connections.site_of(peer)
+
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Know `addresses` of `peer` from now on; what makes no sense among them is left out."""
         if peer != self.peer:

@@ -164,6 +164,14 @@ class Standing:
         return None if work is None else ReadyReport(work.step, work.tokens, len(work.blocks))
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Somebody waits to be let in: when it asked last, by `now`, and from where."""
+
+    asked_s: float
+    site: str
+
+
 @dataclass(slots=True)
 class Parts:
     config: NodeConfig
@@ -214,8 +222,8 @@ class Parts:
     incarnation: int = 0
     """This process among all that ever had this identity; drawn at its start."""
     namesakes: Namesakes = field(init=False)
-    pending: dict[PeerId, float] = field(default_factory=dict)
-    """Who waits to be let in, and when each asked last, by `now`; the eldest first."""
+    pending: dict[PeerId, Asking] = field(default_factory=dict)
+    """Who waits to be let in; the eldest question first."""
     offered: dict[Digest, float] = field(default_factory=dict)
     """Until when the chunks of a blob are kept for joiners; by `donor`."""
     fetching: set[Digest] = field(default_factory=set)

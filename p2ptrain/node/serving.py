@@ -1,9 +1,17 @@
-"""Answer newcomers: the run, the allowlist and, if they are admitted, where the others are."""
+"""Answer newcomers: the run, the allowlist and, if they are admitted, where the others are.
+
+A question of a hundred bytes may draw half a megabyte. So each peer gets so many answers, and
+strangers of one address together, for identities cost nothing.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+
+from p2ptrain.errors import TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
+from p2ptrain.node.allowance import Allowance
 from p2ptrain.node.hello import (
     PEERS_TOLD_MAX,
     REQUEST_BYTES_MAX,
@@ -11,7 +19,7 @@ from p2ptrain.node.hello import (
     decode_request,
     encode_reply,
 )
-from p2ptrain.node.parts import Parts
+from p2ptrain.node.parts import Asking, Parts
 from p2ptrain.node.topics import HELLO_PROTOCOL, Handler
 from p2ptrain.run import JoinRequest, Run
 
@@ -20,6 +28,14 @@ PENDING_MAX = 256
 
 FORGET_S = 60.0
 """A newcomer asks every 15 s: who has asked once from each of many identities makes room."""
+
+PEER_PER_S = 0.5
+PEER_BURST = 16
+"""A newcomer asks every 15 s, a member that lacks something every two."""
+
+SITE_PER_S = 1.0
+SITE_BURST = 64
+"""Fifteen newcomers that wait behind one address; and more that start there at the same time."""
 
 
 def answer_hellos(parts: Parts, run: Run) -> None:
@@ -30,9 +46,15 @@ def answer_hellos(parts: Parts, run: Run) -> None:
 
 
 def _hello(parts: Parts, run: Run) -> Handler:
+    by_peer = Allowance(per_s=PEER_PER_S, burst=PEER_BURST)
+    by_site = Allowance(per_s=SITE_PER_S, burst=SITE_BURST)
+
     async def answer(peer: PeerId, payload: bytes) -> bytes:
+        admitted, site = parts.admission.admits(peer), parts.network.site_of(peer)
+        now = parts.now()
+        if not by_peer.take(peer, now) or not (admitted or by_site.take(site, now)):
+            raise TryLater("too many hellos from here: ask again in a minute")
         request = decode_request(payload)
-        admitted = parts.admission.admits(peer)
         if request.join and not admitted:
             _note_request(parts, peer, JoinRequest.from_bytes(request.join))
         allowlist = parts.admission.allowlist
@@ -55,22 +77,30 @@ def _note_request(parts: Parts, peer: PeerId, request: JoinRequest) -> None:
         del parts.pending[settled]
     if request.peer != peer or request.run != parts.run:
         return
-    if peer not in parts.pending and not _has_room(parts):
-        return
+    site = parts.network.site_of(peer)
     if peer not in parts.pending:
+        if not _has_room(parts, site):
+            return
         parts.journal.write("join-request", peer=peer, note=request.note)
     parts.pending.pop(peer, None)
-    parts.pending[peer] = parts.now()
+    parts.pending[peer] = Asking(parts.now(), site)
     parts.changes.ring()
 
 
-def _has_room(parts: Parts) -> bool:
-    """Whether one more can be remembered; who has long ceased to ask is forgotten for it."""
-    if len(parts.pending) >= PENDING_MAX:
-        eldest = next(iter(parts.pending))
-        if parts.now() < parts.pending[eldest] + FORGET_S:
+def _has_room(parts: Parts, site: str) -> bool:
+    """Whether one more of `site` can be remembered. Who has long ceased to ask is forgotten for it,
+    or the eldest of the site that most others are of.
+    """
+    if len(parts.pending) < PENDING_MAX:
+        return True
+    eldest = next(iter(parts.pending))
+    if parts.now() < parts.pending[eldest].asked_s + FORGET_S:
+        of = Counter(each.site for each in parts.pending.values())
+        most = max(of.values())
+        if of[site] + 1 >= most:
             return False
-        del parts.pending[eldest]
+        eldest = next(peer for peer, each in parts.pending.items() if of[each.site] == most)
+    del parts.pending[eldest]
     return True
 
 

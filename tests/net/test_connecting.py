@@ -79,6 +79,16 @@ async def test_two_peers_connect_and_both_say_so() -> None:
         assert left.addresses_of(right.peer) == right.addresses()
 
 
+async def test_a_peer_is_counted_with_its_address_while_it_is_connected() -> None:
+    async with networks(2) as (ann, bob):
+        await ann.connect(bob.addresses()[0])
+        await eventually(lambda: ann.peer in bob.connected())
+        assert (ann.site_of(bob.peer), bob.site_of(ann.peer)) == ("127.0.0.1", "127.0.0.1")
+        await ann.disconnect(bob.peer)
+        await eventually(lambda: ann.peer not in bob.connected())
+        assert bob.site_of(ann.peer) == ""
+
+
 async def test_connecting_again_is_nothing_new() -> None:
     async with networks(2) as (left, right):
         for _ in range(3):

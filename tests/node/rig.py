@@ -66,6 +66,7 @@ class PaperNetwork:
     dropped: list[PeerId] = field(default_factory=list)
     members: list[PeerId] = field(default_factory=list)
     floods: dict[PeerId, int] = field(default_factory=dict)
+    sites: dict[PeerId, str] = field(default_factory=dict)
     refreshed: int = 0
     answer: Callable[[PeerId, bytes], Awaitable[bytes]] | None = None
     refuses_to_publish: P2PTrainError | None = None
@@ -75,6 +76,9 @@ class PaperNetwork:
 
     def connected(self) -> set[PeerId]:
         return self.peers
+
+    def site_of(self, peer: PeerId) -> str:
+        return self.sites.get(peer, "")
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         self.addresses_by_peer[peer] = list(addresses)

@@ -16,7 +16,7 @@ import trio
 from p2ptrain.identity import load_or_create
 from p2ptrain.node.control import COMMANDS, LINE_BYTES_MAX, serve_commands
 from p2ptrain.node.home import Home
-from p2ptrain.node.parts import Parts
+from p2ptrain.node.parts import Asking, Parts
 from p2ptrain.node.reception import GONE, Reception
 from p2ptrain.observe.states import AwaitingApproval, Connecting
 from p2ptrain.observe.status import NodeStatus, status_lines
@@ -122,7 +122,7 @@ async def test_a_list_that_the_organiser_wrote_takes_effect_at_once(tmp_path: Pa
         newer = Allowlist.of(r.run.id, 2, [BOB.peer])
         organiser = load_or_create(r.parts.home.identity)
         save_allowlist(r.parts.home.allowlist, SignedAllowlist.publish(organiser, newer))
-        r.parts.pending[BOB.peer] = r.parts.now()
+        r.parts.pending[BOB.peer] = Asking(r.parts.now(), "")
         assert await answer(r, b'{"command":"pending"}\n') == {"pending": [BOB.peer]}
         said = await answer(r, b'{"command":"reload-allowlist"}\n')
         assert said == {"newer": True, "sequence": 2}

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.names import label
 from p2ptrain.node import serving as module
 from p2ptrain.node.hello import HelloReply, HelloRequest, decode_reply, encode_request
 from p2ptrain.node.life import narrate
-from p2ptrain.node.serving import answer_hellos
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.serving import PEER_BURST, SITE_BURST, answer_hellos
 from p2ptrain.node.status import status
 from p2ptrain.node.topics import HELLO_PROTOCOL
 from p2ptrain.observe.status import NodeStatus, status_lines
@@ -132,3 +133,50 @@ async def test_who_asked_from_many_identities_once_does_not_hide_who_goes_on_ask
         await hello(r, faithful.peer, request_of(faithful, r.run.id))
         await hello(r, later.peer, request_of(later, r.run.id))
         assert list(r.parts.pending) == [faithful.peer, later.peer]
+
+
+async def test_requests_of_one_address_leave_room_for_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PENDING_MAX", 3)
+    async with rig(tmp_path, allowed=[]) as r:
+        many, other = [somebody(number) for number in range(5)], somebody(9)
+        r.network.sites = {each.peer: "198.51.100.1" for each in many}
+        r.network.sites[other.peer] = "203.0.113.7"
+        for each in (*many[:4], other, many[4]):
+            await hello(r, each.peer, request_of(each, r.run.id))
+        assert list(r.parts.pending) == [many[1].peer, many[2].peer, other.peer]
+
+
+async def test_who_asks_again_and_again_is_told_to_wait_and_a_newcomer_never_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path, allowed=[ANN.peer]) as r:
+        now = count(0, 15)
+        answer_hellos(r.parts, r.run)
+        answer, request = r.network.handlers[HELLO_PROTOCOL], encode_request(HelloRequest("", b""))
+        for peer in (CAI.peer, ANN.peer):
+            for _ in range(PEER_BURST):
+                await answer(peer, request)
+            with pytest.raises(TryLater):
+                await answer(peer, request)
+        monkeypatch.setattr(Parts, "now", lambda _: 1e6 + next(now))
+        for _ in range(10 * PEER_BURST):
+            await answer(BOB.peer, request)
+        await answer(CAI.peer, request)
+
+
+async def test_strangers_of_one_address_share_what_is_told_and_members_are_told_more(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, allowed=[ANN.peer]) as r:
+        answer_hellos(r.parts, r.run)
+        answer, request = r.network.handlers[HELLO_PROTOCOL], encode_request(HelloRequest("", b""))
+        strangers = [somebody(number).peer for number in range(SITE_BURST + 1)]
+        r.network.sites = dict.fromkeys((*strangers, ANN.peer), "198.51.100.1")
+        for each in strangers[:-1]:
+            await answer(each, request)
+        with pytest.raises(TryLater):
+            await answer(strangers[-1], request)
+        await answer(ANN.peer, request)
+        await answer(CAI.peer, request)
