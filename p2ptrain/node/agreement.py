@@ -64,7 +64,7 @@ async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoi
             for event in due:
                 effects = parts.ledger.handle(event, parts.now())
                 for alike in _in_runs(effects):
-                    await _carry_out(parts, alike, outboxes, nursery)
+                    await _carry_out(parts, alike, author_of(event), outboxes, nursery)
                 if effects and isinstance(effects[-1], Rejoin):
                     await _speak_last(parts, effects[-1])
                     nursery.cancel_scope.cancel()
@@ -108,9 +108,13 @@ def _in_runs(effects: list[Effect]) -> list[list[Effect]]:
 
 
 async def _carry_out(
-    parts: Parts, effects: list[Effect], outboxes: Outboxes, nursery: trio.Nursery
+    parts: Parts,
+    effects: list[Effect],
+    author: PeerId | None,
+    outboxes: Outboxes,
+    nursery: trio.Nursery,
 ) -> None:
-    """One run of effects of the same type, done when this returns."""
+    """One run of effects of the same type, done when this returns. A word of `author` led to it."""
     records = [effect.record for effect in effects if isinstance(effect, Persist)]
     if records:
         await trio.to_thread.run_sync(parts.votes.append, records)
@@ -138,7 +142,7 @@ async def _carry_out(
             case IdentityInUse():
                 accusations.heed_namesake(parts, effect)
             case Note(text):
-                parts.journal.write("note", text=text)
+                parts.complaints.note(author, text, parts.now())
             case _:
                 pass
 

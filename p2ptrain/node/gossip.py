@@ -30,9 +30,10 @@ from p2ptrain.ledger.wire import decode as decode_ledger
 from p2ptrain.node import inbox, validating
 from p2ptrain.node.amending import take_amendments
 from p2ptrain.node.beats import FullBeat, read
+from p2ptrain.node.complaints import COMPLAINT_S
 from p2ptrain.node.heartbeat import Heartbeat, SnapshotReport
 from p2ptrain.node.notices import NOTICE_BYTES_MAX, Notices, Question, heed
-from p2ptrain.node.parts import COMPLAINT_S, Parts
+from p2ptrain.node.parts import Parts
 from p2ptrain.node.reach import judged_reach
 from p2ptrain.node.topics import allowlist_topic, amendments_topic, heartbeat_topic, ledger_topic
 from p2ptrain.observe.states import words

@@ -28,6 +28,7 @@ from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.beats import Saying
 from p2ptrain.node.chain_file import Origin
 from p2ptrain.node.changes import Changes
+from p2ptrain.node.complaints import Complaints
 from p2ptrain.node.halvings import Kept
 from p2ptrain.node.heartbeat import ReadyReport, ReduceReport
 from p2ptrain.node.held_out import Tally
@@ -62,9 +63,6 @@ PAGES_BURST = 32
 """Pages of up to 64 entries that one peer is made. Whoever catches up takes 0.1 s to check one, so
 it asks hardly more often; 32 pages are the entries of a thousand outer steps. Who floods us with
 questions takes a twenty-fifth of a core."""
-
-COMPLAINT_S = 10.0
-COMPLAINTS_MAX = 1024
 
 KEPT_STEPS = 8
 """Who was left out for longer has less than what `policy.influence_max` leaves room for anyway."""
@@ -234,8 +232,7 @@ class Parts:
     heartbeat_due: trio.Event = field(default_factory=trio.Event)
     saying: Saying = field(default_factory=Saying)
     standing: Standing = field(default_factory=Standing)
-    complaints: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
-    """How many of a kind about a peer were kept back since which time, the oldest first."""
+    complaints: Complaints = field(init=False)
     started_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -245,6 +242,7 @@ class Parts:
         self.peers = PeerTable(self._is_member)
         self.namesakes = Namesakes(self._is_member)
         self.paths = PathBook(self.me)
+        self.complaints = Complaints(self.journal)
         data = self.manifest.data
         self.validation = Tally(data.validation_blocks, data.block_tokens)
 
@@ -347,17 +345,8 @@ class Parts:
             self.complain("flood", author)
 
     def complain(self, event: str, about: str, **fields: object) -> None:
-        """Journal what a peer did wrong, but not each time: its faults must not be our disk's."""
-        now = self.now()
-        count, since = self.complaints.get((event, about), (0, -COMPLAINT_S))
-        if now < since + COMPLAINT_S:
-            self.complaints[event, about] = count + 1, since
-            return
-        self.journal.write(event, peer=about, kept_back=count, **fields)
-        self.complaints.pop((event, about), None)
-        self.complaints[event, about] = 0, now
-        if len(self.complaints) > COMPLAINTS_MAX:
-            del self.complaints[next(iter(self.complaints))]
+        """Journal what a peer did wrong, but not each time."""
+        self.complaints.complain(event, about, fields, self.now())
 
     def enter(self, state: State) -> None:
         """Be in `state` from now on; a change of its name goes to the journal.

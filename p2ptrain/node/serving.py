@@ -81,7 +81,7 @@ def _note_request(parts: Parts, peer: PeerId, request: JoinRequest) -> None:
     if peer not in parts.pending:
         if not _has_room(parts, site):
             return
-        parts.journal.write("join-request", peer=peer, note=request.note)
+        parts.complain("join-request", peer, note=request.note)
     parts.pending.pop(peer, None)
     parts.pending[peer] = Asking(parts.now(), site)
     parts.changes.ring()

@@ -4,7 +4,8 @@ It is for whoever asks afterwards ("why was I left out of step 412?") and for pr
 pictures, so a line carries its event's name, both clocks (`time`, Unix seconds, to compare machines
 by eye; `monotonic_s` to measure by) and plain fields. It is bounded: at `bytes_max` the file is put
 aside as `.1`, replacing the one before. It must never hurt what it observes: a full disk costs
-lines, which are counted, and never the node.
+lines, which are counted, and never the node. Nor whoever shows it on a terminal: what is not
+printable in a peer's words stands there as JSON's escapes.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ class Journal:
             "monotonic_s": round(self._monotonic(), 4),
             **{name: _plain(value) for name, value in fields.items()},
         }
-        line = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
+        line = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
         with self._lock:
             try:
-                self._append(line.encode(errors="replace"))
+                self._append(_printable(line).encode() + b"\n")
             except OSError:
                 self.lost += 1
                 self._file = None
@@ -125,6 +126,13 @@ def _end_torn_line(path: Path, file: IO[bytes]) -> None:
             reader.seek(-1, os.SEEK_END)
             if reader.read(1) != b"\n":
                 file.write(b"\n")
+
+
+def _printable(line: str) -> str:
+    """JSON escapes the oldest control characters only; the later ones steer terminals, too."""
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
 
 
 def _plain(value: object) -> object:

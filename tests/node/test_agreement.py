@@ -16,6 +16,7 @@ from p2ptrain.node import agreement, gossip
 from p2ptrain.node.agreement import _due, _in_runs, agree
 from p2ptrain.node.assembly import EVENTS_MAX
 from p2ptrain.node.chain import open_ledger
+from p2ptrain.node.complaints import NOTES_BURST
 from p2ptrain.node.parts import PAGES_BURST
 from p2ptrain.node.topics import LEDGER_PROTOCOL
 from p2ptrain.store import RecordLog
@@ -174,6 +175,20 @@ async def test_who_asks_for_page_after_page_gets_so_many_only(
         await listener(CAI.peer, encode(Prepare(2, 0)))
         assert r.heard() == [Received(BOB.peer, question), Received(CAI.peer, Prepare(2, 0))]
         assert [said["peer"] for said in r.said("asks-too-often")] == [CAI.peer]
+
+
+async def test_who_makes_the_ledger_note_much_fills_no_journal(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(agree, r.parts, r.events)
+        for _ in range(5):
+            for _ in range(NOTES_BURST):
+                r.parts.hear(Received(CAI.peer, Refused(1, 0, 0, "no")))
+            await settled(lambda: not r.parts.events.statistics().current_buffer_used)
+        r.parts.hear(Received(BOB.peer, Refused(1, 0, 0, "no")))
+        await settled(lambda: any(BOB.peer in str(note["text"]) for note in r.said("note")))
+        assert NOTES_BURST < len(r.said("note")) < 2 * NOTES_BURST
+        assert [said["peer"] for said in r.said("notes-kept-back")] == [CAI.peer]
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_vote_that_cannot_be_kept_is_never_sent(tmp_path: Path) -> None:

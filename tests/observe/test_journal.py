@@ -49,6 +49,19 @@ def test_a_text_from_a_peer_cannot_forge_a_line(tmp_path: Path) -> None:
     assert record["event"] == "heard"
 
 
+def test_a_text_from_a_peer_steers_no_terminal_and_is_read_back_as_it_was(tmp_path: Path) -> None:
+    path, text = (
+        tmp_path / "journal.jsonl",
+        "θ ok\x9b2J\x1b[31m\x7f\u202e\u2028 \U000e0001 \ud800 é",
+    )
+    with journal_at(path) as journal:
+        journal.write("heard", state=text, nested={text: [text]})
+    assert path.read_text().removesuffix("\n").isprintable()
+    assert "θ ok" in path.read_text()
+    (record,) = read_journal(path)
+    assert (record["state"], record["nested"]) == (text, {text: [text]})
+
+
 def test_the_journal_goes_on_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     for event in ("first", "second"):

@@ -1,0 +1,52 @@
+"""What peers cause is journalled, and fills no journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.ids import PeerId
+from p2ptrain.node.complaints import COMPLAINTS_MAX, LINES_BURST, NOTES_BURST, Complaints
+from tests.node.swarm import Diary
+
+ANN, BOB = PeerId("ann"), PeerId("bob")
+
+
+@pytest.fixture
+def diary(tmp_path: Path) -> Diary:
+    return Diary(tmp_path / "journal.jsonl")
+
+
+def test_a_fault_is_told_at_once_and_its_repetitions_are_counted(diary: Diary) -> None:
+    with diary:
+        complaints = Complaints(diary)
+        for now in (0.0, 1.0, 9.0, 10.0, 11.0):
+            complaints.complain("late", ANN, {"by_s": now}, now)
+        complaints.complain("late", BOB, {}, 11.0)
+        complaints.complain("rude", ANN, {}, 11.0)
+    said = [(each["event"], each["peer"], each["kept_back"]) for each in diary.records]
+    assert said == [("late", ANN, 0), ("late", ANN, 2), ("late", BOB, 0), ("rude", ANN, 0)]
+
+
+def test_of_faults_of_ever_new_peers_so_many_are_told_and_remembered(diary: Diary) -> None:
+    with diary:
+        complaints = Complaints(diary)
+        for number in range(2 * COMPLAINTS_MAX):
+            complaints.complain("rude", f"peer {number}", {}, 0.0)
+        complaints.complain("late", ANN, {}, 0.0)
+    assert len(diary.records) == LINES_BURST + 1
+    assert len(complaints._said) == COMPLAINTS_MAX
+
+
+def test_notes_that_a_peer_causes_are_kept_back_and_our_own_are_not(diary: Diary) -> None:
+    with diary:
+        complaints = Complaints(diary)
+        for _ in range(2 * NOTES_BURST):
+            complaints.note(ANN, "a bad vote", 0.0)
+        complaints.note(BOB, "a vote", 0.0)
+        for _ in range(2 * LINES_BURST):
+            complaints.note(None, "a round is over", 0.0)
+    texts = [each.get("text", each["event"]) for each in diary.records]
+    told = ["a bad vote"] * NOTES_BURST + ["notes-kept-back", "a vote"]
+    assert texts == told + ["a round is over"] * (2 * LINES_BURST)
