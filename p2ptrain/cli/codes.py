@@ -71,6 +71,11 @@ NETWORK = {
         "This node could not listen on the address that it was given. Choose another with "
         "--listen, or leave the port to the system with /tcp/0."
     ),
+    "LOCK-FOLDER": (
+        "The folder for the locks of ports, p2ptrain-UID in $XDG_RUNTIME_DIR or in the folder for "
+        "temporary files, is another user's, or others can write to it. Set XDG_RUNTIME_DIR to a "
+        "folder of your own."
+    ),
     "PORT-IN-USE": "Another program, or another node, listens on that port already.",
     "SHUT-DOWN": "The network of this node has been closed; it is stopping.",
     "ISOLATED": (

@@ -10,9 +10,10 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from p2ptrain.errors import ConfigError
@@ -24,7 +25,8 @@ def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
     """While the block lasts these listening addresses are ours; yields them as libp2p wants them.
 
     Raises:
-        ConfigError: ADDR-SYNTAX, ADDR-LISTEN (a name, or not this machine's), PORT-IN-USE.
+        ConfigError: ADDR-SYNTAX, ADDR-LISTEN (a name, or not this machine's), PORT-IN-USE,
+            LOCK-FOLDER.
     """
     addresses = [_listening_address(text) for text in listen]
     with ExitStack() as stack:
@@ -80,7 +82,7 @@ def _listening_address(text: str) -> Address:
 @contextmanager
 def _locked(address: Address) -> Iterator[None]:
     """Two nodes that start at the same moment would both find the port free."""
-    path = Path(tempfile.gettempdir()) / f"p2ptrain-{os.getuid()}-tcp-{address.port}.lock"
+    path = _own_folder() / f"tcp-{address.port}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
@@ -90,6 +92,32 @@ def _locked(address: Address) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _own_folder() -> Path:
+    """For locks: one that nobody else can put files into. The same for all nodes of this user."""
+    name, shared = f"p2ptrain-{os.getuid()}", tempfile.gettempdir()
+    for folder in (os.environ.get("XDG_RUNTIME_DIR"), shared):
+        if folder and _is_ours(path := Path(folder) / name):
+            return path
+    raise ConfigError(
+        f"{shared}/{name} is not a folder of ours alone",
+        code="LOCK-FOLDER",
+        likely="another user of this machine made it",
+        do="set XDG_RUNTIME_DIR to a folder that only you can write to; or have that one removed",
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether there is such a folder, made now if need be, to which nobody else can write."""
+    try:
+        with suppress(FileExistsError):
+            path.mkdir(0o700)
+        found = path.lstat()
+    except OSError:
+        return False
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return mine and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _try(address: Address) -> None:

@@ -252,7 +252,7 @@ async def open_network(
     answer at once.
 
     Raises:
-        ConfigError: ADDR-SYNTAX, ADDR-LISTEN, PORT-IN-USE, LISTEN-FAILED.
+        ConfigError: ADDR-SYNTAX, ADDR-LISTEN, PORT-IN-USE, LOCK-FOLDER, LISTEN-FAILED.
     """
     with claimed(listen) as listening:
         host = build_host(identity, announce=[parse(a).transport for a in announce], mdns=mdns)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -18,6 +20,7 @@ from p2ptrain.errors import (
 )
 from p2ptrain.identity import Identity
 from p2ptrain.net import PeerConnected, PeerDisconnected, open_network
+from p2ptrain.net.listening import claimed
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
 
@@ -289,6 +292,18 @@ class TestSeveralAddresses:
                 await network.connect_any([address] * 20, deadline_s=1.0)
 
 
+def put_instead(place: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `what` where a folder of ours was."""
+    if what == "others can write":
+        place.chmod(0o777)
+    elif what == "another user's":
+        monkeypatch.setattr(os, "getuid", lambda: 4711)
+        place.rename(place.with_name("p2ptrain-4711"))
+    else:
+        elsewhere = place.rename(place.with_name("elsewhere"))
+        place.touch() if what == "a file" else place.symlink_to(elsewhere)
+
+
 class TestListening:
     async def test_a_port_in_use_by_a_node_is_a_clear_error(self) -> None:
         async with networks(1) as (network,):
@@ -326,6 +341,35 @@ class TestListening:
         for _ in range(2):
             async with open_network(identity(9), listen=listen, admitted=everybody) as network:
                 assert network.addresses() == [f"{listen[0]}/p2p/{network.peer}"]
+
+    @pytest.mark.parametrize("what", ["a file", "a link", "others can write", "another user's"])
+    def test_what_somebody_else_put_where_locks_go_is_passed_over_or_told(
+        self, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        place, listen = (
+            tmp_path / f"p2ptrain-{os.getuid()}",
+            [f"/ip4/127.0.0.1/tcp/{unused_port()}"],
+        )
+        with claimed(listen):
+            assert [path.name for path in place.iterdir()] == [
+                f"tcp-{listen[0].split('/')[-1]}.lock"
+            ]
+            assert place.stat().st_mode & 0o777 == 0o700
+        put_instead(place, what, monkeypatch)
+        with pytest.raises(ConfigError) as caught, claimed(listen):
+            pass
+        assert caught.value.code == "LOCK-FOLDER"
+        (tmp_path / "own").mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "none"))
+        with pytest.raises(ConfigError), claimed(listen):
+            pass
+        if what != "another user's":
+            monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "own"))
+            with claimed(listen), pytest.raises(ConfigError) as caught, claimed(listen):
+                pass
+            assert caught.value.code == "PORT-IN-USE"
 
     async def test_listening_nowhere_one_can_still_dial(self) -> None:
         async with networks(1) as (right,), networks(1, listen=()) as (same_id,):
