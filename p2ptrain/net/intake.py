@@ -12,8 +12,8 @@ Sans-IO: times come in. What a message says is not known here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
 
+from p2ptrain.allowance import KEYS_MAX, Allowance
 from p2ptrain.crowding import IsMember
 from p2ptrain.ids import PeerId
 
@@ -39,40 +39,6 @@ FRAMES_AT_ONCE = 2 * AT_ONCE
 BYTES_PER_UNIT = 16 << 10
 """A long message counts as several: a heartbeat is less than this, the longest are thirty times as
 long, and all are kept for a while."""
-
-KEYS_MAX = 8192
-"""Neighbours, each with the members that it brought something of: eighty with a hundred. Then those
-idle for longest are forgotten, who most likely have their whole allowance anyway."""
-
-
-class Allowance:
-    """For each key so many at once, and `per_s` a second from then on."""
-
-    def __init__(self, at_once: float, per_s: float) -> None:
-        self._each_s = 1 / per_s
-        self._whole_s = at_once / per_s
-        self._whole_at: dict[Hashable, float] = {}
-        """When each will have its whole allowance again; the one that took last comes last."""
-
-    def __len__(self) -> int:
-        return len(self._whole_at)
-
-    def covers(self, key: Hashable, count: int, now: float) -> bool:
-        return self._after(key, count, now) <= now + self._whole_s
-
-    def take(self, key: Hashable, count: int, now: float) -> bool:
-        """Whether `count` more are allowed; then they are noted."""
-        after = self._after(key, count, now)
-        if after > now + self._whole_s:
-            return False
-        self._whole_at.pop(key, None)
-        self._whole_at[key] = after
-        if len(self._whole_at) > KEYS_MAX:
-            del self._whole_at[next(iter(self._whole_at))]
-        return True
-
-    def _after(self, key: Hashable, count: int, now: float) -> float:
-        return max(self._whole_at.get(key, now), now) + count * self._each_s
 
 
 class Intake:

@@ -6,8 +6,8 @@ It does not know what the events mean.
 
 from __future__ import annotations
 
+from p2ptrain.allowance import Allowance
 from p2ptrain.ids import PeerId
-from p2ptrain.node.allowance import Allowance
 from p2ptrain.observe.journal import Journal
 
 COMPLAINT_S = 10.0
@@ -33,13 +33,13 @@ class Complaints:
         self._journal = journal
         self._said: dict[tuple[str, str], tuple[int, float]] = {}
         """How many of an event about somebody were kept back since which time; the newest last."""
-        self._lines = Allowance(per_s=LINES_PER_S, burst=LINES_BURST)
-        self._notes = Allowance(per_s=NOTES_PER_S, burst=NOTES_BURST)
+        self._lines = Allowance(LINES_BURST, LINES_PER_S)
+        self._notes = Allowance(NOTES_BURST, NOTES_PER_S)
 
     def complain(self, event: str, about: str, fields: dict[str, object], now: float) -> None:
         """Write it down, or count it for when it is written down again."""
         count, since = self._said.pop((event, about), (0, -COMPLAINT_S))
-        if now >= since + COMPLAINT_S and self._lines.take(event, now):
+        if now >= since + COMPLAINT_S and self._lines.take(event, 1, now):
             self._journal.write(event, peer=about, kept_back=count, **fields)
             count, since = -1, now
         self._said[event, about] = count + 1, since
@@ -48,7 +48,9 @@ class Complaints:
 
     def note(self, author: PeerId | None, text: str, now: float) -> None:
         """A note of the ledger, to which the word of `author` led, or our own."""
-        if author is None or (self._notes.take(author, now) and self._lines.take("note", now)):
+        if author is None or (
+            self._notes.take(author, 1, now) and self._lines.take("note", 1, now)
+        ):
             self._journal.write("note", text=text)
         else:
             self.complain("notes-kept-back", author, {}, now)

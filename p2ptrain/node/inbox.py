@@ -14,7 +14,7 @@ from p2ptrain.node.parts import Parts
 
 def receive(parts: Parts, peer: PeerId, message: Message) -> None:
     """`peer` has sent this, by letter or by gossip."""
-    if _draws_a_page(parts, message) and not parts.pages.take(peer, parts.now()):
+    if _draws_a_page(parts, message) and not parts.pages.take(peer, 1, parts.now()):
         parts.complain("asks-too-often", peer)
         return
     parts.hear(Received(peer, message))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from p2ptrain.allowance import Allowance
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import Congestion, Credentials, Endpoint, Listener, RingInbox, Uplink
 from p2ptrain.identity import Identity
@@ -23,7 +24,6 @@ from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import SnapshotRef
 from p2ptrain.net import Network
 from p2ptrain.node.admission import Admission
-from p2ptrain.node.allowance import Allowance, Shares
 from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.beats import Saying
 from p2ptrain.node.chain_file import Origin
@@ -38,6 +38,7 @@ from p2ptrain.node.namesakes import Namesakes
 from p2ptrain.node.orders import Work
 from p2ptrain.node.paths import PathBook
 from p2ptrain.node.peers import PeerTable, PeerView
+from p2ptrain.node.shares import Shares
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import (
     Exchanging,
@@ -210,9 +211,7 @@ class Parts:
     """What members say of the loss of θ; by `validating`."""
     heard: Shares = field(default_factory=Shares)
     """Of those among `events` that peers are the authors of; `agreement` gives back."""
-    pages: Allowance = field(
-        default_factory=lambda: Allowance(per_s=PAGES_PER_S, burst=PAGES_BURST)
-    )
+    pages: Allowance = field(default_factory=lambda: Allowance(PAGES_BURST, PAGES_PER_S))
     """Of the ledger's entries, to those who ask; by `inbox`."""
     data: DataIndex | None = None
     """None until it has been fetched."""

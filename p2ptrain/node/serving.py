@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from p2ptrain.allowance import Allowance
 from p2ptrain.errors import TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
-from p2ptrain.node.allowance import Allowance
 from p2ptrain.node.hello import (
     PEERS_TOLD_MAX,
     REQUEST_BYTES_MAX,
@@ -46,13 +46,13 @@ def answer_hellos(parts: Parts, run: Run) -> None:
 
 
 def _hello(parts: Parts, run: Run) -> Handler:
-    by_peer = Allowance(per_s=PEER_PER_S, burst=PEER_BURST)
-    by_site = Allowance(per_s=SITE_PER_S, burst=SITE_BURST)
+    by_peer = Allowance(PEER_BURST, PEER_PER_S)
+    by_site = Allowance(SITE_BURST, SITE_PER_S)
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         admitted, site = parts.admission.admits(peer), parts.network.site_of(peer)
         now = parts.now()
-        if not by_peer.take(peer, now) or not (admitted or by_site.take(site, now)):
+        if not by_peer.take(peer, 1, now) or not (admitted or by_site.take(site, 1, now)):
             raise TryLater("too many hellos from here: ask again in a minute")
         request = decode_request(payload)
         if request.join and not admitted:

@@ -1,0 +1,40 @@
+"""So much at once, and so much in a time, for each of many."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain import allowance as module
+from p2ptrain.allowance import Allowance
+
+
+class TestAllowance:
+    def test_so_many_at_once_and_then_as_time_goes(self) -> None:
+        allowance = Allowance(4, 2.0)
+        assert [allowance.take("a", 1, 10.0) for _ in range(6)] == [True] * 4 + [False] * 2
+        assert [allowance.take("a", 1, 11.0) for _ in range(3)] == [True, True, False]
+        assert [allowance.take("a", 1, 99.0) for _ in range(5)] == [True] * 4 + [False]
+
+    def test_it_is_each_key_s_own(self) -> None:
+        allowance = Allowance(1, 1.0)
+        assert [allowance.take(key, 1, 0.0) for key in "aab"] == [True, False, True]
+
+    def test_who_is_refused_loses_nothing_by_asking(self) -> None:
+        allowance = Allowance(1, 1.0)
+        for _ in range(100):
+            allowance.take("a", 1, 0.0)
+        assert allowance.take("a", 1, 1.0)
+
+    def test_what_does_not_fit_costs_nothing(self) -> None:
+        allowance = Allowance(4, 2.0)
+        assert not allowance.take("a", 5, 0.0)
+        assert allowance.covers("a", 4, 0.0)
+        assert allowance.take("a", 4, 0.0)
+
+    def test_keys_are_bounded_and_the_idle_ones_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "KEYS_MAX", 3)
+        allowance = Allowance(1, 1.0)
+        for number in range(10):
+            allowance.take(number, 1, float(number))
+        assert len(allowance) == 3
+        assert not allowance.take(9, 1, 9.0)
