@@ -122,7 +122,13 @@ def beside(chosen: Mapping[str, Settings], records: Mapping[Key, Record]) -> Ite
     trials, plain = longer("plain-h20", longer_steps(four), records)
     yield from trials
     if plain is not None:
-        yield from seeded("modes", modes(plain))
+        yield from seeded("modes", {"plain-h20": plain})
+        trials, streaming = longer("streaming-1", in_fragments(plain, 1), records)
+        yield from trials
+        if streaming is not None:
+            late_by = {"streaming-1": 1, "streaming-5": 5}
+            later = {name: in_fragments(streaming, steps) for name, steps in late_by.items()}
+            yield from seeded("modes", later)
     yield from seeded("churn", churn(four))
     yield from seeded("peers", others_of_peers(two, four))
     yield from seeded("unequal", unequal(four))
@@ -204,12 +210,9 @@ def longer_steps(four: Settings) -> Settings:
     return replace(four, inner_steps=20, total_steps=2040, batch_sequences=20)
 
 
-def modes(plain: Settings) -> dict[str, Settings]:
-    return {
-        "plain-h20": plain,
-        "streaming-1": replace(plain, sync=SyncSpec(4, 1, 0.5)),
-        "streaming-5": replace(plain, sync=SyncSpec(4, 5, 0.5)),
-    }
+def in_fragments(settings: Settings, overlap_steps: int) -> Settings:
+    """Streaming: the rates of an overlap of one inner step are used for a longer one, too."""
+    return replace(settings, sync=SyncSpec(4, overlap_steps, 0.5))
 
 
 def delayed(plain: Settings) -> dict[str, SyncSpec]:

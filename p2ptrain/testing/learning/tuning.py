@@ -159,8 +159,8 @@ def rated(name: str, settings: Settings, share: float) -> Search:
 
 
 def longer(name: str, settings: Settings, records: Mapping[Key, Record]) -> Tuned:
-    """From rates that were tuned for a shorter H: theirs, and each of the three lowered; the inner
-    one further as long as that is better.
+    """From rates that were tuned for something near, a shorter H or no fragments: theirs, and each
+    of the three lowered; the inner one further as long as that is better.
     """
     first = shorter(settings)
 
