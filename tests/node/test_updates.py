@@ -126,7 +126,7 @@ async def test_bytes_of_a_step_that_has_just_ended_are_not_called_bad(tmp_path: 
         async with trio.open_nursery() as sending:
             async with trio.open_nursery() as holding:
                 wanted, outboxes = FetchUpdate(digest, ()), Outboxes(parts, sending)
-                await _carry_out(parts, [wanted], outboxes, holding)
+                await _carry_out(parts, [wanted], None, outboxes, holding)
                 r.decide(Commit(0, 0, digest))  # What came next, before any task had its turn.
             sending.cancel_scope.cancel()
         assert r.said("bad-update") == []
