@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.canonical import canonical
 from p2ptrain.ledger.messages import PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Entries, Pruned
+from p2ptrain.ledger.room import PEERS_MAX, make_room
 from p2ptrain.ledger.values import Certified
-from p2ptrain.ledger.view import PEERS_MAX
 
 SETTLE_S = 0.3
 """An announced entry should be here by then: gossip needs a round trip or two."""
@@ -52,7 +52,8 @@ class Catchup:
     come, or its peer shows more: nobody is believed again for claiming less for a moment.
     `floors` are the answers of those who do not keep what was asked for. `asked`: which of this
     node's `questions` was the last to each peer; kept for peers that are not in `heights` any more,
-    too, so that nobody gets a better turn by coming and going.
+    too, so that nobody gets a better turn by coming and going. `members`: whose claims are kept
+    whoever else claims.
     """
 
     heights: dict[PeerId, int] = field(default_factory=dict)
@@ -61,10 +62,11 @@ class Catchup:
     asked: dict[PeerId, int] = field(default_factory=dict)
     questions: int = 0
     unshown: dict[PeerId, Unshown] = field(default_factory=dict)
+    members: frozenset[PeerId] = frozenset()
 
     def heard(self, peer: PeerId, height: int, own_height: int, now: float) -> None:
         known = self.heights.get(peer)
-        if known is None and len(self.heights) >= PEERS_MAX:
+        if not make_room(self.heights, peer, self.members):
             return
         if known is None or height > known:
             self.heights[peer] = max(height, 0)
@@ -145,9 +147,18 @@ class Catchup:
         turns, heights = self.asked, self.heights
         peer = min(ahead, key=lambda p: (p in down, turns.get(p, 0), -heights[p], p))
         self.questions += 1
-        self.asked[peer] = self.questions
+        self._note_turn(peer)
         self._doubt(peer, own_height, now)
         return peer
+
+    def _note_turn(self, peer: PeerId) -> None:
+        """Of whoever was asked longest ago nothing is known any more, once there are too many."""
+        self.asked.pop(peer, None)
+        self.asked[peer] = self.questions
+        if len(self.asked) > PEERS_MAX:
+            eldest = next(iter(self.asked))
+            for known in (self.asked, self.floors, self.unshown):
+                known.pop(eldest, None)
 
     def _doubt(self, peer: PeerId, own_height: int, now: float) -> None:
         """Count a question to `peer`, until it shows something."""

@@ -98,6 +98,7 @@ class Ledger(Account):
             view, catchup = self.view, self._catchup
             self._parting = Parting(rules, me, sign, verify, view, catchup, now)
         self._over = False
+        self._know_members()
         for certified in (*(() if base is None else (base.commit,)), *chain):
             self._append(certified, apply(rules, self.state, certified.entry), now)
         self._acceptors = recall(records, decided=self.state.decided)
@@ -378,6 +379,10 @@ class Ledger(Account):
         if self._parting is not None:
             self._parting.entered(self.state, state, now)
         self.state = state
+        self._know_members()
+
+    def _know_members(self) -> None:
+        self.view.members = self._catchup.members = frozenset(self.state.since)
 
     def _next_instance(self) -> Instance:
         line, height = self.state.line, self.state.height + 1

@@ -31,11 +31,12 @@ from p2ptrain.ledger.events import (
 from p2ptrain.ledger.messages import Outcome, ProposeBranch, RefuseBranch
 from p2ptrain.ledger.pace import earliest
 from p2ptrain.ledger.rivals import Place, Rivals
+from p2ptrain.ledger.room import make_room
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.values import Certified
 from p2ptrain.ledger.verify import Verify
-from p2ptrain.ledger.view import PEERS_MAX, View
+from p2ptrain.ledger.view import View
 
 At = Callable[[int], Certified | None]
 """at(height): the entry of our own chain there, if it is kept."""
@@ -102,7 +103,7 @@ class Parting:
     def _place(self, peer: PeerId, place: Place, state: LedgerState) -> bool:
         """Note where `peer` is. True if that is news: another line, or more of it."""
         before = self._places.get(peer)
-        if before is None and len(self._places) >= PEERS_MAX:
+        if not make_room(self._places, peer, state.since):
             return False
         self._places[peer] = place
         if before is not None and before[0] == place[0]:

@@ -1,7 +1,8 @@
 """What this node has heard, for deciding what to propose and when. None of it is agreed or durable.
 
 Only the newest report of a peer counts, so repeated and late ones change nothing, and the size is
-bounded by the number of peers, whatever is gossiped. Knows no rules: `propose` and `accept` judge.
+bounded by the number of peers, whatever is gossiped (`room`). Knows no rules: `propose` and
+`accept` judge.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from p2ptrain.ledger.events import (
 )
 from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.grace import LAGS_KEPT
+from p2ptrain.ledger.room import PEERS_MAX, make_room
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import MEMBERS_MAX, Entry, Terms
-
-PEERS_MAX = 2 * MEMBERS_MAX
-"""Reports of more peers than could be members twice over are not kept."""
+from p2ptrain.ledger.values import Entry, Terms
 
 HELD_MAX = 256
 """Only updates of the reduce under way are asked about; so many are more than a run of attempts."""
 
 SNAPSHOTS_MAX = 8
 """Of one peer: who is slow to write is long heard about what others have left behind."""
+
+Report = TypeVar("Report", Ready, ReduceDone, ReduceFailed)
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class View:
     `outranked_by`: the first entry that a verified chain, which outranks ours, has otherwise.
     `terms`: the amendments on this node's disk. `snapshots`: by outer step, what each peer wrote.
     `position`: the outer step and attempt under way; reports about earlier ones cannot matter any
-    more.
+    more. `members`: whose reports are kept whoever else reports.
     """
 
     me: PeerId
@@ -74,6 +75,7 @@ class View:
     done_since: float | None = None
     outranked_by: Entry | None = None
     terms: frozenset[Terms] = frozenset()
+    members: frozenset[PeerId] = frozenset()
 
     @property
     def own_snapshots(self) -> dict[int, Digest]:
@@ -90,9 +92,9 @@ class View:
         """Take a report in. False if it told nothing new."""
         match event:
             case Ready():
-                return event.step >= self.position[0] and _newest(self.ready, event)
+                return event.step >= self.position[0] and self._is_newest(self.ready, event)
             case ReduceDone():
-                return _position(event) >= self.position and _newest(self.done, event)
+                return _position(event) >= self.position and self._is_newest(self.done, event)
             case ReduceFailed():
                 return _position(event) >= self.position and self._note_failure(event)
             case UpdateHeld(update):
@@ -124,17 +126,27 @@ class View:
         for reports in (self.ready, self.done, self.failed, self.snapshots):
             reports.pop(peer, None)
 
+    def _is_newest(self, reports: dict[PeerId, Report], report: Report) -> bool:
+        """Whether it says more than what is known of its peer; then it is known."""
+        known = reports.get(report.peer)
+        if known is None:
+            news = make_room(reports, report.peer, self.members)
+        else:
+            news = known != report and _position(report) >= _position(known)
+        if news:
+            reports[report.peer] = report
+        return news
+
     def _note_failure(self, report: ReduceFailed) -> bool:
         """Who names itself takes back that it is ready; it may say later that it is again."""
-        news = _newest(self.failed, report)
+        news = self._is_newest(self.failed, report)
         if news and report.peer in report.suspects:
             self.ready.pop(report.peer, None)
         return news
 
     def _note_snapshot(self, report: SnapshotTaken) -> bool:
         peer = report.peer
-        room = peer == self.me or len(self.snapshots) < PEERS_MAX
-        if peer not in self.snapshots and not room:
+        if peer != self.me and not make_room(self.snapshots, peer, self.members):
             return False
         taken = self.snapshots.setdefault(peer, {})
         return _remember(taken, report.step, report.digest, SNAPSHOTS_MAX)
@@ -146,10 +158,12 @@ class View:
                 self.down.add(peer)
             case PeerUp(peer) if peer in self.down:
                 self.down.discard(peer)
-            case Joining(peer) if peer not in self.joining and len(self.joining) < PEERS_MAX:
-                self.joining[peer] = None
+            case Joining(peer) if peer not in self.joining:
+                _remember(self.joining, peer, None, PEERS_MAX)  # Who lost its place says it again.
                 self.leaving.discard(peer)
-            case Leaving(peer) if peer not in self.leaving and len(self.leaving) < PEERS_MAX:
+            case Leaving(peer) if peer not in self.leaving:
+                if len(self.leaving) >= PEERS_MAX:
+                    self.leaving &= self.members
                 self.joining.pop(peer, None)
                 self.leaving.add(peer)
             case Staying(peer) if peer in self.leaving:
@@ -174,25 +188,11 @@ class View:
         self.leaving = {peer for peer in self.leaving if state.is_member(peer)}
 
 
-Report = TypeVar("Report", Ready, ReduceDone, ReduceFailed)
-
-
-def _newest(reports: dict[PeerId, Report], report: Report) -> bool:
-    known = reports.get(report.peer)
-    if known is None:
-        news = len(reports) < PEERS_MAX
-    else:
-        news = known != report and _position(report) >= _position(known)
-    if news:
-        reports[report.peer] = report
-    return news
-
-
 def _position(report: Ready | ReduceDone | ReduceFailed) -> tuple[int, int]:
     return (report.step, 0 if isinstance(report, Ready) else report.attempt)
 
 
-Key = TypeVar("Key", int, Digest)
+Key = TypeVar("Key", int, Digest, PeerId)
 Kept = TypeVar("Kept")
 
 

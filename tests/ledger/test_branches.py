@@ -34,6 +34,7 @@ from p2ptrain.ledger.messages import (
     SignBranch,
 )
 from p2ptrain.ledger.rivals import Rivals, Winner
+from p2ptrain.ledger.room import PEERS_MAX
 from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis, why_invalid
 from p2ptrain.ledger.values import (
     Branch,
@@ -48,7 +49,7 @@ from p2ptrain.ledger.values import (
     branch_message,
 )
 from p2ptrain.ledger.verify import check_certified, replay
-from p2ptrain.ledger.view import PEERS_MAX, View
+from p2ptrain.ledger.view import View
 from p2ptrain.testing.ledgers import Group, certify, digest, peers, small_rules
 from p2ptrain.testing.ledgers import asked as asked_in_round_0
 from p2ptrain.testing.simulation.disk import signature_of, signer, verify
@@ -474,10 +475,11 @@ def test_where_strangers_are_is_kept_of_a_bounded_number() -> None:
     assert parting is not None
     for number in range(PEERS_MAX):
         some.tell("a", Heard(PeerId(f"x{number}"), 0, RULES.run))
-    last = PeerId(f"x{PEERS_MAX - 1}")
-    some.tell("a", Heard(B, 1, ON_A_BRANCH.line), Heard(last, 1, ON_A_BRANCH.line))
-    here = [parting.is_elsewhere(peer, START) for peer in (B, last)]
-    assert (here, some["a"].view.down) == ([False, True], {last})
+    last, late = PeerId(f"x{PEERS_MAX - 1}"), PeerId("late")
+    some.tell("a", *(Heard(peer, 1, ON_A_BRANCH.line) for peer in (late, B, last)))
+    here = [parting.is_elsewhere(peer, START) for peer in (late, B, last)]
+    assert (here, some["a"].view.down) == ([False, True, True], {B, last})
+    assert len(parting._places) == PEERS_MAX
 
 
 def test_status_has_no_word_of_branches_while_a_quorum_is_here() -> None:

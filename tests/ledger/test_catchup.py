@@ -26,8 +26,8 @@ from p2ptrain.ledger.messages import (
     Prepare,
     Pruned,
 )
+from p2ptrain.ledger.room import PEERS_MAX
 from p2ptrain.ledger.values import Certified, Commit, Participant, Roster, Value
-from p2ptrain.ledger.view import PEERS_MAX
 from p2ptrain.ledger.wire import encode
 from p2ptrain.testing.ledgers import Group, Letter, certify, chain_of, digest, peers, small_rules
 
@@ -105,6 +105,29 @@ def test_strangers_whose_entries_are_bad_fill_no_memory() -> None:
     for n in range(PEERS_MAX + 10):
         some.tell("d", Received(PeerId(f"x{n}"), Outcome(bad)))
     assert len(some["d"]._catchup.heights) == PEERS_MAX
+
+
+def test_a_member_is_asked_though_strangers_claimed_before_it() -> None:
+    catchup = Catchup(members=frozenset({A}))
+    for n in range(PEERS_MAX):
+        catchup.heard(PeerId(f"x{n}"), 0, 0, now=0.0)
+    catchup.heard(B, 9, 0, now=0.0)
+    catchup.heard(A, 9, 0, now=0.0)
+    assert (catchup.whom_to_ask(0, set(), now=0.0), len(catchup.heights)) == (A, PEERS_MAX)
+
+
+def test_turns_are_remembered_of_as_many_as_there_is_room_for() -> None:
+    catchup = Catchup(members=frozenset({A}))
+    for n in range(PEERS_MAX + 1):
+        peer = PeerId(f"x{n}")
+        catchup.heard(peer, 9, 0, now=0.0)
+        assert catchup.whom_to_ask(0, set(), now=ANSWER_S * n) == peer
+        catchup.pruned(peer, Pruned(1, 5, digest("c")), 0, now=ANSWER_S * n)
+        del catchup.heights[peer]
+        catchup.ask_at = None
+    known = (catchup.asked, catchup.floors, catchup.unshown)
+    assert [len(each) for each in known] == [PEERS_MAX] * 3
+    assert all(PeerId("x0") not in each for each in known)
 
 
 def test_nobody_is_asked_by_who_lacks_nothing() -> None:

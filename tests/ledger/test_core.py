@@ -25,9 +25,9 @@ from p2ptrain.ledger.events import (
 from p2ptrain.ledger.kept import CommittedUpdate
 from p2ptrain.ledger.messages import Accept, Accepted, Entries, Prepare, Promise, Refused
 from p2ptrain.ledger.reading import certified_from_plain, entry_from_plain
+from p2ptrain.ledger.room import PEERS_MAX
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import Entry, Roster, Skip, Vote
-from p2ptrain.ledger.view import PEERS_MAX
 from p2ptrain.testing.ledgers import Group, accepted, certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.disk import signer, verify
 

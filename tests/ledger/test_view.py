@@ -20,8 +20,9 @@ from p2ptrain.ledger.events import (
     Tick,
     UpdateHeld,
 )
+from p2ptrain.ledger.room import PEERS_MAX
 from p2ptrain.ledger.values import Commit, Participant, Roster, Terms
-from p2ptrain.ledger.view import HELD_MAX, PEERS_MAX, SNAPSHOTS_MAX, View
+from p2ptrain.ledger.view import HELD_MAX, SNAPSHOTS_MAX, View
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
@@ -112,6 +113,33 @@ def test_memory_is_bounded_whatever_is_gossiped() -> None:
     assert view.own_snapshots == {0: digest("s")}
     assert len(view.held) == HELD_MAX
     assert digest(str(3 * PEERS_MAX - 1)) in view.held
+
+
+def test_strangers_who_fill_the_memory_keep_no_member_out_nor_any_newcomer_for_long() -> None:
+    view = View(A, members=frozenset({A, B}))
+    strangers = [PeerId(f"p{n}") for n in range(PEERS_MAX)]
+    for each in strangers:
+        view.note(Ready(each, 10**9, 1, 1))
+        view.note(ReduceDone(each, 10**9, 0, digest("u")))
+        view.note(ReduceFailed(each, 10**9, 0))
+        view.note(SnapshotTaken(each, 0, digest("s")))
+        view.note(Joining(each))
+    assert view.note(Joining(C))
+    assert C in view.joining
+    for each in strangers:
+        view.note(Leaving(each))
+    of_members: list[Event] = [
+        Ready(B, 0, 1, 1),
+        ReduceDone(B, 0, 0, digest("u")),
+        ReduceFailed(B, 0, 0),
+        SnapshotTaken(B, 0, digest("s")),
+        Leaving(B),
+    ]
+    assert all(view.note(report) for report in of_members)
+    assert not view.note(Ready(D, 0, 1, 1)), "one more who is none finds no room"
+    tables = (view.ready, view.done, view.failed, view.snapshots)
+    assert all(B in table and len(table) == PEERS_MAX for table in tables)
+    assert view.leaving == {B}
 
 
 def test_a_new_step_forgets_the_last_ones_reports() -> None:
