@@ -7,6 +7,7 @@
     all of its voters have signed: the Branch is certified, and follows
     due, or named by it: a Branch that others certified follows
     asked, and not signed for branch_after_s: left out of the next proposal
+    away while it is repeated: asked afresh after coming back
     first-ranked, and nothing follows for twice as long: the second proposes, without it
 
 A voter is here if it is up and was last heard on this line. One that is up, but does not vote, or
@@ -136,6 +137,7 @@ class Branching:
         branch = Branch(state.step, voters, presence.learners)
         entry = Entry(state.height + 1, state.head, branch)
         if why_invalid(self._rules, state, branch):
+            self._give_up()
             return []
         if entry != self._entry:
             self._entry = entry
@@ -144,7 +146,17 @@ class Branching:
             self._signatures = {self._me: self._sign(branch_message(state.line, entry))}
             self._resend.start(now)
             return [self._account(voters, now), *self._to_silent(branch)]
-        return [*self._to_silent(branch)] if self._resend.take(now) else []
+        if not self._resend.take(now):
+            return []
+        self._forget_absent(presence)
+        return self._to_silent(branch)
+
+    def _forget_absent(self, presence: Presence) -> None:
+        """Who is away now is asked afresh when it comes back. For when a proposal is repeated: by
+        then the others had time to sign without it, so whoever comes and goes delays nobody.
+        """
+        here = presence.voters
+        self._asked_at = {peer: at for peer, at in self._asked_at.items() if peer in here}
 
     def _voters(self, presence: Presence, now: float) -> tuple[PeerId, ...]:
         """Whom to go on with: those who are here, but for the silent. Nobody if it is not ours to

@@ -65,7 +65,8 @@ async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) 
     Raises:
         NetworkUnreachable, ConfigError: nobody can be reached or believed, or the addresses are
             wrong; the evidence has a line for each.
-        RunMismatch: they serve another run than the one asked for.
+        RunMismatch: all of them serve another run than the one asked for. A service ends for good
+            then, so one that does not answer, and may serve the right one, makes it the former.
     """
     if not addresses:
         raise ConfigError(
@@ -116,13 +117,12 @@ def _no_run(failures: list[P2PTrainError]) -> P2PTrainError:
     first, *others = failures
     if not others:
         return first
-    return NetworkUnreachable(
-        "nobody at these addresses tells of a run that can be believed",
-        code=first.code,
-        evidence=[line for each in failures for line in each.evidence or [each.what]],
-        likely=first.likely,
-        do=first.do,
-    )
+    kind: type[P2PTrainError] = NetworkUnreachable
+    what = "nobody at these addresses tells of a run that can be believed"
+    if all(isinstance(each, RunMismatch) for each in failures):
+        kind, what = RunMismatch, "these addresses serve another run than the one you asked for"
+    evidence = [line for each in failures for line in each.evidence or [each.what]]
+    return kind(what, code=first.code, evidence=evidence, likely=first.likely, do=first.do)
 
 
 async def reconnect(network: Network, addresses: list[str], say: Say) -> None:

@@ -149,14 +149,17 @@ async def _be_current(parts: Parts, say: Say) -> None:
     """Return when the ledger has been as far as anybody's who was heard, and shows what it claims,
     for `CURRENT_S`.
 
-    Raises NetworkUnreachable, TryLater: nobody such is heard; or all have pruned what is lacking.
+    Raises NetworkUnreachable, TryLater: for `HEAR_S` nobody such was heard, and no entry came; or
+    all have pruned what is lacking.
     """
-    give_up_at, behind_at = parts.now() + HEAR_S, parts.now()
+    height, give_up_at, behind_at = 0, parts.now() + HEAR_S, parts.now()
     while parts.now() < behind_at + CURRENT_S:
         await parts.changes.wait(at_most_s=min(1.0, CURRENT_S))
         if not parts.ledger_is_current():
             behind_at = parts.now()
-        if parts.now() > give_up_at and not parts.believed():
+        if parts.believed() or parts.ledger.state.height > height:
+            height, give_up_at = parts.ledger.state.height, parts.now() + HEAR_S
+        elif parts.now() > give_up_at:
             raise nobody_keeps(parts) if parts.ledger.out_of_reach() else _nobody(parts)
     for words in _not_counted(parts):
         say(words)

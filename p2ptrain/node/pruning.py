@@ -28,6 +28,9 @@ from p2ptrain.store import Disk, Head, RecordLog, Store
 PATIENCE_S = 60.0
 """How long a node waits for somebody who keeps what it lacks, before it gives up."""
 
+NAMED_MAX = 8
+"""Of those who keep no more what this node lacks: a person asks about one or two of them."""
+
 
 # ── forgetting ───────────────────────────────────────────────────────────────────────────────────
 
@@ -102,13 +105,18 @@ async def notice_pruned(parts: Parts) -> None:
         TryLater: for some time now all who are further on have pruned them, and nobody was seen
             where this node is.
     """
+    told = 0
     while True:
         while not parts.ledger.out_of_reach():
             await parts.changes.wait()
-        lacking = parts.ledger.state.height + 1
+        lacking, kept = parts.ledger.state.height + 1, nobody_keeps(parts).evidence[:NAMED_MAX]
         parts.standing.warnings["pruned"] = (
-            f"nobody here keeps entry {lacking} of the ledger (p2ptrain explain LEDGER-PRUNED)"
+            f"nobody here keeps entry {lacking} of the ledger (p2ptrain explain LEDGER-PRUNED): "
+            + "; ".join(kept)
         )
+        if told != lacking:  # Once: who says so can take it back, and say it again.
+            parts.journal.write("nobody-keeps", height=lacking, evidence=kept)
+            told = lacking
         with trio.move_on_after(PATIENCE_S):
             while _is_left_behind(parts):
                 await parts.changes.wait()
@@ -129,10 +137,11 @@ def _is_left_behind(parts: Parts) -> bool:
 
 def _is_credible(parts: Parts, said: Collection[PeerId]) -> bool:
     """Whether the word of these is enough to end this node. Only a quorum of the voters at our head
-    can have decided what comes after it; who is new here loses nothing by a lie.
+    can have decided what comes after it. Who is no voter there, new or not, loses nothing by a lie;
+    a voter waits, since the others may need its vote, and its user is told what those say.
     """
     state = parts.ledger.state
-    if state.height == 0 and parts.me not in state.voters:
+    if parts.me not in state.voters:
         return True
     return quorum.reached(parts.ledger.rules.quorum, state.voters, said)
 

@@ -288,6 +288,57 @@ def test_b3_who_has_signed_before_is_not_taken_for_silent() -> None:
     assert it.outcome() is not None
 
 
+NAMES = "a b c d e f g h i"
+
+
+def proposal(it: Branching, state: LedgerState, here: Presence, now: float) -> tuple[PeerId, ...]:
+    """Whom `it` proposes to go on with, at any time when it looks."""
+    it.look(state, here, now)
+    it.propose(state, here, now)
+    assert it._entry is not None
+    assert isinstance(it._entry.value, Branch)
+    return it._entry.value.voters
+
+
+def test_b3_who_was_away_and_came_back_is_asked_afresh() -> None:
+    """B never signs; C was asked, went away, and came back just before its time would be over."""
+    rules = small_rules(NAMES, branch_after_s=AFTER_S)
+    state, it = genesis(rules), Branching(rules, A, signer(A), verify, 0.0)
+    assert proposal(it, state, Presence((A, B, C), ()), 60.0) == (A, B, C)
+    for now in (70.0, 70.5, 100.0):
+        assert proposal(it, state, Presence((A, B), ()), now) == (A, B)
+    for now in (119.0, 120.0, 178.0):
+        voters = proposal(it, state, Presence((A, B, C), ()), now)
+        assert voters == ((A, B, C) if now < 120.0 else (A, C))
+    assert proposal(it, state, Presence((A, B, C), ()), 179.0) == (A,)
+
+
+def test_b3_who_comes_and_goes_and_never_signs_delays_a_branch_only() -> None:
+    """Away for less time than the others would need to sign without it, it gains none."""
+    rules = small_rules(NAMES, branch_after_s=AFTER_S)
+    state, it = genesis(rules), Branching(rules, A, signer(A), verify, 0.0)
+    for now in (60.0, 80.0, 100.0):
+        assert proposal(it, state, Presence((A, B, C), ()), now) == (A, B, C)
+        assert proposal(it, state, Presence((A, B), ()), now + 10.0) == (A, B)
+        assert proposal(it, state, Presence((A, B, C), ()), now + 10.2) == (A, B, C)
+    assert proposal(it, state, Presence((A, B, C), ()), 120.0) == (A,)
+
+
+def test_b3_a_proposal_that_is_void_by_now_is_neither_repeated_nor_woken_for() -> None:
+    """A quorum is back, but too few to average: nothing is to be done, until they go again."""
+    rules = small_rules("a b c d e", participants_min=4, branch_after_s=AFTER_S)
+    state, it = genesis(rules), Branching(rules, A, signer(A), verify, 0.0)
+    state = replace(state, learners=(PeerId("x"), PeerId("y")))
+    few = Presence((A, B), state.learners)
+    assert proposal(it, state, few, 60.0) == (A, B)
+    too_few = Presence((A, B, C), ())
+    it.look(state, too_few, 61.0)
+    assert it.propose(state, too_few, 61.0) == []
+    assert (it.outcome(), it.next_deadline(61.0)) == (None, None)
+    assert proposal(it, state, few, 200.0) == (A, B)
+    assert it.next_deadline(200.0) == 200.5
+
+
 def test_b3_who_is_named_follows_and_who_is_not_waits() -> None:
     for me, at_once in ((A, True), (C, False)):
         it = branching(me)

@@ -192,6 +192,53 @@ async def test_who_hears_only_one_that_has_pruned_the_beginning_is_told_what_to_
         nursery.cancel_scope.cancel()
 
 
+class LongCatchUp:
+    """Of a node's parts, those that `_be_current` looks at; a second goes by with each wait. The
+    only source falls silent for a time, in the middle and a second time at the end.
+    """
+
+    def __init__(self, heights: dict[int, int], silent: range, ends: int) -> None:
+        self.time, self.peers, self._heights = 0, [LIAR], heights
+        self._silent, self._ends = silent, ends
+        self.changes = self.ledger = self.state = self
+
+    def now(self) -> float:
+        return float(self.time)
+
+    async def wait(self, *, at_most_s: float) -> None:
+        self.time += 1
+
+    def believed(self) -> list[object]:
+        return [] if self.time in self._silent or self.time >= self._ends else [ANN]
+
+    def out_of_reach(self) -> bool:
+        return True
+
+    @property
+    def height(self) -> int:
+        return max(height for since, height in self._heights.items() if since <= self.time)
+
+    def ledger_is_current(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "gives_up_at"),
+    [
+        (LongCatchUp({0: 0}, range(100, 140), 300), 299 + 60),
+        (LongCatchUp({0: 0, 50: 40, 100: 80}, range(300), 300), 100 + 60),
+        (LongCatchUp({0: 0}, range(300), 300), 60),
+    ],
+)
+async def test_a_source_that_is_silent_in_the_middle_of_a_long_catch_up_is_waited_for(
+    catch_up: LongCatchUp, gives_up_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observing, "nobody_keeps", lambda parts: TryLater("nobody keeps it"))
+    with pytest.raises(TryLater):
+        await observing._be_current(catch_up, print)  # type: ignore[arg-type]
+    assert catch_up.time == gives_up_at + 1
+
+
 def test_a_home_whose_node_runs_has_no_need_of_it_and_is_told_what_to_do(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with sole_use(home), pytest.raises(IdentityInUse) as caught:

@@ -26,7 +26,7 @@ from p2ptrain.ledger.canonical import canonical
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.events import Heard, Received, Tick
 from p2ptrain.ledger.kept import Kept
-from p2ptrain.ledger.messages import Pruned
+from p2ptrain.ledger.messages import Entries, Pruned
 from p2ptrain.ledger.pruning import base_at
 from p2ptrain.ledger.state import LedgerState, apply, genesis
 from p2ptrain.ledger.values import Certified, Commit, Participant, Roster, SnapshotRef
@@ -52,7 +52,19 @@ from p2ptrain.run import Run
 from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, Store, record_log
 from p2ptrain.testing.ledgers import digest, sealing
 from p2ptrain.testing.published import policy, publish
-from tests.node.rig import ANN, BOB, CAI, PaperNetwork, Rig, heartbeat, rig, settled, signed
+from tests.node.rig import (
+    ANN,
+    BOB,
+    CAI,
+    PaperNetwork,
+    Rig,
+    heartbeat,
+    opening,
+    rig,
+    settled,
+    signed,
+    somebody,
+)
 from tests.node.swarm import Diary
 
 STEPS = 12
@@ -347,7 +359,51 @@ async def test_only_those_who_could_have_gone_on_without_a_voter_end_it(
             except TryLater:
                 ended = True
         assert ended == (who_says_it == (ANN, BOB))
-        assert "pruned" in parts.standing.warnings
+        (said,) = r.said("nobody-keeps")
+        assert (said["height"], len(said["evidence"])) == (1, len(who_says_it))  # type: ignore[arg-type]
+        for peer in (each.peer for each in who_says_it):
+            told = f"{label(peer)} keeps entries from 16 on; its checkpoint is 16:{digest('e16')}"
+            assert told in said["evidence"]  # type: ignore[operator]
+            assert told in parts.standing.warnings["pruned"]
+
+
+async def test_who_has_no_vote_at_its_head_loses_nothing_by_anybodys_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that began at a checkpoint that its user trusts, and that others left behind."""
+    monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
+    async with rig(tmp_path, founders=(BOB.peer, CAI.peer), **ALONE) as r:
+        parts = r.parts
+        r.decide(opening(parts.ledger.state, Participant(BOB.peer, 16, 1)))
+        parts.ledger.handle(Heard(ANN.peer, 40), 0.0)
+        parts.ledger.handle(Tick(), 2.0)
+        parts.ledger.handle(Received(ANN.peer, Pruned(40, 15, digest("e16"))), 10.0)
+        with trio.fail_after(10), pytest.raises(TryLater, match="entry 2 of the ledger"):
+            await notice_pruned(parts)
+
+
+async def test_of_what_others_keep_a_few_are_named_and_once(tmp_path: Path) -> None:
+    async with rig(tmp_path, **ALONE) as r, trio.open_nursery() as nursery:
+        parts, count = r.parts, pruning.NAMED_MAX + 1
+        many = [somebody(number).peer for number in range(count)]
+        for time in (0.0, 100.0):
+            for peer in many:
+                parts.ledger.handle(Heard(peer, 40), time)
+            for tick in range(2 * count):
+                parts.ledger.handle(Tick(), time + 2.0 * tick)
+            for peer in many:
+                parts.ledger.handle(Received(peer, Pruned(40, 15, digest("e16"))), time + 50.0)
+            if not time:
+                nursery.start_soon(notice_pruned, parts)
+            parts.changes.ring()
+            await settled(lambda: "pruned" in parts.standing.warnings)
+            parts.ledger.handle(Heard(BOB.peer, 40), time + 60.0)
+            parts.changes.ring()
+            await settled(lambda: "pruned" not in parts.standing.warnings)
+            parts.ledger.handle(Received(BOB.peer, Entries(0, ())), time + 60.0)
+        (said,) = r.said("nobody-keeps")
+        assert len(said["evidence"]) == pruning.NAMED_MAX  # type: ignore[arg-type]
+        nursery.cancel_scope.cancel()
 
 
 # ── bases over the network ───────────────────────────────────────────────────────────────────────

@@ -1,0 +1,69 @@
+"""Who knows no run asks at addresses; what is wrong with all of them is one error, of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import NetworkUnreachable, P2PTrainError, PeerLost, RunMismatch
+from p2ptrain.ids import PeerId
+from p2ptrain.node.hello import HelloReply, encode_reply
+from p2ptrain.node.home import Home
+from p2ptrain.node.learning import learn_run
+from p2ptrain.run import Run
+from p2ptrain.testing.published import publish
+from tests.node.rig import ANN, BOB
+
+
+@dataclass
+class Addresses:
+    """A network in which some answer, each at the address of its own name."""
+
+    manifests: dict[PeerId, bytes]
+
+    async def connect_any(self, addresses: Sequence[str], *, deadline_s: float) -> PeerId:
+        for peer in self.manifests:
+            if peer in addresses:
+                return peer
+        raise NetworkUnreachable("nobody answers", evidence=addresses)
+
+    async def request(self, peer: PeerId, *rest: object, **limits: object) -> bytes:
+        if not self.manifests[peer]:
+            raise PeerLost("it hung up", peer=peer)
+        return encode_reply(HelloReply(self.manifests[peer], b"", b"", True, {}))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return publish(Home(tmp_path / "other"))
+
+
+async def failure(folder: Path, manifests: dict[PeerId, bytes]) -> P2PTrainError:
+    config = NodeConfig(folder / "home", run="a" * 64)
+    with pytest.raises(P2PTrainError) as caught:
+        await learn_run(Addresses(manifests), config, [ANN.peer, BOB.peer])  # type: ignore[arg-type]
+    return caught.value
+
+
+async def test_addresses_that_are_all_of_another_run_are_a_mismatch(
+    tmp_path: Path, run: Run
+) -> None:
+    error = await failure(tmp_path, {ANN.peer: run.to_bytes(), BOB.peer: run.to_bytes()})
+    assert isinstance(error, RunMismatch)
+    assert (error.exit_code, error.code, len(error.evidence)) == (3, "RUN-MISMATCH", 4)
+    assert error.what == "these addresses serve another run than the one you asked for"
+
+
+@pytest.mark.parametrize("bob", [None, b""], ids=["silent", "not to be believed"])
+async def test_while_one_of_them_may_serve_the_run_it_is_worth_trying_again(
+    tmp_path: Path, run: Run, bob: bytes | None
+) -> None:
+    """A service does not start again after a mismatch."""
+    others = {} if bob is None else {BOB.peer: bob}
+    error = await failure(tmp_path, {ANN.peer: run.to_bytes(), **others})
+    assert isinstance(error, NetworkUnreachable)
+    assert error.exit_code == 5
