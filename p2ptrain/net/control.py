@@ -26,12 +26,14 @@ Kept = Callable[[bytes], rpc_pb2.Message | None]
 
 def bounded(control: rpc_pb2.ControlMessage, topics: Container[str], kept: Kept) -> Any:
     """Of each kind one word for each of our `topics`, and nobody to dial."""
+    wanted = _wanted(control.iwant, kept)
     return rpc_pb2.ControlMessage(
         ihave=[
             rpc_pb2.ControlIHave(topicID=told.topicID, messageIDs=told.messageIDs[:IDS_MAX])
             for told in _last_of_each(control.ihave, topics)
         ],
-        iwant=[rpc_pb2.ControlIWant(messageIDs=_wanted(control.iwant, kept))],
+        # libp2p counts even an empty one, and heeds ten a second.
+        iwant=[rpc_pb2.ControlIWant(messageIDs=wanted)] if wanted else [],
         graft=_last_of_each(control.graft, topics),
         prune=[
             rpc_pb2.ControlPrune(topicID=told.topicID, backoff=told.backoff)

@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 from libp2p.abc import IHost, INetStream
-from libp2p.io.exceptions import IOException
+from libp2p.io.exceptions import IOException, MessageTooLarge
 from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.id import ID
@@ -140,11 +140,15 @@ class GatedPubsub(Pubsub):
         in a task, and asks only then how much its neighbour may bring.
         """
         peer = stream.muxed_conn.peer_id
-        with suppress(StreamError, IOException, RawConnError):
+        try:
             while self.manager.is_running:
                 frame = await read_varint_prefixed_bytes_limited(stream, self.max_inbound_rpc_size)
                 if self._intake.takes_frame(PeerId(str(peer)), trio.current_time()):
                     await self._take_frame(peer, rpc_pb2.RPC.FromString(frame))
+        except MessageTooLarge:
+            raise  # An IOException, but its stream lives: stream_handler is to reset it.
+        except (StreamError, IOException, RawConnError) as exc:
+            log.debug("the gossip stream of %s ended: %r", peer, exc)
 
     async def _take_frame(self, peer: ID, rpc: Any) -> None:
         if not maybe_consume_signed_record(rpc, self.host, peer):

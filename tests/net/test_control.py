@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from libp2p.pubsub.pb import rpc_pb2
 
-from p2ptrain.net import control as module
 from p2ptrain.net.control import ANSWER_BYTES_MAX, IDS_MAX, bounded
 
 OURS = {"heartbeats", "ledger"}
@@ -51,4 +50,10 @@ def test_other_topics_are_passed_over_and_of_ours_one_word_of_each_kind_counts()
         assert [told.topicID for told in kind] == ["ledger", "heartbeats"]
     assert all(len(told.messageIDs) == IDS_MAX for told in heeded.ihave)
     assert all((told.backoff, list(told.peers)) == (5, []) for told in heeded.prune)
-    assert module.bounded(rpc_pb2.ControlMessage(), OURS, KEPT.get).ByteSize() <= 2
+
+
+def test_nothing_is_wanted_where_nothing_is_asked_for() -> None:
+    """libp2p counts those who want something, and hears no more than ten a second of one peer."""
+    grafting = rpc_pb2.ControlMessage(graft=[rpc_pb2.ControlGraft(topicID="ledger")])
+    for control in (grafting, rpc_pb2.ControlMessage()):
+        assert bounded(control, OURS, KEPT.get) == control

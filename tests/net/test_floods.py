@@ -7,10 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from libp2p.abc import INetStream
+from libp2p.custom_types import TProtocol
+from libp2p.network.stream.exceptions import StreamError
 from libp2p.pubsub import pubsub as libp2p_pubsub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
-from libp2p.utils.varint import encode_varint_prefixed
+from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
 
 from p2ptrain.crowding import most_dispensable
 from p2ptrain.ids import PeerId
@@ -123,6 +126,27 @@ async def test_frames_without_end_are_left_unread() -> None:
         await stream.write(b"\x00" * 2 * FRAMES_AT_ONCE)
         await eventually(lambda: IDENTITY.peer in victim.take_floods())
         await heard(honest, TOPIC, b"amid the frames", channel)
+
+
+async def test_whose_frame_is_too_long_has_its_streams_reset() -> None:
+    """Else nobody reads what it says, though it stays in the mesh."""
+    async with attacked() as (victim, channel, honest, hostile):
+        pubsub = victim._gossip.pubsub
+        peer = hostile.host.get_id()
+        at_hostile: list[INetStream] = []
+
+        async def keep(stream: INetStream) -> None:
+            at_hostile.append(stream)
+
+        hostile.host.set_stream_handler(TProtocol(MESHSUB), keep)
+        stream = await hostile.open(MESHSUB)
+        await eventually(lambda: peer in pubsub.peers)
+        old = pubsub.peers[peer]
+        await stream.write(encode_uvarint(pubsub.max_inbound_rpc_size + 1))
+        with trio.fail_after(10), pytest.raises(StreamError):
+            await stream.read(1)
+        await eventually(lambda: pubsub.peers.get(peer) is not old)
+        await heard(honest, TOPIC, b"afterwards", channel)
 
 
 class TestSharedFeed:

@@ -67,6 +67,27 @@ class TestIntake:
         assert taken(gate, FORWARDER, STRANGERS, 0.0) == AT_ONCE * OTHERS_SHARE
         assert taken(gate, FORWARDER, MEMBERS, 0.0) == 99, "all but the liar"
 
+    def test_a_flood_is_bounded_however_many_bring_it(self) -> None:
+        """In their own names and in those of members, which are no less work to check."""
+        gate = intake()
+        for second, most in ((0, AT_ONCE * OTHERS_SHARE), (1, PER_S * OTHERS_SHARE)):
+            now = float(second)
+            flood = [taken(gate, s, [s, *MEMBERS, *STRANGERS[:99]], now) for s in STRANGERS[:320]]
+            assert sum(flood) == most
+            assert taken(gate, FORWARDER, [*STRANGERS[:9], *MEMBERS], now) == 100, "members only"
+
+    def test_what_is_taken_of_a_flood_and_passed_on_leaves_room_for_members(self) -> None:
+        """By an honest neighbour to its next, where a hundred members end an outer step."""
+        first, second = intake(), intake()
+        for tenth in range(100):
+            now = tenth / 10
+            said = MEMBERS[tenth % 10 :: 10] * 10
+            passed_on = [s for s in STRANGERS[:20] for _ in range(50) if taken(first, s, [s], now)]
+            passed_on += [member for member in said[:10] if taken(first, member, [member], now)]
+            assert all(second.takes_frame(FORWARDER, now) for _ in passed_on)
+            assert taken(second, FORWARDER, passed_on, now) == len(passed_on)
+        assert second.refused == 0
+
     def test_a_long_message_counts_as_several(self) -> None:
         gate = intake()
         longest = 31 * BYTES_PER_UNIT - 1
