@@ -212,6 +212,16 @@ def test_a_fresh_joiner_has_theta_and_rises_slowly(corpus: Corpus) -> None:
     assert 0 < new < old
 
 
+def test_a_joiner_has_the_moments_of_a_member_or_the_mean_of_all_who_stay(corpus: Corpus) -> None:
+    for optimizer, count in (("donor", 1), ("donors", 2)):
+        settings = toy(peers=3, batch_sequences=3, churn=Churn(optimizer))
+        *stayed, joiner = advanced(Swarm.begin(settings, corpus), 4).peers
+        given = [peer.replica.moments() for peer in stayed[:count]]
+        for name, moments in joiner.replica.moments().items():
+            assert np.array_equal(moments, np.mean([each[name] for each in given], axis=0))
+        assert any(given[0]["exp_avg"] != stayed[1].replica.moments()["exp_avg"])
+
+
 def test_what_a_joiner_lacks_is_noted_for_each_step_since_it_joined(corpus: Corpus) -> None:
     settings = toy(peers=4, batch_sequences=4, churn=Churn(), lr=0.1)
     swarm = advanced(Swarm.begin(settings, corpus), 4)

@@ -52,12 +52,16 @@ ASKED = (
     "streaming-1",
     "churn-fresh",
     "churn-donor",
+    "churn-donors",
     "three-that-stay",
 )
 """Of these, and of peers, so much was asked that three seeds must say it: they come first."""
 
 REPEATED_LAST = (
     "churn-warmup",
+    "churn-fresh-h24",
+    "churn-donor-h24",
+    "three-that-stay-h24",
     "diloco-2-h6",
     "diloco-4-h24",
     "dp-wide",
@@ -130,6 +134,7 @@ def beside(chosen: Mapping[str, Settings], records: Mapping[Key, Record]) -> Ite
             later = {name: in_fragments(streaming, steps) for name, steps in late_by.items()}
             yield from seeded("modes", later)
     yield from seeded("churn", churn(four))
+    yield from seeded("churn", longer_lives(churn(four)))
     yield from seeded("peers", others_of_peers(two, four))
     yield from seeded("unequal", unequal(four))
     yield from found("peers", "alone", rated("alone", alone(four), 1 / NEAR), records)
@@ -237,7 +242,16 @@ def churn(four: Settings) -> dict[str, Settings]:
         "churn-fresh": replace(often, churn=Churn()),
         "churn-warmup": replace(often, churn=Churn(warmup_steps=10)),
         "churn-donor": replace(often, churn=Churn("donor")),
+        "churn-donors": replace(often, churn=Churn("donors")),
         "three-that-stay": three,
+    }
+
+
+def longer_lives(churned: Mapping[str, Settings]) -> dict[str, Settings]:
+    """A peer that stays for as many outer steps of 24 lives twice as long."""
+    return {
+        f"{name}-h24": replace(churned[name], inner_steps=24, evaluate_every=24)
+        for name in ("churn-fresh", "churn-donor", "three-that-stay")
     }
 
 

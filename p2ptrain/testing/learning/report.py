@@ -38,7 +38,7 @@ class Table:
     asked: Mapping[str, Asked] = field(default_factory=dict)
 
 
-CHURN = ("churn-fresh", "churn-warmup", "churn-donor")
+CHURN = ("churn-fresh", "churn-warmup", "churn-donor", "churn-donors")
 
 TABLES = (
     Table(
@@ -82,6 +82,11 @@ TABLES = (
         "diloco-4",
         CHURN,
         {"churn-fresh": Asked("÷", 1.01)},
+    ),
+    Table(
+        "Churn where lives are twice as long: 53 outer steps of 24",
+        "three-that-stay-h24",
+        ("churn-fresh-h24", "churn-donor-h24"),
     ),
     Table(
         "The gap over the number of outer steps: H = 6, 12 and 24 are 212, 106 and 53",

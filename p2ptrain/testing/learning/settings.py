@@ -18,7 +18,7 @@ from p2ptrain.kernels import Codec, CodecName, codec
 from p2ptrain.sync import SyncSchedule, SyncSpec
 
 Weights = Literal["tokens", "equal"]
-Joining = Literal["fresh", "donor"]
+Joining = Literal["fresh", "donor", "donors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class TextSpec:
 class Churn:
     """In each outer step a peer stops before it has contributed; in the next one another starts.
 
-    Who starts has θ, and an optimizer that is new or copied from a member (`optimizer`); its
-    learning rate rises over `warmup_steps`.
+    Who starts has θ, and an optimizer that is new, copied from a member, or the mean of what all
+    who stay have (`optimizer`); its learning rate rises over `warmup_steps`.
     """
 
     optimizer: Joining = "fresh"

@@ -299,5 +299,15 @@ class Swarm:
         assert victim is not None
         self.peers.remove(victim)
         self.book = leases.give_back(self.book, [victim.name])
-        donor = self.peers[0].replica.moments() if churn.optimizer == "donor" else None
-        self.join(donor)
+        donors = {"fresh": 0, "donor": 1, "donors": len(self.peers)}[churn.optimizer]
+        self.join(_mean([peer.replica.moments() for peer in self.peers[:donors]]))
+
+
+def _mean(moments: Sequence[Mapping[str, Floats]]) -> dict[str, Floats] | None:
+    """Of each vector; None of nothing."""
+    if not moments:
+        return None
+    return {
+        name: np.mean([each[name] for each in moments], axis=0, dtype=np.float32)
+        for name in moments[0]
+    }
