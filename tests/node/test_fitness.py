@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from bisect import bisect_left
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,11 +98,12 @@ def test_activations_have_half_of_what_node_and_trainer_leave(config: NodeConfig
     """What is a fault to begin with is no room."""
     machine = replace(AMPLE, memory=1 << 20)
     assert said(config, machine, run) == []
-    kept = next(
-        memory
-        for memory in range(1, 1 << 20)
-        if not any(each.is_fault for each in findings(config, replace(machine, memory=memory), run))
-    )
+
+    def is_enough(memory: int) -> bool:
+        found = findings(config, replace(machine, memory=memory), run)
+        return not any(each.is_fault for each in found)
+
+    kept = bisect_left(range(1 << 20), True, key=is_enough)
     rooms = [room_for_activations(run.id, run.manifest, kept + more) for more in (-99, 0, 10, 99)]
     assert rooms == [0, 0, 5, 49]
     assert 0 < memory_bytes() <= psutil.virtual_memory().total
