@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from p2ptrain.allowance import Allowance
 from p2ptrain.dataplane.sockets import SecureSocket
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import PeerLost, RemoteProtocolError
@@ -33,8 +34,6 @@ SLICE_BYTES = 64 << 10
 REQUEST_BYTES_MAX = 64
 PEER_AGAIN_S = 60.0
 """Nobody has us send it probes all the time."""
-
-PEERS_MAX = 1024
 
 Limit = Callable[[int], object]
 
@@ -94,7 +93,7 @@ class ProbeServer:
         self._busy = busy
         self._limit = limit
         self._lock = threading.Lock()
-        self._served_at: dict[PeerId, float] = {}
+        self._served = Allowance(1, 1 / PEER_AGAIN_S)
 
     def __call__(self, sock: SecureSocket, hello: Mapping[str, object]) -> None:
         """Raises PeerError where the connection ends early, RemoteProtocolError where the request
@@ -115,15 +114,8 @@ class ProbeServer:
             left -= len(piece)
 
     def _may(self, peer: PeerId) -> bool:
-        now = time.monotonic()
         with self._lock:
-            if self._busy() or now < self._served_at.get(peer, -PEER_AGAIN_S) + PEER_AGAIN_S:
-                return False
-            self._served_at.pop(peer, None)
-            self._served_at[peer] = now
-            if len(self._served_at) > PEERS_MAX:
-                del self._served_at[next(iter(self._served_at))]
-            return True
+            return not self._busy() and self._served.take(peer, 1, time.monotonic())
 
 
 def _wanted(sock: SecureSocket) -> int:

@@ -95,7 +95,9 @@ def _locked(address: Address) -> Iterator[None]:
 
 
 def _own_folder() -> Path:
-    """For locks: one that nobody else can put files into. The same for all nodes of this user."""
+    """For locks: one that nobody else can put files into. A session and a system service of one
+    user may have two: then only nodes that start at the same moment miss each other's lock.
+    """
     name, shared = f"p2ptrain-{os.getuid()}", tempfile.gettempdir()
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), shared):
         if folder and _is_ours(path := Path(folder) / name):
