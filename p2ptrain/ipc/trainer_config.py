@@ -16,7 +16,10 @@ from p2ptrain.errors import ConfigError
 
 Schedule = Literal["wsd", "cosine", "constant"]
 Optimizer = Literal["adamw", "muon"]
-JoinOptimizer = Literal["fresh", "donor"]
+JoinOptimizer = Literal["fresh", "donor", "donors"]
+DONORS = 3
+"""Members whose optimizers are averaged for a joiner, at so many times the bytes: so many it was
+measured with (docs/results/learning.md)."""
 Precision = Literal["fp32", "bf16"]
 Device = Literal["cpu", "cuda"]
 
@@ -77,7 +80,7 @@ class InnerSpec:
     with "muon" only embedding, head and vectors have them (see trainer.optimizer).  A trainer that
     begins in mid-run with an optimizer that knows nothing warms up over `join_warmup_steps`.  With
     `join_optimizer` "donor" its node asks a member for the state of that member's optimizer first,
-    and it needs no warm-up if there was one.
+    with "donors" several, whose mean it takes; it needs no warm-up if there was one.
     """
 
     steps: int
@@ -126,7 +129,7 @@ class InnerSpec:
             self.join_optimizer in get_args(JoinOptimizer),
             "join_optimizer",
             self.join_optimizer,
-            "fresh or donor",
+            "fresh, donor or donors",
         )
         object.__setattr__(self, "betas", tuple(self.betas))
         _require(
@@ -139,9 +142,14 @@ class InnerSpec:
             self.join_optimizer == "fresh" or self.betas[0] ** 2 < self.betas[1],
             "betas",
             self.betas,
-            'with join_optimizer = "donor", the square of the first must be below the second: '
-            "else nothing bounds what a donor may give",
+            f'with join_optimizer = "{self.join_optimizer}", the square of the first must be below '
+            "the second: else nothing bounds what a donor may give",
         )
+
+    @property
+    def donors_max(self) -> int:
+        """How many members a joiner asks for the states of their optimizers."""
+        return {"fresh": 0, "donor": 1, "donors": DONORS}[self.join_optimizer]
 
     @property
     def is_muon(self) -> bool:

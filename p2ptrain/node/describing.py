@@ -85,9 +85,12 @@ def _joining_lines(manifest: RunManifest) -> Iterator[str]:
     from p2ptrain.observe.states import size
     from p2ptrain.trainer.shapes import layout_of
 
-    if manifest.inner.join_optimizer == "donor":
+    asked = manifest.inner.donors_max
+    if asked:
         state = size(8 * layout_of(manifest.model).numel)
-        yield f"joiners   ask a member for its inner optimizer: {state} of its uplink and its disk"
+        one = "a member for its inner optimizer"
+        told = one if asked == 1 else f"{asked} members for their inner optimizers"
+        yield f"joiners   ask {told}: {state} of its uplink and its disk"
 
 
 def _sync_lines(sync: SyncSpec) -> Iterator[str]:

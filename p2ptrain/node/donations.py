@@ -16,13 +16,11 @@ from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
-from p2ptrain.ipc.trainer_config import InnerSpec
 from p2ptrain.run.envelope import Signed
 from p2ptrain.state import Layout
 from p2ptrain.store import BlobManifest, Store
 from p2ptrain.trainer import inner_format
-from p2ptrain.trainer.inner_bounds import check
-from p2ptrain.trainer.inner_format import HEADER_BYTES, vector_bytes
+from p2ptrain.trainer.inner_format import vector_bytes
 
 KIND = "inner-state"
 OFFER_BYTES_MAX = 2048
@@ -130,33 +128,3 @@ def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> 
 def _meta(run: RunId, layout: Layout, step: int, count: int) -> dict[str, object]:
     """What the blob says of itself."""
     return {"run": run, "layout": layout.digest, "step": step, "count": count}
-
-
-def place(folder: Path, store: Store, offer: Offer, layout: Layout, inner: InnerSpec) -> None:
-    """Make the blob, which is here whole, the state that the next trainer takes up.
-
-    Blocks. Nothing is in its place before all of it has been checked.
-
-    Raises:
-        RemoteProtocolError: no training makes such a state.
-        ChunkMissing, ChunkCorrupt: the store has lost some of it meanwhile.
-        OSError: the disk takes no more.
-    """
-    manifest = store.manifest(offer.digest)
-    offer.check_manifest(manifest, layout)
-    new = folder / "donated"
-    try:
-        inner_format.reserve(new, layout)
-        with new.open("r+b", buffering=0) as file:
-            offset = HEADER_BYTES
-            for index, chunk in enumerate(manifest.chunks):
-                data = store.get_chunk(chunk)
-                if len(data) != manifest.chunk_size(index):
-                    raise RemoteProtocolError("a chunk of a state has another length than it says")
-                inner_format.write_all(file.fileno(), memoryview(data), offset)
-                offset += len(data)
-            check(file.fileno(), layout, inner)
-            inner_format.write_header(file.fileno(), layout, offer.step, offer.count)
-        inner_format.publish(new, folder, offer.step)
-    finally:
-        new.unlink(missing_ok=True)

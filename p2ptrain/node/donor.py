@@ -45,7 +45,7 @@ def keeps_state_here(parts: Parts) -> bool:
 
 async def donate(parts: Parts) -> None:
     """Answer those who ask, for ever. Who keeps no state has none to give."""
-    if parts.manifest.inner.join_optimizer != "donor":
+    if not parts.manifest.inner.donors_max:
         return
     asked = trio.Event()
     offer, made_s = NOTHING, -OFFER_S

@@ -1,15 +1,17 @@
-"""Begin with a member's inner optimizer where the run's manifest says so, and we have none.
+"""Begin with members' inner optimizers where the run's manifest says so, and we have none.
 
 Before its first trainer a joiner asks the members, those first who have contributed most. What one
-offers is fetched, checked and put where our own state would lie; the trainer knows no difference.
-If nothing can be had in time the trainer starts with a fresh optimizer and warms up, and that is
-said aloud: it is what the option means, and not an accident that nobody hears of.
+offers, or the mean of what several do, is fetched, checked and put where our own state would lie;
+the trainer knows no difference. Fewer than are wanted will do. If nothing can be had in time the
+trainer starts with a fresh optimizer and warms up, and that is said aloud: it is what the option
+means, and not an accident that nobody hears of.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -18,7 +20,8 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.state import Phase
 from p2ptrain.names import label
 from p2ptrain.node import transfer
-from p2ptrain.node.donations import OFFER_BYTES_MAX, Offer, place
+from p2ptrain.node.donated import Donated
+from p2ptrain.node.donations import OFFER_BYTES_MAX, Offer
 from p2ptrain.node.donor import LATER, NOTHING, ask_of, keeps_state_here
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.topics import INNER_PROTOCOL
@@ -29,7 +32,8 @@ HEAR_S = 10.0
 """Five heartbeats: who has heard nobody by then has nobody to ask."""
 
 ANSWER_S = 90.0
-"""From then on until somebody has made an offer: a donor has to write 8 bytes a parameter first."""
+"""From then on until somebody has made an offer, and from each on until the next one has: a donor
+has to write 8 bytes a parameter first."""
 
 LATER_MAX = 15
 """So often a member may put us off, half a minute, before others are asked as well."""
@@ -57,9 +61,18 @@ class _Useless(Exception):
         self.why = why
 
 
+@dataclass(frozen=True, slots=True)
+class _Gift:
+    """What a member gave: its signed offer, and how long it took to have it."""
+
+    offer: Offer
+    proof: bytes
+    seconds: float
+
+
 async def take_inner_state(parts: Parts) -> None:
     """For a trainer that is about to be started. At most minutes, by the deadlines above."""
-    if parts.manifest.inner.join_optimizer != "donor":
+    if not parts.manifest.inner.donors_max:
         return
     if not keeps_state_here(parts):
         return _start_fresh(parts, "no inner state is kept on this machine, by its own settings")
@@ -71,20 +84,29 @@ async def take_inner_state(parts: Parts) -> None:
     if not len(parts.peers):
         return _start_fresh(parts, "nobody is heard who could give the state of its own")
     parts.enter_unless_training(StandingBy("for a member to give its inner optimizer's state"))
-    if why := await _ask_around(parts):
+    inner = parts.manifest.inner
+    with Donated(parts.home.inner, parts.store, parts.layout, inner) as donated:
+        gifts, why = await _ask_around(parts, donated)
+        if gifts:
+            why = await _begin_with(parts, donated, gifts)
+    if why:
         _start_fresh(parts, why)
 
 
-async def _ask_around(parts: Parts) -> str:
-    """Until one has given what can be used, or too many what cannot, or for long. Returns why none.
+async def _ask_around(parts: Parts, donated: Donated) -> tuple[dict[PeerId, _Gift], str]:
+    """Until as many have given as are wanted, or too many what cannot be used, or for long. Returns
+    what was given, or why nothing was.
 
-    Who says that it makes an offer is waited for, so that only one has that work.
+    Who says that it makes an offer is waited for, so that only one has that work. Once there is
+    something to begin with, nobody else is waited for.
     """
-    useless, put_off = dict[PeerId, str](), Counter[PeerId]()
+    gifts, useless, put_off = dict[PeerId, _Gift](), dict[PeerId, str](), Counter[PeerId]()
     ends_s = parts.now() + ANSWER_S
     while parts.now() < ends_s and len(useless) < USELESS_MAX:
-        around = [peer for peer in donors(parts) if peer not in useless]
+        around = [peer for peer in donors(parts) if peer not in useless and peer not in gifts]
         around.sort(key=lambda peer: put_off[peer] >= LATER_MAX)
+        if gifts and all(put_off[peer] >= LATER_MAX for peer in around):
+            break
         for peer in around[:ASKED_MAX]:
             reply = await _ask(parts, peer)
             put_off[peer] += 1 if reply == LATER else LATER_MAX
@@ -95,14 +117,16 @@ async def _ask_around(parts: Parts) -> str:
             try:
                 if (offer := _read(parts, peer, reply)) is None:
                     continue
-                return await _take(parts, peer, offer, reply)
+                gifts[peer] = await _take(parts, peer, offer, reply, donated)
+                if len(gifts) == parts.manifest.inner.donors_max:
+                    return gifts, ""
             except _Useless as exc:
                 useless[peer] = exc.why
                 parts.journal.write("donor-refused", peer=peer, reason=exc.why)
             ends_s = parts.now() + ANSWER_S  # A fetch has its own deadline.
         await trio.sleep(AGAIN_S)
     said = "; ".join(f"{label(peer)}: {why}" for peer, why in useless.items())
-    return said or f"no member gave the state of its own within {ANSWER_S:.0f} s"
+    return gifts, said or f"no member gave the state of its own within {ANSWER_S:.0f} s"
 
 
 async def _know_the_run(parts: Parts) -> None:
@@ -157,8 +181,8 @@ def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
     return offer
 
 
-async def _take(parts: Parts, peer: PeerId, offer: Offer, proof: bytes) -> str:
-    """Fetch what was offered and put it into its place.
+async def _take(parts: Parts, peer: PeerId, offer: Offer, proof: bytes, donated: Donated) -> _Gift:
+    """Fetch what was offered and add it to what we begin with.
 
     Raises _Useless: it could not be had, or is none.
     """
@@ -168,9 +192,7 @@ async def _take(parts: Parts, peer: PeerId, offer: Offer, proof: bytes) -> str:
     try:
         with trio.fail_after(limit_s):
             await _fetch(parts, peer, offer)
-            await trio.to_thread.run_sync(
-                place, parts.home.inner, parts.store, offer, parts.layout, parts.manifest.inner
-            )
+            await trio.to_thread.run_sync(donated.add, offer)
     except (RemoteProtocolError, StoreError) as exc:
         raise _Useless(exc.what) from exc
     except trio.TooSlowError as exc:
@@ -179,18 +201,34 @@ async def _take(parts: Parts, peer: PeerId, offer: Offer, proof: bytes) -> str:
         raise _Useless(f"its state cannot be written down here: {exc.strerror}") from exc
     finally:
         parts.offered.pop(offer.digest, None)
-    parts.standing.inner_from = (
-        f"that of {label(peer)} at outer step {offer.step}, {offer.count:,} inner steps old"
-    )
-    parts.journal.write(
-        "inner-state-taken",
-        peer=peer,
-        step=offer.step,
-        count=offer.count,
-        digest=offer.digest,
-        offer=proof,
-        seconds=parts.now() - started_s,
-    )
+    return _Gift(offer, proof, parts.now() - started_s)
+
+
+async def _begin_with(parts: Parts, donated: Donated, gifts: dict[PeerId, _Gift]) -> str:
+    """Put what was given into its place, and say whose it is. Returns why not, if it cannot."""
+    try:
+        await trio.to_thread.run_sync(donated.publish)
+    except OSError as exc:
+        return f"what members gave cannot be put into its place: {exc.strerror}"
+    told = [
+        f"{label(peer)} at outer step {gift.offer.step}, {gift.offer.count:,} inner steps old"
+        for peer, gift in gifts.items()
+    ]
+    mean = f"the mean of those of {len(told)} members: " if len(told) > 1 else "that of "
+    wanted = parts.manifest.inner.donors_max
+    fewer = f" (the run wants the mean of {wanted})" if len(told) < wanted else ""
+    parts.standing.inner_from = mean + "; ".join(told) + fewer
+    for peer, gift in gifts.items():
+        parts.journal.write(
+            "inner-state-taken",
+            peer=peer,
+            among=len(gifts),
+            step=gift.offer.step,
+            count=gift.offer.count,
+            digest=gift.offer.digest,
+            offer=gift.proof,
+            seconds=gift.seconds,
+        )
     return ""
 
 

@@ -88,8 +88,8 @@ WRONG = [
     ),
     ({"sync": {"mixing": 0.5}}, "sync: mixing needs overlap_steps"),
     (
-        {"inner.join_optimizer": "donor", "inner.betas": [0.99, 0.95]},
-        'inner: join_optimizer = "donor" needs betas',
+        {"inner.join_optimizer": "donors", "inner.betas": [0.99, 0.95]},
+        'inner: join_optimizer = "donors" needs betas',
     ),
     (
         {"sync": {"overlap_steps": 1, "eager": True}},

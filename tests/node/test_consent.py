@@ -40,11 +40,18 @@ def terminal(typed: str, *, beforehand: str = "") -> Iterator[tuple[TextIO, Call
 
 
 def test_what_joiners_take_of_members_is_said_where_they_do(run: Run, tmp_path: Path) -> None:
-    donating = publish(Home(tmp_path / "other"), join_optimizer="donor")
-    words = "joiners   ask a member for its inner optimizer: "
-    for each, told in ((run, 0), (donating, 1)):
-        lines = list(consent.screen(each, NodeConfig(tmp_path), BOB.peer))
-        assert sum(line.startswith(words) for line in lines) == told
+    state = size(8 * layout_of(run.manifest.model).numel)
+    told = {
+        "fresh": [],
+        "donor": ["a member for its inner optimizer"],
+        "donors": ["3 members for their inner optimizers"],
+    }
+    for option, asked in told.items():
+        each = publish(Home(tmp_path / option), join_optimizer=option)
+        lines = consent.screen(each, NodeConfig(tmp_path), BOB.peer)
+        assert [line for line in lines if line.startswith("joiners ")] == [
+            f"joiners   ask {whom}: {state} of its uplink and its disk" for whom in asked
+        ]
 
 
 def test_a_seed_is_told_of_the_vectors_that_it_has_and_of_no_trainer(

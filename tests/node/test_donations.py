@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
+from numpy.typing import NDArray
 
 from p2ptrain.encoding import pack
 from p2ptrain.errors import PeerUnreachable, RemoteProtocolError
@@ -19,7 +20,8 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.names import label
 from p2ptrain.node import donor, recipient
-from p2ptrain.node.donations import AGE_STEPS_MAX, KIND, Offer, place, put_newest
+from p2ptrain.node.donated import Donated
+from p2ptrain.node.donations import AGE_STEPS_MAX, KIND, Offer, put_newest
 from p2ptrain.node.donor import KEPT_MAX, LATER, NOTHING, OFFER_S, ask_of, donate, still_offered
 from p2ptrain.node.recipient import donors, take_inner_state
 from p2ptrain.node.retention import _collect
@@ -27,13 +29,15 @@ from p2ptrain.node.status import status
 from p2ptrain.node.topics import INNER_PROTOCOL
 from p2ptrain.observe.status import status_lines
 from p2ptrain.run.envelope import Signed
-from p2ptrain.trainer.inner_format import WARM, path_of, steps_in
+from p2ptrain.trainer.inner_bounds import check
+from p2ptrain.trainer.inner_format import HEADER_BYTES, WARM, newest, path_of, steps_in
 from tests.node.rig import ANN, BOB, CAI, Neighbour, Rig, heartbeat, rig, settled
 from tests.node.test_training import know_data
 from tests.node.test_validating import TWO, commit
 from tests.trainer.inner_states import trained, write_state
 
 OPTION = {"rules": TWO, "steps": 99, "join_optimizer": "donor"}
+SEVERAL = OPTION | {"join_optimizer": "donors"}
 
 
 @pytest.fixture(autouse=True)
@@ -43,12 +47,14 @@ def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipient, "HEAR_S", 0.1)
 
 
-def keep_state(r: Rig, step: int, *, spoilt: int | None = None, warmed: int = WARM) -> Path:
+def keep_state(
+    r: Rig, step: int, *, spoilt: int | None = None, warmed: int = WARM, steps: int = 30
+) -> Path:
     """Have a state in the home of `r`, as its trainer would write it down."""
-    vectors = trained(r.parts.layout, r.parts.manifest.inner)
+    vectors = trained(r.parts.layout, r.parts.manifest.inner, steps)
     if spoilt is not None:
         vectors[spoilt][0] = np.nan
-    return write_state(r.parts.home.inner, r.parts.layout, step, vectors, warmed=warmed)
+    return write_state(r.parts.home.inner, r.parts.layout, step, vectors, steps, warmed)
 
 
 def hear_of(r: Rig, *peers: PeerId, **changes: object) -> None:
@@ -74,8 +80,9 @@ def asked(r: Rig) -> list[PeerId]:
 
 
 def states_in(r: Rig) -> list[int]:
-    assert not (r.parts.home.inner / "donated").exists()
-    return steps_in(r.parts.home.inner)
+    folder = r.parts.home.inner
+    assert not any((folder / unfinished).exists() for unfinished in ("donated", "donating"))
+    return steps_in(folder)
 
 
 async def test_a_joiner_takes_a_donors_bytes_and_says_whose(
@@ -107,7 +114,7 @@ async def test_a_joiner_takes_a_donors_bytes_and_says_whose(
     assert ours.read_bytes() == theirs.read_bytes()
     assert states_in(r) == [1]
     (taken,) = r.said("inner-state-taken")
-    assert (taken["peer"], taken["step"], taken["count"]) == (them, 1, 30)
+    assert (taken["peer"], taken["among"], taken["step"], taken["count"]) == (them, 1, 1, 30)
     proof = taken["offer"]
     assert isinstance(proof, bytes)
     assert Offer.read(proof, them).digest == taken["digest"]
@@ -232,10 +239,13 @@ async def test_a_disk_that_is_full_keeps_no_half_of_a_state(
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "posix_fallocate", full)
-        inner = r.parts.manifest.inner
-        with pytest.raises(OSError, match="No space"):
-            place(r.parts.home.inner, r.parts.store, offer, r.parts.layout, inner)
-        assert states_in(r) == []
+        parts = r.parts
+        with (
+            Donated(parts.home.inner, parts.store, parts.layout, parts.manifest.inner) as donated,
+            pytest.raises(OSError, match="No space"),
+        ):
+            donated.add(offer)
+        assert (donated.offers, states_in(r)) == ([], [])
 
 
 async def test_after_a_liar_the_next_member_is_asked(tmp_path: Path) -> None:
@@ -251,6 +261,96 @@ async def test_after_a_liar_the_next_member_is_asked(tmp_path: Path) -> None:
         assert r.parts.standing.inner_from.startswith(f"that of {label(BOB.peer)}")
         shown = status_lines(await status(r.parts))
         assert f"optimizer {r.parts.standing.inner_from}" in shown
+
+
+def vectors_in(file: Path) -> NDArray[np.float32]:
+    return np.frombuffer(file.read_bytes()[HEADER_BYTES:], "<f4")
+
+
+async def test_a_joiner_takes_the_mean_of_what_several_give_and_says_whose(tmp_path: Path) -> None:
+    async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **SEVERAL) as r:
+        for participants in ((ANN, BOB, CAI), (ANN, BOB), (ANN,)):
+            commit(r, r.parts.me, *(each.peer for each in participants))
+        hear_of(r, ANN.peer, BOB.peer, CAI.peer)
+        given: list[NDArray[np.float32]] = []
+        offers: dict[PeerId, bytes] = {}
+        for who, step, steps in ((ANN, 1, 20), (BOB, 3, 30), (CAI, 2, 41)):
+            given.append(vectors_in(keep_state(r, step, steps=steps)))
+            offers[who.peer] = offer_of(r).signed(who)
+        answering(r, offers)
+        await take_inner_state(r.parts)
+        assert states_in(r) == [3]
+        ours = path_of(r.parts.home.inner, 3)
+        mean = np.mean(given, axis=0, dtype=np.float64)
+        np.testing.assert_allclose(vectors_in(ours), mean, rtol=1e-5, atol=1e-12)
+        header = newest(r.parts.home.inner, r.parts.layout, 3)
+        assert header is not None
+        assert (header.count, header.warmed) == (30, WARM)
+        with ours.open("rb") as file:
+            check(file.fileno(), r.parts.layout, r.parts.manifest.inner)
+        taken = r.said("inner-state-taken")
+        assert [(each["among"], each["count"]) for each in taken] == [(3, n) for n in (20, 30, 41)]
+        assert r.parts.standing.inner_from == (
+            f"the mean of those of 3 members: {label(ANN.peer)} at outer step 1, 20 inner steps "
+            f"old; {label(BOB.peer)} at outer step 3, 30 inner steps old; {label(CAI.peer)} at "
+            "outer step 2, 41 inner steps old"
+        )
+
+
+@pytest.mark.parametrize("answer", [None, NOTHING, LATER, b"\xc1", "of no use"])
+async def test_who_gives_nothing_useful_does_not_keep_us_from_what_others_gave(
+    answer: bytes | str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipient, "ANSWER_S", 60.0)
+    monkeypatch.setattr(recipient, "LATER_MAX", 3)
+    async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **SEVERAL) as r:
+        commit(r, r.parts.me, ANN.peer, BOB.peer, CAI.peer)
+        commit(r, r.parts.me, BOB.peer)
+        hear_of(r, ANN.peer, BOB.peer, CAI.peer)
+        answers = {}
+        if answer == "of no use":
+            keep_state(r, 1, spoilt=1)
+            answers[BOB.peer] = offer_of(r).signed(BOB)
+        elif isinstance(answer, bytes):
+            answers[BOB.peer] = answer
+        kept = {}
+        for who in (ANN, CAI):
+            kept[who] = keep_state(r, 2, steps=20 if who is ANN else 30).read_bytes()
+            answers[who.peer] = offer_of(r).signed(who)
+        answering(r, answers)
+        with trio.fail_after(30):
+            await take_inner_state(r.parts)
+        assert states_in(r) == [2]
+        assert {each["peer"] for each in r.said("inner-state-taken")} == {ANN.peer, CAI.peer}
+        assert r.parts.standing.inner_from.startswith("the mean of those of 2 members: ")
+        assert r.parts.standing.inner_from.endswith("(the run wants the mean of 3)")
+        assert "donor" not in r.parts.standing.warnings
+
+
+async def test_a_disk_that_fails_at_the_second_leaves_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path, allowed=[ANN.peer, BOB.peer], **SEVERAL) as r:
+        commit(r, r.parts.me, ANN.peer, BOB.peer)
+        hear_of(r, ANN.peer, BOB.peer)
+        given, offers = {}, {}
+        for who, steps in ((ANN, 20), (BOB, 30)):
+            given[who.peer] = vectors_in(keep_state(r, 1, steps=steps))
+            offers[who.peer] = offer_of(r).signed(who)
+        answering(r, offers)
+
+        def fails(*files: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr("p2ptrain.node.donated._fold", fails)
+        await take_inner_state(r.parts)
+        (taken,) = r.said("inner-state-taken")
+        (refused,) = r.said("donor-refused")
+        assert {taken["peer"], refused["peer"]} == {ANN.peer, BOB.peer}
+        assert "Input/output error" in str(refused["reason"])
+        assert states_in(r) == [1]
+        ours = vectors_in(path_of(r.parts.home.inner, 1))
+        assert ours.tobytes() == given[PeerId(str(taken["peer"]))].tobytes()
 
 
 async def test_who_puts_us_off_for_ever_does_not_keep_us_from_others(

@@ -15,7 +15,8 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import RunId
 from p2ptrain.ipc.frames import Frame, Hello, Load, Progress, Resumed, Train
 from p2ptrain.ipc.trainer_config import InnerSpec, TrainerConfig
-from p2ptrain.node.donations import place, put_newest
+from p2ptrain.node.donated import Donated
+from p2ptrain.node.donations import put_newest
 from p2ptrain.store import Store
 from p2ptrain.trainer.inner_bounds import PIECE_ELEMENTS, check, is_muons, ratio_max
 from p2ptrain.trainer.inner_format import HEADER_BYTES, WARM, newest, path_of
@@ -37,7 +38,9 @@ def given(donor: Path, joiner: Path, inner: InnerSpec) -> int:
     with Store(joiner.parent / "store", chunk_bytes=4096) as store:
         offer = put_newest(donor, store, RUN, LAYOUT)
         assert offer is not None
-        place(joiner, store, offer, LAYOUT, inner)
+        with Donated(joiner, store, LAYOUT, inner) as donated:
+            donated.add(offer)
+            donated.publish()
     return offer.step
 
 

@@ -343,7 +343,10 @@ def in_words(event: Event) -> str | None:
             return f"loss before outer step {step}: {event['what']}"
         case {"event": "inner-state-taken"}:
             donor = peer_name(PeerId(event["peer"]))
-            return f"begins with the inner optimizer of {donor} at outer step {event['step']}"
+            shared = f", one of {among} averaged" if (among := event["among"]) > 1 else ""
+            return (
+                f"begins with the inner optimizer of {donor} at outer step {event['step']}{shared}"
+            )
         case {"event": "inner-state-fresh"}:
             return f"begins with an inner optimizer of nobody's: {event['reason']}"
         case {"event": "left"}:
