@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.cli import bench_state
-from p2ptrain.cli.bench_telling import hosts_of, tell
+from p2ptrain.cli.bench_telling import hosts_of, numbers, tell
 from p2ptrain.cli.output import JsonOption, examples, progress, result
 from p2ptrain.errors import ConfigError
+from p2ptrain.extras import install
 
 if TYPE_CHECKING:
     from p2ptrain.testing.bench.kernels import CodecReport, KernelReport
@@ -58,7 +59,7 @@ def kernels(
             result(line)
     for name, ratio in report.peers.items():
         if ratio is None:
-            progress(f"{name} is not here to compare with: pip install {name}")
+            progress(f"{name} is not here to compare with: {install(name)}")
 
 
 Against = Annotated[
@@ -124,16 +125,19 @@ def allreduce(
     from p2ptrain.testing.bench.processes import Host
 
     try:
+        counts, sizes = numbers("--peers", peers), numbers("--elements", elements)
         if bad_link is not None:
-            found = orders.measure(int(peers), int(elements), bad_link * 1e6 / 8, rounds)
+            if len(counts) + len(sizes) > 2:
+                raise ValueError("with --bad-link one --peers and one --elements are measured")
+            found = orders.measure(counts[0], sizes[0], bad_link * 1e6 / 8, rounds)
             return tell(found.lines, as_json)
         settings = settings_of(
-            [int(count) for count in peers.split(",")],
-            [int(size) for size in elements.split(",")],
+            counts,
+            sizes,
             schedules.split(","),
             codecs.split(","),
             encryption.split(","),
-            [int(number) for number in streams.split(",")],
+            numbers("--streams", streams),
             repeats,
         )
         hosts = [Host.parse(each) for each in addresses.split(",")] if addresses else []

@@ -24,6 +24,13 @@ def hosts_of(addresses: str, count: int) -> list[Host]:
     return hosts
 
 
+def numbers(option: str, text: str) -> list[int]:
+    """Whole numbers with commas. Raises ValueError: they are none."""
+    if not all(each.strip().isdecimal() for each in text.split(",")):
+        raise ValueError(f"{option} {text[:80]!r} is not a whole number, nor several with commas")
+    return [int(each) for each in text.split(",")]
+
+
 def tell(lines: Iterable[Line], as_json: bool) -> None:
     """One line each, as soon as it is known."""
     for line in lines:

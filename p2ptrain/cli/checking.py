@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from p2ptrain.cli.amended import AmendedFile
+from p2ptrain.config.run_file import RunFile
+from p2ptrain.data.sources import STANDARD_LIBRARY
 from p2ptrain.node.cost import RATES_MBIT, Costs, Plan
-from p2ptrain.node.lint import Lint
+from p2ptrain.node.lint import Lint, is_unknown
 from p2ptrain.observe.states import size
 from p2ptrain.trainer.cost import TrainerMemory
 
@@ -32,16 +35,31 @@ def lines(amended: AmendedFile, costs: Costs, lints: Sequence[Lint]) -> Iterator
         f"disk      {size(costs.snapshot_bytes)} a snapshot, {size(costs.update_bytes)} an update; "
         f"a block of data {size(costs.block_bytes)}"
     )
-    said = (
-        "as told" if costs.is_told else "as an H100 at 40 % of its peak would; --tokens-per-s tells"
-    )
-    yield (
-        f"time      {costs.step_operations:.2e} operations a peer and outer step; at "
-        f"{costs.tokens_per_s:,.0f} tokens/s ({said}) {duration(costs.inner_s)}"
-    )
+    yield f"time      {costs.step_operations:.2e} operations a peer and outer step{_time(costs)}"
     yield from _table(costs)
     for lint in lints:
         yield f"{'FAULT' if lint.is_fault else 'warning':<9} {lint.field}: {lint.words}"
+
+
+def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
+    """What the run file names and is not in its place yet; publishing cannot do without it."""
+    named = {"data.source": run.data.source, "data.tokenizer": run.data.tokenizer}
+    for field, name in named.items():
+        if name is None or name == STANDARD_LIBRARY:
+            continue
+        path = beside / Path(name).expanduser()
+        if not path.exists():
+            yield Lint(field, f"there is no {path} yet, and the run cannot be published without it")
+
+
+def _time(costs: Costs) -> str:
+    """How long that takes, where something can be said of it."""
+    if is_unknown(costs):
+        return "; how long that takes, --tokens-per-s tells"
+    said = (
+        "as told" if costs.is_told else "as an H100 at 40 % of its peak would; --tokens-per-s tells"
+    )
+    return f"; at {costs.tokens_per_s:,.0f} tokens/s ({said}) {duration(costs.inner_s)}"
 
 
 def _memory(costs: Costs) -> Iterator[str]:
@@ -75,14 +93,19 @@ def _table(costs: Costs) -> Iterator[str]:
     for plan in costs.plans:
         by_peers.setdefault(plan.exchange.peers, []).append(plan)
     for peers, plans in by_peers.items():
-        cells = " ".join(f"{_cell(plan):>18}" for plan in plans)
+        cells = " ".join(f"{_cell(plan, costs):>18}" for plan in plans)
         sent = size(plans[0].exchange.sent_bytes)
         yield f"{peers:<5} {sent:>8} {cells} {plans[0].tokens:>8.3g}"
-    yield "      (each way: what a peer sends, and as much comes in; then an exchange's"
-    yield "      time, the part of the time in which peers train, and the whole run)"
+    if is_unknown(costs):
+        yield "      (each way: what a peer sends, and as much comes in; then an exchange's time)"
+    else:
+        yield "      (each way: what a peer sends, and as much comes in; then an exchange's"
+        yield "      time, the part of the time in which peers train, and the whole run)"
 
 
-def _cell(plan: Plan) -> str:
+def _cell(plan: Plan, costs: Costs) -> str:
+    if is_unknown(costs):
+        return duration(plan.exchange_s)
     days = duration(plan.days * 86_400)
     return f"{duration(plan.exchange_s)}, {plan.utilisation:.0%}, {days}"
 

@@ -169,7 +169,7 @@ def fetch(
         wait_for_approval=not no_wait,
         run=None if run is None else RunId(run),
     )
-    open_home(config.home)
+    open_home(config.home, to_make=True)
     allow_open_files()
     from p2ptrain.node.observing import fetch as fetched_by
 
@@ -239,7 +239,9 @@ def _examined(store: StoreReader, chunks: tuple[Digest, ...]) -> tuple[list[Dige
 
 
 @app.command(epilog=examples("p2ptrain ckpt pin", "p2ptrain ckpt pin 4000"))
-def pin(snapshot: SnapshotArgument = "newest", home: HomeOption = None) -> None:
+def pin(
+    snapshot: SnapshotArgument = "newest", home: HomeOption = None, as_json: JsonOption = False
+) -> None:
     """Keep a certified snapshot for good; p2ptrain store unpin lets go of it again.
 
     Works while the node runs, and without one.
@@ -250,6 +252,9 @@ def pin(snapshot: SnapshotArgument = "newest", home: HomeOption = None) -> None:
     where = open_home(home)
     named = named_by(account_in(where), snapshot)
     changed = Pins(where.store, LocalDisk()).change(add=named.digest)
+    if as_json:
+        result_json({"step": named.step, "digest": named.digest, "changed": changed})
+        return
     words = "is pinned" if changed else "is pinned already"
     result(f"the snapshot of outer step {named.step} {words}: {named.digest}")
 

@@ -106,6 +106,7 @@ PEERS = {
 }
 
 RUNS = {
+    "USAGE": "The command was called with what it does not have. Add --help to see what it has.",
     "CONFIG": "A setting is wrong. The message names it, its value, and what it should be.",
     "HOME": (
         "The folder that was given as the home cannot be one: it is a file, another user's, or on "

@@ -36,9 +36,9 @@ def home_path(given: Path | None) -> Path:
     return Path(platformdirs.user_data_dir("p2ptrain", appauthor=False))
 
 
-def open_home(given: Path | None, *, to_write: bool = True) -> Home:
-    """The home, made if it is not there yet. Who only looks may do so on a read-only disk, and
-    makes nothing where a name was mistyped.
+def open_home(given: Path | None, *, to_write: bool = True, to_make: bool = False) -> Home:
+    """The home; made, if it is not there yet, only `to_make` one: where a name was mistyped nothing
+    is left. Who only looks may do so on a read-only disk.
 
     Raises ConfigError: it cannot be a home, because of what is there, or of who we are; or there is
         nothing to look at.
@@ -46,7 +46,7 @@ def open_home(given: Path | None, *, to_write: bool = True) -> Home:
     from p2ptrain.node.home import Home
 
     path = home_path(given)
-    if not to_write and not path.exists():
+    if not to_make and not path.exists():
         raise _no_run(path)
     try:
         home = Home(path)
@@ -97,19 +97,21 @@ def _no_run(path: Path) -> ConfigError:
 def organiser_of(home: Home, run: Run) -> Identity:
     """The identity in this home, which must be the one that organises `run`.
 
-    Raises NotAuthorised: it is not.
+    Raises NotAuthorised: it is not, or there is none.
     """
     from p2ptrain.identity import load_or_create
     from p2ptrain.names import label
 
-    identity = load_or_create(home.identity)
-    if identity.peer != run.manifest.organiser:
+    # A home without a key is one that was restored without it: a new one would only hide that.
+    identity = load_or_create(home.identity) if home.identity.exists() else None
+    if identity is None or identity.peer != run.manifest.organiser:
+        key = "there is no key" if identity is None else f"the key is {label(identity.peer)}"
         raise NotAuthorised(
             f"only the organiser of run {run.manifest.name!r} can change it, or who may take part",
             code="AUTH-ORGANISER",
             evidence=[
                 f"the organiser is {label(run.manifest.organiser)}",
-                f"the key in {home.root} is {label(identity.peer)}",
+                f"in {home.root} {key}",
             ],
             do="use --home with the folder that the run was published from",
         )

@@ -40,7 +40,7 @@ from p2ptrain.cli.rendering import error_json, show_error
 from p2ptrain.cli.simulate_command import SIMULATE_EXAMPLES, simulate
 from p2ptrain.cli.verify_command import EXAMPLES as VERIFY_EXAMPLES
 from p2ptrain.cli.verify_command import verify
-from p2ptrain.errors import P2PTrainError
+from p2ptrain.errors import ConfigError, P2PTrainError
 
 BUG = 1
 INTERRUPTED = 130
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _flush()
         return code if isinstance(code, int) else 0
     except TyperException as exc:
-        return _usage(exc)
+        return _usage(exc, words)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):
@@ -170,14 +170,25 @@ def _forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _usage(exc: TyperException) -> int:
+def _usage(exc: TyperException, words: Sequence[str]) -> int:
     """A wrong option or argument, in the words of the parser."""
     show = getattr(exc, "show", None)
     if show is not None:
         show()
     else:
         print(exc, file=sys.stderr)
+    if "--json" in words:
+        told = getattr(exc, "format_message", exc.__str__)()
+        error = ConfigError(told, code="USAGE", do="the same command with --help")
+        _tell_programs(error)
     return int(exc.exit_code)
+
+
+def _tell_programs(error: P2PTrainError) -> None:
+    """What `--json` has on stdout where there is no result."""
+    with suppress(OSError):  # It may be stdout that has failed.
+        result_json(error_json(error))
+        _flush()
 
 
 def _report(exc: BaseException, words: Sequence[str]) -> int:
@@ -189,9 +200,7 @@ def _report(exc: BaseException, words: Sequence[str]) -> int:
         traceback.print_exception(exc)
     show_error(error)
     if "--json" in words:
-        with suppress(OSError):  # It may be stdout that has failed.
-            result_json(error_json(error))
-            _flush()
+        _tell_programs(error)
     return int(error.exit_code)
 
 

@@ -101,7 +101,7 @@ def _verbosity(telling: Telling) -> int:
 
 def start(config: NodeConfig) -> int:
     """Load what is slow to load, and run. What can be checked before that is."""
-    open_home(config.home)
+    open_home(config.home, to_make=True)
     allow_open_files()
     from p2ptrain.node.main import run_node
 

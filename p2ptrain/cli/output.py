@@ -21,8 +21,11 @@ def result(text: str) -> None:
 
 
 def result_json(value: Mapping[str, object]) -> None:
-    """One object with the schema number, unless it brings its own."""
-    print(json.dumps({"schema": SCHEMA, **value}, ensure_ascii=False))
+    """One object with the schema number, unless it brings its own.
+
+    In ASCII: a terminal or pipe of another encoding would be given what no JSON parser takes.
+    """
+    print(json.dumps({"schema": SCHEMA, **value}))
 
 
 def progress(text: str) -> None:

@@ -42,6 +42,7 @@ def new(
             "--size", metavar="SIZE", help="Where to start: demo, tiny, or a recipe of configs/."
         ),
     ] = "demo",
+    as_json: JsonOption = False,
 ) -> None:
     """Write a commented run file to start from."""
     from p2ptrain.config.samples import sample
@@ -52,6 +53,12 @@ def new(
             file.write(text)
     except FileExistsError as exc:
         raise ConfigError(f"{out} exists already", do="choose another name with --out") from exc
+    except OSError as exc:
+        raise ConfigError(
+            f"{out} cannot be written: {exc.strerror}", do="choose another place with --out"
+        ) from exc
+    if as_json:
+        result_json({"file": str(out.absolute())})
     progress(f"{out} is a run to start from. Edit it, then: p2ptrain run publish {out}")
 
 
@@ -97,7 +104,7 @@ def check(
     status 2 if the run cannot work.
     """
     from p2ptrain.cli.amended import as_amended
-    from p2ptrain.cli.checking import facts, lines
+    from p2ptrain.cli.checking import absences, facts, lines
     from p2ptrain.config.run_file import load_run_file
     from p2ptrain.node.cost import costs_of
     from p2ptrain.node.lint import lints_of
@@ -105,6 +112,7 @@ def check(
     amended = as_amended(load_run_file(run_file), home)
     costs = costs_of(amended.run, sorted(set(peers or (2, 4, 8, 16))), tokens_per_s)
     lints = lints_of(amended.run, costs, seed or ())
+    lints += absences(amended.run, beside=run_file.parent)
     if as_json:
         result_json(facts(amended, costs, lints))
     else:
@@ -146,7 +154,7 @@ def publish(
     from p2ptrain.cli.publishing import publish_run
     from p2ptrain.ids import PeerId
 
-    where = open_home(home)
+    where = open_home(home, to_make=True)
     published = publish_run(
         run_file,
         where,

@@ -40,7 +40,7 @@ def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
     from p2ptrain.names import peer_name
 
     known = (home_path(home) / "identity.key").is_file()
-    peer = load_or_create(open_home(home, to_write=not known).identity).peer
+    peer = load_or_create(open_home(home, to_write=not known, to_make=True).identity).peer
     if as_json:
         result_json({"peer": peer, "peer_name": peer_name(peer)})
     else:
@@ -49,12 +49,16 @@ def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 def explain(
     code: Annotated[str | None, typer.Argument(metavar="CODE", show_default=False)] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Say what an error code means and what helps.
 
     Without a code, list them all.
     """
     if code is None:
+        if as_json:
+            result_json({"codes": dict(sorted(CODES.items()))})
+            return
         for each, text in sorted(CODES.items()):
             result(f"{each:<18} {text.partition('. ')[0].removesuffix('.')}.")
         return
@@ -66,4 +70,7 @@ def explain(
             code="CODE-UNKNOWN",
             do=f"did you mean {' or '.join(near)}?" if near else "p2ptrain explain lists them all",
         )
-    result(f"{wanted}: {CODES[wanted]}")
+    if as_json:
+        result_json({"codes": {wanted: CODES[wanted]}})
+    else:
+        result(f"{wanted}: {CODES[wanted]}")

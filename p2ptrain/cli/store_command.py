@@ -204,7 +204,7 @@ def gc(
 
 
 @app.command(epilog=examples("p2ptrain store pin DIGEST"))
-def pin(digest: DigestArgument, home: HomeOption = None) -> None:
+def pin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Keep a snapshot, an update or a data block for good, with all that it consists of.
 
     Works while the node runs, and without one.
@@ -213,17 +213,23 @@ def pin(digest: DigestArgument, home: HomeOption = None) -> None:
 
     where = _home_of_a_run(home)
     changed = Pins(where.store, LocalDisk()).change(add=_digest(digest))
-    result("pinned" if changed else "it is pinned already")
+    if as_json:
+        result_json({"digest": digest, "changed": changed})
+    else:
+        result("pinned" if changed else "it is pinned already")
 
 
 @app.command(epilog=examples("p2ptrain store unpin DIGEST"))
-def unpin(digest: DigestArgument, home: HomeOption = None) -> None:
+def unpin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Let go of what was pinned: it stays as long as the run needs it."""
     from p2ptrain.store import LocalDisk, Pins
 
     where = _home_of_a_run(home)
     changed = Pins(where.store, LocalDisk()).change(remove=_digest(digest))
-    result("not pinned any more" if changed else "it is not pinned")
+    if as_json:
+        result_json({"digest": digest, "changed": changed})
+    else:
+        result("not pinned any more" if changed else "it is not pinned")
 
 
 def _home_of_a_run(given: Path | None, *, to_write: bool = True) -> Home:

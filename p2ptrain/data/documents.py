@@ -12,6 +12,7 @@ from pathlib import Path
 
 from p2ptrain.data.lines import LINE_BYTES_MAX, numbered_lines, refused
 from p2ptrain.errors import ConfigError
+from p2ptrain.extras import install
 
 DOCUMENT_CHARACTERS = 8192
 """A text file is cut into documents of about this length, at line ends, so that some of it can be
@@ -42,7 +43,7 @@ def text_documents(path: Path, field: str = "") -> Iterator[str]:
 
 
 def _no_text(path: Path, line: int) -> ConfigError:
-    do = 'set data.source to a UTF-8 text file, a folder of them, or "stdlib"'
+    do = 'name a UTF-8 text file, a folder of them, or, for what comes with Python, "stdlib"'
     return refused(path, "it is not UTF-8 text", do=do, line=line)
 
 
@@ -74,7 +75,7 @@ def parquet_documents(path: Path, field: str) -> Iterator[str]:
         raise ConfigError(
             f"{path} is a parquet file, and pyarrow is not installed here",
             code="EXTRA-MISSING",
-            do="pip install pyarrow",
+            do=install("pyarrow"),
         ) from exc
     row = 0
     try:

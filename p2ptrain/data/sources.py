@@ -144,8 +144,8 @@ def _beyond(name: str, size: int, limit_bytes: int) -> ConfigError:
 
 
 _DO = (
-    "set data.source to a file of text, JSON lines, parquet, FASTA or FASTQ, to a folder of them, "
-    'or to "stdlib"'
+    "name a file of text, JSON lines, parquet, FASTA or FASTQ, a folder of them, or, for what "
+    'comes with Python, "stdlib"'
 )
 
 

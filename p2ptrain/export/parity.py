@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2ptrain.errors import ConfigError, P2PTrainError, TrainerDiverged
+from p2ptrain.extras import install
 
 PARAMETERS_MAX = 2_000_000_000
 """Both models in fp32 are 16 GB then. Larger ones are compared only when that is asked for."""
 
-INSTALL = 'pip install "transformers>=4.56"'
+WANTED = "transformers>=4.56"
 """Not p2ptrain's extra, with which pip would replace fastecdsa by one that it has to compile."""
 
 RELATIVE_MAX = 1e-3
@@ -53,7 +54,7 @@ def is_wanted(asked: bool | None, parameters: int) -> bool:
     if asked and not _installed():
         raise ConfigError(
             "transformers, with which to compare, is not installed",
-            do=f"{INSTALL}, or leave --parity out",
+            do=f"{install(WANTED)}, or leave --parity out",
         )
     return asked if asked is not None else not hindrance(parameters)
 
@@ -61,7 +62,7 @@ def is_wanted(asked: bool | None, parameters: int) -> bool:
 def hindrance(parameters: int) -> str:
     """Why nothing is compared where nobody has said anything of it, and what to do; or nothing."""
     if not _installed():
-        return f"not installed ({INSTALL})"
+        return f"not installed ({install(WANTED)})"
     if parameters > PARAMETERS_MAX:
         return f"{parameters / 1e9:.1f} billion parameters take long (--parity does it)"
     return ""

@@ -96,8 +96,15 @@ def _length(run: RunFile, costs: Costs) -> Iterator[Lint]:
         )
 
 
+def is_unknown(costs: Costs) -> bool:
+    """Whether nothing can be said of the time that training takes: nobody has told, and the model
+    is too small to guess.
+    """
+    return not costs.is_told and costs.parameters < GUESSED_PARAMETERS_MIN
+
+
 def _exchange(run: RunFile, costs: Costs) -> Iterator[Lint]:
-    if not costs.is_told and costs.parameters < GUESSED_PARAMETERS_MIN:
+    if is_unknown(costs):
         return
     for plan in costs.plans:
         if plan.mbit == USUAL_MBIT and plan.utilisation < UTILISATION_MIN:

@@ -24,6 +24,7 @@ from typing import NoReturn
 import platformdirs
 
 from p2ptrain.errors import MachineUnfit, P2PTrainError
+from p2ptrain.extras import install
 from p2ptrain.ledger import core
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -131,7 +132,7 @@ def _run(root: Path, program: str, words: Sequence[str], fault: str) -> str:
     )
     if ended.returncode:
         said = (ended.stderr or ended.stdout)[-2000:].splitlines()
-        do = "pip install mypy, have a C compiler; or simulate --interpreted, at half the pace"
+        do = f"{install('mypy')}, have a C compiler; or simulate --interpreted, at half the pace"
         raise MachineUnfit(fault, code="NO-COMPILER", evidence=said, do=do)
     return ended.stdout
 

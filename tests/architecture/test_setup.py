@@ -50,6 +50,20 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_an_environment_that_was_cut_short_while_it_was_made_is_made_anew(checkout: Path) -> None:
+    """Python is there seconds before pip is. No compiler: it stops before it fetches anything."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
+    environment = os.environ | {"P2PTRAIN_PYTHON": sys.executable, "CC": "no-such-compiler"}
+    done = subprocess.run(
+        ["bash", "-x", checkout / "scripts" / "setup"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "\n+ make_environment\n" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "said"),
     [

@@ -48,7 +48,7 @@ def test_it_is_told_in_words_too(
     told = capsys.readouterr()
     assert f"kernels for {kernels.VARIANTS[-1]}; memcpy copies" in told.out
     assert "int4, blocks of 128," in told.out
-    assert "pip install pypiquant" in told.err
+    assert "-m pip install pypiquant" in told.err
 
 
 def test_a_variant_that_the_machine_lacks_is_an_error() -> None:

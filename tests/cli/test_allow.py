@@ -87,6 +87,16 @@ def test_only_the_organiser_can(p2ptrain: Command, organiser_home: Path) -> None
     assert listed(organiser_home) == (1, set())
 
 
+def test_a_home_restored_without_its_key_is_given_no_other(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
+    (organiser_home / "identity.key").unlink()
+    outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
+    assert outcome.code == 6
+    assert f"in {organiser_home} there is no key" in outcome.err
+    assert not (organiser_home / "identity.key").exists()
+
+
 @pytest.mark.parametrize("text", ["nobody", "", "12D3KooW", "/ip4/1.2.3.4/tcp/1"])
 def test_what_is_no_peer_id_is_refused(text: str, p2ptrain: Command, organiser_home: Path) -> None:
     outcome = p2ptrain("allow", "add", text, "--home", organiser_home)

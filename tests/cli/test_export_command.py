@@ -11,6 +11,7 @@ from blake3 import blake3
 
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.export import parity
+from p2ptrain.extras import install
 from p2ptrain.ids import Digest
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.update_format import UpdateFormat
@@ -219,7 +220,7 @@ def test_an_export_that_transformers_reads_otherwise_is_refused(
 @pytest.mark.parametrize(
     ("installed", "parameters_max", "words", "why"),
     [
-        (False, 10**9, (), 'not installed (pip install "transformers>=4.56")'),
+        (False, 10**9, (), f"not installed ({install('transformers>=4.56')})"),
         (True, NUMEL // 2, (), "0.0 billion parameters take long (--parity does it)"),
         (False, 10**9, ("--no-parity",), "--no-parity"),
     ],

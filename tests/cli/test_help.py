@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import subprocess
 import sys
 from typing import Any
@@ -99,6 +101,28 @@ def test_a_wrong_use_is_answered_with_status_2(
     written = capsys.readouterr()
     assert said in written.err
     assert written.out == ""
+
+
+@pytest.mark.parametrize("words", [["status", "--hmoe", "x"], ["ckpt", "nonsense"]])
+def test_a_wrong_use_is_told_to_programs_too(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--json"]) == 2
+    written = capsys.readouterr()
+    error = json.loads(written.out)["error"]
+    assert error["code"] == "USAGE"
+    assert words[1] in error["what"]
+    assert words[1] in written.err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_json_whatever_the_terminal_can_show(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(bare, encoding))
+    assert main(["run", "check", "grün😀.toml", "--json"]) == 2
+    assert "grün😀.toml" in json.loads(bare.getvalue())["error"]["what"]
 
 
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,6 +39,15 @@ def test_a_new_run_file_replaces_nothing(p2ptrain: Command, tmp_path: Path) -> N
     assert p2ptrain("run", "new", "--out", tmp_path / "x.toml", "--size", "huge").code == 2
 
 
+def test_where_a_run_file_cannot_be_written_is_said(p2ptrain: Command, tmp_path: Path) -> None:
+    outcome = p2ptrain("run", "new", "--out", tmp_path / "none" / "run.toml")
+    assert outcome.code == 2
+    assert "run.toml cannot be written: No such file or directory" in outcome.err
+    assert "choose another place with --out" in outcome.err
+    made = p2ptrain("run", "new", "--out", tmp_path / "run.toml", "--json")
+    assert made.json["file"] == str(tmp_path / "run.toml")
+
+
 def test_a_published_run_is_whole(organiser_home: Path) -> None:
     """Everything that the manifest names is in the store, and is what it should be."""
     home = Home(organiser_home)

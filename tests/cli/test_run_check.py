@@ -15,10 +15,13 @@ from p2ptrain.testing.histories import make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command
 
+SPEED = ("--tokens-per-s", 2000)
+
 
 def test_the_table_has_a_line_for_each_number_of_peers(p2ptrain: Command, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(sample("opendiloco_150m"))
+    (tmp_path / "corpus").mkdir()
     words = ("run", "check", path, "--peers", 12, "--peers", 3, "--tokens-per-s", 50_000)
     shown = p2ptrain(*words)
     assert shown.code == 0
@@ -28,6 +31,34 @@ def test_the_table_has_a_line_for_each_number_of_peers(p2ptrain: Command, tmp_pa
     facts = p2ptrain(*words, "--json").json
     assert [plan["peers"] for plan in facts["plans"]] == [3] * 3 + [12] * 3
     assert (facts["is_told"], facts["tokens_per_s"], facts["lints"]) == (True, 50_000, [])
+
+
+def test_of_a_small_run_nobody_guesses_how_long_it_takes(p2ptrain: Command, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(sample("demo"))
+    shown, told = (p2ptrain("run", "check", path, *more).out for more in ((), SPEED))
+    assert "%" not in shown.replace("FAULT", "")
+    assert "; how long that takes, --tokens-per-s tells\n" in shown
+    assert "an exchange's time)" in shown
+    assert "at 2,000 tokens/s (as told)" in told
+    assert "%" in told
+
+
+def test_what_a_run_file_names_and_is_not_there_yet_is_said(
+    p2ptrain: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(sample("demo").replace('source = "stdlib"', 'source = "mine"\ntokenizer = "t"'))
+    checked = p2ptrain("run", "check", path)
+    assert checked.code == 0
+    said = [line for line in checked.out.splitlines() if line.startswith("warning   data.")]
+    assert [line.split()[1:5] for line in said] == [
+        ["data.source:", "there", "is", "no"],
+        ["data.tokenizer:", "there", "is", "no"],
+    ]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "t").touch()
+    assert "warning   data." not in p2ptrain("run", "check", path).out
 
 
 def test_a_run_that_cannot_work_ends_with_status_2(p2ptrain: Command, tmp_path: Path) -> None:
@@ -48,7 +79,7 @@ def test_what_an_eager_run_keeps_is_shown(p2ptrain: Command, tmp_path: Path) -> 
     shown = p2ptrain("run", "check", path)
     assert "own newest work beside it (eager) 2.6 GB, all ranks together" in shown.out
     path.write_text(text)
-    assert "eager" not in p2ptrain("run", "check", path).out
+    assert "(eager)" not in p2ptrain("run", "check", path).out
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pyarrow import parquet
 from p2ptrain.data import lines, reads
 from p2ptrain.data.sources import find_source
 from p2ptrain.errors import ConfigError
+from p2ptrain.extras import install
 
 LINES = "".join(json.dumps({"id": n, "text": f"text {n}"}) + "\n" for n in range(3))
 FASTQ = "@r1\nACGTN\n+\nIIIII\n@r2\nacguR\n+r2\nIIIII\n"
@@ -211,4 +212,4 @@ def test_without_pyarrow_the_command_that_installs_it_is_named(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError) as caught:
         documents(tmp_path / "a.parquet")
-    assert (caught.value.code, caught.value.do) == ("EXTRA-MISSING", "pip install pyarrow")
+    assert (caught.value.code, caught.value.do) == ("EXTRA-MISSING", install("pyarrow"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.identity import load_or_create
+from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.run import Run, save_run
 from p2ptrain.store import RecordLog, Store
@@ -117,7 +117,15 @@ def test_an_allowlist_of_another_run(organiser: Path, run: Run, here: Here) -> N
 
 
 WRITERS = (["node", "--bootstrap", "x"], ["id"])
-LOOKERS = (["run", "show"], ["allow", "list"])
+LOOKERS = (
+    ["run", "show"],
+    ["run", "amend", "x", "--from-step", "9"],
+    ["allow", "list"],
+    ["allow", "remove", Identity.from_seed(bytes(32)).peer],
+    ["ckpt", "pin"],
+    ["store", "pin", "ab" * 32],
+)
+"""Some of these write, too, but nothing where there is no run."""
 CANNOT_BE = ("/proc/home", "/dev/null/home")
 
 
@@ -137,7 +145,7 @@ def test_a_home_that_cannot_be_made(words: list[str], place: str, here: Here) ->
     is_no_home(here(*words, "--home", place), Path(place))
 
 
-@pytest.mark.parametrize("words", LOOKERS, ids=first)
+@pytest.mark.parametrize("words", LOOKERS, ids=" ".join)
 @pytest.mark.parametrize("place", CANNOT_BE)
 def test_who_only_looks_is_told_that_there_is_nothing(
     words: list[str], place: str, here: Here
@@ -146,6 +154,14 @@ def test_who_only_looks_is_told_that_there_is_nothing(
     screen.is_error("RUN-NONE", 2)
     assert place in screen.what
     assert "no such folder" in screen.evidence
+
+
+@pytest.mark.parametrize("words", LOOKERS, ids=" ".join)
+def test_where_a_name_was_mistyped_nothing_is_left(
+    words: list[str], here: Here, tmp_path: Path
+) -> None:
+    here(*words, "--home", tmp_path / "typo").is_error("RUN-NONE", 2)
+    assert not (tmp_path / "typo").exists()
 
 
 @pytest.mark.parametrize("words", [*WRITERS, *LOOKERS], ids=first)
