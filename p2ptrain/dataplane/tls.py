@@ -164,7 +164,10 @@ def _introduce(sock: PeerSocket, hello: Mapping[str, object]) -> None:
     except PeerLost as exc:
         # In TLS 1.3 the listener judges our certificate after the handshake has ended here.
         raise PeerUnreachable(f"refused: {exc.what}", peer=sock.peer) from exc
-    given = fields(unpack(answer, bytes_max=HELLO_BYTES_MAX), accepted=bool, reason=str)
+    try:
+        given = fields(unpack(answer, bytes_max=HELLO_BYTES_MAX), accepted=bool, reason=str)
+    except RemoteProtocolError as exc:
+        raise RemoteProtocolError(f"its answer to our hello: {exc.what}", peer=sock.peer) from exc
     if not given["accepted"]:
         reason = str(given["reason"])[:REASON_CHARACTERS_MAX]
         raise PeerUnreachable(f"refused: {reason!r}", peer=sock.peer)

@@ -9,8 +9,8 @@ all machines to `kernels.reference`.
 
 A payload's *peak* is the largest magnitude that it stands for: in int8 and int4 from the scales
 alone, for the codes that `quantise` writes. Codes of -128 and -8, which only a liar writes, stand
-for a 127th and a seventh more. Whatever adds or writes a payload tells its peak, which costs
-nothing beside it.
+for a 127th and a seventh more (the codec's `reach`). Whatever adds or writes a payload tells its
+peak, which costs nothing beside it.
 
 It does not know of peers, parts or steps. After a fault the output holds nothing of use, except
 that `outer_step` checks the whole payload before it changes anything.
@@ -56,6 +56,7 @@ _NOT_FINITE = 1
 
 _GROWTH = {"fp32": 1.0, "fp16": 1 + 2.0**-11, "int8": 1 + 2.0**-21, "int4": 1 + 2.0**-7 + 2.0**-14}
 """int4 rounds its scale up to the 8 bits of bf16's mantissa."""
+_REACH = {"fp32": 1.0, "fp16": 1.0, "int8": 128 / 127, "int4": 8 / 7}
 _LOSS = {"fp32": 0.0, "fp16": 2.0**-11, "int8": 0.501 / 127, "int4": 0.505 / 7}
 
 UNBOUNDED = 2.0**100
@@ -210,6 +211,13 @@ class Codec:
         in addition round a magnitude up by 2^-25.
         """
         return _GROWTH[self.name]
+
+    @property
+    def reach(self) -> float:
+        """How many times its `peak`, at most, the largest magnitude of a payload is, whoever wrote
+        it. Of one that `quantise` wrote it is no more than the peak.
+        """
+        return _REACH[self.name]
 
     @property
     def loss(self) -> float:

@@ -76,7 +76,7 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> None:
         what = f"by {request.schedule} this node would have {count} neighbours"
         raise ReduceAborted(request.step, request.attempt, (), what)
     openers = {peer: _opener(parts, request, peer) for peer in request.neighbours}
-    faults: list[PeerError | RemoteProtocolError] = []
+    faults: list[ReduceAborted] = []
 
     async def have(open_one: Opener, peer: PeerId, stream: int) -> None:
         dialler = me if open_one is _reach else peer
@@ -84,16 +84,15 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> None:
         try:
             await open_one(parts, peer, key, edges)
         except (PeerError, RemoteProtocolError) as exc:
-            faults.append(exc)
+            # It is this neighbour that we failed to have, whomever its bytes made the error name.
+            faults.append(ReduceAborted(request.step, request.attempt, (peer,), exc.what))
             nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         for peer, stream in product(request.neighbours, range(request.streams)):
             nursery.start_soon(have, openers[peer], peer, stream)
     if faults:
-        # The first is the cause; the others were only given up because of it.
-        suspect = PeerId(faults[0].peer)
-        raise ReduceAborted(request.step, request.attempt, (suspect,), faults[0].what)
+        raise faults[0]  # The cause; the others were only given up because of it.
 
 
 def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:

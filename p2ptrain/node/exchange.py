@@ -16,6 +16,7 @@ import numpy as np
 import trio
 
 from p2ptrain.errors import ReduceAborted, StoreError
+from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.events import Ready, ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.reducing import confessed
@@ -144,8 +145,12 @@ async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
 
 
 async def _give_up(parts: Parts, why: ReduceAborted) -> None:
-    """Tell everybody that this attempt has failed here."""
-    step, attempt, suspects = why.step, why.attempt, why.suspects
+    """Tell everybody that this attempt has failed here.
+
+    A roster may name what is no peer; who said that it suspects such would be read by nobody.
+    """
+    step, attempt = why.step, why.attempt
+    suspects = tuple(filter(is_peer_id, why.suspects))
     parts.journal.write(
         "exchange-failed", step=step, attempt=attempt, reason=why.reason, suspects=suspects
     )

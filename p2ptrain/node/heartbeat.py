@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from p2ptrain.encoding import fields, pack, unpack
-from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.ipc.frames import BLOCKS_MAX
@@ -47,12 +47,21 @@ class ReadyReport:
 
 @dataclass(frozen=True, slots=True)
 class ReduceReport:
-    """How the sender's attempt ended: with the update's digest, or with whom it suspects."""
+    """How the sender's attempt ended: with the update's digest, or with whom it suspects.
+
+    Raises:
+        LocalProtocolError: a suspect is no peer. Nobody would read a heartbeat with it in, so we
+            would be heard no more.
+    """
 
     step: int
     attempt: int
     update: Digest | None
     suspects: tuple[PeerId, ...]
+
+    def __post_init__(self) -> None:
+        if not all(map(is_peer_id, self.suspects)):
+            raise LocalProtocolError(f"a suspect is no peer: {self.suspects}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +273,9 @@ def _reduce(value: object) -> ReduceReport | None:
     if update is not None and not is_digest(update):
         raise RemoteProtocolError("a heartbeat's update is not a digest")
     assert update is None or isinstance(update, str)
+    named = _peers(suspects, SUSPECTS_MAX)  # Before it is made: here it is the sender's fault.
     return ReduceReport(
-        _count(step),
-        _count(attempt),
-        None if update is None else Digest(update),
-        _peers(suspects, SUSPECTS_MAX),
+        _count(step), _count(attempt), None if update is None else Digest(update), named
     )
 
 

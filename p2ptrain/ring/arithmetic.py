@@ -69,16 +69,27 @@ class Arithmetic:
         return self.payload[segment.offset : segment.offset + segment.bytes]
 
     def contribute(self, segment: Segment) -> None:
-        """A segment sets out: quantise the own contribution."""
+        """A segment sets out: quantise the own contribution, which is within its bound."""
         made = self._quantise_own(segment.start, segment.stop, self.place(segment))
-        self._settled(segment, made, last=False)
+        self._hold_own(made, self.influence.own_max)
 
     def add(self, segment: Segment, sender: PeerId, *, last: bool) -> None:
-        """Add the own contribution to the sum that has arrived; if it is the `last`, divide."""
+        """Add the own contribution to the sum that has arrived; if it is the `last`, divide.
+
+        What is made lies where the sum did, of which only its scales are known by then. By these it
+        was within its bound; so if our own part is too, and what was made of both is not, then its
+        codes stood for more than they could, if a codec had written them.
+        """
         run, place = slice(segment.start, segment.stop), self.place(segment)
         own = (self._theta[run], self._local[run], self._weight)
         kept = _run_of(self._residual, run)
-        self._requantise(segment, place, (sender,), own, kept, last=last)
+        read, made = self._requantised(segment, place, (sender,), own, kept, last=last)
+        _hold(sender, read, self.influence.sum_max(segment.part, sender))
+        limit = self._limit(segment, last=last)
+        if made > limit:
+            self.contribute(segment)  # raises if it is ours that is too large
+            what = f"it is {made:.3g} large with our own part, where {limit:.3g} is agreed"
+            raise Blamed(_their_fault(sender, what))
 
     def begin(self, segment: Segment, sum: memoryview, sender: PeerId, total: Floats) -> None:
         """The first of several sums for a segment has arrived: `total` is it and the own
@@ -102,16 +113,18 @@ class Arithmetic:
         *,
         last: bool,
     ) -> None:
-        """The last of them has: add it too, and quantise to the segment's place."""
-        self._requantise(segment, sum, senders, (total, None, 1.0), None, last=last)
+        """The last of them has: add it too, and quantise to the segment's place.
+
+        All that came was within its bound, so what is made of it is too, or we are at fault.
+        """
+        own = (total, None, 1.0)
+        read, made = self._requantised(segment, sum, senders, own, None, last=last)
+        self._hold_sum(segment, sum, senders[-1], read)
+        self._hold_own(made, self._limit(segment, last=last))
 
     def accept(self, segment: Segment, sender: PeerId) -> None:
         """A mean has arrived: is it one that a codec wrote, of contributions as agreed?"""
-        try:
-            peak = self.codec.peak(self.place(segment), segment.stop - segment.start)
-        except BadScale as exc:
-            raise Blamed(_their_fault(sender, exc.what)) from exc
-        _hold(sender, peak, self.influence.mean_max)
+        self._examine(segment, self.place(segment), sender, self.influence.mean_max)
 
     def _add(
         self,
@@ -126,9 +139,9 @@ class Arithmetic:
             read = self.codec.add_difference(sum, *own, total, residual=residual)
         except BadScale as exc:
             raise Blamed(_their_fault(sender, exc.what)) from exc
-        _hold(sender, read, self.influence.sum_max(segment.part, sender))
+        self._hold_sum(segment, sum, sender, read)
 
-    def _requantise(
+    def _requantised(
         self,
         segment: Segment,
         sum: memoryview,
@@ -137,30 +150,52 @@ class Arithmetic:
         residual: Floats | None,
         *,
         last: bool,
-    ) -> None:
-        """`sum` has come from the last of `senders`; the others' are in `own`."""
+    ) -> tuple[float, float]:
+        """`sum` has come from the last of `senders`; the others' are in `own`. Returns the peaks of
+        `sum` and of what was made of it.
+        """
         run, divisor = slice(segment.start, segment.stop), self._divisor if last else 1.0
         kept = _run_of(self._residual_out, run)
         try:
-            read, made = self.codec.add_difference_requantise(
+            return self.codec.add_difference_requantise(
                 sum, *own, divisor, self.place(segment), residual=residual, residual_out=kept
             )
         except BadScale as exc:
             raise Blamed(_their_fault(senders[-1], exc.what)) from exc
         except NonFinite as exc:
-            self.contribute(segment)  # raises if it is our own that is not finite
+            self.contribute(segment)  # raises if it is our own that is too large, or not finite
+            if len(senders) > 1:  # Of one alone the kernel may have begun to write over what came.
+                limit = self.influence.sum_max(segment.part, senders[-1])
+                self._examine(segment, sum, senders[-1], limit)
             names = " and ".join(map(label, senders))
             raise Blamed(Blame(senders, f"the sums of {names} are out of range")) from exc
-        _hold(senders[-1], read, self.influence.sum_max(segment.part, senders[-1]))
-        self._settled(segment, made, last=last)
 
-    def _settled(self, segment: Segment, made: float, *, last: bool) -> None:
-        """What was made here is within its bound before it leaves, or we are at fault: what came
-        was within its own.
+    def _examine(self, segment: Segment, payload: memoryview, sender: PeerId, limit: float) -> None:
+        """Hold to `limit` what was not read yet."""
+        try:
+            peak = self.codec.peak(payload, segment.stop - segment.start)
+        except BadScale as exc:
+            raise Blamed(_their_fault(sender, exc.what)) from exc
+        _hold(sender, self._closely(segment, payload, peak, limit), limit)
+
+    def _hold_sum(self, segment: Segment, sum: memoryview, sender: PeerId, peak: float) -> None:
+        limit = self.influence.sum_max(segment.part, sender)
+        _hold(sender, self._closely(segment, sum, peak, limit), limit)
+
+    def _closely(self, segment: Segment, payload: memoryview, peak: float, limit: float) -> float:
+        """Its `peak`, as its scales tell; or as its elements do, where codes that no codec writes
+        could pass the limit unseen. Whoever trains stays far below, so this costs nothing.
         """
+        if not peak <= limit < peak * self.codec.reach:
+            return peak
+        values = np.empty(segment.stop - segment.start, np.float32)
+        self.codec.dequantise(payload, values)
+        return float(np.abs(values).max())
+
+    def _limit(self, segment: Segment, *, last: bool) -> float:
+        """What is made here is within it before it leaves."""
         influence = self.influence
-        limit = influence.mean_max if last else influence.sum_max(segment.part, self._me)
-        self._hold_own(made, limit)
+        return influence.mean_max if last else influence.sum_max(segment.part, self._me)
 
     def _hold_own(self, peak: float, limit: float) -> None:
         if peak > limit:

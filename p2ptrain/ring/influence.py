@@ -3,9 +3,10 @@
 All know how much the weights of a participant may differ from θ, element by element: the request's
 `influence_max`. The largest magnitude of a sum is at most the sum of those of its terms, so what
 arrives for a part may be no larger than what the peers whose contributions are in it may add, by
-their weights, and what their rounding adds. A receiver reads that off the scales. Who passes on a
-sum has held it to the bound of those before, and has added no more than it may, so a sum over its
-bound is the fault of its sender: it made it, or accepted what it should have refused.
+their weights, and what their rounding adds. A receiver reads that off the scales, and next to the
+bound, where a liar's codes may go past it, off every element. Who passes on a sum has held it to
+the bound of those before, and has added no more than it may, so a sum over its bound is the fault
+of its sender: it made it, or accepted what it should have refused.
 
 What this cannot do. Who passes a sum on may put another in its place, as large as that of all in it
 may be: in a ring the last to add, and everywhere the owner of a part, decide about that part's mean
@@ -21,6 +22,7 @@ It knows the plan's trees and the request, and reads no vector but for `own_peak
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +58,8 @@ class Influence:
         self._per_peer = _owed(codec, peers, most, feedback) + _LEAST
         self._sums: dict[tuple[int, PeerId], float] = {}
         self.bounded = most < UNBOUNDED
+        self.own_max = self._at_first((request.me,)) * self._growth if self.bounded else math.inf
+        """The largest magnitude that what we add to a sum may have by itself, quantised."""
         self.mean_max = mean_max(codec, request.schedule, peers, most, feedback=feedback)
 
     def sum_max(self, part: int, sender: PeerId) -> float:
@@ -71,10 +75,13 @@ class Influence:
         request = self._request
         schedule, peers = request.schedule, len(request.peers)
         terms = contributors(schedule, peers, part, sender)
-        weight = sum(request.weights[number] for number in terms)
         roundings = route(schedule, peers, sender, part).sum_hop + 1
-        at_first = self._per_weight * weight + self._per_peer * len(terms)
-        return at_first * self._growth**roundings
+        return self._at_first(terms) * self._growth**roundings
+
+    def _at_first(self, terms: Sequence[int]) -> float:
+        """What these peers' contributions may add up to before they are rounded."""
+        weight = sum(self._request.weights[number] for number in terms)
+        return self._per_weight * weight + self._per_peer * len(terms)
 
 
 def mean_max(

@@ -529,8 +529,9 @@ class TestDialling:
             done = background(reply)
             port = fake.getsockname()[1]
             endpoint = Endpoint(server.peer, "127.0.0.1", port, server.certificate_der)
-            with pytest.raises(RemoteProtocolError):
+            with pytest.raises(RemoteProtocolError) as caught:
                 connect(client, endpoint, ECHO)
+            assert caught.value.peer == server.peer
             done()
 
 

@@ -58,6 +58,20 @@ def test_a_peak_is_no_less_than_any_magnitude_and_little_more_than_the_vector_ha
     assert codec.peak(payload[:0], 0) == 0.0
 
 
+@codecs
+def test_whatever_its_codes_a_payload_goes_no_further_than_its_codec_s_reach(
+    name: CodecName,
+) -> None:
+    codec, back = kernels.codec(name, 64), np.empty(640, np.float32)
+    payload = encoded(name, 64, random(640, 3))
+    if name in ("int8", "int4"):
+        rows = payload.reshape(10, -1)
+        rows[:, -32:] = 0x80 if name == "int8" else 0x88  # all of them -128, or -8
+    codec.dequantise(payload, back)
+    reached = np.abs(back).max() / codec.peak(payload, 640)
+    assert reached == pytest.approx(codec.reach, rel=1e-6)
+
+
 @implementations
 @codecs
 def test_what_was_quantised_once_quantises_to_itself(name: CodecName, kind: str) -> None:

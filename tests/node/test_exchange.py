@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +15,8 @@ import pytest
 import trio
 import trio.testing
 
-from p2ptrain.dataplane import Endpoint
+from p2ptrain.dataplane import Credentials, Endpoint
+from p2ptrain.dataplane.tls import tls_context
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
@@ -20,8 +24,9 @@ from p2ptrain.ledger.events import Ready, ReduceFailed
 from p2ptrain.ledger.propose import reconsider
 from p2ptrain.ledger.state import apply, genesis
 from p2ptrain.ledger.values import Commit, Participant, Roster
-from p2ptrain.node import edges, updates
+from p2ptrain.node import edges, gossip, updates
 from p2ptrain.node import exchange as module
+from p2ptrain.node.beats import FullBeat, read
 from p2ptrain.node.exchange import (
     _request,
     _while_it_matters,
@@ -29,12 +34,15 @@ from p2ptrain.node.exchange import (
     exchange,
     reduce_due,
 )
+from p2ptrain.node.heartbeat import ReduceReport
 from p2ptrain.node.orders import Work
+from p2ptrain.node.parts import Parts
 from p2ptrain.node.status import status
 from p2ptrain.store import digest_of
 from p2ptrain.testing.ledgers import small_rules
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, entry_of, heartbeat, opening, rig, settled
+from tests.dataplane.conftest import certificate_in_the_name_of, named
+from tests.node.rig import ANN, BOB, entry_of, heartbeat, opening, rig, settled
 
 RULES = small_rules("a b")
 A, B = RULES.founders
@@ -180,6 +188,78 @@ async def test_a_neighbour_that_never_opens_its_streams_is_named(
             assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
             assert len(parts.ring_inbox) == 0
             nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def answering(parts: Parts, answer: bytes) -> Iterator[Endpoint]:
+    """Ann's data plane, which says `answer` to every hello."""
+    credentials = Credentials.create(ANN)
+    context = tls_context(credentials, [parts.credentials.certificate_der], server=True)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer_all() -> None:
+            with suppress(OSError):  # until it is shut down
+                while True:
+                    raw, _ = listening.accept()
+                    with suppress(OSError), context.wrap_socket(raw, server_side=True) as secured:
+                        secured.recv(1 << 14)
+                        secured.sendall(answer)
+                        secured.recv(1)
+
+        thread = threading.Thread(target=answer_all)
+        thread.start()
+        yield Endpoint(ANN.peer, *listening.getsockname(), credentials.certificate_der)
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("answer", [b"\0\0\0\1\1", b"\0\0\0\1\x80", b"\xff\xff\xff\xff", None])
+async def test_a_neighbour_whose_answer_or_certificate_is_bad_is_named_and_we_are_still_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | None
+) -> None:
+    """A certificate may bear somebody else's name, who has nothing to do with it."""
+    monkeypatch.setattr(edges, "EDGE_S", 0.4)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        with answering(parts, answer or b"") as place:
+            if answer is None:
+                false = certificate_in_the_name_of(BOB, named("bob"), named("bob"))
+                place = replace(place, certificate_der=false)
+            beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
+            parts.peers.take(ANN.peer, beat, parts.now())
+            parts.detector.heard(ANN.peer, parts.now())
+            parts.outer.step = 0
+            ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
+            roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
+            parts.ledger.state = replace(parts.ledger.state, roster=roster)
+            parts.standing.work = Work(0, (0,), 16)
+            nursery.start_soon(exchange, parts)
+            await settled(lambda: bool(r.said("exchange-failed")))
+            nursery.cancel_scope.cancel()
+        assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
+        heard = read(parts.saying.say(gossip.describe(parts, parts.incarnation, 0)))
+        assert isinstance(heard, FullBeat)
+        assert heard.heartbeat.reduce == ReduceReport(0, 0, None, (ANN.peer,))
+
+
+async def test_a_participant_that_is_no_peer_is_not_named_and_we_are_still_heard(
+    tmp_path: Path,
+) -> None:
+    """In an open run a lying proposer can put one into a roster."""
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts, nobody = r.parts, PeerId("nobody")
+        parts.outer.step = 0
+        names = (parts.me, ANN.peer, nobody)
+        each = [Participant(name, 16, 1) for name in names]
+        roster = opening(parts.ledger.state, *each, learners=[ANN.peer, nobody])
+        parts.ledger.state = replace(parts.ledger.state, roster=roster)
+        parts.standing.work = Work(0, (0,), 16)
+        nursery.start_soon(exchange, parts)
+        await settled(lambda: bool(r.said("exchange-failed")))
+        nursery.cancel_scope.cancel()
+        assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
+        heard = read(parts.saying.say(gossip.describe(parts, parts.incarnation, 0)))
+        assert isinstance(heard, FullBeat)
 
 
 async def test_an_attempt_that_lost_its_point_while_it_waited_for_theta_is_not_begun(

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.encoding import pack, unpack
-from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.identity import Identity
-from p2ptrain.ids import Digest, RunId
+from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.node.heartbeat import (
     HEARTBEAT_BYTES_MAX,
     Heartbeat,
@@ -158,3 +158,10 @@ def test_only_a_later_serial_or_a_new_incarnation_is_news():
     assert not earlier.follows(FULL)
     assert not FULL.follows(FULL)
     assert replace(earlier, incarnation=8).follows(FULL)
+
+
+@pytest.mark.parametrize("suspect", ["", "ann", PEER[:-1]])
+def test_we_never_say_that_we_suspect_what_is_no_peer(suspect: str) -> None:
+    """Nobody would read a heartbeat with it in, for as long as we say it."""
+    with pytest.raises(LocalProtocolError, match="no peer"):
+        ReduceReport(5, 1, None, (PEER, PeerId(suspect)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,8 +15,11 @@ from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import CODECS, UNBOUNDED
 from p2ptrain.kernels import codec as codec_of
 from p2ptrain.ring import SCHEDULES, ReduceReport, ReduceRequest, own_peak, routes
+from p2ptrain.ring.arithmetic import Arithmetic
+from p2ptrain.ring.blame import Blame, Blamed
 from p2ptrain.ring.influence import Influence
-from p2ptrain.ring.schedules import contributors, owner_of
+from p2ptrain.ring.schedules import contributors, owner_of, route
+from p2ptrain.ring.wire import Header, Kind
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES)
 BOUND = 0.5
@@ -75,6 +79,140 @@ def test_a_peer_on_its_own_keeps_to_the_bound_too(build: Callable) -> None:
     (outcome,) = ring.run().values()
     assert isinstance(outcome, ReduceAborted)
     assert outcome.suspects == ring.peers
+
+
+PEERS, LIAR, BLOCK = 9, 4, 64
+"""Nine stand in three rows of a grid: some collect from two others."""
+EXTREME = {"int8": b"\x80" * 64, "int4": b"\x88" * 32}
+"""A block's codes, which no codec writes: -128 and -8."""
+
+
+def scale_of(codec: str, peak: float) -> bytes:
+    """The largest scale by which a block is no more than `peak` large."""
+    if codec == "int4":
+        return struct.pack("<f", peak / 7)[2:]
+    return struct.pack("<f", np.nextafter(np.float32(peak) / np.float32(127), np.float32(0)))
+
+
+def place_of_the_liar(schedule: str, number: int) -> tuple[int, int]:
+    """A part to which it only contributes, and to whom: the sum of its own is that one's first, or
+    with -1 its last.
+    """
+    for part in range(PEERS):
+        ours = route(schedule, PEERS, LIAR, part)
+        if ours.sum_to is not None and not ours.sums_from:
+            others = route(schedule, PEERS, ours.sum_to, part).sums_from
+            if others[number] == LIAR and (len(others) > 1 or schedule == "ring"):
+                return part, ours.sum_to
+    raise AssertionError("it is nobody's")
+
+
+def sends(block: Callable[[float], bytes], part: int, to: int) -> Callable:
+    """It sends one segment, of blocks that it makes when it knows the bound on its sums."""
+
+    def script(ring: object, me: int) -> None:
+        request = ring.requests[me]
+        segment = request.plan().lanes[0][part][0]
+        limit = Influence(request, feedback=False).sum_max(part, ring.peers[me])
+        body = block(limit) * ((segment.stop - segment.start) // BLOCK)
+        header = Header(Kind.SUM, 0, part, 0, segment.bytes, 7, 1, request.tag())
+        ring.links(me)[ring.peers[to]][0].send_all(header.encode() + body)
+
+    return script
+
+
+@every_schedule
+@pytest.mark.parametrize("number", [0, -1])
+@pytest.mark.parametrize("codec", EXTREME)
+def test_codes_that_stand_for_more_than_the_scales_say_are_their_sender_s_fault(
+    build: Callable, schedule: str, codec: str, number: int
+) -> None:
+    """By its scales the liar's sum is at its bound; what honest peers make of it is over theirs."""
+    weights = tuple(5000 if peer == LIAR else 1 for peer in range(PEERS))
+    ring = build(
+        weights, 2 * BLOCK * PEERS, schedule=schedule, codec=codec, block=BLOCK, streams=1,
+        influence_max=BOUND,
+    )  # fmt: skip
+    ring.locals = [ring.theta + np.float32(0.01) for _ in ring.peers]
+    lie = sends(
+        lambda limit: scale_of(codec, limit) + EXTREME[codec], *place_of_the_liar(schedule, number)
+    )
+    for outcome in ring.run({LIAR: lie}).values():
+        assert isinstance(outcome, ReduceAborted)
+        assert outcome.suspects == (ring.peers[LIAR],), outcome.reason
+
+
+@every_schedule
+@pytest.mark.parametrize("number", [0, -1])
+def test_who_sends_a_sum_that_is_out_of_the_codec_s_range_is_named_alone(
+    build: Callable, schedule: str, number: int
+) -> None:
+    ring = build(
+        (1,) * PEERS, 2 * BLOCK * PEERS, schedule=schedule, block=BLOCK, streams=1,
+        influence_max=BOUND,
+    )  # fmt: skip
+    ring.locals = [ring.theta + np.float32(0.01) for _ in ring.peers]
+    lie = sends(
+        lambda limit: struct.pack("<f", 2.0**94) + b"\x7f" * BLOCK,
+        *place_of_the_liar(schedule, number),
+    )
+    for outcome in ring.run({LIAR: lie}).values():
+        assert isinstance(outcome, ReduceAborted)
+        assert outcome.suspects == (ring.peers[LIAR],), outcome.reason
+
+
+class Two:
+    """The second of two peers of equal weight in a ring, whose difference is `own` everywhere: what
+    becomes of the first one's sum, or of its mean, if both are blocks of `scale` and `codes`.
+    """
+
+    def __init__(self, codec: str, own: float, scale: bytes, codes: bytes) -> None:
+        peers = (PeerId("first"), PeerId("second"))
+        self.request = ReduceRequest(
+            RunId("ab" * 32), 0, 0, peers, 1, (1, 1), 4 * BLOCK, codec_of(codec, BLOCK),
+            influence_max=BOUND,
+        )  # fmt: skip
+        self.sent = (scale + codes) * 2
+        theta = np.zeros(4 * BLOCK, np.float32)
+        out = bytearray(self.request.codec.encoded_bytes(theta.size))
+        self._arithmetic = Arithmetic(self.request, theta, theta - np.float32(own), out)
+
+    def blame(self, kind: Kind) -> Blame | None:
+        owned = kind is Kind.SUM
+        part = next(n for n, each in enumerate(self.request.plan().routes) if each.owned == owned)
+        (segment,) = self.request.plan().lanes[0][part]
+        self._arithmetic.place(segment)[:] = self.sent
+        try:
+            if owned:
+                self._arithmetic.add(segment, self.request.peers[0], last=True)
+            else:
+                self._arithmetic.accept(segment, self.request.peers[0])
+        except Blamed as exc:
+            return exc.blame
+        return None
+
+
+@pytest.mark.parametrize("codec", EXTREME)
+def test_a_mean_whose_codes_stand_for_more_than_is_agreed_is_its_sender_s_fault(codec: str) -> None:
+    codes = {"int8": b"\x81" * BLOCK, "int4": b"\x99" * (BLOCK // 2)}[codec]
+    at_bound, near = scale_of(codec, BOUND), scale_of(codec, BOUND * 0.86)
+    assert Two(codec, 0.0, at_bound, codes).blame(Kind.MEAN) is None
+    assert Two(codec, 0.0, near, EXTREME[codec]).blame(Kind.MEAN) is None
+    blame = Two(codec, 0.0, at_bound, EXTREME[codec]).blame(Kind.MEAN)
+    assert blame is not None
+    assert (blame.suspects, blame.own) == ((PeerId("first"),), False)
+
+
+@pytest.mark.parametrize("codec", EXTREME)
+def test_who_adds_too_much_to_a_sum_at_its_bound_blames_itself_and_not_the_sender(
+    codec: str,
+) -> None:
+    codes = {"int8": b"\x7f" * BLOCK, "int4": b"\x77" * (BLOCK // 2)}[codec]
+    at_bound = scale_of(codec, BOUND)
+    assert Two(codec, BOUND, at_bound, codes).blame(Kind.SUM) is None
+    blame = Two(codec, BOUND * 1.03, at_bound, codes).blame(Kind.SUM)
+    assert blame is not None
+    assert (blame.suspects, blame.own) == ((PeerId("second"),), True)
 
 
 def limits(schedule: str, **settings: object) -> Influence:
