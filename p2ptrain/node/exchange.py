@@ -21,7 +21,7 @@ from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.events import Ready, ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.reducing import confessed
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Participant, Roster
+from p2ptrain.ledger.values import Commit, Participant, Roster
 from p2ptrain.node import updates
 from p2ptrain.node.edges import Edges, connect
 from p2ptrain.node.heartbeat import ReduceReport
@@ -30,7 +30,8 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
 from p2ptrain.node.weights import weights
 from p2ptrain.observe.states import Exchanging, StandingBy
-from p2ptrain.ring import Reduce, ReduceRequest, streams_for
+from p2ptrain.ring import Reduce, ReduceRequest, owed_max, streams_for
+from p2ptrain.ring import ReduceReport as RingReport
 from p2ptrain.state import Arena, Float32Vector, Residual
 from p2ptrain.state.pseudo_gradient import Comparison, compare
 from p2ptrain.sync.fragments import Fragment
@@ -87,6 +88,7 @@ async def exchange(parts: Parts) -> None:
     """Take part in every reduce that the ledger opens with us in it, or say that we cannot."""
     tried: tuple[int, int] | None = None
     while True:
+        _settle(parts)
         ledger, work, step = parts.ledger, parts.standing.work, parts.outer.step
         roster = reduce_due(ledger.state, step, parts.me, work)
         said = ledger.view.ready.get(parts.me)
@@ -186,7 +188,8 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         await _while_it_matters(parts, roster, partial(connect, parts, request, edges))
         residual = parts.residual(roster.step)
         if residual is not None:
-            residual.begun()
+            begun = partial(residual.begun, roster.step, roster.attempt, len(roster.peers))
+            await trio.to_thread.run_sync(begun)
         theta, local = await trio.to_thread.run_sync(
             partial(_contribution, parts, roster.step, parts.arena)
         )
@@ -202,12 +205,7 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         )
         where = {"step": roster.step, "attempt": roster.attempt}
         parts.journal.write("exchange-connected", **where, peers=roster.peers)
-        parts.standing.ring = reduce
-        try:
-            run = partial(in_thread, reduce.run, stop=partial(reduce.abort, "it was given up"))
-            report = await _while_it_matters(parts, roster, run, updates.LAG_S)
-        finally:
-            parts.standing.ring = None
+        report = await _run(parts, roster, reduce, residual)
         # Under the lock: a moment later θ may be that of the next step.
         compared = await trio.to_thread.run_sync(
             partial(_compared, parts, roster.step, theta, local, payload)
@@ -218,14 +216,33 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         update = await updates.store(parts, roster.step, payload)
     except StoreError as exc:
         raise ReduceAborted(roster.step, roster.attempt, (), f"not stored: {exc.what}") from exc
-    if residual is not None:
-        _set_aside(parts, residual, roster, update)
     parts.journal.write(
         "exchange-done", **where, update=update, **report.facts(), **asdict(compared)
     )
     parts.standing.last_reduce = report
     parts.standing.comparison = compared
     return update
+
+
+async def _run(
+    parts: Parts, roster: Roster, reduce: Reduce, residual: Residual | None
+) -> RingReport:
+    """Have `reduce` run for as long as anybody needs it.
+
+    Raises ReduceAborted: it did not come to an end.
+    """
+    parts.standing.ring = reduce
+    try:
+        run = partial(in_thread, reduce.run, stop=partial(reduce.abort, "it was given up"))
+        return await _while_it_matters(parts, roster, run, updates.LAG_S)
+    except ReduceAborted:
+        if residual is not None:
+            codec, most = updates.codec_of(parts, roster.step), parts.influence_max(roster.step)
+            lost_max = owed_max(codec, len(roster.peers), most)
+            await trio.to_thread.run_sync(residual.cut_short, lost_max)
+        raise
+    finally:
+        parts.standing.ring = None
 
 
 def _contribution(parts: Parts, step: int, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
@@ -264,12 +281,21 @@ def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Floa
     return theta, local
 
 
-def _set_aside(parts: Parts, residual: Residual, roster: Roster, update: Digest) -> None:
-    """Keep what rounding lost until `update` is committed, which others may have done already."""
-    residual.set_aside(update)
-    settled = parts.ledger.updates.get(roster.step)
-    if settled is not None and parts.outer.step is not None and parts.outer.step > roster.step:
-        residual.committed(settled.update)
+def _settle(parts: Parts) -> None:
+    """Owe what rounding lost in the reduces that were committed, however they ended here.
+
+    The chain says so, and not the updates that are applied: who leaps over one has paid into it.
+    """
+    ledger = parts.ledger
+    for residual in parts.outer.residuals:
+        step = residual.open_step
+        if step is None or step >= ledger.state.step:
+            continue
+        if step < ledger.kept.start.step:
+            residual.forget()
+            continue
+        value = parts.history.closing(step).entry.value
+        residual.ended(value.attempt if isinstance(value, Commit) else None)
 
 
 def _request(parts: Parts, roster: Roster) -> ReduceRequest:

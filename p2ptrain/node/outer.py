@@ -273,13 +273,11 @@ async def _apply(parts: Parts, commit: Commit) -> None:
     outer = parts.leg(commit.step).manifest.outer
     merged = partial(updates.format_of(parts, commit.step).merged, payload)
     made, codec = await trio.to_thread.run_sync(merged, commit.step)
-    fragment, residual = parts.fragment(commit.step), parts.residual(commit.step)
+    fragment = parts.fragment(commit.step)
     apply = partial(parts.outer.vectors.apply, made, outer.lr, outer.momentum, codec, fragment)
     async with parts.outer.lock:
         parts.outer.moving = True
         await trio.to_thread.run_sync(apply)
-        if residual is not None:
-            residual.committed(commit.update)
         parts.outer.step = commit.step + 1
         parts.outer.moving = False
 

@@ -79,7 +79,7 @@ class Outer:
     vectors: OuterState
     residuals: tuple[Residual, ...] = ()
     """Of each fragment, where the run has error feedback and this node trains. `exchange` writes
-    them too."""
+    them, and it alone."""
     lock: trio.Lock = field(default_factory=trio.Lock)
     step: int | None = None
     moving: bool = False

@@ -5,13 +5,13 @@ plan                            who sends which bytes to whom: pure
 streams_for                     over how many connections: pure
 ReduceRequest, Reduce           one attempt: `run` it in a thread, `abort` it from any
 ReduceReport                    how it went
-own_peak, mean_max              what is held to the bound before a reduce, and after it
+own_peak, mean_max, owed_max    what is held to the bound before a reduce, after it, and between
 """
 
 from __future__ import annotations
 
 from p2ptrain.ring.arrangement import NEIGHBOURS_MAX, Arrangement, Paths, arrangement
-from p2ptrain.ring.influence import mean_max, own_peak
+from p2ptrain.ring.influence import mean_max, owed_max, own_peak
 from p2ptrain.ring.plan import Plan, Segment, plan
 from p2ptrain.ring.reduce import Links, Reduce
 from p2ptrain.ring.request import ReduceReport, ReduceRequest, Traffic
@@ -34,6 +34,7 @@ __all__ = [
     "Traffic",
     "arrangement",
     "mean_max",
+    "owed_max",
     "own_peak",
     "plan",
     "routes",

@@ -55,7 +55,7 @@ class Influence:
         self._numbers = {peer: number for number, peer in enumerate(request.peers)}
         self._growth = codec.growth * _FP32_ROUNDING
         self._per_weight = most * peers / sum(request.weights)
-        self._per_peer = _owed(codec, peers, most, feedback) + _LEAST
+        self._per_peer = _LEAST + (owed_max(codec, peers, most) if feedback else 0.0)
         self._sums: dict[tuple[int, PeerId], float] = {}
         self.bounded = most < UNBOUNDED
         self.own_max = self._at_first((request.me,)) * self._growth if self.bounded else math.inf
@@ -91,12 +91,14 @@ def mean_max(
     if influence_max >= UNBOUNDED:
         return math.inf
     roundings = route(schedule, peers, owner_of(schedule, peers, 0), 0).sum_hop + 1
-    terms = influence_max + _owed(codec, peers, influence_max, feedback) + _LEAST
+    owed = owed_max(codec, peers, influence_max) if feedback else 0.0
+    terms = influence_max + owed + _LEAST
     return terms * (codec.growth * _FP32_ROUNDING) ** roundings
 
 
-def _owed(codec: Codec, peers: int, influence_max: float, feedback: bool) -> float:
-    return codec.loss * influence_max * peers if feedback else 0.0
+def owed_max(codec: Codec, peers: int, influence_max: float) -> float:
+    """The largest magnitude that a participant may add, beside its work, of what rounding lost."""
+    return codec.loss * influence_max * peers
 
 
 def own_peak(theta: Floats, local: Floats) -> float:

@@ -1,32 +1,45 @@
-"""Error feedback in a run of several fragments: what rounding loses is owed to its own fragment."""
+"""Error feedback: what rounding loses is owed once it is in θ, however its reduce ended here."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trio
+import trio.testing
 from numpy.typing import NDArray
 
+from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.values import Commit, Participant, Skip
+from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, Value
+from p2ptrain.node import exchange as exchanging
 from p2ptrain.node import outer as module
-from p2ptrain.node.exchange import exchange
+from p2ptrain.node import updates
+from p2ptrain.node.exchange import _settle, exchange
 from p2ptrain.node.orders import Work
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.updates import codec_of
+from p2ptrain.ring import Reduce, ReduceReport
 from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.published import policy
-from tests.node.rig import Rig, opening, rig, settled
+from tests.node.rig import ANN, Rig, opening, rig, settled
 
 BLOCKS, TOKENS = 2, 32
 """Of an outer step."""
 
 
-async def offer(r: Rig, step: int) -> tuple[NDArray[np.float32], Digest]:
-    """Have a pseudo-gradient averaged in outer step `step`. Returns it, and the update."""
+def opening_with(r: Rig, *participants: Participant) -> Roster:
+    state = r.parts.ledger.state
+    return opening(state, *participants, learners=state.learners)
+
+
+async def begin(r: Rig, step: int) -> NDArray[np.float32]:
+    """Open the reduce of outer step `step` with work for it. Returns the pseudo-gradient."""
     parts = r.parts
     assert parts.arena is not None
     await settled(lambda: parts.outer.step == step)
@@ -36,8 +49,14 @@ async def offer(r: Rig, step: int) -> tuple[NDArray[np.float32], Digest]:
     parts.fragment(step).gather(parts.arena.theta - parts.arena.local, offered)
     lease = parts.ledger.state.leases[parts.me]
     parts.standing.work = Work(step, lease[:BLOCKS], TOKENS)
-    r.decide(opening(parts.ledger.state, Participant(parts.me, TOKENS, BLOCKS)))
+    r.decide(opening_with(r, Participant(parts.me, TOKENS, BLOCKS)))
     parts.changes.ring()
+    return offered
+
+
+async def offer(r: Rig, step: int) -> tuple[NDArray[np.float32], Digest]:
+    """Have a pseudo-gradient averaged in outer step `step`. Returns it, and the update."""
+    parts, offered = r.parts, await begin(r, step)
     await settled(lambda: parts.standing.reduce is not None and parts.standing.reduce.step == step)
     assert parts.standing.reduce is not None
     update = parts.standing.reduce.update
@@ -85,3 +104,122 @@ async def test_each_fragment_is_owed_what_its_own_updates_have_lost(
             np.testing.assert_allclose(owed(r)[number], lacking[number], atol=1e-6)
             assert owed(r)[1 - number].tobytes() == before[1 - number].tobytes()
         nursery.cancel_scope.cancel()
+
+
+class Late(Reduce):
+    """One that everybody else has ended, with our sums in the mean, which itself comes too slowly.
+
+    `lost` is what our rounding lost in it.
+    """
+
+    lost: NDArray[np.float32] | None = None
+
+    def run(self) -> ReduceReport:
+        super().run()
+        assert self._arithmetic._residual_out is not None
+        Late.lost = self._arithmetic._residual_out.copy()
+        self._verdict.wait(30.0)
+        raise ReduceAborted(self._request.step, self._request.attempt, (), "it was given up")
+
+
+class Spoilt(Late):
+    """In which somebody sent numbers that no rounding loses."""
+
+    def run(self) -> ReduceReport:
+        try:
+            return super().run()
+        finally:
+            assert self._arithmetic._residual_out is not None
+            self._arithmetic._residual_out[-1] = 1e30
+
+
+@asynccontextmanager
+async def owing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, late: type[Late]
+) -> AsyncIterator[Rig]:
+    """A node that is alone in its run, owes something from step 0, and is `late` in step 1."""
+    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
+    monkeypatch.setattr(updates, "LAG_S", 0.02)
+    monkeypatch.setattr(Late, "lost", None)
+    rules = policy(participants_min=1, snapshot_every=100)
+    codec = CodecSpec("int4", 32, feedback=True)
+    async with (
+        rig(folder, rules=rules, codec=codec, steps=99) as r,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(keep_outer_state, r.parts)
+        nursery.start_soon(exchange, r.parts)
+        _, update = await offer(r, 0)
+        r.decide(Commit(0, 0, update))
+        r.parts.changes.ring()
+        await settled(lambda: bool(owed(r)[0].any()))
+        r.decide(opening(r.parts.ledger.state, learners=[ANN.peer]))
+        monkeypatch.setattr(exchanging, "Reduce", late)
+        await begin(r, 1)
+        await settled(lambda: Late.lost is not None)
+        yield r
+        nursery.cancel_scope.cancel()
+
+
+async def decided(r: Rig, *values: Value) -> None:
+    """The others agree on these, and our reduce is given up."""
+    r.decide(*values)
+    r.parts.changes.ring()
+    await settled(lambda: bool(r.said("exchange-failed")))
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def update_of_others(r: Rig) -> Digest:
+    """Any will do: what is in it is no matter of what we lost."""
+    return await updates.store(r.parts, 1, bytearray(updates.payload_bytes(r.parts, 1)))
+
+
+async def test_what_was_paid_into_a_commit_whose_reduce_we_gave_up_is_not_owed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with owing(tmp_path, monkeypatch, Late) as r:
+        before = owed(r)[0]
+        await decided(r, Commit(1, 0, await update_of_others(r)))
+        assert Late.lost is not None
+        assert owed(r)[0].tobytes() == Late.lost.tobytes() != before.tobytes()
+
+
+async def test_a_reduce_that_was_given_up_and_not_committed_pays_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with owing(tmp_path, monkeypatch, Late) as r:
+        before = owed(r)[0]
+        await decided(r, Skip(1))
+        assert owed(r)[0].tobytes() == before.tobytes()
+
+
+async def test_another_attempt_that_is_committed_without_us_pays_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with owing(tmp_path, monkeypatch, Late) as r:
+        before, update = owed(r)[0], await update_of_others(r)
+        ann = Participant(ANN.peer, TOKENS, BLOCKS)
+        await decided(r, opening_with(r, ann), Commit(1, 1, update))
+        assert owed(r)[0].tobytes() == before.tobytes()
+
+
+async def test_of_a_step_that_the_chain_remembers_no_more_nothing_is_owed(tmp_path: Path) -> None:
+    async with rig(tmp_path, codec=CodecSpec("int4", 32, feedback=True)) as r:
+        ledger, residual = r.parts.ledger, r.parts.residual(0)
+        assert residual is not None
+        residual.owed[:] = 1.0
+        residual.begun(0, 0, 1)
+        _settle(r.parts)
+        assert residual.open_step == 0
+        ledger.state = ledger.kept.start = replace(ledger.state, step=1)
+        _settle(r.parts)
+        assert (residual.open_step, residual.owed.any()) == (None, False)
+
+
+async def test_what_no_rounding_can_lose_is_owed_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or who sent it, and says that it has the mean, would have us refused in every later step."""
+    async with owing(tmp_path, monkeypatch, Spoilt) as r:
+        await decided(r, Commit(1, 0, await update_of_others(r)))
+        assert not owed(r)[0].any()

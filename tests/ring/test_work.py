@@ -38,10 +38,12 @@ class Crowd:
         )  # fmt: skip
         theta, local = np.ones(numel, np.float32), np.zeros(numel, np.float32)
         self.payloads = [bytearray(request.codec.encoded_bytes(numel)) for _ in range(peers)]
+        self.lost = [np.zeros(numel, np.float32) for _ in range(peers)]
+        """In rounding, by peer."""
         self.works = []
         for me, payload in enumerate(self.payloads):
             mine = replace(request, me=me)
-            arithmetic = Arithmetic(mine, theta, local, payload)
+            arithmetic = Arithmetic(mine, theta, local, payload, None, self.lost[me])
             verdict = Verdict(lambda: None)
             self.works.append(
                 Work(Attempt(mine, mine.plan(), mine.tag(), arithmetic, verdict, None), 0)

@@ -1,47 +1,89 @@
-"""What rounding lost is owed once its update is committed, and never before."""
+"""What rounding lost is owed once the reduce that lost it is committed, and never before."""
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from p2ptrain.state import Residual
-from p2ptrain.store import digest_of
-
-ONE, OTHER = digest_of(b"one"), digest_of(b"other")
 
 
-def lose(residual: Residual, amount: float) -> None:
-    residual.begun()
+def lose(
+    residual: Residual, amount: float, *, step: int = 0, attempt: int = 0, peers: int = 1
+) -> None:
+    residual.begun(step, attempt, peers)
     residual.aside[:] = amount
 
 
-def test_what_was_lost_in_a_committed_update_is_owed() -> None:
+def test_what_was_lost_in_a_committed_reduce_is_owed() -> None:
     residual = Residual(3)
     assert residual.owed.tolist() == [0, 0, 0]
     lose(residual, 0.25)
-    residual.set_aside(ONE)
     assert residual.owed.tolist() == [0, 0, 0]
-    assert residual.committed(ONE)
+    assert residual.open_step == 0
+    residual.ended(0)
     assert residual.owed.tolist() == [0.25, 0.25, 0.25]
+    assert residual.open_step is None
     residual.close()
 
 
 def test_an_attempt_that_failed_leaves_nothing_behind() -> None:
     residual = Residual(2)
     lose(residual, 0.5)
-    residual.set_aside(ONE)
-    lose(residual, 0.75)  # The next attempt: the first can be committed no more.
-    assert not residual.committed(ONE)
-    residual.set_aside(OTHER)
-    assert residual.committed(OTHER)
+    lose(residual, 0.75, attempt=1)  # The first can be committed no more.
+    residual.ended(1)
     assert residual.owed.tolist() == [0.75, 0.75]
-    residual.close()
 
 
-def test_who_took_no_part_goes_on_owing_what_it_owed() -> None:
+@pytest.mark.parametrize("committed", [None, 0, 2])
+def test_who_is_in_no_committed_attempt_goes_on_owing_what_it_owed(committed: int | None) -> None:
     residual = Residual(2)
     lose(residual, 1.0)
-    residual.set_aside(ONE)
-    residual.committed(ONE)
-    assert not residual.committed(OTHER)
-    assert not residual.committed(ONE)
+    residual.ended(0)
+    lose(residual, 2.0, step=1, attempt=1)
+    residual.ended(committed)
     assert residual.owed.tolist() == [1.0, 1.0]
-    residual.close()
+
+
+def test_what_was_not_rounded_before_a_reduce_was_cut_short_is_still_owed() -> None:
+    residual = Residual(3)
+    lose(residual, 1.0)
+    residual.ended(0)
+    residual.begun(1, 0, 1)
+    residual.aside[1] = 0.25
+    residual.cut_short(1.0)
+    residual.ended(0)
+    assert residual.owed.tolist() == [1.0, 0.25, 1.0]
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1.01, -1.01])
+def test_numbers_of_which_rounding_loses_no_so_much_are_not_owed(number: float) -> None:
+    residual = Residual(3)
+    lose(residual, 1.0)
+    residual.aside[2] = number
+    residual.cut_short(1.0)
+    residual.ended(0)
+    assert residual.owed.tolist() == [0, 0, 0]
+
+
+def test_what_is_owed_is_rescaled_where_others_share_the_mean() -> None:
+    residual = Residual(2)
+    lose(residual, 0.3, peers=3)
+    residual.ended(0)
+    before = residual.owed.tobytes()
+    residual.begun(1, 0, 3)
+    assert residual.owed.tobytes() == before
+    residual.begun(1, 1, 6)
+    assert residual.owed == pytest.approx(0.6)
+    assert residual.peers == 6
+    residual.ended(None)
+    assert residual.owed == pytest.approx(0.6)
+
+
+def test_where_nobody_can_say_what_was_committed_nothing_is_owed() -> None:
+    residual = Residual(2)
+    lose(residual, 1.0)
+    residual.ended(0)
+    lose(residual, 2.0, step=1)
+    residual.forget()
+    assert (residual.owed.tolist(), residual.open_step) == ([0, 0], None)

@@ -1,0 +1,96 @@
+"""Error feedback where every reduce has other participants, and not all see it to its end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from p2ptrain.kernels import CodecName, codec
+from p2ptrain.ring import SCHEDULES
+from p2ptrain.state import Residual
+from p2ptrain.testing.learning.averaging import Contribution, average
+from tests.ring.test_work import Crowd
+
+NUMEL, MEMBERS, STEPS = 300, 5, 40
+
+
+class Members:
+    """Who average, and owe what each of them has lost. `off` is what the means add up to, less
+    what they should have.
+    """
+
+    def __init__(self, name: CodecName, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.codec = codec(name, 32)
+        self.residuals = [Residual(NUMEL) for _ in range(MEMBERS)]
+        self.off = np.zeros(NUMEL)
+
+    def reduce(self, step: int, attempt: int, peers: list[int]) -> NDArray[np.float64]:
+        """The error of the mean of these, with whatever weights and work."""
+        given = []
+        for peer in peers:
+            residual = self.residuals[peer]
+            residual.begun(step, attempt, len(peers))
+            work = self.random.standard_normal(NUMEL, np.float32)
+            weight = int(self.random.integers(1, 1000))
+            zeros = np.zeros(NUMEL, np.float32)
+            given.append(Contribution(weight, work, zeros, residual.owed, residual.aside))
+        told = np.empty(NUMEL, np.float32)
+        self.codec.dequantise(average(given, self.codec), told)
+        works, weights = [each.anchor for each in given], [each.weight for each in given]
+        error: NDArray[np.float64] = told - np.average(
+            np.asarray(works, np.float64), axis=0, weights=weights
+        )
+        return error
+
+    def step(self, step: int) -> float:
+        """An outer step of one to three attempts, of which the last is committed or none. Returns
+        how far its own mean is off.
+        """
+        attempts = int(self.random.integers(1, 4))
+        for attempt in range(attempts):
+            count = int(self.random.integers(1, MEMBERS + 1))
+            peers = self.random.permutation(MEMBERS)[:count].tolist()
+            error = self.reduce(step, attempt, peers)
+        committed = None if self.random.random() < 0.1 else attempts - 1
+        for residual in self.residuals:
+            if residual.open_step is not None:
+                residual.ended(committed)
+        if committed is not None:
+            self.off += error
+        return float(np.abs(error).max())
+
+    @property
+    def owed(self) -> NDArray[np.float64]:
+        """In units of means."""
+        return np.sum([each.owed.astype(np.float64) / each.peers for each in self.residuals], 0)
+
+
+@pytest.mark.parametrize("name", ["fp16", "int8", "int4"])
+@pytest.mark.parametrize("seed", range(3))
+def test_means_over_time_lack_what_is_still_owed_and_nothing_else(
+    name: CodecName, seed: int
+) -> None:
+    members = Members(name, seed)
+    largest = max(members.step(step) for step in range(STEPS))
+    assert np.abs(members.owed).max() > 0.01 * largest
+    np.testing.assert_allclose(members.off, -members.owed, atol=1e-2 * largest)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("peers", [2, 5, 12])
+def test_when_anybody_has_the_mean_everybody_has_rounded_all_that_it_will(
+    schedule: str, peers: int
+) -> None:
+    """So whoever is late then knows what it lost, and has paid what it owed."""
+    for seed in range(8):
+        crowd = Crowd(schedule, peers, streams=2, depth=3, seed=seed)
+        for lost in crowd.lost:
+            lost[:] = np.nan
+        edges = list(crowd.held)
+        while not any(work.finished for work in crowd.works):
+            edge = crowd.random.choice(edges)
+            crowd.push(*edge)
+            crowd.pull(*edge)
+        assert not any(np.isnan(lost).any() for lost in crowd.lost)
