@@ -16,7 +16,7 @@ class NodeMemory:
     updates: int
     """The one that is made, and the one that is applied."""
     residual: int
-    """What rounding lost, if the codec keeps it."""
+    """What rounding has lost, and what it loses in a reduce under way, if the codec keeps it."""
 
     @property
     def total(self) -> int:
@@ -26,4 +26,4 @@ class NodeMemory:
 def node_memory(numel: int, update_bytes: int, *, feedback: bool) -> NodeMemory:
     """Of a node that trains."""
     vector = 4 * numel
-    return NodeMemory(vector, vector, vector, 2 * update_bytes, vector * feedback)
+    return NodeMemory(vector, vector, vector, 2 * update_bytes, 2 * vector * feedback)

@@ -71,7 +71,7 @@ def test_fragments_are_sent_in_turns_and_hide_behind_training_as_far_as_it_goes_
 
 def test_feedback_costs_the_node_another_vector() -> None:
     plain, kept = (costs_of(run_with(codec__feedback=each), [2]).node for each in (False, True))
-    assert kept.total - plain.total == kept.residual == 4 * 214_983_680
+    assert kept.total - plain.total == kept.residual == 8 * 214_983_680
 
 
 def late(**sync: Any) -> RunFile:
