@@ -306,7 +306,8 @@ TRAINING = {
     "TRAINER-STALLED": "A trainer has not made an inner step for far longer than usual.",
     "TRAINER-CHANNEL": "The connection between node and trainer broke: the trainer has ended.",
     "TRAINER-RESTARTS": (
-        "Trainers have ended so often that the node gives up. The journal has each one's end."
+        "Trainers have ended so often, or so many in a row without finishing inner steps, that "
+        "the node gives up. The journal has each one's end."
     ),
     "TRAINER-RANKS": (
         "A rank that torchrun started for this node has gone, so all of them were let go. The node "

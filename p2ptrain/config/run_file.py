@@ -28,6 +28,9 @@ Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 PARAMETERS_MAX = 2**40
 """As a manifest and a layout have at most."""
 
+LEASE_BLOCKS_MAX = 4096
+"""As a manifest has at most."""
+
 INT4_BLOCK = 64
 """int4's steps are coarse, so shorter blocks are worth their bytes: docs/results/kernels.md."""
 
@@ -203,6 +206,13 @@ class RunFile(Section):
             raise ValueError(
                 f"sync.overlap_steps {sync.overlap_steps} is longer than an outer step, which is "
                 f"inner.steps ÷ sync.fragments = {inner // sync.fragments}"
+            )
+        lease = inner // sync.fragments + sync.overlap_steps
+        if lease > LEASE_BLOCKS_MAX:
+            raise ValueError(
+                f"inner.steps {inner} is too long: inner.steps ÷ sync.fragments + "
+                f"sync.overlap_steps = {lease}, and may be {LEASE_BLOCKS_MAX}; a larger "
+                "inner.batch_sequences makes up for fewer steps"
             )
         if sync.mixing and sync.overlap_steps == inner:
             raise ValueError("sync.mixing must be 0 where sync.overlap_steps is a whole outer step")

@@ -10,15 +10,18 @@ It does not know what the frames mean, or which side it serves.
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 
 from p2ptrain.errors import RemoteProtocolError, TrainerError
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.wire import FrameReader, encode
 
+ASK_EVERY_S = 1.0
 _RECEIVE_BYTES = 65_536
 
 
@@ -38,25 +41,42 @@ class Channel:
         self._socket = sock
         self._reader = FrameReader()
         self._arrived: deque[Frame] = deque()
+        self._unsent = bytearray()
 
-    def send(self, frame: Frame, *, deadline_s: float | None = None) -> None:
-        """Send the whole frame, once the other side has made room for it (some hundred frames fit).
+    def send(
+        self,
+        frame: Frame,
+        *,
+        deadline_s: float = math.inf,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
+        """Send the whole frame, once the other side has made room for it: some hundred small frames
+        fit, and a lease of 2,000 blocks does not, before it is read.
+
+        While there is no room `meanwhile` is called every second. It may raise to end the wait;
+        what is left of the frame then goes before the next one.
 
         Raises:
-            ChannelClosed: the other side is gone, or reads nothing for `deadline_s`.
+            ChannelClosed: the other side is gone, or has not made room within `deadline_s`.
         """
-        data = memoryview(encode(frame))
-        give_up_at = None if deadline_s is None else time.monotonic() + deadline_s
-        while data:
-            if not _wait(self._socket, select.POLLOUT, give_up_at):
+        self._unsent += encode(frame)
+        give_up_at = time.monotonic() + deadline_s
+        while self._unsent:
+            if _wait(self._socket, select.POLLOUT, min(give_up_at, time.monotonic() + ASK_EVERY_S)):
+                self._send_some(frame.kind)
+            elif time.monotonic() >= give_up_at:
                 raise ChannelClosed(f"nobody took a {frame.kind} frame for {deadline_s} s")
-            try:
-                sent = self._socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            except BlockingIOError:
-                continue
-            except OSError as exc:
-                raise ChannelClosed(f"a {frame.kind} frame could not be sent: {exc}") from exc
-            data = data[sent:]
+            elif meanwhile is not None:
+                meanwhile()
+
+    def _send_some(self, kind: str) -> None:
+        try:
+            sent = self._socket.send(self._unsent, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return
+        except OSError as exc:
+            raise ChannelClosed(f"a {kind} frame could not be sent: {exc}") from exc
+        del self._unsent[:sent]
 
     def receive(self, timeout_s: float | None = None) -> Frame | None:
         """The next frame, or None if none is complete within `timeout_s` (None waits for ever).

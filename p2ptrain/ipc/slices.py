@@ -188,3 +188,9 @@ def stay_alert(sock: socket.socket) -> None:
         (socket.TCP_USER_TIMEOUT, 30_000),
     ):
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def bear_silence(sock: socket.socket) -> None:
+    """Undo that where the other end may read nothing for minutes: once its buffer is full the
+    kernel takes that for silence, though it answers.  Another connection tells that it is gone."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

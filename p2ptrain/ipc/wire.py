@@ -10,10 +10,10 @@ from dataclasses import fields
 
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ipc.frames import KINDS, Frame
+from p2ptrain.ipc.frames import BLOCKS_MAX, KINDS, PATH_BYTES_MAX, Frame
 
-FRAME_BYTES_MAX = 2**20
-"""A lease of 4,096 blocks whose paths have 250 bytes each fits; nothing we send comes near."""
+FRAME_BYTES_MAX = BLOCKS_MAX * (PATH_BYTES_MAX + 3) + 2**16
+"""Every frame that can be made fits. A usual path has 130 bytes, and a usual lease 500 blocks."""
 
 _LENGTH = struct.Struct(">I")
 

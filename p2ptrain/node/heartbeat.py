@@ -15,7 +15,6 @@ from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
-from p2ptrain.ipc.frames import BLOCKS_MAX
 from p2ptrain.ledger.values import LineId
 from p2ptrain.node.paths import TOLD_MAX, Path
 
@@ -30,6 +29,9 @@ LACKS_MAX = 16
 """Peers asked at a time to say everything again: 54 bytes each; the rest are asked next time."""
 
 COUNT_MAX = 1 << 53
+
+SHARE_BLOCKS_MAX = 4096
+"""Of held-out blocks: what one member measures of an outer step's θ."""
 
 LOSS_MAX_NATS = 1000.0
 """A token's loss, on average. A model that guesses has 14 with the largest vocabulary; this leaves
@@ -91,7 +93,7 @@ class ValidationReport:
         counts = (self.step, self.first, self.stop, self.tokens)
         if not all(0 <= count <= COUNT_MAX for count in counts) or self.tokens == 0:
             raise RemoteProtocolError("a validation report holds a count out of range")
-        if not 0 < self.stop - self.first <= BLOCKS_MAX:
+        if not 0 < self.stop - self.first <= SHARE_BLOCKS_MAX:
             raise RemoteProtocolError("a validation report is about no share of blocks")
         # Written so that what is not a number is not below the bound.
         if not 0 <= self.loss_sum <= LOSS_MAX_NATS * self.tokens:

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ipc.frames import BLOCKS_MAX
-from p2ptrain.node.heartbeat import ValidationReport
+from p2ptrain.node.heartbeat import SHARE_BLOCKS_MAX, ValidationReport
 
 STEPS_KEPT = 4
 """Measured steps whose late reports are still taken."""
@@ -45,13 +44,13 @@ def divided(blocks: int, peers: Sequence[PeerId], step: int) -> dict[PeerId, Sha
 
     Sizes differ by one at most. Who comes first changes with the step: where there are fewer blocks
     than peers, it is not always the same who have none, and who never reports leaves its hole in
-    another place each time. What is more than one order to a trainer may hold is left out.
+    another place each time. What is more than SHARE_BLOCKS_MAX is left out.
     """
     ordered = sorted(set(peers))
     turn = step % max(1, len(ordered))
     ordered = ordered[turn:] + ordered[:turn]
     cuts = [blocks * index // len(ordered) for index in range(len(ordered) + 1)] if ordered else []
-    shares = [Share(a, min(b, a + BLOCKS_MAX)) for a, b in pairwise(cuts)]
+    shares = [Share(a, min(b, a + SHARE_BLOCKS_MAX)) for a, b in pairwise(cuts)]
     return {
         peer: share for peer, share in zip(ordered, shares, strict=True) if share.first < share.stop
     }

@@ -29,6 +29,9 @@ from p2ptrain.trainer.supervisor import Supervisor
 class RunningTrainer(Protocol):
     """One trainer from start to end. `p2ptrain.trainer.supervisor` says what each promises."""
 
+    useful: bool
+    """Whether work of it was offered: set by whoever offers it."""
+
     @property
     def socket(self) -> socket.socket: ...
 
@@ -39,14 +42,15 @@ class RunningTrainer(Protocol):
     def waits_for(self) -> str:
         """What others must do until it can start, in words."""
 
-    def send(self, frame: ToTrainer) -> None:
-        """May block for a moment. Raises TrainerExited."""
+    def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
+        """Blocks while the socket of a busy trainer is full; `meanwhile` is called every second
+        then, and may raise to end that. Raises TrainerExited."""
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes. Raises TrainerExited for b"", TrainerError."""
 
     def check(self) -> None:
-        """Raises TrainerExited or TrainerStalled if that is so."""
+        """Raises TrainerExited or TrainerStalled if that is so; blocks until all of it is gone."""
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
         """End it, kindly until the deadline; returns the exit status. Blocks. Somebody else may

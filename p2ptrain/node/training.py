@@ -47,7 +47,7 @@ READ_BYTES = 1 << 16
 CHECK_EVERY_S = 1.0
 LAST_WORDS_LOOK_S = 0.05
 RESTARTED = "trainer"
-"""Stands among a node's warnings from a restart on until the new trainer has done an inner step."""
+"""Stands among a node's warnings from a restart on until work of the new trainer is offered."""
 
 
 class Conversation:
@@ -116,7 +116,7 @@ class Conversation:
     async def _watch(self) -> None:
         told = ""
         while True:
-            self._running.check()
+            await trio.to_thread.run_sync(self._running.check)
             if (wanted := self._running.waits_for) != told:
                 self._parts.enter(StandingBy(wanted) if wanted else Loading())
                 self._parts.changes.ring()
@@ -240,14 +240,19 @@ class Conversation:
         if not isinstance(order, AheadOrder):
             standing.work = None
         self._note_use_of_theta()
-        await trio.to_thread.run_sync(self._running.send, frame)
+        await self._send(frame)
+
+    async def _send(self, frame: frames.ToTrainer) -> None:
+        """Once there is room for it; `_watch` says if that takes too long."""
+        send, meanwhile = self._running.send, trio.from_thread.check_cancelled
+        await trio.to_thread.run_sync(send, frame, meanwhile)
 
     async def _set_rates(self, step: int) -> None:
         """Before it trains for `step`, where an amendment has changed its learning rate."""
         rates = rates_of(self._parts.leg(step))
         if rates != self._rates:
             self._rates = rates
-            await trio.to_thread.run_sync(self._running.send, rates)
+            await self._send(rates)
 
     async def _measure_our_share(self) -> bool:
         """Have the loss of θ measured on our share of the held-out blocks, once an outer step."""
@@ -261,8 +266,7 @@ class Conversation:
             return True
         self._asked_step, self._evaluating, self._held_out = step, True, share
         self._note_use_of_theta()
-        frame = frames.Evaluate(step, paths)
-        await trio.to_thread.run_sync(self._running.send, frame)
+        await self._send(frames.Evaluate(step, paths))
         return True
 
     def _note_use_of_theta(self) -> None:
@@ -333,6 +337,8 @@ class Conversation:
         if self._whole_lease_of(ready) != lease:
             return
         self._desk = replace(self._desk, offered=ready.blocks)
+        self._running.useful = True
+        parts.standing.warnings.pop(RESTARTED, None)
         parts.standing.work = Work(ready.step, lease, ready.tokens)
         parts.journal.write(
             "ready",
@@ -373,7 +379,6 @@ class Conversation:
         )
         standing.inner_s += computed_s(progress, block_tokens)
         standing.progress = progress
-        standing.warnings.pop(RESTARTED, None)
         self._to_train = max(0, self._to_train - 1)
         standing.tokens_per_s = progress.tokens_per_s
         if self._desk is None or not self._desk.offered:

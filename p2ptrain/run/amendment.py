@@ -19,7 +19,7 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import ConfigError, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, RunId
-from p2ptrain.ledger.values import LEASE_BLOCKS_MAX, Terms
+from p2ptrain.ledger.values import Terms
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.manifest import (
     BLOCK_MAX,
@@ -105,8 +105,6 @@ class Amendment:
         whole = Leg(manifest).amended(self).manifest
         delayed, kept = whole.delayed == manifest.delayed, f"{manifest.inner.steps}, as it is"
         _require(delayed, "inner_steps", steps, f"{kept}: means come a whole outer step late")
-        short = whole.blocks_per_lease <= LEASE_BLOCKS_MAX
-        _require(short, "inner_steps", steps, f"such that a lease is {LEASE_BLOCKS_MAX} blocks")
         # With any rate and any H that others may set, so that amendments never fail together.
         most = max(RATE_MAX, manifest.inner.lr) * blocks
         fits = manifest.policy.influence_max * most <= INFLUENCE_MAX

@@ -26,7 +26,9 @@ from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError, VersionMismatch
 from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
+from p2ptrain.ipc.frames import BLOCKS_MAX
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
+from p2ptrain.ledger.leases import LEASES_HELD_MAX
 from p2ptrain.names import label
 from p2ptrain.run.envelope import ENVELOPE_BYTES_MAX, Signed
 from p2ptrain.run.reading import plain, read
@@ -50,6 +52,9 @@ INFLUENCE_MAX = 2.0**100
 LAYERS_MAX = 4096
 SEQUENCE_MAX = 2**24
 """Tables of these lengths are made before anything is trained."""
+
+LEASE_BLOCKS_MAX = BLOCKS_MAX // LEASES_HELD_MAX
+"""A trainer is told of all that a member holds at once. The longest H that is in use is 2,000."""
 
 BLOCK_MIN = 32
 """In smaller blocks the scales outweigh the codes."""
@@ -238,6 +243,12 @@ class RunManifest:
         _require(fits, "sync.fragments", sync.fragments)
         stride, over = divmod(self.inner.steps, sync.fragments)
         _require(over == 0 and sync.overlap_steps <= stride, "sync", sync)
+        if self.blocks_per_lease > LEASE_BLOCKS_MAX:
+            raise ValueError(
+                f"inner.steps {self.inner.steps} ÷ sync.fragments {sync.fragments} + "
+                f"sync.overlap_steps {sync.overlap_steps} is {self.blocks_per_lease} data blocks; "
+                f"a member holds at most {LEASE_BLOCKS_MAX} for an outer step"
+            )
         _require(sync.mixing == 0 or not self.delayed, "sync.mixing", sync.mixing)
         _require(self.delayed or not sync.eager, "sync.eager", sync.eager)
 

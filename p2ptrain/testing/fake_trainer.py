@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,15 +101,16 @@ class FakeTrainer:
     def __init__(self, parts: Parts, remote: Remote) -> None:
         self.socket, theirs = socket.socketpair()
         self.pids = (os.getpid(),)
+        self.useful = False
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
         self._loop = Loop(parts, remote, theirs)
         self._thread = threading.Thread(target=self._loop.run, name="fake-trainer")
         self._thread.start()
 
-    def send(self, frame: frames.ToTrainer) -> None:
+    def send(self, frame: frames.ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
         try:
-            self._channel.send(frame, deadline_s=2.0)
+            self._channel.send(frame, meanwhile=meanwhile)
         except ChannelClosed as exc:
             raise TrainerExited(-9, "") from exc
 

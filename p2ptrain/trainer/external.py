@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import secrets
 import socket
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -29,7 +31,7 @@ from p2ptrain.ipc.wire import FrameReader
 from p2ptrain.trainer.fitting import Found, halved, tell, unheard
 from p2ptrain.trainer.gathering import Gathering, Told
 from p2ptrain.trainer.peak import flops_per_step
-from p2ptrain.trainer.supervisor import SEND_LIMIT_S, spent
+from p2ptrain.trainer.supervisor import spend
 from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
 
 RETURN_LIMIT_S = 600.0
@@ -59,8 +61,10 @@ class ExternalRanks:
         self._patience = patience
         self._config = config
         self.hello: Hello | None = None
+        self.useful = False
         self._began_s = time.monotonic()
         self._watch: StallWatch | None = None
+        self._watch_lock = threading.Lock()
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
 
@@ -83,14 +87,14 @@ class ExternalRanks:
         missing = gathering.ranks - gathering.here
         return f"for {missing} of {gathering.ranks} ranks to call at {self._address}"
 
-    def send(self, frame: ToTrainer) -> None:
-        """Raises TrainerError: a rank is gone, or rank 0 hangs."""
+    def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
+        """As to a trainer whose ranks the node started.  Raises TrainerError: a rank is gone."""
         if isinstance(frame, Train | Evaluate):
             self._gathering.allow(frame.block_paths)
         if (watch := self._watching()) is not None:
             watch.sent(frame, time.monotonic())
         try:
-            self._channel.send(frame, deadline_s=SEND_LIMIT_S)
+            self._channel.send(frame, meanwhile=meanwhile)
         except ChannelClosed as exc:
             raise self._over("rank 0 takes no frames") from exc
 
@@ -146,13 +150,14 @@ class ExternalRanks:
 
     def _watching(self) -> StallWatch | None:
         """Whoever minds their silence, from when all ranks are there: the first frame may come
-        before anybody looks at it.
+        before anybody looks at it, or in another thread meanwhile.
         """
         complete_s = self._gathering.complete_s
-        if self._watch is None and complete_s is not None:
-            flops, compiled = flops_per_step(self._config), self._config.compile
-            self._watch = StallWatch(complete_s, self._patience, flops, compiled=compiled)
-        return self._watch
+        with self._watch_lock:
+            if self._watch is None and complete_s is not None:
+                flops, compiled = flops_per_step(self._config), self._config.compile
+                self._watch = StallWatch(complete_s, self._patience, flops, compiled=compiled)
+            return self._watch
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
         """Have all ranks end kindly, or, if they are to be started `again`, at once and badly, so
@@ -235,8 +240,8 @@ class ExternalTrainers:
         if isinstance(last.error, TrainerOutOfMemory) and smaller is not None:
             self.config = smaller
             tell(self.found, last.hello, smaller)
-        elif not self.budget.spend(time.monotonic()):
-            raise spent(self.budget)
+        else:
+            spend(self.budget, useful=last.useful)
 
     def _open_door(self) -> socket.socket:
         door = open_door(self.host, self.port)

@@ -256,6 +256,7 @@ class Gathering:
             if self.complete_s is None or self._frames is not None:
                 raise RemoteProtocolError("rank 0 exchanges frames once, and once all are there")
             self._frames = sock
+            slices.bear_silence(sock)  # Rank 0 reads frames between inner steps.
             self._start(self._pass, self._theirs, sock)
         self._pass(sock, self._theirs)
 

@@ -144,6 +144,7 @@ class NodeLink:
     def channel(self) -> Channel:
         """For the frames; for rank 0, once."""
         self._frames = self._caller.call(Purpose.FRAMES)
+        slices.bear_silence(self._frames)
         return FrameChannel(self._frames)
 
     def close(self) -> None:

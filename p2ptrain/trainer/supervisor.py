@@ -1,8 +1,8 @@
 """Starts a trainer's ranks as plain subprocesses, hears what they say, and ends them.
 
 Use it from a node.  No torch is loaded here, and nothing is asynchronous: a trio task waits on
-`RunningTrainer.socket` and gives what it reads to `feed`; a thread calls `receive`.  `stop` and
-`kill` block for as long as they say, so trio calls them in a thread.
+`RunningTrainer.socket` and gives what it reads to `feed`; a thread calls `receive`.  Whatever asks,
+tells or ends a trainer may block, so trio calls it in a thread.
 
     trainer = Supervisor(config, theta_fd, local_fd).start()
     trainer.send(Load(step=0))
@@ -21,6 +21,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -52,8 +53,6 @@ from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
 KILL_LIMIT_S = 10.0
 # A trainer that has closed its socket is past its last line of code.
 EXIT_LIMIT_S = 1.0
-# Hundreds of frames fit into the socket's buffer: one that is full belongs to a trainer that hangs.
-SEND_LIMIT_S = 2.0
 
 
 class RunningTrainer:
@@ -69,6 +68,9 @@ class RunningTrainer:
         self._processes = launched.processes
         self._lifeline_fd: int | None = launched.lifeline_fd
         self._tail = launched.tail
+        self.useful = False
+        """Whether work of it was offered, in which case its end is the first of a row. Whoever
+        offers it says so."""
         self._watch = watch
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
@@ -86,15 +88,19 @@ class RunningTrainer:
         """Process ids by rank."""
         return tuple(process.pid for process in self._processes)
 
-    def send(self, frame: ToTrainer) -> None:
+    def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
         """Send a frame; it waits in the socket's buffer until the inner step at hand is done.
 
+        A long lease does not fit there, and waits here, for as long as the trainer takes: one that
+        restores its optimizer reads nothing for minutes.  `check` says if it hangs; `meanwhile` is
+        called every second, and may raise to end the wait.
+
         Raises:
-            TrainerExited: the trainer is gone, or hangs and has been killed.
+            TrainerExited: the trainer is gone.
         """
         self._watch.sent(frame, time.monotonic())
         try:
-            self._channel.send(frame, deadline_s=SEND_LIMIT_S)
+            self._channel.send(frame, meanwhile=meanwhile)
         except ChannelClosed as exc:
             raise self._exited() from exc
 
@@ -145,7 +151,8 @@ class RunningTrainer:
 
     def check(self) -> None:
         """Raises TrainerExited or TrainerStalled if that is so.  With `feed`, call it every second
-        or so; what an ended trainer said last may still lie unread in the socket."""
+        or so; what an ended trainer said last may still lie unread in the socket.  For a thread: if
+        the trainer has ended, it blocks until all ranks are gone, or for KILL_LIMIT_S."""
         if self.poll() is not None:
             raise self._exited()
         self._judge(self._watch.look(time.monotonic()))
@@ -250,16 +257,13 @@ class Supervisor:
         Raises:
             TrainerError: it has ended too often of late; the budget of restarts is spent.
         """
-        if self._last is not None and not self._fits_better() and not self._may_start_again():
-            raise spent(self.budget)
+        if self._last is not None and not self._fits_better():
+            spend(self.budget, useful=self._last.useful)
         launched = launch(self.config, self.theta_fd, self.local_fd, self.ranks)
         flops, compiled = flops_per_step(self.config), self.config.compile
         watch = StallWatch(time.monotonic(), self.patience, flops, compiled=compiled)
         self._last = RunningTrainer(launched, watch, at_once(self.config, self.ranks))
         return self._last
-
-    def _may_start_again(self) -> bool:
-        return self.budget.spend(time.monotonic())
 
     def _fits_better(self) -> bool:
         """Whether the last trainer ran out of memory, and the next one needs less."""
@@ -273,10 +277,18 @@ class Supervisor:
         return True
 
 
-def spent(budget: RestartBudget) -> TrainerError:
-    return TrainerError(
-        f"the trainer was restarted {budget.restarts_max} times within "
-        f"{budget.window_s:.0f} s and ended again",
+def spend(budget: RestartBudget, *, useful: bool) -> None:
+    """Take a restart from `budget`; the last trainer was `useful` or not.
+
+    Raises TrainerError: there is none left.
+    """
+    if budget.spend(time.monotonic(), useful=useful):
+        return
+    how_often = f"within {budget.window_s:.0f} s"
+    if budget.in_vain > budget.restarts_max:
+        how_often = "without finishing its inner steps once"
+    raise TrainerError(
+        f"the trainer was restarted {budget.restarts_max} times {how_often} and ended again",
         code="TRAINER-RESTARTS",
         likely="this machine's memory, driver or installation",
         do="read the lines above, mend the cause, start the node again",

@@ -175,18 +175,23 @@ class StallWatch:
 
 @dataclass(slots=True)
 class RestartBudget:
-    """At most `restarts_max` restarts in any `window_s`: a trainer that dies at every start would
-    otherwise burn the volunteer's power for nothing, and a rare crash in a long run is forgiven."""
+    """At most `restarts_max` restarts in any `window_s`, and as many in a row after trainers of
+    whose work nothing was offered: one that dies at every start, or at the same block every time,
+    would otherwise burn the volunteer's power for nothing. However slowly it does so, since a hang
+    is noticed only after minutes. A rare crash in a long run is forgiven."""
 
     restarts_max: int = 5
     window_s: float = 600.0
+    in_vain: int = field(default=0, init=False)
+    """Trainers in a row of whose work nothing was offered."""
     _spent: deque[float] = field(default_factory=deque, init=False)
 
-    def spend(self, now: float) -> bool:
-        """Take one restart if there is one left."""
+    def spend(self, now: float, *, useful: bool) -> bool:
+        """Take one restart if there is one left. `useful`: work of the last trainer was offered."""
         while self._spent and now - self._spent[0] >= self.window_s:
             self._spent.popleft()
-        if len(self._spent) >= self.restarts_max:
+        self.in_vain = 0 if useful else self.in_vain + 1
+        if max(len(self._spent), self.in_vain - 1) >= self.restarts_max:
             return False
         self._spent.append(now)
         return True

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ipc import channel
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Load, Stop, Train
-from p2ptrain.ipc.wire import encode
+from p2ptrain.ipc.wire import FrameReader, encode
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -38,20 +39,20 @@ def test_a_socket_that_trio_made_non_blocking_still_waits(pair: Pair) -> None:
 
 
 def test_half_a_frame_is_no_frame_yet(pair: Pair) -> None:
-    channel, data = Channel(pair[1]), encode(Load(3))
+    receiver, data = Channel(pair[1]), encode(Load(3))
     pair[0].sendall(data[:5])
-    assert channel.receive(0.01) is None
+    assert receiver.receive(0.01) is None
     pair[0].sendall(data[5:])
-    assert channel.receive(1.0) == Load(3)
+    assert receiver.receive(1.0) == Load(3)
 
 
 def test_what_was_said_before_the_end_is_heard_before_the_end(pair: Pair) -> None:
     Channel(pair[0]).send(Load(4))
     pair[0].close()
-    channel = Channel(pair[1])
-    assert channel.receive(1.0) == Load(4)
+    receiver = Channel(pair[1])
+    assert receiver.receive(1.0) == Load(4)
     with pytest.raises(ChannelClosed):
-        channel.receive(1.0)
+        receiver.receive(1.0)
 
 
 def test_an_end_inside_a_frame_counts_as_the_end(pair: Pair) -> None:
@@ -74,10 +75,52 @@ def test_sending_to_a_closed_side_raises_and_sends_no_signal(pair: Pair) -> None
 
 
 def test_sending_gives_up_on_a_side_that_never_reads(pair: Pair) -> None:
-    channel = Channel(pair[0])
+    deaf = Channel(pair[0])
     with pytest.raises(ChannelClosed, match="nobody took"):
         for step in range(100):
-            channel.send(Train(step, ("x" * 4000,) * 16, 0), deadline_s=0.05)
+            deaf.send(Train(step, ("x" * 4000,) * 16, 0), deadline_s=0.05)
+
+
+LEASE = Train(1, ("/" + 128 * "x",) * 2000, 0)
+"""More than a socket's buffer holds."""
+
+
+def test_a_long_frame_waits_for_who_is_busy_and_asks_meanwhile_whether_it_should(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a trainer that restores its optimizer for five seconds, each of which is a look."""
+    monkeypatch.setattr(channel, "ASK_EVERY_S", 0.001)
+    reader, arrived, looks = FrameReader(), [], 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks >= 5:
+            arrived.extend(reader.feed(pair[1].recv(1 << 20)))
+
+    Channel(pair[0]).send(LEASE, meanwhile=look)
+    while not arrived:
+        arrived.extend(reader.feed(pair[1].recv(1 << 20)))
+    assert looks >= 5
+    assert arrived == [LEASE]
+
+
+def test_what_is_left_of_a_frame_whose_wait_was_ended_goes_before_the_next_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended(Exception):
+        pass
+
+    def end() -> None:
+        raise Ended
+
+    monkeypatch.setattr(channel, "ASK_EVERY_S", 0.001)
+    sender, reader = Channel(pair[0]), FrameReader()
+    with pytest.raises(Ended):
+        sender.send(LEASE, meanwhile=end)
+    assert reader.feed(pair[1].recv(1 << 20)) == []
+    sender.send(Stop())
+    assert reader.feed(pair[1].recv(1 << 20)) == [LEASE, Stop()]
 
 
 def test_using_a_channel_that_was_closed_on_this_side_says_so(pair: Pair) -> None:

@@ -75,7 +75,7 @@ def test_the_table_of_kinds_names_every_frame() -> None:
         (frames.Rates, {"lr": 0.1, "schedule_steps": 0}),
         (frames.Merge, {"step": -1}),
         (frames.Train, {"step": 0, "block_paths": (1,), "first_inner_step": 0}),
-        (frames.Train, {"step": 0, "block_paths": ("a",) * 4097, "first_inner_step": 0}),
+        (frames.Train, {"step": 0, "block_paths": ("a",) * 16_385, "first_inner_step": 0}),
         (frames.Evaluate, {"request": 0, "block_paths": ("x" * 5000,)}),
         (frames.Hello, {"rank": 2, "ranks": 2, "layout_digest": DIGEST, "parameters": 1}),
         (frames.Hello, {"rank": 0, "ranks": 1, "layout_digest": "ab", "parameters": 1}),

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ipc.frames import BLOCKS_MAX
-from p2ptrain.node.heartbeat import ValidationReport
+from p2ptrain.node.heartbeat import SHARE_BLOCKS_MAX, ValidationReport
 from p2ptrain.node.held_out import STEPS_KEPT, WAIT_S, Share, Tally, Validation, divided
 
 A, B, C, D = (PeerId(name) for name in "abcd")
@@ -38,9 +37,9 @@ def test_who_has_no_share_and_whose_is_which_changes_with_the_step() -> None:
 
 
 def test_a_share_is_no_longer_than_an_order_and_the_rest_is_nobodys() -> None:
-    assert divided(3 * BLOCKS_MAX, [A, B], 0) == {
-        A: Share(0, BLOCKS_MAX),
-        B: Share(3 * BLOCKS_MAX // 2, 5 * BLOCKS_MAX // 2),
+    assert divided(3 * SHARE_BLOCKS_MAX, [A, B], 0) == {
+        A: Share(0, SHARE_BLOCKS_MAX),
+        B: Share(3 * SHARE_BLOCKS_MAX // 2, 5 * SHARE_BLOCKS_MAX // 2),
     }
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +17,26 @@ import trio.testing
 
 from p2ptrain.errors import TrainerError, TrainerExited
 from p2ptrain.identity import load_or_create
-from p2ptrain.ipc import frames
+from p2ptrain.ipc import channel, frames
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.values import Commit, Participant, Skip
-from p2ptrain.node import quarantine
+from p2ptrain.node import quarantine, restarts
 from p2ptrain.node import training as module
 from p2ptrain.node.home import Home
 from p2ptrain.node.orders import Work
+from p2ptrain.node.parts import Parts
 from p2ptrain.node.quarantine import Contradiction
 from p2ptrain.node.restarts import train
 from p2ptrain.node.status import status
 from p2ptrain.run import DataIndex
 from p2ptrain.store import digest_of
+from p2ptrain.testing import fake_trainer
 from p2ptrain.testing.fake_trainer import FakeTrainer, FakeTrainers, Remote
 from p2ptrain.testing.published import policy
+from p2ptrain.trainer import supervisor
+from p2ptrain.trainer.launch import Launched, StderrTail
+from p2ptrain.trainer.supervisor import RunningTrainer
+from p2ptrain.trainer.watch import Patience, StallWatch
 from tests.node.rig import ANN, Rig, opening, rig, settled
 
 ALONE = policy(participants_min=1)
@@ -284,15 +293,116 @@ async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spen
         assert not r.parts.standing.theta_in_use
 
 
-async def test_a_restart_is_no_news_any_more_once_the_next_trainer_has_trained(
-    tmp_path: Path,
+@pytest.fixture
+def useful(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each trainer was, of those that have ended."""
+    ended, stop = list[bool](), FakeTrainer.stop
+
+    def noted(trainer: FakeTrainer, deadline_s: float, *, again: bool = False) -> int:
+        ended.append(trainer.useful)
+        return stop(trainer, deadline_s, again=again)
+
+    monkeypatch.setattr(FakeTrainer, "stop", noted)
+    return ended
+
+
+async def test_a_restart_is_news_until_the_next_trainer_has_work_to_offer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, useful: list[bool]
 ) -> None:
-    remote = Remote()
-    remote.fault = frames.Failed("DATA", "a block is damaged")
-    async with training(tmp_path, remote) as r:
+    """Until then it may fail at the same block as the last one, and the next one again."""
+    told, note = list[bool](), module.Conversation._note_progress
+
+    def noted(conversation: module.Conversation, progress: frames.Progress) -> None:
+        note(conversation, progress)
+        told.append(module.RESTARTED in conversation._parts.standing.warnings)
+
+    monkeypatch.setattr(module.Conversation, "_note_progress", noted)
+    async with training(tmp_path, Remote(dies_in_mid_lease=True)) as r:
         await settled(lambda: r.parts.standing.work is not None)
         assert len(r.said("trainer-ended")) == 1
+        assert told == [False, True, True]
         assert r.parts.standing.warnings == {}
+    assert useful == [False, True]
+
+
+async def test_a_long_lease_waits_for_a_trainer_that_is_busy_and_for_no_node_that_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It restores its optimizer, say, and reads nothing: its socket is full meanwhile."""
+    monkeypatch.setattr(channel, "ASK_EVERY_S", 0.001)
+    monkeypatch.setattr(restarts, "STOP_S", 0.05)
+    asked, check = 0, trio.from_thread.check_cancelled
+
+    def count_and_check() -> None:
+        nonlocal asked
+        asked += 1
+        check()
+
+    class Narrow(FakeTrainer):
+        def __init__(self, parts: Parts, remote: Remote) -> None:
+            super().__init__(parts, remote)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+
+    monkeypatch.setattr(trio.from_thread, "check_cancelled", count_and_check)
+    monkeypatch.setattr(fake_trainer, "FakeTrainer", Narrow)
+    remote = Remote(stuck=True)
+    async with training(tmp_path, remote, inner_steps=90) as r:
+        await settled(lambda: asked >= 5)
+        assert r.said("trainer-ended") == []
+        remote.stuck = False
+        await settled(lambda: r.parts.standing.work is not None)
+        assert orders(remote) == ["load 0", "train 0 (90 blocks from 0)"]
+        remote.stuck, asked = True, 0
+        await settled(lambda: remote.rests)
+        close_step(r)
+        await settled(lambda: asked >= 5)
+    assert remote.starts == 1
+
+
+class Process:
+    """A rank that ends when it is told to, or when `gone` is set."""
+
+    pid = 1
+
+    def __init__(self, gone: threading.Event, code: int) -> None:
+        self._gone, self._code = gone, code
+
+    def wait(self) -> int:
+        self._gone.wait(60.0)
+        return self._code
+
+    def kill(self) -> None:
+        pass
+
+
+async def test_a_rank_that_is_slow_to_die_does_not_stop_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU may take seconds to be let go, and others take who is silent for eight for gone."""
+    monkeypatch.setattr(module, "LAST_WORDS_LOOK_S", 0.0)
+    dead, slow = threading.Event(), threading.Event()
+    dead.set()
+    ours, theirs = socket.socketpair()
+    nothing, lifeline = os.pipe()
+    ranks = (Process(slow, -9), Process(dead, 1))
+    launched = Launched(ranks, ours, lifeline, StderrTail(nothing))  # type: ignore[arg-type]
+    running = RunningTrainer(launched, StallWatch(time.monotonic(), Patience()), 1)
+    await settled(lambda: running.poll() is not None)
+
+    async def tick() -> None:
+        for _ in range(20):
+            await trio.sleep(0.01)
+        slow.set()
+        theirs.close()
+
+    async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(tick)
+        began_s = time.monotonic()
+        with pytest.raises(TrainerExited):
+            await module.Conversation(r.parts, running).hold()
+        assert slow.is_set()
+        assert time.monotonic() - began_s < supervisor.KILL_LIMIT_S
+    running.kill()
 
 
 @pytest.mark.parametrize("by", ["a look", "an order that does not arrive"])
@@ -315,8 +425,10 @@ async def test_what_a_trainer_says_last_is_heard_though_its_end_is_noticed_first
             noticed.set()
             raise
 
-    def send_and_fail(trainer: FakeTrainer, frame: frames.ToTrainer) -> None:
-        send(trainer, frame)
+    def send_and_fail(
+        trainer: FakeTrainer, frame: frames.ToTrainer, meanwhile: Callable[[], None]
+    ) -> None:
+        send(trainer, frame, meanwhile)
         if isinstance(frame, frames.Train) and not noticed.is_set():
             trainer.await_end(30.0)
             noticed.set()
@@ -351,13 +463,14 @@ async def test_a_trainer_that_ends_while_its_node_does_is_no_error_of_the_node(
     ("poison", "code"), [(float("nan"), "NAN"), (-float("inf"), "NAN"), (1e3, "DIVERGED")]
 )
 async def test_weights_that_went_too_far_are_not_offered_and_trained_anew(
-    tmp_path: Path, poison: float, code: str
+    tmp_path: Path, poison: float, code: str, useful: list[bool]
 ) -> None:
     remote = Remote(poison=poison)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         assert [ended["code"] for ended in r.said("trainer-ended")] == [code]
         assert remote.starts == 2
+        assert useful == [False]
         await settled(lambda: r.events.statistics().current_buffer_used > 0)
         assert r.heard() == [Ready(r.parts.me, 0, 32, 2)]
 

@@ -165,6 +165,26 @@ def test_frames_go_through_rank_0_and_stop_is_kind(node: Node) -> None:
     ranks.join()
 
 
+def test_rank_0_may_leave_a_long_frame_unread_for_as_long_as_its_host_answers(node: Node) -> None:
+    """A lease of a thousand blocks fills the connection's buffer while it restores its optimizer.
+    The other connection tells whether its host is there."""
+    running = node.start()
+    first = node.gathered()[0]
+    channel, lease = first.channel(), Train(0, ("/" + 128 * "x",) * 2000, 0)
+    channel.send(Hello(0, 2, LAYOUT.digest, 10, "cpu", 3))
+    assert isinstance(running.receive(timeout_s=LIMIT_S), Hello)
+    passing, seat = running._gathering._frames, running._gathering._seats[0]
+    assert [_silence_borne_ms(sock) for sock in (passing, first._frames)] == [0, 0]
+    assert [_silence_borne_ms(sock) for sock in (seat, first._socket)] == [30_000, 30_000]
+    running.send(lease)
+    assert channel.receive(timeout_s=LIMIT_S) == lease
+
+
+def _silence_borne_ms(sock: socket.socket | None) -> int:
+    assert sock is not None
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+
 def test_a_rank_that_goes_takes_the_others_along_and_all_may_come_again(node: Node) -> None:
     generations = set()
     for _ in range(3):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -229,6 +230,41 @@ def test_a_node_that_was_stopped_does_not_take_its_trainer_for_stalled(
     trainer.check()
     assert trainer.kill() == -signal.SIGKILL
     theirs.close()
+
+
+@pytest.mark.parametrize("useful", [False, True])
+def test_trainers_that_hang_at_every_start_are_given_up_unless_they_are_of_use_in_between(
+    monkeypatch: pytest.MonkeyPatch, supervise: Supervise, useful: bool
+) -> None:
+    """A hang is noticed after three minutes only, so that never many lie close together."""
+    now, starts, theirs = 0.0, 0, []
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def launch(*_: object) -> Launched:
+        ours, other = socket.socketpair()
+        theirs.append(other)
+        nothing, lifeline = os.pipe()
+        return Launched((), ours, lifeline, StderrTail(nothing))
+
+    monkeypatch.setattr(supervisor, "launch", launch)
+    supervising = supervise()
+    with ExitStack() as ended:
+        if not useful:
+            ended.enter_context(pytest.raises(TrainerError, match="TRAINER-RESTARTS"))
+        while starts < 100:
+            trainer = supervising.start()
+            starts += 1
+            trainer.useful = useful and starts % 5 == 0
+            for _ in range(181):
+                now += 1.0
+                with suppress(TrainerStalled):
+                    trainer.check()
+            with pytest.raises(TrainerStalled):
+                trainer.check()
+            trainer.kill()
+    assert starts == (100 if useful else 6)
+    for each in theirs:
+        each.close()
 
 
 def test_what_a_dying_trainer_printed_is_kept(

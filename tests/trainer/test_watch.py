@@ -220,6 +220,22 @@ def test_who_stood_still_itself_does_not_blame_the_trainer_for_its_silence(
 
 def test_restarts_are_rationed_and_forgiven_with_time() -> None:
     budget = RestartBudget(restarts_max=2, window_s=60.0)
-    assert [budget.spend(now) for now in (0.0, 10.0, 20.0, 59.0)] == [True, True, False, False]
-    assert budget.spend(60.0)
-    assert not budget.spend(61.0)
+    granted = [budget.spend(now, useful=True) for now in (0.0, 10.0, 20.0, 59.0)]
+    assert granted == [True, True, False, False]
+    assert budget.spend(60.0, useful=True)
+    assert not budget.spend(61.0, useful=True)
+
+
+@pytest.mark.parametrize("apart_s", [130.0, 181.0, 1e5])
+def test_trainers_that_never_have_work_to_offer_are_given_up_however_slowly_they_end(
+    apart_s: float,
+) -> None:
+    budget = RestartBudget()
+    granted = [budget.spend(apart_s * each, useful=False) for each in range(1, 101)]
+    assert granted == [True] * 5 + [False] * 95
+
+
+def test_who_has_work_to_offer_now_and_then_is_not_given_up() -> None:
+    budget = RestartBudget()
+    granted = [budget.spend(200.0 * each, useful=each % 4 == 0) for each in range(1, 101)]
+    assert all(granted)

@@ -1,0 +1,111 @@
+"""The longest H: whatever the run file takes can be trained, after every skip, and nothing else is
+published or amended to."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+
+import pytest
+
+from p2ptrain.config import run_file as settings
+from p2ptrain.config.run_file import parse_run_file
+from p2ptrain.config.samples import sample
+from p2ptrain.errors import ConfigError, RemoteProtocolError
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId
+from p2ptrain.ipc import frames
+from p2ptrain.ipc.wire import FRAME_BYTES_MAX, FrameReader, encode
+from p2ptrain.ledger import leases
+from p2ptrain.ledger.leases import LEASES_HELD_MAX, Leases
+from p2ptrain.run import Amendment, Run, RunManifest, SignedAmendment
+from p2ptrain.run.manifest import LEASE_BLOCKS_MAX
+from p2ptrain.sync import SyncSpec
+from p2ptrain.trainer.gathering import PATHS_MAX
+
+ME = PeerId("me")
+MANY_BLOCKS = 10**6
+USUAL_PATH = "/" + 128 * "x"
+
+
+def tree_with(steps: int, **sync: int) -> dict[str, object]:
+    """The tiny run's tables, with another H."""
+    tree = tomllib.loads(sample("tiny"))
+    tree["inner"]["steps"] = steps
+    return {**tree, "sync": sync}
+
+
+def with_blocks(manifest: RunManifest, steps: int, sync: SyncSpec) -> RunManifest:
+    return replace(
+        manifest,
+        data=replace(manifest.data, train_blocks=MANY_BLOCKS),
+        inner=replace(manifest.inner, steps=steps),
+        sync=sync,
+    )
+
+
+def test_the_longest_lease_is_told_and_reported_after_every_skip() -> None:
+    run_file = parse_run_file(tree_with(LEASE_BLOCKS_MAX))
+    book = leases.top_up(Leases({}), [ME], run_file.inner.steps)
+    for _ in range(LEASES_HELD_MAX + 1):
+        book = leases.extend(book, [ME], run_file.inner.steps)
+    paths = (USUAL_PATH,) * len(book.held[ME])
+    assert len(paths) == frames.BLOCKS_MAX <= PATHS_MAX
+    for frame in (frames.Train(9, paths, 0), frames.FragmentReady(9, 1, paths, 2.0)):
+        assert FrameReader().feed(encode(frame)) == [frame]
+        with pytest.raises(ValueError, match="at most 16384 paths"):
+            replace(frame, block_paths=(*paths, USUAL_PATH))
+
+
+@pytest.mark.parametrize("letter", ["x", "ü"])
+def test_every_path_that_a_frame_takes_fits_as_often_as_it_takes_any(letter: str) -> None:
+    longest = letter * (frames.PATH_BYTES_MAX // len(letter.encode()))
+    none, one = (
+        len(encode(frames.Train(2**53, paths, 2**53, True, 1.0, 1e9, 0.9)))
+        for paths in ((), (longest,))
+    )
+    assert none + frames.BLOCKS_MAX * (one - none) <= FRAME_BYTES_MAX
+    with pytest.raises(ValueError, match="at most 4096 bytes"):
+        frames.Train(0, (longest + letter,), 0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "sync"),
+    [
+        (LEASE_BLOCKS_MAX, {}),
+        (2 * LEASE_BLOCKS_MAX, {"fragments": 2}),
+        (LEASE_BLOCKS_MAX // 2, {"overlap_steps": LEASE_BLOCKS_MAX // 2}),
+        (LEASE_BLOCKS_MAX - 10, {"overlap_steps": 10}),
+    ],
+)
+def test_one_inner_step_more_is_refused_by_run_file_manifest_and_amendment(
+    steps: int, sync: dict[str, int], manifest: RunManifest, organiser: Identity
+) -> None:
+    assert settings.LEASE_BLOCKS_MAX == LEASE_BLOCKS_MAX
+    parse_run_file(tree_with(steps, **sync))
+    longest = with_blocks(manifest, steps, SyncSpec(**sync))
+    assert longest.blocks_per_lease == LEASE_BLOCKS_MAX
+    longer = steps + sync.get("fragments", 1)
+
+    with pytest.raises(ConfigError) as refused:
+        parse_run_file(tree_with(longer, **sync), name="my.toml")
+    assert refused.value.what.startswith(f"my.toml: inner.steps {longer} is too long: ")
+    assert "= 4097, and may be 4096; a larger inner.batch_sequences" in refused.value.what
+
+    too_long = rf"inner\.steps {longer} ÷ .* is 4097 data blocks; .* at most 4096"
+    with pytest.raises(ValueError, match=too_long):
+        replace(longest, inner=replace(longest.inner, steps=longer))
+    run = Run.publish(organiser, longest)
+    with pytest.raises(ValueError, match=too_long):
+        SignedAmendment.publish(organiser, Amendment(run.id, 1, 2, inner_steps=longer), run)
+
+
+def test_a_signed_manifest_with_longer_leases_is_refused_in_words(
+    manifest: RunManifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As somebody with other code may publish it."""
+    monkeypatch.setattr("p2ptrain.run.manifest.LEASE_BLOCKS_MAX", MANY_BLOCKS)
+    payload = with_blocks(manifest, LEASE_BLOCKS_MAX + 1, SyncSpec()).to_payload()
+    monkeypatch.undo()
+    with pytest.raises(RemoteProtocolError, match=r"the run manifest's inner\.steps 4097 ÷ "):
+        RunManifest.from_payload(payload)
