@@ -24,6 +24,7 @@ fault it likely is, and what to do next. The CLI renders these fields; nothing h
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 
 from p2ptrain.ids import PeerId
@@ -186,11 +187,26 @@ class TrainerExited(TrainerError):
 
     def __init__(self, returncode: int, stderr_tail: str) -> None:
         super().__init__(
-            f"a trainer process ended with exit status {returncode}",
+            f"a trainer process {_how_it_ended(returncode)}",
             evidence=tuple(stderr_tail.splitlines()[-12:]),
         )
         self.returncode = returncode
         self.stderr_tail = stderr_tail
+        if returncode == -signal.SIGKILL:
+            self.likely = "memory ran out: the kernel's log names whom it killed (dmesg)"
+            self.do = (
+                "close other programs; p2ptrain node --micro-batch 1, --recompute or --precision "
+                "bf16 takes less"
+            )
+
+
+def _how_it_ended(returncode: int) -> str:
+    """Negative: by that signal."""
+    if returncode == -signal.SIGKILL:
+        return "was killed (SIGKILL), as the kernel does where memory runs out"
+    if -returncode in set(signal.Signals):
+        return f"was ended by {signal.Signals(-returncode).name}"
+    return f"ended with exit status {returncode}"
 
 
 class TrainerOutOfMemory(TrainerExited):

@@ -56,6 +56,7 @@ async def _start(trainers: Trainers, last: TrainerError | None) -> RunningTraine
     except TrainerError as exc:
         if last is not None:
             exc.evidence = (*exc.evidence, last.what, *last.evidence)
+            exc.likely, exc.do = last.likely or exc.likely, last.do or exc.do
         raise
 
 

@@ -39,6 +39,22 @@ def test_an_aborted_reduce_names_step_attempt_and_suspects():
     assert "outer step 7, attempt 1" in error.what
 
 
+@pytest.mark.parametrize(
+    ("code", "said", "likely"),
+    [
+        (-9, "was killed (SIGKILL), as the kernel does where memory runs out", "memory ran out"),
+        (-11, "was ended by SIGSEGV", ""),
+        (-200, "ended with exit status -200", ""),
+        (1, "ended with exit status 1", ""),
+    ],
+)
+def test_how_a_trainer_ended_is_said_in_words(code: int, said: str, likely: str) -> None:
+    error = TrainerExited(code, "")
+    assert error.what == f"a trainer process {said}"
+    assert likely in error.likely
+    assert bool(error.likely) == bool(error.do) == bool(likely)
+
+
 def test_a_dead_trainer_shows_the_end_of_what_it_wrote():
     error = TrainerExited(-9, "\n".join(f"line {n}" for n in range(50)))
     assert error.returncode == -9
