@@ -62,7 +62,7 @@ def amend(
         )
     held = load_amendments(where.amendments, run)
     last = max((each.amendment for each in held), key=lambda each: each.number, default=None)
-    _check_step(wanted.step, reached(where, run), last)
+    _check_step(wanted.step, reached(where, run), _lead_steps(wanted, run.manifest), last)
     try:
         if len(held) >= AMENDMENTS_MAX:
             raise ValueError(f"it has {len(held)} amendments already, and no node keeps more")
@@ -122,13 +122,19 @@ def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
     return wanted if block == held.block else replace(wanted, codec_block=block)
 
 
-def _check_step(step: int, reached: int, last: Amendment | None) -> None:
-    if step < reached + LEAD_STEPS:
+def _lead_steps(wanted: Amendment, manifest: RunManifest) -> int:
+    """Who trains ahead begins with an outer step before the roster of the one before it."""
+    by_schedule = wanted.lr is not None or wanted.inner_steps is not None
+    return LEAD_STEPS + (by_schedule and manifest.sync.overlap_steps > 0)
+
+
+def _check_step(step: int, reached: int, lead_steps: int, last: Amendment | None) -> None:
+    if step < reached + lead_steps:
         raise ConfigError(
             f"outer step {step} is too soon: {reached} is under way",
             code="AMEND-LATE",
             likely="members have to agree on an amendment before the outer step that it is for",
-            do=f"--from-step {reached + LEAD_STEPS}, or later",
+            do=f"--from-step {reached + lead_steps}, or later",
         )
     if last is not None and step <= last.step:
         raise ConfigError(

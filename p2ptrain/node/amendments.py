@@ -22,6 +22,9 @@ from p2ptrain.store.disk import disk_errors
 Agreed = tuple[Terms, ...]
 """What a chain says, in its order: `LedgerState.terms`."""
 
+KEPT_STEPS = 8
+"""Who was left out for longer has less than what `policy.influence_max` leaves room for anyway."""
+
 
 class Amendments:
     """`legs` are worked out once for each list that was agreed."""
@@ -103,6 +106,14 @@ class Amendments:
         if known != agreed or len(legs) <= len(agreed):
             self._legs = agreed, legs = agreed, self._follow(agreed)
         return [each for each in legs if each.step <= step][-1]
+
+    def influence_max(self, agreed: Agreed, step: int) -> float:
+        """How far a participant's weights may be from θ in outer step `step`. Work may have been
+        kept from outer steps before, in which more was allowed. Ask `missing` first; raises as
+        `leg` does.
+        """
+        steps = range(max(0, step - KEPT_STEPS), step + 1)
+        return max(self.leg(agreed, each).manifest.influence_max for each in steps)
 
     def _follow(self, agreed: Agreed) -> tuple[Leg, ...]:
         legs = [Leg(self._run.manifest)]

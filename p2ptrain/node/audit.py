@@ -300,7 +300,8 @@ class Replay:
             raise _Ended(
                 Difference("update", source.height, ended.step, update, what, source.signed_by)
             ) from exc
-        made, codec = form.merged(payload, ended.step)
+        most = self.amendments.influence_max(self.account.terms, ended.step)
+        made, codec = form.merged(payload, ended.step, most)
         state.apply(made, outer.lr, outer.momentum, codec, form.fragment(ended.step))
         self._updates += 1
 

@@ -271,8 +271,8 @@ async def _apply(parts: Parts, commit: Commit) -> None:
     while parts.standing.theta_in_use:
         await parts.changes.wait()
     outer = parts.leg(commit.step).manifest.outer
-    merged = partial(updates.format_of(parts, commit.step).merged, payload)
-    made, codec = await trio.to_thread.run_sync(merged, commit.step)
+    merged = partial(updates.format_of(parts, commit.step).merged, payload, commit.step)
+    made, codec = await trio.to_thread.run_sync(merged, parts.influence_max(commit.step))
     fragment = parts.fragment(commit.step)
     apply = partial(parts.outer.vectors.apply, made, outer.lr, outer.momentum, codec, fragment)
     async with parts.outer.lock:

@@ -65,9 +65,6 @@ PAGES_BURST = 32
 it asks hardly more often; 32 pages are the entries of a thousand outer steps. Who floods us with
 questions takes a twenty-fifth of a core."""
 
-KEPT_STEPS = 8
-"""Who was left out for longer has less than what `policy.influence_max` leaves room for anyway."""
-
 
 @dataclass(slots=True)
 class Outer:
@@ -276,15 +273,13 @@ class Parts:
         return self.amendments.leg(self.ledger.state.terms, step)
 
     def about(self, step: int) -> Leg:
-        """The same as far as it is known here: for estimates, and for people."""
+        """The same as far as it is known here: for estimates, for people, and for work
+        ahead of what is agreed."""
         return self.amendments.nearest(self.ledger.state.terms, step)
 
     def influence_max(self, step: int) -> float:
-        """How far a participant's weights may be from θ in outer step `step`. Work may have been
-        kept from outer steps before, in which more was allowed.
-        """
-        steps = range(max(0, step - KEPT_STEPS), step + 1)
-        return max(self.leg(each).manifest.influence_max for each in steps)
+        """How far a participant's weights may be from θ in outer step `step`."""
+        return self.amendments.influence_max(self.ledger.state.terms, step)
 
     def data_block(self, block: int) -> Digest:
         """The digest of the data block that the ledger's block id `block` stands for."""

@@ -223,12 +223,12 @@ class Conversation:
             case RebaseOrder(step):
                 frame = frames.Rebase(step)
             case TrainOrder(step, blocks) | AheadOrder(step, blocks):
-                await self._set_rates(step)
+                ahead = isinstance(order, AheadOrder)
+                await self._set_rates(step + ahead)
                 paths = tuple(map(str, await data.paths_of(parts, self._blocks_of([order]))))
                 self._paths += paths
                 before = len(self._desk.blocks) if self._desk else 0
                 begun = first_inner_step(parts, self._loaded_step)
-                ahead = isinstance(order, AheadOrder)
                 run, others = parts.leg(step).manifest, parts.history.newest_participants(step)
                 pull = eagerness(run, others, parts.me)
                 frame = frames.Train(step, paths, begun + before, ahead, *pull)
@@ -248,8 +248,8 @@ class Conversation:
         await trio.to_thread.run_sync(send, frame, meanwhile)
 
     async def _set_rates(self, step: int) -> None:
-        """Before it trains for `step`, where an amendment has changed its learning rate."""
-        rates = rates_of(self._parts.leg(step))
+        """Before it trains for `step`, where an amendment that is known has changed the rates."""
+        rates = rates_of(self._parts.about(step))
         if rates != self._rates:
             self._rates = rates
             await self._send(rates)

@@ -78,9 +78,10 @@ class UpdateFormat:
         radial = self._radial(step)
         return None if radial is None else radial.contribution(theta - local, most)
 
-    def merged(self, payload: bytes, step: int) -> tuple[bytes, kernels.Codec]:
+    def merged(self, payload: bytes, step: int, most: float) -> tuple[bytes, kernels.Codec]:
         """The pseudo-gradient that the update says to apply, and what it is written in: the update
-        itself, unless `rda` has to make it.
+        itself, unless `rda` has to make it, of elements no larger than `most`, the bound on
+        influence in that step (`Amendments.influence_max`, the same for all).
         """
         radial = self._radial(step)
         if radial is None:
@@ -89,7 +90,7 @@ class UpdateFormat:
         self.codec.dequantise(payload, mean)
         exact = kernels.codec("fp32", self.spec.block)
         made = bytearray(exact.encoded_bytes(radial.numel))
-        exact.quantise(radial.merged(mean, kernels.UNBOUNDED), made)
+        exact.quantise(radial.merged(mean, most), made)
         return bytes(made), exact
 
     def _radial(self, step: int) -> Radial | None:

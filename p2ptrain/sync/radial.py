@@ -12,9 +12,16 @@ computes from the update's bytes, by sums whose order `norm_of` fixes.
     merged         d · (the mean rms) ÷ rms(d), of each tensor of the mean
 
 Lengths are root mean squares, since those of all tensors are of one size. `most` is the bound on a
-participant's influence, which holds for every element as with plain means: a direction that is
-brought to a 32nd of it has room for elements 32 times the usual, which is more than AdamW makes,
-and whoever lies can add no more than that. Embeddings are averaged plainly, in their place.
+participant's influence. A ring holds every element of a mean to it, as with plain means: a
+direction that is brought to a 32nd of it has room for elements 32 times the usual, which is more
+than AdamW makes. What is merged of a mean within the bound can still be far over it: by a length
+that nobody has, or a direction that is one element alone. So `merged` holds each element to the
+bound once more, and a length below zero counts as none. Embeddings are averaged plainly, in their
+place.
+
+What that does not do: all lengths lie in the tail, as a rule in one part, whose owner thus decides
+how far all tensors go, up to the bound; of a plain mean it decides an N-th. And whoever lies about
+its own direction can move single elements up to the bound, not only by its share of it.
 """
 
 from __future__ import annotations
@@ -94,12 +101,13 @@ class Radial:
     def merged(self, mean: Floats, largest: float) -> Floats:
         """The merged pseudo-gradient, of the mean of contributions: the same bits everywhere.
 
-        Whatever `mean` holds, nothing is larger than `largest`. Where directions cancel each other
-        there is nothing to lengthen, and zero is merged.
+        Whatever `mean` holds, nothing in a tensor that is lengthened is larger than `largest`.
+        Where directions cancel each other there is nothing to lengthen, and zero is merged; so it
+        is where the length is below zero, which no mean of lengths is.
         """
         out = mean[: self.numel].copy()
         for number, (start, stop) in enumerate(self.spans):
-            length = float(mean[self._block_of(number)][0])
+            length = max(0.0, float(mean[self._block_of(number)][0]))
             found = _rms(mean[start:stop])
             scale = length / found if found > CANCELLED * length else 0.0
             for first in range(start, stop, LANES):

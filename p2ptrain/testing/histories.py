@@ -27,6 +27,7 @@ from p2ptrain.ledger.values import (
     Value,
     vote_message,
 )
+from p2ptrain.node.amendments import KEPT_STEPS
 from p2ptrain.node.chain import rules_of
 from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.home import Home
@@ -82,7 +83,7 @@ def make_history(
                 history.chain.append(_certified(run, state, value, me))
                 state = apply(rules, state, history.chain[-1].entry)
             rates = amended.outer.lr, amended.outer.momentum
-            made, codec = form.merged(payload, step)
+            made, codec = form.merged(payload, step, _influence_max(run, amendments, step))
             outer.apply(made, *rates, codec, form.fragment(step))
             pending = None
             if (step + 1) % manifest.policy.snapshot_every == 0:
@@ -102,6 +103,11 @@ def _amended(run: Run, amendments: Sequence[SignedAmendment], step: int) -> RunM
     for each in amendments:
         leg = leg.amended(each.amendment) if each.amendment.step <= step else leg
     return leg.manifest
+
+
+def _influence_max(run: Run, amendments: Sequence[SignedAmendment], step: int) -> float:
+    steps = range(max(0, step - KEPT_STEPS), step + 1)
+    return max(_amended(run, amendments, each).influence_max for each in steps)
 
 
 _ANY = Digest("0" * 64)

@@ -15,6 +15,8 @@ from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.identity import load_or_create
 from p2ptrain.node.home import Home
 from p2ptrain.run import Amendment, Run, load_amendments, load_run
+from p2ptrain.sync import SyncSpec
+from p2ptrain.testing.published import publish
 from tests.cli.conftest import Command, fake_node
 
 STEPS = ("--from-step", 3)
@@ -74,6 +76,19 @@ def test_a_node_that_runs_is_asked_how_far_it_is_and_told(
     assert late.err.startswith("error[AMEND-LATE]")
     assert "--from-step 6, or later" in late.err
     assert len(kept(organiser_home)) == 1
+
+
+def test_who_trains_ahead_hears_of_a_rate_one_outer_step_sooner(
+    p2ptrain: Command, tmp_path: Path
+) -> None:
+    home = Home(tmp_path / "ahead")
+    publish(home, steps=99, sync=SyncSpec(overlap_steps=2))
+    words = ("run", "amend", "swarm", "--home", home.root, "--from-step")
+    assert p2ptrain(*words, 2, "--codec", "fp16").code == 0
+    early = p2ptrain(*words, 2, "--lr", 0.05)
+    assert early.err.startswith("error[AMEND-LATE]")
+    assert "--from-step 3, or later" in early.err
+    assert p2ptrain(*words, 3, "--lr", 0.05).code == 0
 
 
 @pytest.mark.parametrize(

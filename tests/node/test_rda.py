@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 import trio
 
+from p2ptrain.ids import RunId
 from p2ptrain.ledger.values import Commit, Participant
 from p2ptrain.node import outer as module
 from p2ptrain.node import updates
 from p2ptrain.node.exchange import exchange
 from p2ptrain.node.orders import Work
 from p2ptrain.node.outer import keep_outer_state
-from p2ptrain.run.manifest import CodecSpec
+from p2ptrain.node.update_format import UpdateFormat
+from p2ptrain.ring import mean_max
+from p2ptrain.run.manifest import CodecName, CodecSpec
 from p2ptrain.sync import SyncSpec
+from p2ptrain.sync.radial import Radial
 from p2ptrain.testing.published import manifest_of, policy
 from tests.node.rig import ANN, opening, rig, settled
 
@@ -58,6 +62,75 @@ async def test_one_peer_alone_goes_where_plain_means_would_take_it(
         assert done["cosine"] == pytest.approx(1, abs=1e-3)
         assert done["norm"] == pytest.approx(done["mean_norm"], rel=1e-2)
         assert 0 < done["quantisation_error"] < 0.02
+        nursery.cancel_scope.cancel()
+
+
+def hostile(form: UpdateFormat, step: int, seed: int, most: float) -> np.ndarray:
+    """The mean of a liar: each element, and each tensor's length, of a size of its own liking."""
+    random, numel = np.random.default_rng(seed), form.numel(step)
+    radial = Radial.of(form.layout, form.fragment(step), form.spec.block)
+    mean = random.choice([-1.0, 1.0], numel) * most * 10.0 ** random.uniform(-12, 0, numel)
+    for number, (start, stop) in enumerate(radial.spans):
+        tensor, block = mean[start:stop], form.spec.block
+        length = mean[-block * (len(radial.spans) - number) :][:block]
+        length[:] = random.choice([0.0, 1e-30, 1e-3, 1.0, -1.0]) * most
+        match random.integers(5):
+            case 0:
+                tensor[:] = 0.0
+            case 1:
+                tensor *= 1e-30
+            case 2:
+                tensor[:] = 0.0
+                tensor[random.integers(tensor.size)] = most
+            case 3:
+                tensor[:] = most
+    return mean.astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "int4"])
+def test_nothing_that_voters_take_moves_a_weight_further_than_a_participant_may(
+    name: CodecName,
+) -> None:
+    sync, spec = SyncSpec(fragments=2, merge="rda"), CodecSpec(name, 64)
+    manifest = manifest_of(ANN.peer, sync=sync, codec=spec)
+    form, most = UpdateFormat.of(RunId("a" * 64), manifest), manifest.influence_max
+    taken = mean_max(form.codec, "ring", 4, most, feedback=False)
+    for seed in range(40):
+        step = seed % 2
+        payload = bytearray(form.payload_bytes(step))
+        assert form.codec.quantise(hostile(form, step, seed, most), payload) <= taken
+        made, exact = form.merged(bytes(payload), step, most)
+        merged = np.empty(form.fragment(step).numel, np.float32)
+        exact.dequantise(made, merged)
+        for start, stop in Radial.of(form.layout, form.fragment(step), 64).spans:
+            assert np.abs(merged[start:stop]).max() <= most, seed
+        assert np.abs(merged).max() <= taken, seed
+
+
+async def test_an_update_that_claims_the_longest_lengths_is_applied_within_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
+    settings = {"sync": SyncSpec(merge="rda"), "rules": policy(participants_min=1)}
+    async with rig(tmp_path, **settings) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        assert parts.arena is not None
+        nursery.start_soon(keep_outer_state, parts)
+        await settled(lambda: parts.outer.step == 0)
+        before, most = parts.arena.theta.copy(), parts.influence_max(0)
+        form = updates.format_of(parts, 0)
+        mean = hostile(form, 0, 1, most)
+        mean[form.fragment(0).numel :] = most
+        payload = bytearray(form.payload_bytes(0))
+        form.codec.quantise(mean, payload)
+        r.decide(opening(parts.ledger.state, Participant(parts.me, 32, 2)))
+        update = await updates.store(parts, 0, payload)
+        await updates.inspect(parts, update, 0)
+        r.decide(Commit(0, 0, update))
+        parts.changes.ring()
+        await settled(lambda: parts.outer.step == 1)
+        moved, rates = np.abs(before - parts.arena.theta).max(), parts.manifest.outer
+        assert moved == pytest.approx(rates.lr * (1 + rates.momentum) * most, rel=1e-2)
         nursery.cancel_scope.cancel()
 
 

@@ -67,7 +67,7 @@ async def admit_and_amend(s: Swarm, name: str) -> int:
     """
     await s.start(name)
     await s.until(lambda: s.seed.parts.ledger.state.is_member(s[name].peer))
-    step = s.seed.parts.ledger.state.step + 2
+    step = s.seed.parts.ledger.state.step + 3
     words = ["run", "amend", "swarm", "--from-step", step, *AMENDMENT, "--home", s.seed.home.root]
     assert await trio.to_thread.run_sync(partial(main, [str(word) for word in words])) == 0
     await s.until(lambda: all(node.parts.ledger.view.terms for node in s.up))
@@ -78,7 +78,7 @@ def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
     """The pseudo-gradient that this update stands for."""
     parts = node.parts
     payload = parts.store.read_blob(update)
-    made, codec = format_of(parts, step).merged(payload, step)
+    made, codec = format_of(parts, step).merged(payload, step, parts.influence_max(step))
     found = np.empty(parts.fragment(step).numel, np.float32)
     codec.dequantise(made, found)
     return found

@@ -15,6 +15,7 @@ import pytest
 import trio
 import trio.testing
 
+from p2ptrain.encoding import pack
 from p2ptrain.errors import TrainerError, TrainerExited
 from p2ptrain.identity import load_or_create
 from p2ptrain.ipc import channel, frames
@@ -28,10 +29,11 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.quarantine import Contradiction
 from p2ptrain.node.restarts import train
 from p2ptrain.node.status import status
-from p2ptrain.run import DataIndex
+from p2ptrain.run import Amendment, DataIndex, SignedAmendment
 from p2ptrain.store import digest_of
+from p2ptrain.sync import SyncSpec
 from p2ptrain.testing import fake_trainer
-from p2ptrain.testing.fake_trainer import FakeTrainer, FakeTrainers, Remote
+from p2ptrain.testing.fake_trainer import FakeTrainer, FakeTrainers, Remote, block_of
 from p2ptrain.testing.published import policy
 from p2ptrain.trainer import supervisor
 from p2ptrain.trainer.launch import Launched, StderrTail
@@ -77,8 +79,8 @@ def orders(remote: Remote) -> list[str]:
 
 def close_step(r: Rig, *, skip: bool = False, with_us: bool = True) -> None:
     """Have the ledger end its outer step, and θ follow it."""
-    state = r.parts.ledger.state
-    blocks = len(state.leases[r.parts.me])
+    state, work = r.parts.ledger.state, r.parts.standing.work
+    blocks = len(state.leases[r.parts.me] if work is None else work.blocks)
     ours = Participant(r.parts.me, 16 * blocks, blocks)
     theirs = Participant(ANN.peer, 16, 1)
     if not state.is_member(ANN.peer):
@@ -194,6 +196,50 @@ async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path)
         await settled(lambda: r.events.statistics().current_buffer_used > 0)
         assert r.heard() == [Ready(r.parts.me, 1, 64, 4)]
         assert len(remote.trained) == len(set(remote.trained)) == 4
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+async def test_who_restarts_trains_a_step_at_the_rate_of_who_has_trained_it_ahead(
+    tmp_path: Path, overlap: int
+) -> None:
+    remote, amended_step = Remote(), 2
+    async with training(tmp_path, remote, sync=SyncSpec(overlap_steps=overlap)) as r:
+        parts = r.parts
+        change = Amendment(r.run.id, 1, amended_step, lr=0.03)
+        one = SignedAmendment.publish(load_or_create(parts.home.identity), change, r.run)
+        parts.amendments.consider(pack([one.to_bytes()]))
+        r.decide(replace(opening(parts.ledger.state, learners=(ANN.peer,)), terms=one.terms))
+        for step in range(amended_step + 1):
+            await settled(lambda at=step: told_ahead(remote, at))
+            await settled(lambda: not parts.standing.theta_in_use)
+            if step < amended_step:
+                close_step(r)
+        due = [str(parts.data_block(each)) for each in parts.ledger.state.leases[parts.me][:2]]
+        steady = rates_told(remote)
+        assert [steady[each] for each in due] == [0.03, 0.03]
+        assert set(steady.values()) == {0.1, 0.03}
+        remote.obeyed.clear()
+        parts.standing.work, remote.dies = None, True  # As if it had died before it was ready.
+        await settled(lambda: told_ahead(remote, amended_step))
+        restarted = rates_told(remote)
+        assert {each: restarted[each] for each in due} == {each: steady[each] for each in due}
+
+
+def told_ahead(remote: Remote, step: int) -> bool:
+    trains = [each for each in remote.obeyed if isinstance(each, frames.Train)]
+    return any(each.ahead and each.step == step for each in trains)
+
+
+def rates_told(remote: Remote) -> dict[str, float]:
+    """At which learning rate each block was to be trained, by its name."""
+    rate, found = 0.1, {}
+    for frame in remote.obeyed:
+        match frame:
+            case frames.Rates(lr):
+                rate = lr
+            case frames.Train(_, paths):
+                found |= {str(block_of(path)): rate for path in paths}
+    return found
 
 
 async def test_nothing_is_ordered_while_theta_is_elsewhere_or_about_to_move(tmp_path: Path) -> None:

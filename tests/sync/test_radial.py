@@ -127,9 +127,26 @@ def test_what_is_not_finite_stays_so_for_the_ring_to_refuse() -> None:
 def test_whatever_an_update_holds_what_is_applied_is_finite_and_bounded() -> None:
     random = np.random.default_rng(7)
     mean = random.standard_normal(WHOLE.contributed).astype(np.float32)
-    for tiny, large in ((1e-45, 1e30), (1e-30, 1e25), (1.0, -1e30)):
+    for tiny, large in ((1e-45, 1e30), (1e-30, 1e25), (1.0, -1e30), (0.0, -1e30)):
         lie = (mean * np.float32(tiny)).astype(np.float32)
         lie[-64 * len(WHOLE.spans) :] = large
         merged = WHOLE.merged(lie, 1e20)
         assert np.isfinite(merged).all()
         assert np.abs(merged).max() <= np.float32(1e20)
+
+
+def test_a_length_below_zero_turns_nothing_round() -> None:
+    """Nobody has one: whoever writes it would have all weights go uphill."""
+    lie = WHOLE.contribution(drawn(8), MOST)
+    lie[-64 * len(WHOLE.spans) :] *= -1
+    merged = WHOLE.merged(lie, MOST)
+    for start, stop in WHOLE.spans:
+        assert not merged[start:stop].any()
+
+
+def test_what_honest_peers_make_is_merged_to_the_same_bits_with_the_bound_and_without() -> None:
+    vectors = [drawn(seed) for seed in range(9, 13)]
+    most = 10 / 1.2 * max(float(np.abs(each).max()) for each in vectors)
+    mean = np.mean([WHOLE.contribution(each, most) for each in vectors], axis=0)
+    for given in (mean.astype(np.float32), WHOLE.contribution(vectors[0], most)):
+        assert WHOLE.merged(given, most).tobytes() == WHOLE.merged(given, UNBOUNDED).tobytes()
