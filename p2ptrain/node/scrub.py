@@ -31,6 +31,10 @@ PAUSE_S = 3600.0
 REPAIR_S = 30.0
 """So long peers are asked for what has rotted, before the rest is looked at."""
 
+TRY_S = 300.0
+"""Nor does one source that drips keep us from that: in so long a line of 112 kbit/s brings a chunk.
+What has come is kept, and what has not is looked for again in the next pass."""
+
 WARNING = "rot"
 
 
@@ -113,7 +117,8 @@ async def repair(parts: Parts, damaged: Sequence[Digest]) -> list[Digest]:
     Raises StoreError: this store cannot take them.
     """
     try:
-        await transfer.fetch_loose(parts, damaged, unwanted=after(parts, REPAIR_S))
+        unwanted = after(parts, REPAIR_S)
+        await transfer.fetch_loose(parts, damaged, unwanted=unwanted, patient=False, try_s=TRY_S)
     except StoreError as exc:
         if exc.code != "CKPT-NO-SOURCE":
             raise

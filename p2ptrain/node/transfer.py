@@ -46,6 +46,9 @@ BLAMED_S = 60.0
 READS_MAX = 3
 """A chunk that has rotted on our disk is fetched anew; a disk that rots it so often is broken."""
 
+NO_SOURCE = "CKPT-NO-SOURCE"
+"""Who has it and does not bring it is no better than who has it not."""
+
 Fetch = Callable[[Sequence[Endpoint], FetchHandle[Endpoint]], FetchReport]
 Result = TypeVar("Result")
 
@@ -60,10 +63,12 @@ async def fetch(
     *,
     shown: bool = False,
     unwanted: Callable[[], bool] = never,
+    patient: bool = True,
 ) -> FetchReport:
     """Have the blob `digest` whole in the store. `shown`: it is what this node is doing now.
 
-    `unwanted` is asked when nobody has it: whether to give up instead of trying again.
+    `unwanted` is asked when nobody has it, and after a try in which not even one chunk came:
+    whether to give up instead of trying again. Unless `patient`, it is asked whatever came.
 
     Raises:
         StoreError: this store cannot take it, or the digest names something that is not a blob, or
@@ -90,6 +95,7 @@ async def fetch(
                 handle=handle,
             ),
             unwanted,
+            patient=patient,
         )
     finally:
         if shown and parts.standing.fetching is not None:
@@ -102,6 +108,8 @@ async def use(
     digest: Digest,
     reader: Callable[[], Result],
     unwanted: Callable[[], bool] = never,
+    *,
+    patient: bool = True,
 ) -> Result:
     """What `reader`, run in a thread, makes of the blob `digest`, which is fetched if need be.
 
@@ -110,7 +118,7 @@ async def use(
     """
     for _ in range(READS_MAX):
         if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
-            await fetch(parts, digest, unwanted=unwanted)
+            await fetch(parts, digest, unwanted=unwanted, patient=patient)
         try:
             return await trio.to_thread.run_sync(reader)
         except (ChunkMissing, ChunkCorrupt) as exc:
@@ -120,9 +128,15 @@ async def use(
 
 
 async def fetch_loose(
-    parts: Parts, digests: Sequence[Digest], *, unwanted: Callable[[], bool] = never
+    parts: Parts,
+    digests: Sequence[Digest],
+    *,
+    unwanted: Callable[[], bool] = never,
+    patient: bool = True,
+    try_s: float | None = None,
 ) -> FetchReport:
-    """Have these chunks in the store. Raises StoreError as `fetch` does."""
+    """Have these chunks in the store. A try lasts `try_s`. Raises StoreError as `fetch` does."""
+    deadline_s = FETCH_S if try_s is None else try_s
     return await _until_here(
         parts,
         digests[0],
@@ -131,15 +145,21 @@ async def fetch_loose(
             digests,
             sources,
             partial(_dial, parts),
-            deadline_s=FETCH_S,
+            deadline_s=deadline_s,
             handle=handle,
         ),
         unwanted,
+        patient=patient,
     )
 
 
 async def _until_here(
-    parts: Parts, name: Digest, attempt: Fetch, unwanted: Callable[[], bool] = never
+    parts: Parts,
+    name: Digest,
+    attempt: Fetch,
+    unwanted: Callable[[], bool],
+    *,
+    patient: bool,
 ) -> FetchReport:
     told, tries, blamed = "", 0, dict[PeerId, float]()
     async with _one_at_a_time(parts, name):
@@ -150,12 +170,9 @@ async def _until_here(
             work = partial(attempt, fit(), handle)
             try:
                 report = await _run_beside_newcomers(parts, work, handle, fit)
-            except TryLater as exc:
-                reason: TryLater | StoreError = exc
-            except StoreError as exc:
-                if exc.code != "CKPT-NO-SOURCE" or unwanted():
-                    raise
-                reason = exc
+            except (TryLater, StoreError) as exc:
+                progresses = patient and handle.chunks_fetched > 0
+                reason = _why_again(exc, unwanted, progresses)
             else:
                 for peer, count_bytes in report.bytes_by_peer.items():
                     parts.paths.at_least(peer, count_bytes, report.seconds)
@@ -177,6 +194,18 @@ async def _until_here(
                 parts.standing.warnings[name] = f"{told}; waiting for somebody who has them"
                 parts.changes.ring()
             await _others_or_later(parts)
+
+
+def _why_again(
+    exc: TryLater | StoreError, unwanted: Callable[[], bool], progresses: bool
+) -> TryLater | StoreError:
+    """Why a try has to be followed by another one; raised as a StoreError if it has not."""
+    if isinstance(exc, TryLater):
+        if not progresses and unwanted():
+            raise StoreError(exc.what, code=NO_SOURCE, evidence=exc.evidence) from exc
+    elif exc.code != NO_SOURCE or unwanted():
+        raise exc
+    return exc
 
 
 def _unblamed(parts: Parts, blamed: Mapping[PeerId, float]) -> list[Endpoint]:

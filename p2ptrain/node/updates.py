@@ -69,7 +69,7 @@ async def obtain(
     """
     read = partial(format_of(parts, step).read, parts.store, digest, step)
     with _blob_expected(digest):
-        return await transfer.use(parts, digest, read, unwanted)
+        return await transfer.use(parts, digest, read, unwanted, patient=False)
 
 
 async def own_result(parts: Parts, step: int) -> None:

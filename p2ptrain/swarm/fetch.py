@@ -6,6 +6,7 @@ How the bytes travel is in `lanes`, and what is asked of whom in `picker`.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic
@@ -51,6 +52,13 @@ class FetchHandle(Generic[SourceT]):
         with self._lock:
             fetch = self._fetch
         return () if fetch is None else blamed(fetch.dropped)
+
+    @property
+    def chunks_fetched(self) -> int:
+        """How many have come so far, also where the fetch did not succeed."""
+        with self._lock:
+            fetch = self._fetch
+        return 0 if fetch is None else fetch.chunks_fetched
 
     def bind(self, fetch: Fetch[SourceT]) -> None:
         """For the fetch: what was said before it began is told it now."""
@@ -123,7 +131,7 @@ def fetch_chunks(
     wanted = list(dict.fromkeys(digests))
     with store.pin(wanted):
         plan = FetchPlan(
-            [digest for digest in wanted if not store.has_chunk(digest)],
+            _in_an_order_of_our_own(digest for digest in wanted if not store.has_chunk(digest)),
             sources,
             dial,
             lambda _: [],
@@ -143,7 +151,12 @@ def _run(fetch: Fetch[SourceT], handle: FetchHandle[SourceT] | None) -> FetchRep
 
 def _missing(store: Store, digest: Digest) -> list[Digest]:
     store.manifest(digest).sizes()  # refuses a manifest that contradicts itself, before any byte
-    return store.missing_chunks(digest)
+    return _in_an_order_of_our_own(store.missing_chunks(digest))
+
+
+def _in_an_order_of_our_own(digests: Iterable[Digest]) -> list[Digest]:
+    """Peers that begin together have something to give to each other if each begins elsewhere."""
+    return (drawn := list(digests)) and random.sample(drawn, len(drawn))
 
 
 def _nobody_listens(progress: FetchProgress) -> None:

@@ -159,6 +159,12 @@ class Fetch(Generic[SourceT]):
         with self._changed:
             return tuple(self._dropped.values())
 
+    @property
+    def chunks_fetched(self) -> int:
+        """How many are in the store that were not before."""
+        with self._changed:
+            return self._chunks_fetched
+
     def _new_lanes(self, peer: PeerId) -> list[Lane]:
         lanes = [Lane(peer, stream) for stream in range(self._plan.streams_per_peer)]
         lanes = lanes[: LANES_MAX - len(self._lanes)]
@@ -276,7 +282,7 @@ class Fetch(Generic[SourceT]):
                 assigned = self._picks(lane, now)
                 if assigned or not idle:
                     return assigned
-                reconsider_at = self._picker.reconsider_at(now)
+                reconsider_at = self._picker.reconsider_at(lane, now)
                 wait_s = None if reconsider_at is None else max(RECONSIDER_S, reconsider_at - now)
                 self._changed.wait(wait_s)
             return []
@@ -313,9 +319,9 @@ class Fetch(Generic[SourceT]):
     def _note_lack(self, lane: Lane, digest: Digest) -> None:
         with self._changed:
             self._lacked[lane.peer] += 1
+            self._picker.lacks(lane, digest, time.monotonic())
             for other in self._lanes_of(lane.peer):
                 self._picker.lacks_too(other, digest)
-            self._picker.lacks(lane, digest, time.monotonic())
             self._changed.notify_all()
 
     def _drop(self, lane: Lane, exc: P2PTrainError, *, connected: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from p2ptrain.dataplane import SecureSocket
 from p2ptrain.ids import Digest
 from p2ptrain.node import scrub as module
 from p2ptrain.node import transfer
@@ -17,6 +18,8 @@ from p2ptrain.node.control import _scrub
 from p2ptrain.node.retention import _collect
 from p2ptrain.node.scrub import WARNING, one_pass, scrub
 from p2ptrain.run import DataIndex
+from p2ptrain.swarm import PURPOSE
+from p2ptrain.swarm.wire import receive_request
 from tests.node.rig import Neighbour, Rig, rig, settled
 
 
@@ -77,6 +80,25 @@ async def test_what_nobody_has_is_said_too_and_looked_for_again_in_the_next_pass
         other.parts.store.put_chunk(b"of us alone")
         assert (await one_pass(r.parts, None)).repaired == [ours]
         assert r.parts.store.get_chunk(ours) == b"of us alone"
+
+
+async def test_a_source_that_does_not_answer_holds_no_pass_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TRY_S", 0.3)
+
+    def stands_still(sock: SecureSocket, hello: Mapping[str, object]) -> None:
+        while True:
+            sock.set_deadline(30)
+            receive_request(sock)
+
+    async with beside_another(tmp_path) as (r, other):
+        other.parts.listener.handle(PURPOSE, stands_still)
+        rotten = chunks_of(r, r.parts.manifest.genesis)[0]
+        rot(r, rotten)
+        with trio.fail_after(60):
+            done = await one_pass(r.parts, None)
+        assert done.lost == [rotten]
 
 
 async def test_it_reads_slowly_unless_somebody_asks_for_it_at_once(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
 import trio
 
 from p2ptrain.dataplane import SecureSocket
+from p2ptrain.errors import StoreError
+from p2ptrain.ids import Digest
 from p2ptrain.node import transfer
 from p2ptrain.observe.states import Loading
 from p2ptrain.swarm import PURPOSE
 from p2ptrain.swarm.wire import receive_request, send_response
-from tests.node.rig import Neighbour, rig, settled
+from tests.node.rig import Neighbour, Rig, rig, settled
 
 
 async def test_what_a_node_is_doing_beside_a_fetch_is_what_it_does_afterwards(
@@ -101,3 +105,68 @@ async def test_who_sends_garbage_is_reported_and_left_out_of_the_tries_that_foll
         assert lies == [blob]
         told = [(each["peer"], each["digest"]) for each in r.said("bad-chunk")]
         assert told == [(liar.parts.me, blob)]
+
+
+def brings(chunks_max: int, r: Rig) -> Callable[[SecureSocket, Mapping[str, object]], None]:
+    """So many chunks over each connection, and then nothing, for as long as it is waited for."""
+
+    def serve(sock: SecureSocket, hello: Mapping[str, object]) -> None:
+        for number in count():
+            sock.set_deadline(30)
+            digest = receive_request(sock)
+            if number < chunks_max:
+                send_response(sock, r.parts.store.get_chunk(digest))
+
+    return serve
+
+
+@asynccontextmanager
+async def beside_one_that(folder: Path, chunks_max: int) -> AsyncIterator[tuple[Rig, list[Digest]]]:
+    """A node, and chunks of which its only peer `brings` some."""
+    async with rig(folder / "a", admission="open") as r, rig(folder / "b") as other:
+        other.parts.listener._gate._allowed = lambda peer: True
+        other.parts.listener.handle(PURPOSE, brings(chunks_max, other))
+        Neighbour(r, other)
+        yield r, [other.parts.store.put_chunk(b"%d" % number) for number in range(4)]
+
+
+@pytest.fixture
+def _short_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long enough for two chunks on a busy machine."""
+    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(transfer, "FETCH_S", 3.0)
+
+
+async def test_what_a_source_that_stands_still_does_not_bring_may_be_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(transfer, "FETCH_S", 0.1)
+    async with beside_one_that(tmp_path, chunks_max=0) as (r, chunks):
+        with trio.fail_after(20), pytest.raises(StoreError) as caught:
+            await transfer.fetch(r.parts, chunks[0], unwanted=lambda: True)
+        assert caught.value.code == "CKPT-NO-SOURCE"
+        with trio.fail_after(20), pytest.raises(StoreError) as caught:
+            await transfer.fetch_loose(r.parts, chunks, unwanted=lambda: True)
+        assert caught.value.code == "CKPT-NO-SOURCE"
+        with trio.move_on_after(1) as waited:
+            await transfer.fetch_loose(r.parts, chunks)
+        assert waited.cancelled_caught
+
+
+@pytest.mark.usefixtures("_short_tries")
+async def test_what_comes_slowly_is_not_given_up_by_the_patient(tmp_path: Path) -> None:
+    async with beside_one_that(tmp_path, chunks_max=2) as (r, chunks):
+        with trio.fail_after(20):
+            await transfer.fetch_loose(r.parts, chunks, unwanted=lambda: True)
+        assert all(map(r.parts.store.has_chunk, chunks))
+        assert len(r.said("fetch-delayed")) >= 1
+
+
+@pytest.mark.usefixtures("_short_tries")
+async def test_of_what_comes_slowly_the_impatient_keep_what_has_come(tmp_path: Path) -> None:
+    async with beside_one_that(tmp_path, chunks_max=2) as (r, chunks):
+        with trio.fail_after(20), pytest.raises(StoreError) as caught:
+            await transfer.fetch_loose(r.parts, chunks, unwanted=lambda: True, patient=False)
+        assert caught.value.code == "CKPT-NO-SOURCE"
+        assert sum(map(r.parts.store.has_chunk, chunks)) == 2

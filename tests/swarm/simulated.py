@@ -5,6 +5,7 @@ asked what to do. Everything happens in the order of simulated time, so a run ca
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
@@ -69,6 +70,7 @@ def run(sources: dict[str, Source], chunks: int) -> Outcome:
     picker.want(digests)
     events: list[tuple[float, int, str, Digest | None, Answer]] = []
     opened: Counter[str] = Counter()
+    wakes_at = [-math.inf]
 
     def schedule(at: float, name: str, digest: Digest | None, answer: Answer) -> None:
         heapq.heappush(events, (at, next(order), name, digest, answer))
@@ -83,8 +85,11 @@ def run(sources: dict[str, Source], chunks: int) -> Outcome:
                 outcome.asked[name] += 1
                 opened[name] += 1
                 outcome.open_max[name] = max(outcome.open_max[name], opened[name])
-        if (again := picker.reconsider_at(now)) is not None:
-            schedule(again, "", None, "lack")
+        again = [picker.reconsider_at(name, now) for name in picker.lanes]
+        again_at = min((at for at in again if at is not None), default=math.inf)
+        if again_at < math.inf and not now < wakes_at[-1] <= again_at:
+            wakes_at.append(again_at)
+            schedule(again_at, "", None, "lack")
 
     for name, source in sources.items():
         if source.gone_at is not None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.ids import Digest
 from p2ptrain.swarm import Picker
-from p2ptrain.swarm.picker import COPIES_MAX, IN_FLIGHT_MAX, PATIENCE_MIN_S, PATIENCE_UNKNOWN_S
+from p2ptrain.swarm.picker import (
+    AGAIN_S,
+    AGAIN_S_MAX,
+    COPIES_MAX,
+    IN_FLIGHT_MAX,
+    PATIENCE_MIN_S,
+    PATIENCE_UNKNOWN_S,
+)
 
 A, B, C, D = (Digest(letter * 64) for letter in "abcd")
 
@@ -49,7 +58,7 @@ def test_a_manifest_is_short_and_teaches_nothing_of_how_long_a_chunk_takes():
     assert picker.arrived("x", A, 0.01)
     picker.want([B, C])
     assert [picker.next("x", 0.01) for _ in range(2)] == [B, None]
-    assert picker.reconsider_at(0.01) == 0.01 + PATIENCE_UNKNOWN_S
+    assert picker.reconsider_at("y", 0.01) == 0.01 + PATIENCE_UNKNOWN_S
 
 
 def test_a_source_has_as_many_requests_open_as_its_rate_is_worth():
@@ -138,7 +147,7 @@ def test_a_late_chunk_is_asked_of_another_source_and_the_first_copy_counts():
     picker = picker_of(["x", "y"], [A])
     assert picker.next("x", 0) == A
     assert picker.next("y", 1) is None
-    assert picker.reconsider_at(1) == PATIENCE_UNKNOWN_S
+    assert picker.reconsider_at("y", 1) == PATIENCE_UNKNOWN_S
     assert picker.next("y", PATIENCE_UNKNOWN_S) == A
     assert picker.arrived("y", A, 6)
     assert picker.done
@@ -150,7 +159,7 @@ def test_patience_is_learned_from_what_chunks_usually_take():
     picker.next("x", 0)
     picker.arrived("x", A, 10)
     picker.next("x", 10)
-    assert picker.reconsider_at(10) == 10 + 30
+    assert picker.reconsider_at("y", 10) == 10 + 30
     assert picker.next("y", 39) is None
     assert picker.next("y", 40) == B
 
@@ -159,7 +168,7 @@ def test_an_urgent_chunk_is_late_soon():
     picker = Picker(["x", "y"])
     picker.want([A], urgent=True)
     picker.next("x", 0)
-    assert picker.reconsider_at(0) == PATIENCE_MIN_S
+    assert picker.reconsider_at("y", 0) == PATIENCE_MIN_S
     assert picker.next("y", PATIENCE_MIN_S) == A
 
 
@@ -174,12 +183,83 @@ def test_a_late_chunk_is_asked_of_few_soon_and_of_all_in_time():
 
 
 def test_what_is_overdue_is_no_reason_to_ask_again_and_again():
+    picker = picker_of(["x", "y"], [A, B])
+    assert [picker.next("x", 0), picker.next("y", 1)] == [A, B]
+    assert picker.reconsider_at("y", PATIENCE_UNKNOWN_S - 1) == PATIENCE_UNKNOWN_S
+    assert picker.next("y", PATIENCE_UNKNOWN_S) is None
+    assert picker.reconsider_at("y", PATIENCE_UNKNOWN_S) is None
+
+
+def test_what_a_source_lacks_it_is_not_asked_for_because_it_is_overdue():
     picker = picker_of(["x", "y"], [A])
     picker.lacks_too("y", A)
     assert picker.next("x", 0) == A
-    assert picker.reconsider_at(PATIENCE_UNKNOWN_S - 1) == PATIENCE_UNKNOWN_S
+    assert picker.reconsider_at("y", 0) is None
     assert picker.next("y", PATIENCE_UNKNOWN_S) is None
-    assert picker.reconsider_at(PATIENCE_UNKNOWN_S) is None
+
+
+def test_what_a_source_has_lacked_it_may_have_later_but_what_all_have_lacked_nobody_has():
+    picker = picker_of(["x", "y"], [A])
+    for lane in "xy":
+        assert picker.next(lane, 0) == A
+        picker.lacks(lane, A, 0)
+    assert picker.stuck
+    assert picker.next("x", 1000) is None
+    picker.want([B])
+    assert picker.next("x", 1000) == B
+    assert picker.next("y", 1000) == A
+    picker.lacks("y", A, 1000)
+    picker.lacks("x", B, 1000)
+    picker.drop("x")
+    assert picker.next("y", 1001) == B
+    picker.lacks("y", B, 1001)
+    assert picker.stuck
+
+
+def test_what_a_source_lacks_it_is_asked_for_in_turn_and_ever_later():
+    picker = picker_of(["seed", "x"], [A, B, C, D])
+    now, asked = 0.0, []
+    assert picker.next("seed", now) == A
+    for _ in range(9):
+        digest = picker.next("x", now)
+        if digest is None:
+            at = picker.reconsider_at("x", now)
+            assert at is not None
+            assert at < now + AGAIN_S_MAX
+            assert picker.next("x", now + (at - now) / 2) is None
+            now = at
+            digest = picker.next("x", now)
+        picker.lacks("x", digest, now)
+        asked.append((digest, round(now / AGAIN_S / 2)))
+    assert asked == [
+        (B, 0), (C, 0), (D, 0), (B, 1), (C, 3), (D, 6), (B, 10), (C, 15), (D, 21),
+    ]  # fmt: skip
+    assert picker.next("x", now + AGAIN_S_MAX) == B
+    assert picker.arrived("x", B, now + AGAIN_S_MAX)
+    assert picker.next("x", now + AGAIN_S_MAX) == C
+
+
+def test_a_pick_takes_no_longer_where_many_chunks_are_lacked_by_some():
+    def lines_of_a_pick(chunks: int) -> int:
+        picker = picker_of(range(17), [Digest(f"{number:064x}") for number in range(chunks)])
+        for lane in range(1, 17):
+            for number in range(chunks):
+                picker.lacks_too(lane, Digest(f"{number:064x}"))
+        lines = 0
+
+        def count(frame, event, _):
+            nonlocal lines
+            lines += event == "line"
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)
+        picked = [picker.next(lane, 0) for lane in (1, 0)]
+        sys.settrace(before)
+        assert None not in picked
+        return lines
+
+    assert lines_of_a_pick(2000) == lines_of_a_pick(20) < 500
 
 
 def test_nothing_is_asked_twice_of_the_same_source():

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from p2ptrain.swarm.picker import IN_FLIGHT_MAX, PATIENCE_UNKNOWN_S
+from tests.swarm.crowd import SEED, Crowd
 from tests.swarm.simulated import Source, run
 
 MBIT_100 = 100e6 / 8 / (4 * 2**20)
@@ -81,6 +82,14 @@ def test_who_holds_little_is_asked_for_one_chunk_at_a_time():
     assert outcome.seconds < 100 / MBIT_100 * 1.05
 
 
+def test_who_never_holds_any_is_asked_ever_more_seldom() -> None:
+    empty = {name: Source(100.0, holds=frozenset()) for name in "abc"}
+    outcome = run(empty | {"full": Source(0.05)}, 180)
+    assert outcome.done
+    assert 3500 < outcome.seconds < 3700
+    assert all(outcome.asked[name] < 180 + 1000 for name in empty)
+
+
 def draw(rng: random.Random) -> Source:
     """Anybody at all."""
     return Source(
@@ -104,7 +113,8 @@ def test_with_one_good_source_everything_arrives_once_whoever_else_there_is(seed
         assert outcome.done, number
         assert sorted(outcome.arrived) == list(range(chunks)), number
         assert all(most <= IN_FLIGHT_MAX for most in outcome.open_max.values())
-        assert all(count <= chunks for count in outcome.asked.values()), number
+        full = [name for name in outcome.asked if name == "good" or swarm[name].holds is None]
+        assert all(outcome.asked[name] <= chunks for name in full), number
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -120,3 +130,27 @@ def test_honest_sources_of_any_rates_are_nearly_as_fast_as_all_their_lines_toget
         assert outcome.done, number
         bound_s = 1.1 * chunks / sum(rates) + 4 / max(rates) + PATIENCE_UNKNOWN_S + 1.0
         assert outcome.seconds <= bound_s, number
+
+
+def test_those_who_begin_together_fetch_from_each_other() -> None:
+    alone, crowd = Crowd(1, 64).run(), Crowd(4, 64).run()
+    assert all(len(held) == 64 for held in crowd.held)
+    assert crowd.sent.total() <= 1.05 * 4 * 64
+    assert crowd.sent[SEED] < crowd.sent.total() / 2
+    assert crowd.now < 2 * alone.now
+    assert crowd.misses.total() < 20 * 4 * crowd.now
+
+
+def test_a_crowd_is_told_in_time_of_what_nobody_has() -> None:
+    crowd = Crowd(4, 64, lost=frozenset({7, 8})).run()
+    whole = Crowd(4, 64).run()
+    assert [len(held) for held in crowd.held] == [62] * 5
+    assert len(crowd.ended_at) == 4
+    assert crowd.now < whole.now + 1
+
+
+def test_a_crowd_whose_seed_ends_is_told_so_at_once() -> None:
+    """What they have by then they find when they begin again."""
+    crowd = Crowd(4, 64, seed_ends_at=10.0).run()
+    assert len(crowd.ended_at) == 4
+    assert crowd.now < 12
