@@ -13,6 +13,10 @@ STALL_SILENCES × silence_s:
     the chain ends with two others                                   for as long again theirs to
                                                                      settle, and then both are
 
+Whoever says something else gets time anew, but not for ever: words that change move nothing. Where
+payload does come, but too little of it, the deadline ends the wait: then those that have nothing to
+send themselves name who is at the end of the chain, so far as that is known.
+
 What this cannot do: a liar may forge a link between two others, and have the second accuse the
 first. It can as well tell everybody so in an ABORT. It knows the plan, and nothing of sockets.
 """
@@ -23,6 +27,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ring.plan import Plan
 from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.schedules import route
 
@@ -30,6 +35,12 @@ STALL_SILENCES = 4
 """A minute by default: a segment of 1 MiB takes 8 s at the slowest rate that is worth waiting for,
 and a capped uplink may hold back several."""
 
+SLOWEST_BYTES_PER_S = 125_000
+"""1 Mbit/s: who sends as slowly serves all its neighbours in turn, and is given twice as long."""
+
+NEWS_STALLS = 2
+"""So many times longer a neighbour is waited for because it says something else. Payload that
+honest peers wait for has gone through the slowest of them by then."""
 
 CRUMB_BYTES = 1 << 16
 """Less than this, or than the rest of a segment, is no progress. That rate takes half a second."""
@@ -49,6 +60,8 @@ class _Neighbour:
     """When payload came from it last, or it was our turn."""
     crumbs: int = 0
     """Bytes that have come since."""
+    midway: bool = False
+    """Whether the rest of a segment is to come: it waits for nobody with that."""
     excuse: Excuse | None = None
     since: float = 0.0
 
@@ -56,20 +69,21 @@ class _Neighbour:
 class Excuses:
     """What one thread's neighbours say they wait for. For one thread."""
 
-    def __init__(self, request: ReduceRequest, neighbours: Collection[int], now: float) -> None:
+    def __init__(self, request: ReduceRequest, plan: Plan, now: float) -> None:
         self._request = request
-        self.stall_s = STALL_SILENCES * request.silence_s
-        self._neighbours = {number: _Neighbour(now) for number in neighbours}
+        self.stall_s = max(STALL_SILENCES * request.silence_s, 2 * _turn_s(plan))
+        self._neighbours = {number: _Neighbour(now) for number in plan.neighbours}
 
-    def came(self, number: int, count: int, now: float) -> None:
-        """So much of a segment has come."""
+    def came(self, number: int, count: int, now: float, *, complete: bool) -> None:
+        """So much of a segment has come, or the rest of it."""
         known = self._neighbours[number]
         known.crumbs += count
-        if known.crumbs >= CRUMB_BYTES:
+        known.midway = not complete
+        if complete or known.crumbs >= CRUMB_BYTES:
             self.moved(number, now)
 
     def moved(self, number: int, now: float) -> None:
-        """A segment is complete, or it is we who do not read on."""
+        """Payload has come, or it is we who do not read on."""
         known = self._neighbours[number]
         known.moved_at, known.crumbs = now, 0
 
@@ -91,17 +105,24 @@ class Excuses:
         return True
 
     def to_say(self, owing: Collection[int], *, holds_back: bool) -> Excuse:
-        """What we say: `owing` are the neighbours from which something is to come, and `holds_back`
+        """What we say: `owing` are the neighbours without which we cannot go on, and `holds_back`
         is whether we have something that could go.
         """
         me = self._request.me
         if holds_back or not owing:
             return Excuse(me, me)
-        slowest = min(owing, key=lambda number: (self._neighbours[number].moved_at, number))
-        passed_on = self._neighbours[slowest].excuse
-        if passed_on is None or me in (passed_on.waiting, passed_on.awaited):
-            return Excuse(me, slowest)
-        return passed_on
+        slowest, known = self._slowest(owing)
+        return Excuse(me, slowest) if known.midway else self._link(known) or Excuse(me, slowest)
+
+    def late(self, owing: Collection[int]) -> int | None:
+        """Who is at the end of the chain, if that is known; `owing` as for `to_say`."""
+        if not owing:
+            return None
+        slowest, known = self._slowest(owing)
+        if known.midway:
+            return slowest
+        said = self._link(known)
+        return None if said is None else said.awaited
 
     def at_fault(
         self, owing: Mapping[int, int], held_for: Collection[int], now: float
@@ -112,7 +133,8 @@ class Excuses:
         for, and that take it.
         """
         for number, known in self._neighbours.items():
-            still_s = now - max(known.moved_at, known.since)
+            news_until = known.moved_at + NEWS_STALLS * self.stall_s
+            still_s = now - max(known.moved_at, min(known.since, news_until))
             if owing[number] and still_s >= self.stall_s:
                 found = self._judged(
                     number, known.excuse or Excuse(number, number), held_for, still_s
@@ -135,6 +157,15 @@ class Excuses:
         both = tuple(dict.fromkeys((excuse.waiting, excuse.awaited)))
         return both, f"one is said to wait for the other for {still_s:.3g} s"
 
+    def _slowest(self, owing: Collection[int]) -> tuple[int, _Neighbour]:
+        slowest = min(owing, key=lambda number: (self._neighbours[number].moved_at, number))
+        return slowest, self._neighbours[slowest]
+
+    def _link(self, known: _Neighbour) -> Excuse | None:
+        """What it has said of others than us."""
+        me, said = self._request.me, known.excuse
+        return None if said is None or me in (said.waiting, said.awaited) else said
+
     def _planned(self, excuse: Excuse) -> bool:
         schedule, peers = self._request.schedule, len(self._request.peers)
         if max(excuse.waiting, excuse.awaited) >= peers:
@@ -143,3 +174,11 @@ class Excuses:
             return True
         routes = (route(schedule, peers, excuse.waiting, part) for part in range(peers))
         return any(excuse.awaited in (*each.sums_from, each.mean_from) for each in routes)
+
+
+def _turn_s(plan: Plan) -> float:
+    """How long the slowest sender that is worth waiting for takes for a segment to each of its
+    neighbours, which are about as many as ours.
+    """
+    sizes = (segment.bytes for runs in plan.lanes for run in runs for segment in run)
+    return len(plan.lanes) * len(plan.neighbours) * max(sizes, default=0) / SLOWEST_BYTES_PER_S

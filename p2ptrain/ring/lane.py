@@ -40,6 +40,10 @@ _WRITE = select.POLLOUT
 _GONE = getattr(select, "POLLRDHUP", 0)
 """That nothing more will come, though what has come was not read."""
 
+TICKETS_AHEAD = 8
+"""Segments that a capped uplink is asked for at once, but one for each neighbour at least: the line
+is not idle while this thread is, and a neighbour's turn comes after a segment to each other one."""
+
 
 class Lane:
     """`run` is the body of the thread. The counts may be read from any thread."""
@@ -68,7 +72,8 @@ class Lane:
             for each in self._neighbours.values()
             for connection in each.connections
         ]
-        self._excuses = Excuses(attempt.request, self._neighbours, time.monotonic())
+        self._tickets_ahead = max(1, TICKETS_AHEAD // len(self._neighbours))
+        self._excuses = Excuses(attempt.request, attempt.plan, time.monotonic())
         self._watch = Watch(attempt, self._work, self._neighbours, self._excuses, self._say)
         self.payload_bytes = 0
         self.arithmetic_s = 0.0
@@ -82,7 +87,7 @@ class Lane:
         """
         self._begin()
         try:
-            while not self._finished and not self._verdict.settled:
+            while not self.finished and not self._verdict.settled:
                 moved = [self._turn(*edge) for edge in self._edges if self._may_move(*edge)]
                 self._watch.look()
                 if not any(moved):
@@ -104,7 +109,14 @@ class Lane:
         ]
 
     @property
-    def _finished(self) -> bool:
+    def late(self) -> int | None:
+        """Who keeps us waiting, so far as we know; None if something of ours could go. From any
+        thread.
+        """
+        return self._watch.late
+
+    @property
+    def finished(self) -> bool:
         return self._work.finished and all(each.over for each in self._neighbours.values())
 
     def _begin(self) -> None:
@@ -172,9 +184,9 @@ class Lane:
         before = connection.link.received_bytes
         complete = connection.link.pull_body(place)
         count, now = connection.link.received_bytes - before, time.monotonic()
-        self._excuses.came(neighbour.number, count, now)
+        if count:
+            self._excuses.came(neighbour.number, count, now, complete=complete)
         if complete:
-            self._excuses.moved(neighbour.number, now)
             self._arrived(connection)
 
     def _hear_last_words(self, connection: Connection) -> None:
@@ -294,13 +306,13 @@ class Lane:
         connection.link.start(header, body)
 
     def _rate_allows(self, neighbour: Neighbour) -> bool:
-        """Ask for as many segments as could go at once, then wait until the next one may."""
+        """Ask for some of the segments that could go at once, then wait until the next one may."""
         share = self._attempt.share
         if share is None:
             return True
         now = time.monotonic()
         idle = sum(not each.link.busy for each in neighbour.connections)
-        while len(neighbour.tickets) < min(idle, len(neighbour.ready)):
+        while len(neighbour.tickets) < min(idle, len(neighbour.ready), self._tickets_ahead):
             neighbour.tickets.append(share.ask(HEADER_BYTES + neighbour.ready[0].segment.bytes))
         if now < neighbour.not_before:
             return False

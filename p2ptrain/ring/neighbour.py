@@ -68,7 +68,7 @@ class Neighbour:
     ready: list[Send] = field(default_factory=list)
     """A heap: what may go, the longest way first."""
     tickets: deque[Ticket] = field(default_factory=deque)
-    """Asked for what is to go next, where the uplink is capped: one for each idle connection."""
+    """Asked for what is to go next, where the uplink is capped."""
     not_before: float = 0.0
     """When to look at the first ticket again."""
     told: Excuse | None = None

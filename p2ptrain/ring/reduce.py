@@ -130,7 +130,7 @@ class Reduce:
                 thread.add_done_callback(lambda _: self._look(threads))
             try:
                 if not self._ended.wait(self._request.deadline_s):
-                    self._verdict.settle(Blame((), "it was not complete by its deadline"))
+                    self._run_over()
                 if self._verdict.settled:
                     wait(threads, 2 * GRACE_S)
             finally:
@@ -139,6 +139,20 @@ class Reduce:
                 if self._verdict.settled or not self._ended.is_set():
                     self._shut_down()
             return sum(thread.result() for thread in threads)
+
+    def _run_over(self) -> None:
+        """The deadline has passed. Who has nobody to name may hear from others who is late."""
+        blame = self._late()
+        if blame.suspects or not self._ended.wait(GRACE_S):
+            self._verdict.settle(blame)
+
+    def _late(self) -> Blame:
+        """Who keeps us waiting; nobody, if we could send something ourselves."""
+        awaited = {lane.late for lane in self._lanes if not lane.finished}
+        late = tuple(number for number in awaited if number is not None)
+        if not late or None in awaited:
+            return Blame((), "it was not complete by its deadline")
+        return self._attempt.blame_all(late, "all else waited for it at the deadline")
 
     def _look(self, threads: Sequence[Future[float]]) -> None:
         """Wake `run` when all threads are done, or one has ended by a bug of ours."""

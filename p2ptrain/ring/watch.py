@@ -48,6 +48,9 @@ class Watch:
         self._say = say
         self.look_at = 0.0
         """When to look again."""
+        self.late: int | None = None
+        """Who kept us waiting, so far as we know, when we last looked; None if something of ours
+        could go. From any thread."""
 
     def begin(self, now: float) -> None:
         self._give_time(now)
@@ -64,11 +67,32 @@ class Watch:
         if now > self.look_at + self._silence_s / 4:
             self._give_time(now)  # it was we who stood still
         self.look_at = now + self._silence_s / 8
+        owing = self._owing()
+        could_send = any(each.ready or each.busy for each in self._neighbours.values())
+        self.late = None if could_send else self._excuses.late(owing)
         for neighbour in self._neighbours.values():
-            self._look_at_clock(neighbour, now)
+            self._look_at_clock(neighbour, owing, now)
         numbers, why = self._excuses.at_fault(self._work.left_to_come, self._held_for(now), now)
         if numbers:
             self._verdict.settle(self._attempt.blame_all(numbers, why))
+
+    def _owing(self) -> list[int]:
+        """Without whom we cannot go on. A mean that ends here keeps nobody else waiting, and who is
+        ahead of others waits for them itself.
+        """
+        passed_on = [number for number, left in self._work.left_to_pass_on.items() if left]
+        behind = [number for number in passed_on if not self._ahead(self._neighbours[number])]
+        come = [number for number, left in self._work.left_to_come.items() if left]
+        return behind or passed_on or come
+
+    def _ahead(self, neighbour: Neighbour) -> bool:
+        return any(self._held_up(neighbour, each) for each in neighbour.connections)
+
+    def _held_up(self, neighbour: Neighbour, each: Connection) -> bool:
+        """Whether we leave unread what it has sent, and another one has to send something first."""
+        if each.arrival is None or each.place is not None:
+            return False
+        return self._work.held_up_by(each.arrival) != neighbour.number
 
     def _give_time(self, now: float) -> None:
         """This process, or its machine, was stopped: what has come since then is yet to be read."""
@@ -87,10 +111,10 @@ class Watch:
                 found.append(each.number)
         return found
 
-    def _look_at_clock(self, neighbour: Neighbour, now: float) -> None:
+    def _look_at_clock(self, neighbour: Neighbour, owing: list[int], now: float) -> None:
         silent_since = now - self._silence_s
         if self._work.left_to_go[neighbour.number] and not neighbour.busy:
-            self._speak_up(neighbour, now)
+            self._speak_up(neighbour, owing, now)
         for each in neighbour.connections:
             self._look_at_connection(neighbour, each, now)
         if self._work.left_to_come[neighbour.number] and neighbour.heard_at < silent_since:
@@ -103,15 +127,15 @@ class Watch:
             return
         if each.held_back:
             each.heard_at = now
+        if self._held_up(neighbour, each):
             self._excuses.moved(neighbour.number, now)
         if not each.link.busy:
             each.took_at = now
         if max(each.took_at, each.heard_at) < now - self._silence_s:
             self._suspect(neighbour, f"it took nothing for {self._silence_s:g} s")
 
-    def _speak_up(self, neighbour: Neighbour, now: float) -> None:
+    def _speak_up(self, neighbour: Neighbour, owing: list[int], now: float) -> None:
         """Say that we wait, and for whom, before we are taken for dead or when that has changed."""
-        owing = [number for number, left in self._work.left_to_come.items() if left]
         excuse = self._excuses.to_say(owing, holds_back=bool(neighbour.ready))
         quiet_s, news = now - neighbour.spoke_at, excuse != neighbour.told
         if quiet_s < self._silence_s / 4 and not (news and quiet_s >= NEWS_S):

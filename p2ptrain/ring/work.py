@@ -61,6 +61,8 @@ class Work:
         self.left_to_come: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
         self.left_to_go: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
         """By neighbour, in segments."""
+        self.left_to_pass_on: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
+        """Of what is to come, all without which something else cannot go."""
         for route, run in zip(self._routes, self._runs, strict=True):
             self._count(route, len(run))
         self._left = sum(self.left_to_come.values()) + sum(self.left_to_go.values())
@@ -119,6 +121,20 @@ class Work:
             return accumulator.place(segment)
         return None
 
+    def held_up_by(self, arrival: Arrival) -> int:
+        """Who sends what `arrival`, which has no place yet, has to wait for; its own sender, if
+        that has begun with what comes later.
+        """
+        route = self._routes[arrival.segment.part]
+        if len(route.sums_from) == 1:
+            return arrival.sender
+        owned, accumulator = route.owned, self._accumulator(route.owned)
+        return next(
+            route.sums_from[accumulator.added]
+            for route, run in zip(self._routes, self._runs, strict=True)
+            if len(route.sums_from) > 1 and route.owned == owned and any(map(accumulator.due, run))
+        )
+
     def arrived(self, arrival: Arrival) -> list[Send]:
         """The bytes are in their place: work on them. What may leave now.
 
@@ -128,6 +144,7 @@ class Work:
         route = self._routes[segment.part]
         self._sums_left -= arrival.kind is Kind.SUM
         self.left_to_come[arrival.sender] -= 1
+        self.left_to_pass_on[arrival.sender] -= bool(arrival.kind is Kind.SUM or route.means_to)
         self._left -= 1
         if arrival.kind is Kind.MEAN:
             self._arithmetic.accept(segment, sender)
@@ -192,6 +209,9 @@ class Work:
         for sender in (*route.sums_from, route.mean_from):
             if sender is not None:
                 self.left_to_come[sender] += segments
+        for sender in (*route.sums_from, route.mean_from if route.means_to else None):
+            if sender is not None:
+                self.left_to_pass_on[sender] += segments
         for to in (route.sum_to, *route.means_to):
             if to is not None:
                 self.left_to_go[to] += segments

@@ -7,19 +7,26 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import ReduceRequest
-from p2ptrain.ring.excuses import CRUMB_BYTES, STALL_SILENCES, Excuse, Excuses
+from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest
+from p2ptrain.ring.excuses import (
+    CRUMB_BYTES,
+    NEWS_STALLS,
+    SLOWEST_BYTES_PER_S,
+    STALL_SILENCES,
+    Excuse,
+    Excuses,
+)
 
 STALL_S = STALL_SILENCES * 1.0
 
 
-def excuses_of(me: int, schedule: str = "ring", peers: int = 4) -> Excuses:
+def excuses_of(me: int, schedule: str = "ring", peers: int = 4, numel: int = 10_000) -> Excuses:
     names = tuple(PeerId(f"peer-{number}") for number in range(peers))
     request = ReduceRequest(
-        RunId("ab" * 32), 0, 0, names, me, (1,) * peers, 10_000, codec_of("int8", 256),
+        RunId("ab" * 32), 0, 0, names, me, (1,) * peers, numel, codec_of("int8", 256),
         schedule=schedule, silence_s=1.0,
     )  # fmt: skip
-    return Excuses(request, request.plan().neighbours, 0.0)
+    return Excuses(request, request.plan(), 0.0)
 
 
 def fault(excuses: Excuses, now: float, *, held_for: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -59,15 +66,46 @@ def test_who_waits_for_what_we_hold_back_is_not_at_fault() -> None:
 
 def test_progress_and_news_begin_the_wait_anew_and_crumbs_do_not() -> None:
     excuses = excuses_of(me=2)
-    excuses.came(1, CRUMB_BYTES - 1, 3.0)
+    excuses.came(1, CRUMB_BYTES - 1, 3.0, complete=False)
     assert fault(excuses, STALL_S) == (1,)
-    excuses.came(1, 1, 3.0)
+    excuses.came(1, 1, 3.0, complete=False)
     assert fault(excuses, STALL_S) == ()
     excuses.heard(1, Excuse(1, 1), 5.0)
     assert fault(excuses, 5.0 + STALL_S - 0.1) == ()
     excuses.moved(1, 6.0)
     assert fault(excuses, 6.0 + STALL_S - 0.1) == ()
     assert fault(excuses, 6.0 + STALL_S) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("said", "found", "stalls"),
+    [((1, 1), (1,), NEWS_STALLS + 1), ((1, 0), (1, 0), NEWS_STALLS + 2)],
+)
+def test_who_says_now_this_and_now_that_is_not_waited_for_for_ever(
+    said: tuple[int, int], found: tuple[int, ...], stalls: int
+) -> None:
+    excuses, now = excuses_of(me=2), 0.0
+    while now < stalls * STALL_S:
+        assert fault(excuses, now) == ()
+        excuses.heard(1, Excuse(0, 3), now)
+        excuses.heard(1, Excuse(*said), now)
+        now += 0.5
+    assert fault(excuses, now) == found
+
+
+def test_who_is_in_the_middle_of_a_segment_waits_for_nobody_with_it() -> None:
+    excuses = excuses_of(me=2)
+    excuses.heard(1, Excuse(0, 3), 1.0)
+    excuses.came(1, 10, 2.0, complete=False)
+    assert excuses.to_say([1], holds_back=False) == Excuse(2, 1)
+    excuses.came(1, 10, 3.0, complete=True)
+    assert excuses.to_say([1], holds_back=False) == Excuse(0, 3)
+
+
+def test_a_slow_sender_has_time_for_a_segment_to_each_of_its_neighbours() -> None:
+    peers = NEIGHBOURS_MAX + 1
+    excuses = excuses_of(me=2, schedule="direct", peers=peers, numel=40_000_000)
+    assert excuses.stall_s > 1.5 * NEIGHBOURS_MAX * 400_000 / SLOWEST_BYTES_PER_S
 
 
 def test_the_end_of_the_chain_is_passed_on() -> None:

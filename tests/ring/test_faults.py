@@ -16,7 +16,7 @@ from p2ptrain.dataplane import Uplink
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import ReduceReport, Segment, lane, leaving, watch
+from p2ptrain.ring import SCHEDULES, ReduceReport, Segment, lane, leaving, watch
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
 
@@ -317,3 +317,18 @@ def test_a_process_that_was_stopped_for_long_blames_nobody_for_it(
 
     outcomes = ring.run(meanwhile=stop)
     assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_at_the_deadline_those_that_are_done_name_the_one_that_they_wait_for(
+    build: Callable, schedule: str
+) -> None:
+    """It sends all the time, but too slowly: with the same members no attempt would be better."""
+    ring = build(
+        (1, 1, 1, 1), 100_000, schedule=schedule, deadline_s=4.0, silence_s=4.0, streams=1
+    )  # fmt: skip
+    ring.limits = {HOSTILE: Uplink(5000, burst_bytes=0)}
+    for me, outcome in ring.run().items():
+        assert isinstance(outcome, ReduceAborted)
+        assert outcome.suspects == (named(ring, HOSTILE) if me != HOSTILE else ())
+        assert "deadline" in outcome.reason

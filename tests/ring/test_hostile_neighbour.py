@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 import numpy as np
 import pytest
 
 from p2ptrain.errors import PeerError, ReduceAborted
 from p2ptrain.ring import SCHEDULES
-from p2ptrain.ring.excuses import STALL_SILENCES
+from p2ptrain.ring.excuses import NEWS_STALLS, STALL_SILENCES
 from p2ptrain.ring.wire import Header, Kind
 
 HOSTILE = 1
@@ -94,19 +95,24 @@ def half_a_frame(hostile: Hostile) -> None:
         sock.finish_sending()
 
 
-def waits(for_whom: Callable[[Hostile], int]) -> Script:
-    """Reads all, sends nothing of what it owes, and says again and again that it waits."""
+def waits(*for_whom: Callable[[Hostile], int]) -> Script:
+    """Reads all, sends nothing of what it owes, and says again and again that it waits, for one of
+    these and then for the next.
+    """
 
     def script(hostile: Hostile) -> None:
-        header = replace(
-            hostile.header, kind=Kind.WAITING, part=HOSTILE, index=for_whom(hostile), length=0
-        )
+        header = replace(hostile.header, kind=Kind.WAITING, part=HOSTILE, length=0)
         left, never = hostile.ring.sockets(HOSTILE), threading.Event()
+        excuses = cycle([replace(header, index=each(hostile)).encode() for each in for_whom])
         while left:
-            left = hostile.said(header.encode(), *left)
+            left = hostile.said(next(excuses), *left)
             never.wait(SILENCE_S / 8)
 
     return script
+
+
+def itself(hostile: Hostile) -> int:
+    return HOSTILE
 
 
 def a_neighbour(hostile: Hostile) -> int:
@@ -125,6 +131,18 @@ def crumbs(hostile: Hostile) -> None:
         at += 1
 
 
+def what_comes_later(hostile: Hostile) -> None:
+    """Begins with the second segment, which nobody reads before the first, and sends no more."""
+    request = hostile.ring.requests[HOSTILE]
+    plan = request.plan()
+    for part, route in enumerate(plan.routes):
+        if not (route.sums_from or route.owned):
+            second = plan.lanes[0][part][1]
+            header = replace(hostile.header, part=part, index=1, length=second.bytes)
+            to = request.peers[route.sum_to]
+            hostile.ring.links(HOSTILE)[to][0].send_all(header.encode())
+
+
 @dataclass(frozen=True)
 class Deed:
     script: Script
@@ -137,8 +155,12 @@ class Deed:
 DEEDS = {
     "stalls": Deed(nothing, "it sent nothing for 0.4 s", SILENCE_S),
     "sends crumbs": Deed(crumbs, "in the reduce: ", STALL_S),  # to one, and is silent to others
-    "waits for itself": Deed(waits(lambda hostile: HOSTILE), "holds back", STALL_S),
+    "waits for itself": Deed(waits(itself), "holds back", STALL_S),
     "says it waits": Deed(waits(a_neighbour), "it waits for what it has been sent", STALL_S),
+    "changes its excuse": Deed(
+        waits(itself, a_neighbour), "in the reduce: it ", (NEWS_STALLS + 1) * STALL_S
+    ),
+    "begins with what comes later": Deed(what_comes_later, "in the reduce: it ", STALL_S),
     "sends garbage": Deed(garbage, "unknown kind"),
     "leaves in mid-frame": Deed(half_a_frame, "the peer closed the connection", SILENCE_S),
     "sends a NaN scale": Deed(scale(float("nan")), "scale or value that no codec writes"),

@@ -13,7 +13,7 @@ import pytest
 
 from p2ptrain.dataplane import PeerShares, PeerSocket, Rank, Uplink
 from p2ptrain.dataplane.pacing import FLOOR
-from p2ptrain.errors import PeerError
+from p2ptrain.errors import PeerError, ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ring import ReduceReport
 from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store
@@ -103,6 +103,39 @@ def test_ring_and_swarm_together_keep_to_the_cap_and_the_ring_goes_first(
     assert 0.85 * cap <= total <= 1.05 * cap, (ring_bytes, swarm_bytes, taken_s)
     # Three fetchers and four streams that took turns would have 25 % of it with these sizes.
     assert FLOOR / 2 * total <= swarm_bytes <= 0.15 * total, (ring_bytes, swarm_bytes)
+
+
+class Stopped:
+    """An uplink that lets nothing go, and its share: how often it was asked for each count."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def share(self, rank: Rank) -> Stopped:
+        return self
+
+    def ask(self, count: int) -> int:
+        self.asked.append(count)
+        return count
+
+    def wait_s(self, ticket: int) -> float:
+        return 60.0
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("schedule", "peers", "asked"), [("ring", 9, 4), ("direct", 9, 8)])
+def test_under_a_cap_each_neighbour_has_its_turn_after_one_segment_to_each_other(
+    build: Callable, schedule: str, peers: int, asked: int
+) -> None:
+    """However many connections they have: to one neighbour alone, several go ahead."""
+    uplink = Stopped()
+    ring = build((1,) * peers, 200_000, schedule=schedule, streams=4, deadline_s=0.3)
+    ring.limits = {0: uplink}
+    outcomes = ring.run()
+    assert isinstance(outcomes[0], ReduceAborted)
+    assert len(uplink.asked) == asked
 
 
 def test_three_reduces_at_once_get_equal_bytes(build: Callable, tcp: Callable) -> None:

@@ -29,6 +29,7 @@ class Crowd:
 
     def __init__(self, schedule: str, peers: int, streams: int, depth: int, seed: int) -> None:
         self.random = random.Random(seed)
+        self.streams = streams
         self.depth = depth
         numel = self.random.randint(0, (3 * peers + 100) * BLOCK)
         names = tuple(PeerId(f"peer-{number}") for number in range(peers))
@@ -83,6 +84,8 @@ class Crowd:
         arrival = Arrival(sender, send.kind, send.segment)
         place = self.works[me].place(arrival)
         if place is None:
+            # On one connection everything is in order: what is early waits for others.
+            assert self.streams > 1 or self.works[me].held_up_by(arrival) != sender
             return False
         self.held[sender, me, stream].popleft()
         place[:] = body
@@ -110,6 +113,7 @@ def test_nobody_waits_in_a_circle_though_every_connection_holds_few_segments(
     while crowd.step():
         pass
     assert all(work.finished and work.scattered for work in crowd.works)
+    assert not any(left for work in crowd.works for left in work.left_to_pass_on.values())
     assert len({bytes(payload) for payload in crowd.payloads}) == 1
 
 
@@ -175,3 +179,21 @@ def test_what_does_not_come_now_is_refused(header: Header, sender: int) -> None:
     with pytest.raises(RemoteProtocolError):
         work.claim(header, sender)
     assert work.claim(announced(0), 3).segment.part == 3
+
+
+@pytest.mark.parametrize(("schedule", "early", "held_up_by"), [("direct", 2, 1), ("grid", 1, 1)])
+def test_what_is_early_is_held_up_by_whoever_has_to_send_first(
+    schedule: str, early: int, held_up_by: int
+) -> None:
+    """Peer 0 adds what peer 1 sends before what the others do, and all in the segments' order."""
+    request = ReduceRequest(
+        RunId("ab" * 32), 0, 0, PEERS, 0, (1,) * 4, 4 * 2 * 256, codec_of("int8", 256),
+        schedule=schedule, streams=2, segment_bytes=300,
+    )  # fmt: skip
+    work, (first, second) = Work(attempt_of(request), 0), request.plan().lanes[0][0]
+    assert work.place(Arrival(early, Kind.SUM, second)) is None
+    assert work.held_up_by(Arrival(early, Kind.SUM, second)) == held_up_by
+    assert work.place(Arrival(1, Kind.SUM, first)) is not None
+    assert {number for number, left in work.left_to_pass_on.items() if left} == {
+        number for route in request.plan().routes for number in route.sums_from
+    }
