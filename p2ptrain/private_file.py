@@ -25,10 +25,20 @@ def write_new(path: Path, data: bytes) -> bool:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        _sync_names(path.parent)
     except OSError:
         path.unlink(missing_ok=True)  # A full disk must not leave half a key under the key's name.
         raise
     return True
+
+
+def _sync_names(folder: Path) -> None:
+    """Until then a power cut may leave no file at all, of however durable bytes."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read(path: Path, bytes_max: int, *, what: str, code: str) -> bytes:

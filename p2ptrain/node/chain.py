@@ -72,8 +72,17 @@ def open_ledger(
             "might break promises that it has given",
         ) from exc
     if len(records) > len(ledger.records()):
-        votes.rewrite(ledger.records())
+        _shorten(votes, ledger.records())
     return ledger, chain_log, votes
+
+
+def _shorten(votes: RecordLog, binding: list[bytes]) -> None:
+    """Keep what binds us, if the disk has room for it: who makes room needs the ledger first."""
+    try:
+        votes.rewrite(binding)
+    except StoreError:
+        if not votes.takes_more:
+            raise
 
 
 def verified(home: Home, rules: Rules, chain_log: RecordLog) -> ChainFile:

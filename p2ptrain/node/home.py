@@ -20,7 +20,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,8 +124,10 @@ def sole_use(home: Home) -> Iterator[None]:
                 likely="it was started before and is still at work",
                 do=f"p2ptrain status --home {home.root}, or give this node another --home",
             ) from exc
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        # For people only. A full disk must not keep out who comes to make room on it.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(descriptor)

@@ -8,6 +8,7 @@ here trusts the peer that sent them; the ledger named them.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -149,15 +150,7 @@ async def _loaded_or_why_not(
 
 
 async def _load_from(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> None:
-    report = await transfer.fetch(parts, start.digest, shown=True, unwanted=unwanted)
-    if report.bytes_by_peer:
-        parts.journal.write(
-            "snapshot-fetched",
-            step=start.step,
-            seconds=report.seconds,
-            bytes_by_peer=report.bytes_by_peer,
-            dropped=report.dropped,
-        )
+    await _fetch(parts, start, unwanted)
     load = partial(parts.outer.vectors.load_snapshot, parts.store, start.digest)
     while parts.standing.theta_in_use or parts.outer.writing:
         await parts.changes.wait()
@@ -173,6 +166,24 @@ async def _load_from(parts: Parts, start: Start, unwanted: Callable[[], bool]) -
         parts.outer.step = start.step
         parts.outer.moving = False
     parts.changes.ring()
+
+
+async def _fetch(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> None:
+    """Its manifest comes first and alone: what it announces is not fetched before it has the size
+    of a snapshot, or liars who are a quorum, as one of two can be, could fill our disk.
+    """
+    begun = await transfer.fetch_loose(parts, [start.digest], unwanted=unwanted)
+    check = partial(parts.outer.vectors.check_manifest, parts.store, start.digest)
+    await trio.to_thread.run_sync(check)
+    rest = await transfer.fetch(parts, start.digest, shown=True, unwanted=unwanted)
+    if bytes_by_peer := Counter(begun.bytes_by_peer) + Counter(rest.bytes_by_peer):
+        parts.journal.write(
+            "snapshot-fetched",
+            step=start.step,
+            seconds=begun.seconds + rest.seconds,
+            bytes_by_peer=bytes_by_peer,
+            dropped=(*begun.dropped, *rest.dropped),
+        )
 
 
 async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:

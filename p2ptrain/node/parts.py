@@ -233,7 +233,7 @@ class Parts:
 
     def __post_init__(self) -> None:
         self.fragments = fragments(self.layout, self.manifest.sync.fragments)
-        self.vote_records = len(self.ledger.records())
+        self.vote_records = sum(1 for _ in self.votes)
         self.history = History(self.ledger.kept)
         self.peers = PeerTable(self._is_member)
         self.namesakes = Namesakes(self._is_member)

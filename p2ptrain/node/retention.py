@@ -28,8 +28,16 @@ from p2ptrain.ledger.values import Certified, Commit, SnapshotRef
 from p2ptrain.node.candidates import all_starts, newest_held
 from p2ptrain.node.donor import still_offered
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.scrub import repair
 from p2ptrain.node.start import Start
 from p2ptrain.run import DataIndex, RunManifest
+from p2ptrain.store import RootsDamaged
+
+WARNING = "garbage"
+
+AGAIN_S = 60.0
+"""From a collection that damage has prevented to the next try, which reads one chunk of each blob
+that is kept. Somebody may wait for it who has just unpinned what is damaged."""
 
 TOKEN_BYTES_MAX = 4
 """A token takes two bytes or four; reckoned with four, the cache is never larger than asked."""
@@ -106,7 +114,10 @@ def roots(
 
 
 async def keep_store_small(parts: Parts) -> None:
-    """Collect garbage whenever a newer snapshot has been certified, for ever."""
+    """Collect garbage whenever a newer snapshot has been certified, for ever.
+
+    Raises StoreError: this store cannot take what it must.
+    """
     if parts.config.keep_snapshots is None:
         return
     collected_at: SnapshotRef | None = None
@@ -114,12 +125,14 @@ async def keep_store_small(parts: Parts) -> None:
         newest = parts.ledger.state.snapshot
         if newest is None or newest == collected_at or not parts.at_head():
             await parts.changes.wait()
+        elif damaged := await _collect(parts):
+            await _see_to(parts, damaged)
         else:
             collected_at = newest
-            await _collect(parts)
 
 
-async def _collect(parts: Parts) -> None:
+async def _collect(parts: Parts) -> RootsDamaged | None:
+    """Returns what has to be whole first, if there is such; nothing was removed then."""
     assert parts.data is not None, "nobody is at the head before the data index is here"
     starts = all_starts(parts.store, parts.ledger, parts.origin, parts.manifest.genesis)
     held = await trio.to_thread.run_sync(newest_held, parts.store, starts)
@@ -130,8 +143,24 @@ async def _collect(parts: Parts) -> None:
         collected = await trio.to_thread.run_sync(collect)
     except (ChunkCorrupt, TryLater) as exc:
         # Nothing was removed. A damaged chunk is fetched again before the next collection.
-        if isinstance(exc, ChunkCorrupt):
-            parts.scrub_asked.set()
+        if isinstance(exc, ChunkCorrupt) and WARNING not in parts.standing.warnings:
+            parts.scrub_asked.set()  # Where one has rotted, others may have.
         parts.journal.write("not-collected", code=exc.code, reason=exc.what)
-        return
+        return exc if isinstance(exc, RootsDamaged) else None
+    parts.standing.warnings.pop(WARNING, None)
     parts.journal.write("collected", chunks=collected.chunks, bytes=collected.bytes_freed)
+    parts.changes.ring()
+    return None
+
+
+async def _see_to(parts: Parts, damaged: RootsDamaged) -> None:
+    """Fetch the roots again, and say so if nobody has them: until they are whole, or their owner
+    lets go of them, this store only grows.
+    """
+    left: RootsDamaged | None = damaged
+    if WARNING not in parts.standing.warnings:  # Afterwards `scrub` asks for them, in every pass.
+        left = damaged.without(await repair(parts, damaged.roots))
+    if left is not None:
+        parts.standing.warnings[WARNING] = f"{left.what}; {left.do}"
+        parts.changes.ring()
+    await trio.sleep(AGAIN_S)

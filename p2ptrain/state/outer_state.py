@@ -196,6 +196,17 @@ class OuterState:
             regions = (self.theta_vector.bytes_view, self._momentum.bytes_view)
             return describe(SNAPSHOT, regions, chunk_bytes, {"numel": self.numel, **meta})
 
+    def check_manifest(self, store: Blobs, digest: Digest) -> None:
+        """That a blob, of which no more need be here, has a snapshot's kind and size.
+
+        Raises ChunkMissing or ChunkCorrupt for the manifest's own bytes, and ManifestInvalid.
+        """
+        manifest, size = store.manifest(digest), 2 * self.numel * BYTES_PER_ELEMENT
+        if manifest.kind != SNAPSHOT or manifest.size != size:
+            raise ManifestInvalid(
+                f"{digest} is a {manifest.kind} of {manifest.size} bytes, not a snapshot of {size}"
+            )
+
     def load_snapshot(self, store: Blobs, digest: Digest) -> BlobManifest:
         """Set θ and m to a snapshot that the store holds whole; returns its manifest.
 
@@ -203,12 +214,7 @@ class OuterState:
         mixture until then), and ManifestInvalid, with nothing changed, for a blob that is not a
         snapshot of this many parameters.
         """
-        manifest = store.manifest(digest)
-        size = 2 * self.numel * BYTES_PER_ELEMENT
-        if manifest.kind != SNAPSHOT or manifest.size != size:
-            raise ManifestInvalid(
-                f"{digest} is a {manifest.kind} of {manifest.size} bytes, not a snapshot of {size}"
-            )
+        self.check_manifest(store, digest)
         with self._changing:
             if self._frozen is not None:
                 raise LocalProtocolError("a snapshot is being written; load another one after it")

@@ -10,7 +10,7 @@ from p2ptrain.store.blob import (
     digest_of,
 )
 from p2ptrain.store.disk import Disk, LocalDisk, OpenFile
-from p2ptrain.store.garbage import Collected
+from p2ptrain.store.garbage import Collected, RootsDamaged
 from p2ptrain.store.head import Head
 from p2ptrain.store.leisure import Leisure
 from p2ptrain.store.memory_disk import MemoryDisk, PowerCut
@@ -38,6 +38,7 @@ __all__ = [
     "Pins",
     "PowerCut",
     "RecordLog",
+    "RootsDamaged",
     "Store",
     "StoreReader",
     "Survey",

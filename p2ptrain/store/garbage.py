@@ -4,12 +4,15 @@ A root is a blob (it reaches the chunks that its manifest lists) or a bare chunk
 itself). The contents of chunks are never followed: an index of data blocks does not keep the
 blocks.
 
+A manifest that cannot be read says nothing of its chunks, and they look like everybody else's. So
+while a root is damaged nothing is removed at all.
+
 It knows nothing of who wants what kept; `Store.collect_garbage` decides that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -30,21 +33,55 @@ class Collected:
     chunks_left: int
 
 
-def reached_from(objects: Objects, roots: Iterable[Digest]) -> set[Digest]:
-    """The roots, held or not, and what they reach.
+class RootsDamaged(ChunkCorrupt):
+    """What these `roots` reach is unknown. Their owner may let go of those that are `pinned`."""
 
-    Each root is hashed first, since a damaged manifest would hide its chunks.
+    def __init__(self, roots: Collection[Digest], pinned: Collection[Digest]) -> None:
+        self.roots, self.pinned = sorted(roots), sorted(pinned)
+        others = f" (and {len(roots) - 1} more)" if len(roots) > 1 else ""
+        otherwise = "what is older than the newest certified snapshots is let go of in time"
+        if pinned:
+            otherwise = f"or p2ptrain store unpin {self.pinned[0]}, if you can do without it"
+        super().__init__(
+            f"nothing is removed from this store, which grows: {self.roots[0]}{others} is to be "
+            "kept but damaged, and nothing else says which chunks belong to it",
+            evidence=[f"chunk {root}" for root in self.roots],
+            likely="the disk under the store has a fault",
+            do=f"p2ptrain store check --repair, when a peer is there that has it; {otherwise}",
+        )
 
-    Raises ChunkCorrupt if a root is damaged.
+    def without(self, mended: Collection[Digest]) -> RootsDamaged | None:
+        """What is left of it; None if nothing is."""
+        left = set(self.roots).difference(mended)
+        return RootsDamaged(left, left.intersection(self.pinned)) if left else None
+
+
+def reached_from(
+    objects: Objects, roots: Iterable[Digest], pinned: Collection[Digest] = ()
+) -> set[Digest]:
+    """The roots, held or not, and what they reach; `pinned` are roots, too.
+
+    Raises RootsDamaged.
     """
-    reached: set[Digest] = set()
-    for root in roots:
-        with suppress(ChunkMissing):
-            objects.read(root)
-        reached |= _reached_by(objects, root)
-        # Asked last: another reader may have set it aside meanwhile.
-        if objects.is_set_aside(root):
-            raise ChunkCorrupt(f"{root} is to be kept but damaged; fetch it again first")
+    reached, damaged = set[Digest](), set[Digest]()
+    for root in (*roots, *pinned):
+        try:
+            reached |= _reached_by_root(objects, root)
+        except ChunkCorrupt:
+            damaged.add(root)
+    if damaged:
+        raise RootsDamaged(damaged, damaged.intersection(pinned))
+    return reached
+
+
+def _reached_by_root(objects: Objects, root: Digest) -> set[Digest]:
+    """It is hashed first, since a damaged manifest would hide its chunks. Raises ChunkCorrupt."""
+    with suppress(ChunkMissing):
+        objects.read(root)
+    reached = _reached_by(objects, root)
+    # Asked last: another reader may have set it aside meanwhile.
+    if objects.is_set_aside(root):
+        raise ChunkCorrupt(f"chunk {root} was set aside")
     return reached
 
 

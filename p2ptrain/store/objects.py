@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,6 +34,9 @@ FANOUT = "0123456789abcdef"
 million chunks (4 TiB) are still only 65,000 names in each."""
 
 FANS = len(FANOUT)
+
+_OWN = re.compile(r"[0-9]+-[0-9]+")
+"""What is written beside: the process, and a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,8 @@ class Objects:
         fans = [self._directory / name for name in FANOUT]
         self._disk.make_directories(*fans, self._temporary)
         for name in self._disk.names(self._temporary):
-            self._disk.remove(self._temporary / name)
+            if _OWN.fullmatch(name):  # Others' files may be folders, or in use.
+                self._disk.remove(self._temporary / name)
         # The process before us may have been killed between renaming the head and making that
         # durable. Whoever reads the head now relies on it.
         self._disk.sync_directory(self._root)
@@ -256,11 +261,16 @@ class Objects:
             yield from self.names_in(fan)
 
     def names_in(self, fan: int) -> list[Digest]:
-        """Those of one of the `FANS` directories, in order."""
+        """Those of one of the `FANS` directories, in order.
+
+        Other files there are left alone: what copies or synchronises folders leaves some, as NFS
+        does.
+        """
         first = FANOUT[fan]
         with disk_errors("listing the store", self._root):
             names = self._disk.names(self._directory / first)
-        return sorted({Digest(first + name.removesuffix(CORRUPT)) for name in names})
+        digests = {first + name.removesuffix(CORRUPT) for name in names}
+        return sorted(Digest(digest) for digest in digests if is_digest(digest))
 
 
 def _missing(digest: Digest) -> ChunkMissing:

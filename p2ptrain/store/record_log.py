@@ -85,6 +85,11 @@ class RecordLog:
             with disk_errors("opening a log", path):
                 self._open(size)
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether it can be appended to. If not, opening it anew tells what it holds."""
+        return self._usable
+
     def append(self, records: Iterable[bytes], *, durable: bool = True) -> None:
         """Add records, all or none of which survive a crash; on return they do, if `durable`.
 

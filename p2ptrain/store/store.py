@@ -299,15 +299,15 @@ class Store:
         bare chunks, such as data blocks, are better named in `keep_chunks`. What is put is spared
         by the next collection, so there is time to put its digest where `keep` is computed from.
 
-        Raises ChunkCorrupt, with nothing removed, if a root is damaged, since what it reaches is
+        Raises RootsDamaged, with nothing removed, if a root is damaged, since what it reaches is
         then unknown. Fetch it again first.
         """
         with self._collecting, self.lasting.held() as lasting:
             # A head whose directory entry is not durable could give way to the one before it.
             self._objects.settle()
             young, puts = self._objects.young()
-            roots = [*keep, *self._head_snapshot(), *self._pins, *lasting]
-            reached = reached_from(self._objects, roots)
+            roots = [*keep, *self._head_snapshot(), *self._pins]
+            reached = reached_from(self._objects, roots, lasting)
             reached |= reached_from_young(self._objects, young)
             collected = sweep(self._objects, reached | set(keep_chunks))
             # The first chunks of a blob that is being written have nothing else to protect them.

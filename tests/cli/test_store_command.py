@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from p2ptrain.cli import store_command
+from p2ptrain.cli.homes import run_of
 from p2ptrain.cli.main import main
+from p2ptrain.ledger.acceptor import Acceptor
 from p2ptrain.node.home import Home, sole_use
-from p2ptrain.store import Store, StoreReader, digest_of
+from p2ptrain.store import LocalDisk, RecordLog, Store, StoreReader, digest_of
 from p2ptrain.testing.published import BLOCKS, publish
 from tests.cli.conftest import fake_node
 
@@ -129,6 +133,40 @@ def test_gc_removes_what_the_run_does_not_need(
     assert run(capsys, home, "unpin", pinned)[1] == "it is not pinned\n"
     with Store(home.store) as store:
         assert not store.has_chunk(pinned)
+
+
+def test_gc_makes_room_on_a_disk_that_is_full(
+    home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(home.store) as store:
+        garbage = store.put_chunk(b"garbage")
+    line, votes = run_of(home).id, RecordLog(home.votes)
+    RecordLog(home.ledger)
+    votes.append([Acceptor(line, 1).promise(round_) for round_ in (1, 2)])
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(LocalDisk, "write", full)
+    monkeypatch.setattr(os, "pwrite", full)
+    code, out, err = run(capsys, home, "gc", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["chunks"] == 1
+    assert len(list(RecordLog(home.votes))) == 2
+    with Store(home.store) as store:
+        assert not store.has_chunk(garbage)
+
+
+def test_gc_says_what_to_do_about_a_root_that_is_damaged(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    victim = damaged(home)
+    run(capsys, home, "pin", victim)
+    code, _, err = run(capsys, home, "gc")
+    assert code == 4
+    assert f"p2ptrain store unpin {victim}" in " ".join(err.split())
+    run(capsys, home, "unpin", victim)
+    assert run(capsys, home, "gc")[0] == 0
 
 
 def test_gc_keeps_its_hands_off_a_node_that_runs(

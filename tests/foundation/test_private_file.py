@@ -33,6 +33,35 @@ def test_a_full_disk_leaves_no_half_secret(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_secrets_name_is_as_durable_as_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def noted(descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        synced.append("name" if is_folder else "bytes")
+        if is_folder:
+            assert os.fstat(descriptor).st_ino == tmp_path.stat().st_ino
+
+    monkeypatch.setattr(os, "fsync", noted)
+    assert write_new(tmp_path / "secret", b"text")
+    assert synced == ["bytes", "name"]
+
+
+def test_a_secret_whose_name_may_be_lost_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails_for_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fails_for_folders)
+    with pytest.raises(OSError, match="Input"):
+        write_new(tmp_path / "secret", b"text")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o620, 0o601])
 @pytest.mark.parametrize(
     ("load_or_create", "code"),

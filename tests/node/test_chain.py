@@ -12,6 +12,7 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.acceptor import Acceptor
 from p2ptrain.ledger.values import Commit, Entry, Participant, Roster
+from p2ptrain.node import agreement
 from p2ptrain.node.chain import open_ledger, rules_of
 from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.home import Home
@@ -19,7 +20,8 @@ from p2ptrain.run import Run
 from p2ptrain.store import RecordLog
 from p2ptrain.store.disk import LocalDisk
 from p2ptrain.testing.published import policy, publish
-from tests.node.rig import ANN, signed
+from tests.node import rig as rig_module
+from tests.node.rig import ANN, rig, signed
 
 
 @pytest.fixture
@@ -135,21 +137,66 @@ def test_of_decided_heights_the_last_one_voted_at_is_remembered(
     assert list(votes) == later.records() == ledger.records()
 
 
-def test_a_log_that_cannot_be_shortened_stops_the_start_and_loses_nothing(
+class Full(LocalDisk):
+    """Nothing new can be written. What there is can be added to, in its last block."""
+
+    def write(self, path: Path, data: memoryview) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_log_that_cannot_be_shortened_on_a_full_disk_is_used_as_it_is(
     home: Home, run: Run, me: Identity
 ) -> None:
-    class Full(LocalDisk):
-        def write(self, path: Path, data: memoryview) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+    records, acceptor = promised(me, run, 50)
+    RecordLog(home.ledger)
+    RecordLog(home.votes).append(records)
+    ledger, _, votes = open_ledger(home, run, me, 0.0, Full())
+    assert ledger.records() == acceptor.records()
+    assert list(votes) == records
+    votes.append([acceptor.promise(50)])
+    ledger, _, votes = open_ledger(home, run, me, 0.0)
+    assert list(votes) == ledger.records() == acceptor.records()
+
+
+def test_a_log_that_may_not_be_what_a_crash_would_leave_stops_the_start(
+    home: Home, run: Run, me: Identity
+) -> None:
+    class Unsure(LocalDisk):
+        renamed = False
+
+        def replace(self, source: Path, target: Path) -> None:
+            super().replace(source, target)
+            self.renamed = True
+
+        def sync_directory(self, path: Path) -> None:
+            if self.renamed:
+                raise OSError(errno.ENOSPC, "No space left on device")
 
     records, acceptor = promised(me, run, 50)
     RecordLog(home.ledger)
     RecordLog(home.votes).append(records)
     with pytest.raises(StoreError) as caught:
-        open_ledger(home, run, me, 0.0, Full())
+        open_ledger(home, run, me, 0.0, Unsure())
     assert caught.value.code == "DISK-LOW"
     ledger, _, _ = open_ledger(home, run, me, 0.0)
     assert ledger.records() == acceptor.records()
+
+
+async def test_a_node_starts_on_a_full_disk_and_shortens_its_log_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path) as r:
+        records, acceptor = promised(r.parts.identity, r.run, agreement.VOTE_RECORDS_MAX + 9)
+        r.parts.votes.append(records)
+    monkeypatch.setattr(rig_module, "publish", lambda home, **_: r.run)
+    async with rig(tmp_path, disk=Full()) as again:
+        parts = again.parts
+        assert parts.vote_records == len(records)
+        await agreement._compact(parts)
+        assert parts.vote_records == len(records)
+        parts.votes._disk = LocalDisk()
+        await agreement._compact(parts)
+        assert (parts.vote_records, list(parts.votes)) == (2, acceptor.records())
 
 
 def test_a_damaged_log_of_votes_is_told_with_what_to_do(home: Home, run: Run, me: Identity) -> None:

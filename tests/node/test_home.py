@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -35,6 +36,19 @@ def test_a_lock_file_that_was_left_behind_keeps_nobody_out(tmp_path: Path) -> No
     (home.root / "lock").write_text("4194305")
     with sole_use(home):
         assert (home.root / "lock").read_text() == str(os.getpid())
+
+
+def test_a_full_disk_keeps_nobody_out_who_may_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    home = Home(tmp_path / "home")
+    with sole_use(home), pytest.raises(IdentityInUse) as caught, sole_use(home):
+        pass
+    assert caught.value.evidence == ("its process id is unknown",)
 
 
 def test_a_new_home_is_readable_by_its_owner_only(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from p2ptrain.observe.states import FetchingSnapshot
 from p2ptrain.state import write_state
 from p2ptrain.store import Head, Leisure, digest_of
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, Rig, heartbeat, opening, rig, settled
+from tests.node.rig import ANN, Neighbour, Rig, heartbeat, opening, rig, settled
 
 ALONE = policy(participants_min=1, snapshot_every=2)
 
@@ -254,6 +254,33 @@ async def test_a_certified_snapshot_that_is_none_is_passed_over(
         assert [each["digest"] for each in r.said("snapshot-useless")] == [lie.digest]
         assert r.said("caught-up")[0]["updates"] == 3
         nursery.cancel_scope.cancel()
+
+
+async def test_of_a_certified_snapshot_of_another_size_nothing_but_its_manifest_is_fetched(
+    tmp_path: Path,
+) -> None:
+    async with (
+        rig(tmp_path / "a", rules=ALONE, steps=99, admission="open") as r,
+        rig(tmp_path / "b") as liar,
+    ):
+        liar.parts.listener._gate._allowed = lambda peer: True
+        Neighbour(r, liar)
+        huge = liar.parts.store.put_blob("snapshot", [b"x" * 50_000], {})
+        chunks = liar.parts.store.manifest(huge).chunks
+        for step in range(12):
+            await commit(r, snapshot=SnapshotRef(11, huge) if step == 11 else None)
+        away = [taken_away(r, update_of(r, step)) for step in range(11)]
+        assert best_start(r.parts, await look(r.parts)) == Start(11, huge)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_outer_state, r.parts)
+            await settled(lambda: bool(r.said("snapshot-useless")))
+            for data in away:
+                r.parts.store.put_chunk(data)
+            await settled(lambda: r.parts.outer.step == 12)
+            nursery.cancel_scope.cancel()
+        assert "not a snapshot of" in str(r.said("snapshot-useless")[0]["reason"])
+        assert r.parts.store.has_chunk(huge)
+        assert [r.parts.store.has_chunk(chunk) for chunk in chunks] == [False] * len(chunks)
 
 
 async def test_a_snapshot_that_nobody_has_any_more_gives_way_to_a_newer_one(

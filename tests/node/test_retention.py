@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 
 from p2ptrain.config.node import NodeConfig
@@ -15,6 +16,7 @@ from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.state_bytes import digest_state
 from p2ptrain.ledger.values import Commit, Participant, SnapshotRef
+from p2ptrain.node import retention, scrub, transfer
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.retention import (
     cached_blocks_max,
@@ -200,3 +202,52 @@ async def test_a_damaged_root_stops_the_collection_and_nothing_else(tmp_path: Pa
             nursery.cancel_scope.cancel()
         assert r.said("not-collected")[0]["code"] == ChunkCorrupt.default_code
         assert isinstance(r.parts.data, DataIndex)
+
+
+def rot(r: Rig, digest: Digest) -> bytes:
+    """Returns what it was."""
+    data, path = r.parts.store.get_chunk(digest), r.parts.store.chunk_path(digest)
+    path.unlink()  # The file may be shared with other tests' stores.
+    path.write_bytes(b"rotten")
+    return data
+
+
+@pytest.mark.parametrize("how", ["fetched again", "unpinned"])
+async def test_what_is_pinned_and_damaged_is_named_until_it_is_whole_or_let_go_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Others have dropped that old snapshot, and nothing could be removed here ever again."""
+    for module, name, seconds in (
+        (retention, "AGAIN_S", 0.02),
+        (scrub, "REPAIR_S", 0.0),
+        (transfer, "RETRY_S", 0.02),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+    async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
+        know_data(r)
+        store, warnings = r.parts.store, r.parts.standing.warnings
+        old = store.put_blob("snapshot", [b"of long ago"], {})
+        store.lasting.change(add=old)
+        was = rot(r, old)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_store_small, r.parts)
+            r.parts.outer.step = 1
+            committed(r, 0, snapshot(r.parts, 0))
+            r.parts.changes.ring()
+            await settled(lambda: retention.WARNING in warnings)
+            assert [each["lost"] for each in r.said("rot-repaired")] == [[old]]
+            assert r.parts.scrub_asked.is_set()
+            assert warnings[retention.WARNING].startswith("nothing is removed from this store")
+            assert f"p2ptrain store unpin {old}" in warnings[retention.WARNING]
+            r.parts.scrub_asked = trio.Event()
+            tries = len(r.said("not-collected"))
+            await settled(lambda: len(r.said("not-collected")) > tries + 1)
+            assert not r.parts.scrub_asked.is_set()
+            if how == "unpinned":
+                store.lasting.change(remove=old)
+            else:
+                store.put_chunk(was)
+            await settled(lambda: retention.WARNING not in warnings)
+            nursery.cancel_scope.cancel()
+        assert len(r.said("collected")) == 1
+        assert store.has_chunk(old) == (how != "unpinned")

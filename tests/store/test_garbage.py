@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import ChunkCorrupt
 from p2ptrain.ids import RunId
-from p2ptrain.store import Collected, Head, MemoryDisk, Store, digest_of
+from p2ptrain.store import Collected, Head, MemoryDisk, RootsDamaged, Store, digest_of
 from tests.store.turns import AtOnce
 
 
@@ -132,9 +132,29 @@ def test_a_damaged_root_stops_the_collection_before_it_removes_anything(store, d
     grown_up(store)
     disk.damage(store.chunk_path(kept), lambda data: b"\0" + data[1:])
     for _ in range(2):  # the second time it has been set aside
-        with pytest.raises(ChunkCorrupt):
+        with pytest.raises(RootsDamaged) as caught:
             store.collect_garbage([kept])
+        assert (caught.value.roots, caught.value.pinned) == ([kept], [])
     assert store.holds_blob(other)
+
+
+def test_all_damaged_roots_are_told_and_how_to_let_go_of_those_that_are_pinned(store, disk):
+    kept, pinned = blob(store, 1), blob(store, 2)
+    store.lasting.change(add=pinned)
+    grown_up(store)
+    for root in (kept, pinned):
+        disk.damage(store.chunk_path(root), lambda data: b"\0" + data[1:])
+    with pytest.raises(RootsDamaged) as caught:
+        store.collect_garbage([kept])
+    both = caught.value
+    assert (both.roots, both.pinned) == (sorted((kept, pinned)), [pinned])
+    assert "(and 1 more)" in both.what
+    assert f"store unpin {pinned}," in both.do
+    left = both.without([pinned])
+    assert (left.roots, left.pinned, "unpin" in left.do) == ([kept], [], False)
+    assert left.without([kept]) is None
+    store.lasting.change(remove=pinned)
+    assert store.collect_garbage([]).chunks == 8
 
 
 class DiskWithAnotherReader(MemoryDisk):

@@ -27,9 +27,11 @@ from p2ptrain.ids import Digest, RunId
 from p2ptrain.store import (
     CHUNK_BYTES_MAX,
     BlobManifest,
+    Collected,
     Head,
     Health,
     Leisure,
+    LocalDisk,
     MemoryDisk,
     Store,
     StoreReader,
@@ -247,6 +249,30 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
         holder.kill()
         holder.wait()
         Store(tmp_path / "store").close()
+
+
+@pytest.mark.parametrize("disk", [LocalDisk(), MemoryDisk()], ids=["local", "memory"])
+@pytest.mark.parametrize("name", ["stray", f".{'b' * 63}.XhK3fQ", ".nfs0000000012ab", "ü.corrupt"])
+def test_files_of_others_among_the_chunks_are_no_chunks_and_stay(tmp_path, disk, name):
+    with Store(tmp_path / "store", disk=disk) as store:
+        garbage = store.put_chunk(b"garbage")
+        beside = store.root / "objects" / garbage[0] / name
+        disk.write(beside, memoryview(b"another program's"))
+        assert store.collect_garbage([]) == Collected(0, 0, 1)
+        (listed,) = (digest for fan in range(store.fans) for digest in store.chunks_in(fan))
+        assert store.examine(listed) == Health(7)
+        assert store.collect_garbage([]) == Collected(1, 7, 0)
+        assert disk.size(beside) == 17
+
+
+def test_what_others_put_where_chunks_are_written_keeps_no_store_shut(tmp_path):
+    folder, file = (tmp_path / "store" / "tmp" / name for name in ("@eaDir", ".nfs0000000012ab"))
+    folder.mkdir(parents=True)
+    file.write_bytes(b"in use")
+    with Store(tmp_path / "store") as store:
+        assert store.get_chunk(store.put_chunk(b"chunk")) == b"chunk"
+    assert folder.is_dir()
+    assert file.exists()
 
 
 def test_leftovers_of_a_crash_are_swept_out_on_opening(tmp_path):
