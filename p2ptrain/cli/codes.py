@@ -67,6 +67,15 @@ NETWORK = {
         "A warning: nobody can dial this node from outside. It takes part by the connections that"
         " it makes itself. Forwarding a port to it would help others."
     ),
+    "ORDER-BARRED": (
+        "Members whom nobody can dial have to average side by side, and cannot connect: each such "
+        "exchange fails once and goes on without one of the two. Whoever forwards a port to its "
+        "data plane ends that."
+    ),
+    "FLOOD": (
+        "More messages come than this node can judge. Some are left unread; peers say again what "
+        "matters. One peer alone may be the cause: the journal names it."
+    ),
     "LISTEN-FAILED": (
         "This node could not listen on the address that it was given. Choose another with "
         "--listen, or leave the port to the system with /tcp/0."
@@ -150,6 +159,18 @@ RUNS = {
         "The run's ledger names an amendment and says of it what the organiser did not sign. "
         "Show this to the organiser."
     ),
+    "AMEND-MISSING": (
+        "Members have agreed on an amendment that this node has not got yet. It asks all of them "
+        "for it, and waits before the outer step from which it holds."
+    ),
+    "BRANCH": (
+        "The run has lost a majority of its voters and goes on on a branch, or is about to. If the "
+        "others come back with a chain that outranks it, what the branch has made is dropped."
+    ),
+    "NOT-ENCRYPTED": (
+        "The run's manifest says that bulk data travels in the clear: whoever is on the path can "
+        "read and change it. Only for networks where everybody is trusted."
+    ),
     "DATA": "A data block is damaged or was not made for this run. It is fetched again.",
     "DATA-SOURCE": (
         "The text or reads to train on cannot be read, are broken at the line that is named, or "
@@ -181,6 +202,10 @@ AUTHORITY = {
     "ID-IN-USE": (
         "A node with this identity runs already. Two of them would vote twice: give each node a "
         "--home of its own, and never copy an identity.key."
+    ),
+    "VOTER-LIED": (
+        "A voter has signed two things that exclude each other, which is proof against it. It is "
+        "evicted, and the proof kept: p2ptrain ledger evidence shows it."
     ),
     "ID-MODE": (
         "The identity key could be read by other users of this machine. Make it private: chmod 600."
@@ -320,6 +345,10 @@ TRAINING = {
     "RANKS-LISTEN": "The address of --ranks-listen cannot be listened at.",
     "RANKS-SECRET": (
         "Node and ranks of torchrun must have the same ranks.secret, which only its owner can read."
+    ),
+    "JOIN-FRESH": (
+        "No member's inner optimizer could be had to begin with. This node starts with an empty "
+        "one, which costs it a warm-up and harms nobody."
     ),
     "NAN": (
         "A loss or a weight is not a finite number. Training has diverged, or the hardware errs; "

@@ -33,6 +33,7 @@ from p2ptrain.node.retention import keep_store_small
 from p2ptrain.node.scrub import scrub
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.node.validating import gather_validation
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import FetchingSnapshot, Serving, StandingBy, State, words
 from p2ptrain.run import DataIndex
 
@@ -112,7 +113,7 @@ async def notice_the_end(parts: Parts) -> None:
 
 async def narrate(parts: Parts, say: Say) -> None:
     """Tell a person what the node does: each change of state, each outer step."""
-    told, step, trainer, warned, asked = "", None, "", set[str](), set[PeerId]()
+    told, step, trainer, warned, asked = "", None, "", set[Caution](), set[PeerId]()
     while True:
         state, standing = parts.standing.shown, parts.standing
         if standing.trainer != trainer:
@@ -121,9 +122,9 @@ async def narrate(parts: Parts, say: Say) -> None:
         if (news := _news(state)) != told:
             told = news
             say(words(state))
-        for warning in standing.warnings.values():
-            if warning not in warned:
-                say(f"warning: {warning}")
+        for caution in standing.warnings.values():
+            if caution not in warned:
+                say(f"warning: {caution.words}")
         warned = set(standing.warnings.values())
         for peer in serving.asking(parts):
             if peer not in asked:

@@ -35,6 +35,7 @@ from p2ptrain.node.reception import Reception
 from p2ptrain.node.rejoining import take_over
 from p2ptrain.node.surroundings import Surroundings
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingAnswer, Checking, Connecting
 from p2ptrain.run import Run, save_run
@@ -222,8 +223,8 @@ async def _check(
     """
     reception.enter(Checking())
     found = await trio.to_thread.run_sync(fitness.check, config, home, run)
-    for code in reception.doubt({each.code: f"{each.what}: {each.do}" for each in found}):
-        say(f"warning: {reception.doubts[code]} (p2ptrain explain {code})")
+    for doubt in reception.doubt([Caution(each.code, each.what, each.do) for each in found]):
+        say(f"warning: {doubt.words}")
 
 
 def _say(verbosity: int, text: str) -> None:

@@ -22,6 +22,7 @@ from p2ptrain.node.chain import rules_of, verified
 from p2ptrain.node.chain_file import Origin, chain_records, origin_of
 from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import Run
 from p2ptrain.store import Disk, Head, RecordLog, Store
 
@@ -110,9 +111,9 @@ async def notice_pruned(parts: Parts) -> None:
         while not parts.ledger.out_of_reach():
             await parts.changes.wait()
         lacking, kept = parts.ledger.state.height + 1, nobody_keeps(parts).evidence[:NAMED_MAX]
-        parts.standing.warnings["pruned"] = (
-            f"nobody here keeps entry {lacking} of the ledger (p2ptrain explain LEDGER-PRUNED): "
-            + "; ".join(kept)
+        parts.standing.warnings["pruned"] = Caution(
+            "LEDGER-PRUNED",
+            f"nobody here keeps entry {lacking} of the ledger; " + "; ".join(kept),
         )
         if told != lacking:  # Once: who says so can take it back, and say it again.
             parts.journal.write("nobody-keeps", height=lacking, evidence=kept)

@@ -31,6 +31,7 @@ async def status(parts: Parts) -> NodeStatus:
     validation = parts.validation.newest
     newest = standing.progress
     waited_for = ", ".join(map(peer_name, agreement.waiting_for))
+    cautions = (*standing.doubts, *standing.warnings.values())
     return NodeStatus(
         peer=parts.me,
         peer_name=peer_name(parts.me),
@@ -78,7 +79,8 @@ async def status(parts: Parts) -> NodeStatus:
         exchange=standing.last_reduce.facts() if standing.last_reduce else {},
         exchanged=exchanged(standing.last_reduce) if standing.last_reduce else "",
         uptime_s=time.monotonic() - parts.started_s,
-        warnings=(*standing.doubts, *standing.warnings.values()),
+        warnings=tuple(each.words for each in cautions),
+        cautions=cautions,
     )
 
 

@@ -34,6 +34,8 @@ def codes_in(module: Module) -> set[str]:
                 found.add(text)
             case ast.Assign(targets=[ast.Name(id="default_code")], value=ast.Constant(value=text)):
                 found.add(str(text))
+            case ast.Call(func=ast.Name(id="Caution"), args=[ast.Constant(value=str(text)), *_]):
+                found.add(text)
             case ast.Constant(value=str(text)) if COMPOUND.fullmatch(text):
                 found.add(text)
     return found - {""}
@@ -60,5 +62,6 @@ def test_a_code_is_well_formed_and_explained_in_a_sentence(code: str) -> None:
 
 def test_the_walker_finds_codes_however_they_are_written() -> None:
     text = 'class E:\n    default_code = "A"\nraise E(code="B-C")\nTABLE = {"NET-X": "D-E"}\n'
+    text += 'Caution("F", "words")\n'
     module = Module(modules()[0].path, "p2ptrain.x", text)
-    assert codes_in(module) == {"A", "B-C", "NET-X"}
+    assert codes_in(module) == {"A", "B-C", "F", "NET-X"}

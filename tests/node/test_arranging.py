@@ -75,7 +75,7 @@ async def test_that_no_order_will_do_is_a_warning_for_as_long_as_it_is_so(
         assert undialable(parts, trio) == {ANN.peer, BOB.peer}
         assert arranging.arrange(parts, trio)[0] == "ring"
         warning = parts.standing.warnings["arrangement"]
-        assert warning.startswith("no order is without pairs that cannot connect: ")
+        assert warning.what.startswith("no order is without pairs that cannot connect: ")
         hear(r, BOB.peer, dialable=True, serial=2)
         arranging.arrange(parts, trio)
         assert "arrangement" not in parts.standing.warnings

@@ -20,6 +20,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.serving import PEER_BURST, SITE_BURST, answer_hellos
 from p2ptrain.node.status import status
 from p2ptrain.node.topics import HELLO_PROTOCOL
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.status import NodeStatus, status_lines
 from p2ptrain.run import JoinRequest, Run
 from tests.node.rig import ANN, BOB, CAI, OWN_ADDRESS, Rig, rig, settled, somebody
@@ -81,6 +82,18 @@ async def test_an_organiser_is_told_who_asks_on_the_terminal_and_in_the_status(
         assert NodeStatus.from_json(told.to_json()) == told
         r.parts.identity = ANN
         assert (await status(r.parts)).asking == (), "who can let nobody in is not told"
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_watches_is_told_each_warning_once_with_its_code(tmp_path: Path) -> None:
+    said: list[str] = []
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(narrate, r.parts, said.append)
+        told = ["starting", "warning: many messages: wait (p2ptrain explain FLOOD)"]
+        for _ in range(2):
+            r.parts.standing.warnings["flood"] = Caution("FLOOD", "many messages", "wait")
+            r.parts.changes.ring()
+            await settled(lambda: said == told)
         nursery.cancel_scope.cancel()
 
 
