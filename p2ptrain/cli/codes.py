@@ -28,7 +28,11 @@ ADDRESSES = {
         "An address points to the machine that dials it (127.0.0.1). It works for several nodes "
         "on one machine only."
     ),
-    "ADDR-PRIVATE": "An address is of a private network and cannot be reached from the internet.",
+    "ADDR-PRIVATE": (
+        "An address is of a private network, or of a provider's own, and cannot be dialled from "
+        "the internet. A seed is told with --announce under which address it can be; its router "
+        "must forward that port to it."
+    ),
 }
 
 NETWORK = {

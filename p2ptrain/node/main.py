@@ -27,6 +27,7 @@ from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import Made, assembled
 from p2ptrain.node.control import serve_commands
 from p2ptrain.node.home import Home, sole_use
+from p2ptrain.node.inviting import invite
 from p2ptrain.node.leaving import Exit
 from p2ptrain.node.life import live
 from p2ptrain.node.loneliness import be_alone
@@ -120,8 +121,7 @@ async def lives(
         while True:
             async with opened(config, home, reception, say, disk=disk) as made:
                 if config.seed:
-                    address = made.parts.network.addresses()[0]
-                    say(f"others take part with: p2ptrain node --bootstrap {address}")
+                    invite(made.parts, say)
                 begin(made.parts)
                 async with reception.with_parts(made.parts):
                     rejoin = await live(made, say, trainers)
