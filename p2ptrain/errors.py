@@ -220,7 +220,7 @@ class TrainerOutOfMemory(TrainerExited):
         if micro_batch > 1:
             self.what += f"; trying {(micro_batch + 1) // 2}"
         else:
-            self.do = "p2ptrain node --recompute or --precision bf16, on a machine with more memory"
+            self.do = "start the node with --recompute or --precision bf16, or with more memory"
 
 
 class TrainerStalled(TrainerError):

@@ -129,7 +129,7 @@ async def narrate(parts: Parts, say: Say) -> None:
         for peer in serving.asking(parts):
             if peer not in asked:
                 asked.add(peer)
-                say(serving.asks(peer))
+                say(serving.asks(parts, peer))
         if parts.outer.step not in (step, None):
             step = parts.outer.step
             say(f"outer step {step} of {parts.manifest.outer.steps}, {_tokens(parts)}")

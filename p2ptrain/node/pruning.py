@@ -23,6 +23,7 @@ from p2ptrain.node.chain_file import Origin, chain_records, origin_of
 from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.cautions import Caution
+from p2ptrain.pasting import to_paste
 from p2ptrain.run import Run
 from p2ptrain.store import Disk, Head, RecordLog, Store
 
@@ -154,11 +155,12 @@ def nobody_keeps(parts: Parts) -> TryLater:
         f"its checkpoint is {answer.up_to + 1}:{answer.checkpoint}"
         for peer, answer in sorted(parts.ledger.out_of_reach().items())
     ]
+    believe = to_paste(parts.home.root, "node --trust-checkpoint HEIGHT:DIGEST")
     return TryLater(
         f"nobody who can be reached keeps entry {parts.ledger.state.height + 1} of the ledger",
         code="LEDGER-PRUNED",
         evidence=said,
         likely="nobody's fault: these nodes keep only new entries, and who keeps all is away",
         do="start the node later; or ask a person whom you trust for a checkpoint (p2ptrain ledger "
-        "show prints it), and believe that: p2ptrain node --trust-checkpoint HEIGHT:DIGEST",
+        f"show prints it), and believe that: {believe}",
     )

@@ -67,7 +67,7 @@ async def status(parts: Parts) -> NodeStatus:
         branch=branches.in_words(agreement.branch, parts.ledger),
         amended=amending.in_words(parts),
         averaging=arranging.in_words(parts),
-        asking=tuple(map(serving.asks, serving.asking(parts)[:ASKING_MAX])),
+        asking=tuple(serving.asks(parts, peer) for peer in serving.asking(parts)[:ASKING_MAX]),
         reach=reach.in_words(parts),
         role=_role(parts, parts.me),
         members=tuple(_member(parts, peer) for peer in state.members),

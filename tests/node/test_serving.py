@@ -68,9 +68,10 @@ async def test_a_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
 async def test_an_organiser_is_told_who_asks_on_the_terminal_and_in_the_status(
     tmp_path: Path,
 ) -> None:
-    words = f"{label(CAI.peer)} asks to be let in: p2ptrain allow add {CAI.peer}"
     said: list[str] = []
     async with rig(tmp_path, allowed=[]) as r, trio.open_nursery() as nursery:
+        admit = f"p2ptrain allow add {CAI.peer} --home {r.parts.home.root}"
+        words = f"{label(CAI.peer)} asks to be let in: {admit}"
         nursery.start_soon(narrate, r.parts, said.append)
         await settled(lambda: said == ["starting"])
         for _ in range(2):
