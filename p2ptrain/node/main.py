@@ -228,10 +228,14 @@ async def _check(
 
 
 def _say(verbosity: int, text: str) -> None:
-    """Tell whoever watches; the journal has the rest. A terminal obeys nothing of it."""
+    """Tell whoever watches; the journal has the rest. A terminal obeys nothing of it.
+
+    Each line has its date, on a terminal too: a node runs for weeks, and what is found there by
+    grep, or sent to the organiser, is single lines.
+    """
     if verbosity >= 0:
         shown = "".join(letter if letter.isprintable() else "·" for letter in text)
-        sys.stderr.write(f"{time.strftime('%H:%M:%S')}  {shown}\n")
+        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {shown}\n")
         sys.stderr.flush()
 
 
