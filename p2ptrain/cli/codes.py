@@ -371,10 +371,12 @@ TRAINING = {
         "members agree on whom to go on without, and try again."
     ),
     "SYNC-SLOW": (
-        "Exchanges take longer than the run can afford, for this node's connection or another's."
+        "An exchange lasts twice as long as this node's exchanges usually do: its own connection "
+        "or another member's is slower than before. Members go on without who holds them up."
     ),
     "SYNC-DROPPED": (
-        "This node was left out of an exchange because it was late. Its work is kept for the next."
+        "This node was left out of an exchange: it was late, had not been heard, or an attempt "
+        "with it failed. Its work is kept for the next."
     ),
 }
 

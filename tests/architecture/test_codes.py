@@ -46,6 +46,23 @@ def test_every_code_in_the_sources_is_explained() -> None:
     assert {code: where for code, where in used.items() if code not in CODES} == {}
 
 
+UNHEARD_OF = {
+    "GPU-BUSY": "only a trainer sees what a GPU has free, and it finds a way around, or MEM-OOM",
+}
+"""Codes that nothing emits yet, and why they are explained all the same."""
+
+
+def test_every_code_that_is_explained_is_told_by_something() -> None:
+    told = {
+        node.value
+        for module in modules()
+        if module.name != "p2ptrain.cli.codes"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert set(CODES) - told == set(UNHEARD_OF)
+
+
 def test_every_promised_code_is_explained() -> None:
     assert set(PROMISED) <= set(CODES)
 

@@ -117,6 +117,14 @@ async def test_a_node_doubts_that_it_can_be_dialled_when_nobody_has_for_long(
         assert judged_reach(parts) == (False, False)  # It listens nowhere.
 
 
+async def test_who_cannot_be_dialled_is_warned_for_as_long_as_it_is_so(tmp_path: FilePath) -> None:
+    async with rig(tmp_path) as r:
+        for dialable, codes in ((True, []), (False, ["NET-OUTBOUND-ONLY"]), (True, [])):
+            r.parts.standing.dialable = dialable
+            reach.warn(r.parts)
+            assert [each.code for each in r.parts.standing.warnings.values()] == codes
+
+
 async def test_reach_is_told_in_words(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
         told = []
