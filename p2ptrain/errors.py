@@ -195,8 +195,8 @@ class TrainerExited(TrainerError):
         if returncode == -signal.SIGKILL:
             self.likely = "memory ran out: the kernel's log names whom it killed (dmesg)"
             self.do = (
-                "close other programs; p2ptrain node --micro-batch 1, --recompute or --precision "
-                "bf16 takes less"
+                "close other programs; with --micro-batch 1, --recompute or --precision bf16 the "
+                "node takes less"
             )
 
 

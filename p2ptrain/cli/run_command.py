@@ -235,8 +235,7 @@ def amend(
         result_json(made.amendment.facts | {"digest": made.digest})
     else:
         result(f"amendment {made.amendment.number}: {made.amendment.words}")
-    shown = to_paste(where.root, "status")
-    progress(f"it holds once members have agreed on it, before that outer step: {shown}")
+    progress(f"it holds once members have agreed on it: {to_paste(where.root, 'status')}")
 
 
 @app.command(epilog=examples("p2ptrain run show", "p2ptrain run show --home NODE --json"))

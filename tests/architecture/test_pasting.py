@@ -20,6 +20,7 @@ ELSEWHERE = {
     "p2ptrain/node/pruning.py": "somebody else looks it up, where that node runs",
     "p2ptrain/config/node.py": "the organiser, or somebody trusted, has printed it",
     "p2ptrain/cli/codes.py": "explains a code, wherever it was met",
+    "p2ptrain/cli/network_codes.py": "the same",
     "p2ptrain/cli/homes.py": "the volunteer pastes it, and has a home there",
     "p2ptrain/data/spelling.py": "made of any run, which is not told here",
     "p2ptrain/trainer/huggingface.py": "made of any run, which is not told here",
