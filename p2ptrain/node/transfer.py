@@ -38,7 +38,7 @@ FETCH_S = 3600.0
 TRIES_BEFORE_WORD = 4
 """When a node starts it has not heard of those who have the bytes; that is nobody's concern."""
 
-WAITS_FOR_A_SOURCE = "this node asks again and again; it takes somebody who has them"
+WAITS_FOR_A_SOURCE = "this node asks again and again, waiting for somebody who has them"
 
 RETRY_S = 2.0
 """A heartbeat: by then a peer that has the bytes may have been heard of."""
