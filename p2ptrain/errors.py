@@ -195,8 +195,8 @@ class TrainerExited(TrainerError):
         if returncode == -signal.SIGKILL:
             self.likely = "memory ran out: the kernel's log names whom it killed (dmesg)"
             self.do = (
-                "close other programs; p2ptrain node --micro-batch 1, --recompute or --precision "
-                "bf16 takes less"
+                "close other programs; with --micro-batch 1, --recompute or --precision bf16 the "
+                "node takes less"
             )
 
 
@@ -220,7 +220,7 @@ class TrainerOutOfMemory(TrainerExited):
         if micro_batch > 1:
             self.what += f"; trying {(micro_batch + 1) // 2}"
         else:
-            self.do = "p2ptrain node --recompute or --precision bf16, on a machine with more memory"
+            self.do = "start the node with --recompute or --precision bf16, or with more memory"
 
 
 class TrainerStalled(TrainerError):

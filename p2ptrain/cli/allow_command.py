@@ -11,6 +11,7 @@ from p2ptrain.cli.control import ask
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, peer_from, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import P2PTrainError
+from p2ptrain.pasting import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.ids import PeerId
@@ -58,7 +59,8 @@ def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
     for peer in peers:
         result(f"{peer}  {peer_name(peer)}")
     for other in asking:
-        progress(f"{peer_name(other)} asks to be let in: p2ptrain allow add {other}")
+        admit = to_paste(where.root, f"allow add {other}")
+        progress(f"{peer_name(other)} asks to be let in: {admit}")
 
 
 def _pending(root: Path) -> list[PeerId]:

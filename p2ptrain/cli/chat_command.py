@@ -19,6 +19,7 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result_json
 from p2ptrain.cli.rendering import coloured
 from p2ptrain.errors import ConfigError, MachineUnfit, StoreFull
 from p2ptrain.observe.states import size
+from p2ptrain.pasting import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.data.spelling import Speller
@@ -108,8 +109,8 @@ def _exported(home: Path, folder: Path) -> Path:
         return export_newest(home, folder)
     except StoreFull as exc:
         exc.do = (
-            "set TMPDIR to a folder on another disk; or p2ptrain export --to hf DIR --home "
-            f"{home}, and then p2ptrain chat DIR"
+            "set TMPDIR to a folder on another disk; or "
+            f"{to_paste(home, 'export --to hf DIR')}, and then p2ptrain chat DIR"
         )
         raise
 

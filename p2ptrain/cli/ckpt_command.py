@@ -14,6 +14,7 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result, result_j
 from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing
 from p2ptrain.ids import Digest, RunId
+from p2ptrain.pasting import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.node.audit import Account, Named
@@ -208,7 +209,7 @@ def verify(
             f"{named.step} are damaged",
             evidence=[f"chunk {digest}" for digest in damaged[:SHOWN_MAX]],
             likely="the disk under the store has a fault",
-            do="p2ptrain store check --repair",
+            do=to_paste(where.root, "store check --repair"),
         )
     if missing:
         raise ChunkMissing(
@@ -216,7 +217,7 @@ def verify(
             f"{named.step} are not here",
             evidence=[f"chunk {digest}" for digest in missing[:SHOWN_MAX]],
             likely="it was never fetched to its end",
-            do=f"p2ptrain ckpt fetch {named.step}",
+            do=to_paste(where.root, f"ckpt fetch {named.step}"),
         )
     if not as_json:
         result(

@@ -6,83 +6,7 @@ be explained. Each entry says what it means, whose fault it likely is, and what 
 
 from __future__ import annotations
 
-ADDRESSES = {
-    "ADDR-SYNTAX": (
-        "An address is not a multiaddr. One looks like /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…; "
-        "copy it whole, as the other node prints it."
-    ),
-    "ADDR-NO-PEER-ID": (
-        "An address lacks its end, /p2p/12D3KooW…. Without it nobody could tell whether the right"
-        " peer answers. Ask for the whole address."
-    ),
-    "ADDR-NONE": (
-        "There is no address to dial: no --bootstrap was given and no peers were met before. Ask "
-        "the organiser for one."
-    ),
-    "ADDR-SELF": "An address is this node's own. Give the address of another peer.",
-    "ADDR-LISTEN": (
-        "An address to listen on cannot be used as such. The usual one is /ip4/0.0.0.0/tcp/0, "
-        "where port 0 lets the system choose."
-    ),
-    "ADDR-LOOPBACK": (
-        "An address points to the machine that dials it (127.0.0.1). It works for several nodes "
-        "on one machine only."
-    ),
-    "ADDR-PRIVATE": "An address is of a private network and cannot be reached from the internet.",
-}
-
-NETWORK = {
-    "NET-UNREACHABLE": (
-        "Nobody could be reached. The lines above it say what happened with each address."
-    ),
-    "NET-DNS": (
-        "A host name in an address has no answer: it is misspelt, gone, or DNS does not work here."
-    ),
-    "NET-REFUSED": (
-        "The other machine is up, but nothing listens on that port. The peer is down, most "
-        "likely; it is not your machine's fault. Wait, or ask for a fresh address."
-    ),
-    "NET-TIMEOUT": (
-        "Nothing came back at all. The other machine is off, or a firewall on the way drops what "
-        "is sent to this port."
-    ),
-    "NET-NO-ROUTE": (
-        "This machine knows no way to that address: it is offline, or the address is IPv6 and "
-        "there is no IPv6 here."
-    ),
-    "NET-SILENT": (
-        "A connection was made and then nothing was said. An overloaded peer, or another program."
-    ),
-    "NET-NOT-LIBP2P": (
-        "Something answers on that port, but it is not a p2ptrain node. Check the port."
-    ),
-    "NET-RESET": (
-        "The connection was cut off while it was being made, by a firewall or by the peer."
-    ),
-    "NET-WRONG-ID": (
-        "Another peer answers than the address names. The address is old, or somebody answers in "
-        "its place; in both cases ask for a fresh one."
-    ),
-    "NET-OUTBOUND-ONLY": (
-        "A warning: nobody can dial this node from outside. It takes part by the connections that"
-        " it makes itself. Forwarding a port to it would help others."
-    ),
-    "LISTEN-FAILED": (
-        "This node could not listen on the address that it was given. Choose another with "
-        "--listen, or leave the port to the system with /tcp/0."
-    ),
-    "LOCK-FOLDER": (
-        "The folder for the locks of ports, p2ptrain-UID in $XDG_RUNTIME_DIR or in the folder for "
-        "temporary files, is another user's, or others can write to it. Set XDG_RUNTIME_DIR to a "
-        "folder of your own."
-    ),
-    "PORT-IN-USE": "Another program, or another node, listens on that port already.",
-    "SHUT-DOWN": "The network of this node has been closed; it is stopping.",
-    "ISOLATED": (
-        "Fewer members can be reached than the run needs to agree on anything. Nothing is lost: "
-        "training goes on when they are back."
-    ),
-}
+from p2ptrain.cli.network_codes import ADDRESSES, NETWORK
 
 PEERS = {
     "PEER": "Something went wrong with one other peer. The others are not concerned.",
@@ -150,6 +74,18 @@ RUNS = {
         "The run's ledger names an amendment and says of it what the organiser did not sign. "
         "Show this to the organiser."
     ),
+    "AMEND-MISSING": (
+        "Members have agreed on an amendment that this node has not got yet. It asks all of them "
+        "for it, and waits before the outer step from which it holds."
+    ),
+    "BRANCH": (
+        "The run has lost a majority of its voters and goes on on a branch, or is about to. If the "
+        "others come back with a chain that outranks it, what the branch has made is dropped."
+    ),
+    "NOT-ENCRYPTED": (
+        "The run's manifest says that bulk data travels in the clear: whoever is on the path can "
+        "read and change it. Only for networks where everybody is trusted."
+    ),
     "DATA": "A data block is damaged or was not made for this run. It is fetched again.",
     "DATA-SOURCE": (
         "The text or reads to train on cannot be read, are broken at the line that is named, or "
@@ -181,6 +117,10 @@ AUTHORITY = {
     "ID-IN-USE": (
         "A node with this identity runs already. Two of them would vote twice: give each node a "
         "--home of its own, and never copy an identity.key."
+    ),
+    "VOTER-LIED": (
+        "A voter has signed two things that exclude each other, which is proof against it. It is "
+        "evicted, and the proof kept: p2ptrain ledger evidence shows it."
     ),
     "ID-MODE": (
         "The identity key could be read by other users of this machine. Make it private: chmod 600."
@@ -321,6 +261,10 @@ TRAINING = {
     "RANKS-SECRET": (
         "Node and ranks of torchrun must have the same ranks.secret, which only its owner can read."
     ),
+    "JOIN-FRESH": (
+        "No member's inner optimizer could be had to begin with. This node starts with an empty "
+        "one, which costs it a warm-up and harms nobody."
+    ),
     "NAN": (
         "A loss or a weight is not a finite number. Training has diverged, or the hardware errs; "
         "nothing of it was sent to the others."
@@ -338,10 +282,12 @@ TRAINING = {
         "members agree on whom to go on without, and try again."
     ),
     "SYNC-SLOW": (
-        "Exchanges take longer than the run can afford, for this node's connection or another's."
+        "An exchange lasts twice as long as this node's exchanges usually do: its own connection "
+        "or another member's is slower than before. Members go on without who holds them up."
     ),
     "SYNC-DROPPED": (
-        "This node was left out of an exchange because it was late. Its work is kept for the next."
+        "This node was left out of an exchange: it was late, had not been heard, or an attempt "
+        "with it failed. Its work is kept for the next."
     ),
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from p2ptrain.errors import RemoteProtocolError, TryLater
+from p2ptrain.pasting import to_paste
 
 DEADLINE_S = 5.0
 REPLY_BYTES_MAX = 4 * 2**20
@@ -52,12 +53,12 @@ def ask(home: Path, command: str, *, deadline_s: float = DEADLINE_S) -> dict[str
             raise TryLater(
                 f"no node is running in {home}",
                 code="NO-NODE",
-                do=f"start one: p2ptrain node --home {home} --bootstrap ADDRESS",
+                do=f"start one: {to_paste(home, 'node --bootstrap ADDRESS')}",
             ) from exc
-    return _parsed(line)
+    return _parsed(home, line)
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
+def _parsed(home: Path, line: bytes) -> dict[str, Any]:
     try:
         reply = json.loads(line)
     except ValueError as exc:
@@ -66,7 +67,9 @@ def _parsed(line: bytes) -> dict[str, Any]:
         raise RemoteProtocolError("the node's reply is not an object")
     if reply.get("code") == "NOT-YET":
         raise TryLater(
-            str(reply.get("error", "")), code="NOT-YET", do="p2ptrain status says how far it is"
+            str(reply.get("error", "")),
+            code="NOT-YET",
+            do=f"{to_paste(home, 'status')} says how far it is",
         )
     if "error" in reply:
         raise RemoteProtocolError(f"the node refused: {reply['error']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from enum import StrEnum
@@ -200,4 +201,4 @@ def _lines(
         yield parity.words
     if not seen:
         yield f"logits not compared with transformers: {lacking}"
-    yield f"p2ptrain chat {exported.folder}"
+    yield f"p2ptrain chat {shlex.quote(str(exported.folder))}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.errors import ConfigError, NotAuthorised, RunMismatch
+from p2ptrain.pasting import HOME_VARIABLE, to_paste, usual_home
 
 if TYPE_CHECKING:
     from p2ptrain.identity import Identity
@@ -19,7 +20,7 @@ HomeOption = Annotated[
     Path | None,
     typer.Option(
         "--home",
-        envvar="P2PTRAIN_HOME",
+        envvar=HOME_VARIABLE,
         metavar="DIR",
         help="Where this node keeps its key, run, store and journal.",
         show_default="the user's data folder",
@@ -31,9 +32,7 @@ def home_path(given: Path | None) -> Path:
     """The folder that was asked for, or the usual one of this user."""
     if given is not None:
         return given.expanduser().absolute()
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("p2ptrain", appauthor=False))
+    return usual_home()
 
 
 def open_home(given: Path | None, *, to_write: bool = True, to_make: bool = False) -> Home:
@@ -90,7 +89,8 @@ def _no_run(path: Path) -> ConfigError:
         f"there is no run in {path}",
         code="RUN-NONE",
         evidence=[] if path.exists() else ["there is no such folder"],
-        do="p2ptrain run publish makes one; a node fetches its own when it first connects",
+        do=f"{to_paste(path, 'run publish RUN_FILE')} makes one; a node fetches its own when it "
+        "first connects",
     )
 
 

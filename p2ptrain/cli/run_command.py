@@ -18,6 +18,7 @@ from p2ptrain.cli.homes import (
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import ConfigError
 from p2ptrain.node.describing import run_facts, run_lines
+from p2ptrain.pasting import to_paste
 
 app = typer.Typer(
     help="Make a run and look at it.",
@@ -166,7 +167,7 @@ def publish(
         result_json(run_facts(published))
     else:
         result(published.id)
-    progress(f"start a seed for it: p2ptrain node --seed --home {where.root}")
+    progress(f"start a seed for it: {to_paste(where.root, 'node --seed')}")
 
 
 @app.command(
@@ -234,7 +235,7 @@ def amend(
         result_json(made.amendment.facts | {"digest": made.digest})
     else:
         result(f"amendment {made.amendment.number}: {made.amendment.words}")
-    progress("it holds once members have agreed on it, before that outer step: p2ptrain status")
+    progress(f"it holds once members have agreed on it: {to_paste(where.root, 'status')}")
 
 
 @app.command(epilog=examples("p2ptrain run show", "p2ptrain run show --home NODE --json"))

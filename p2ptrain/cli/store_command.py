@@ -14,6 +14,7 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result, result_j
 from p2ptrain.config.node import NodeConfig, parse_size, parse_snapshots
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError
 from p2ptrain.ids import Digest, is_digest
+from p2ptrain.pasting import to_paste
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,8 +105,8 @@ def check(
             do="move the home to a sound disk; if no node of the run was reached, try again with "
             "--bootstrap; what none of them has nobody needs"
             if repair
-            else "p2ptrain store check --repair, or leave it to a node; move the home to a sound "
-            "disk",
+            else f"{to_paste(where.root, 'store check --repair')}; or leave it to a node; move the "
+            "home to a sound disk",
         )
     if as_json:
         return
@@ -212,7 +213,7 @@ def pin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = F
     from p2ptrain.store import LocalDisk, Pins
 
     where = _home_of_a_run(home)
-    changed = Pins(where.store, LocalDisk()).change(add=_digest(digest))
+    changed = Pins(where.store, LocalDisk()).change(add=_digest(where, digest))
     if as_json:
         result_json({"digest": digest, "changed": changed})
     else:
@@ -225,7 +226,7 @@ def unpin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption =
     from p2ptrain.store import LocalDisk, Pins
 
     where = _home_of_a_run(home)
-    changed = Pins(where.store, LocalDisk()).change(remove=_digest(digest))
+    changed = Pins(where.store, LocalDisk()).change(remove=_digest(where, digest))
     if as_json:
         result_json({"digest": digest, "changed": changed})
     else:
@@ -241,11 +242,12 @@ def _home_of_a_run(given: Path | None, *, to_write: bool = True) -> Home:
     return where
 
 
-def _digest(text: str) -> Digest:
+def _digest(where: Home, text: str) -> Digest:
     if not is_digest(text):
         raise ConfigError(
             f"{text[:80]!r} is no digest",
-            do="a digest is 64 hexadecimal characters; p2ptrain ledger show --json has them",
+            do="a digest is 64 hexadecimal characters; "
+            f"{to_paste(where.root, 'ledger show --json')} has them",
         )
     return Digest(text)
 

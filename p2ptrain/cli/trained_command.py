@@ -14,8 +14,10 @@ import typer
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, result, result_json
 from p2ptrain.errors import ConfigError, P2PTrainError
+from p2ptrain.pasting import to_paste
 
 if TYPE_CHECKING:
+    from p2ptrain.node.home import Home
     from p2ptrain.observe.trained import Trained
 
 EXAMPLES = examples(
@@ -51,7 +53,7 @@ def trained(
     records = _records(journals or [where.journal])
     found = check_trained(walk.begins, links, records)
     if not as_json:
-        return _tell(found)
+        return _tell(where, found)
     result_json(_plain(found))
     if not found.good:
         raise typer.Exit(P2PTrainError.exit_code)
@@ -75,14 +77,15 @@ def _plain(found: Trained) -> dict[str, object]:
     }
 
 
-def _tell(found: Trained) -> None:
+def _tell(where: Home, found: Trained) -> None:
     if not found.good:
+        export = to_paste(where.root, "ledger export FILE")
         raise P2PTrainError(
             f"{len(found.faults)} blocks were not trained exactly once by who is credited with it",
             code="TRAINED-OTHERWISE",
             evidence=[fault.words for fault in found.faults[:FAULTS_SHOWN_MAX]],
             likely="the journal is of another run or was altered, or this is a fault in p2ptrain",
-            do="report it, with this ledger (p2ptrain ledger export) and the journals",
+            do=f"report it, with the journals and this ledger: {export}",
         )
     result(f"{found.checked} committed blocks were trained once each, by who held their lease")
     if found.unseen:

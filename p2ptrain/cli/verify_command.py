@@ -13,6 +13,7 @@ from p2ptrain.cli.homes import HomeOption, check_asked_for, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.cli.rendering import show_error
 from p2ptrain.errors import P2PTrainError, StoreError, TryLater
+from p2ptrain.pasting import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.cli.chains import EntryBroken, Walk
@@ -61,7 +62,7 @@ def verify(
     if run is not None:
         check_asked_for(run, held)
     findings = _audited(where, held, start)
-    error = _error_of(findings)
+    error = _error_of(where, findings)
     if as_json:
         result_json(asdict(findings) | {"good": findings.difference is None})
     if error is not None:
@@ -187,15 +188,15 @@ class Seldom:
             progress(text)
 
 
-def _error_of(findings: Findings) -> P2PTrainError | None:
+def _error_of(where: Home, findings: Findings) -> P2PTrainError | None:
     if findings.difference is not None:
-        return _differs(findings.difference)
+        return _differs(where, findings.difference)
     if findings.missing is not None:
-        return _incomplete(findings, findings.missing)
+        return _incomplete(where, findings, findings.missing)
     return None
 
 
-def _differs(difference: Difference) -> StoreError:
+def _differs(where: Home, difference: Difference) -> StoreError:
     from p2ptrain.names import label
 
     code, likely, do = _ADVICE[difference.kind]
@@ -207,7 +208,7 @@ def _differs(difference: Difference) -> StoreError:
         code=code,
         evidence=[f"signed by {signers}", *([difference.digest] if difference.digest else [])],
         likely=likely,
-        do=do,
+        do=do.format(repair=to_paste(where.root, "store check --repair")),
     )
 
 
@@ -218,7 +219,7 @@ _KINDS = {
     "snapshot": "the snapshot held here is not what was certified",
     "state": "the certified snapshot is not what the updates lead to",
 }
-_FETCHED_AGAIN = "p2ptrain store check --repair, or start the node: it is fetched from peers again"
+_FETCHED_AGAIN = "{repair}; or start the node: it is fetched from peers again"
 _ADVICE = {
     "entry": (
         "LEDGER-BROKEN",
@@ -241,7 +242,7 @@ _ADVICE = {
 }
 
 
-def _incomplete(findings: Findings, missing: Missing) -> TryLater:
+def _incomplete(where: Home, findings: Findings, missing: Missing) -> TryLater:
     done = (
         "nothing could be replayed"
         if findings.begun is None
@@ -252,7 +253,8 @@ def _incomplete(findings: Findings, missing: Missing) -> TryLater:
         code="AUDIT-PARTIAL",
         evidence=[missing.digest],
         likely="this home keeps only what the run needs, or is still fetching it",
-        do="p2ptrain ckpt fetch, or verify in the home of a node with --keep-snapshots all",
+        do=f"{to_paste(where.root, 'ckpt fetch')}, or verify in the home of a node with "
+        "--keep-snapshots all",
     )
 
 

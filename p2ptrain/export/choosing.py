@@ -16,6 +16,7 @@ from p2ptrain.export.source import Theta, ThetaInMemory, ThetaOfSnapshot
 from p2ptrain.ids import Digest, is_digest
 from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.audit import Account, Named, Replay, choose
+from p2ptrain.pasting import to_paste
 from p2ptrain.run import Run
 from p2ptrain.state import SNAPSHOT, snapshot_meta
 from p2ptrain.store import BlobManifest, StoreReader
@@ -68,7 +69,7 @@ def find(
         origin = _origin(run, chain, "uncertified", step, manifest.digest)
         return Found(origin, _theta(run, store, manifest.digest))
     if named is None:
-        raise _nothing_held(chain.account)
+        raise _nothing_held(chain.account, store)
     origin = _origin(run, chain, "certified", named.step, named.digest, named)
     theta = _theta(run, store, named.digest)
     _check_meta(run, theta.manifest, named)
@@ -136,7 +137,7 @@ def _uncertified(run: Run, account: Account, store: StoreReader, text: str) -> B
 def _replayed(run: Run, chain: Chain, store: StoreReader, tell: Callable[[str], None]) -> Found:
     named = choose(chain.account, store, "newest")
     if named is None:
-        raise _nothing_held(chain.account)
+        raise _nothing_held(chain.account, store)
     end = chain.account.end
     replay = Replay(
         run,
@@ -152,7 +153,8 @@ def _replayed(run: Run, chain: Chain, store: StoreReader, tell: Callable[[str], 
             f"{verdict.difference.what}",
             code="CKPT-HASH",
             likely="the disk under the store has a fault",
-            do="p2ptrain verify says which entry is concerned; --snapshot newest needs no updates",
+            do=f"{to_paste(store.root.parent, 'verify')} says which entry is concerned; --snapshot "
+            "newest needs no updates",
         )
     assert replay.theta is not None
     standing: Standing = "replayed" if verdict.updates else "certified"
@@ -160,11 +162,11 @@ def _replayed(run: Run, chain: Chain, store: StoreReader, tell: Callable[[str], 
     return Found(origin, ThetaInMemory(replay.theta), chain.account.end - verdict.reached)
 
 
-def _nothing_held(account: Account) -> ChunkMissing:
+def _nothing_held(account: Account, store: StoreReader) -> ChunkMissing:
     newest = max(account.snapshots, default=None)
     return ChunkMissing(
         "no certified snapshot is held here whole",
         evidence=[] if newest is None else [f"the newest certified is of outer step {newest}"],
         likely="this node has not fetched one yet",
-        do="p2ptrain ckpt fetch",
+        do=to_paste(store.root.parent, "ckpt fetch"),
     )

@@ -16,6 +16,7 @@ from blake3 import blake3
 
 from p2ptrain.errors import ChunkMissing, LocalProtocolError, ManifestInvalid
 from p2ptrain.ids import Digest
+from p2ptrain.pasting import to_paste
 from p2ptrain.state import SNAPSHOT, Float32Vector
 from p2ptrain.store import BlobManifest, StoreReader
 
@@ -99,13 +100,14 @@ class ThetaOfSnapshot:
         try:
             return self._store.get_chunk(digest)
         except ChunkMissing as exc:
+            home, named = self._store.root.parent, self._snapshot[:12]
+            fetch, pin = to_paste(home, f"ckpt fetch {named}"), to_paste(home, f"ckpt pin {named}")
             raise ChunkMissing(
                 f"the snapshot {self._snapshot[:12]}… is not whole in this store",
                 evidence=[f"chunk {digest} is missing"],
                 likely="it was never fetched to its end; or it is an older one, and the node that "
                 "runs here has let go of it meanwhile",
-                do=f"p2ptrain ckpt fetch {self._snapshot[:12]}, and p2ptrain ckpt pin "
-                f"{self._snapshot[:12]}, which keeps it",
+                do=f"{fetch}, and {pin}, which keeps it",
             ) from exc
 
     @property

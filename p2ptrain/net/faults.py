@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from p2ptrain.errors import ConfigError, NetworkUnreachable, P2PTrainError
 from p2ptrain.net.addresses import Address
+from p2ptrain.net.scopes import Scope, scope_of
 
 _ADVICE: dict[str, tuple[str, str]] = {
     "NET-DNS": (
@@ -46,11 +47,25 @@ _ADVICE: dict[str, tuple[str, str]] = {
 }
 
 
+_NEAR: dict[Scope, str] = {
+    Scope.LOOPBACK: "the address means this machine itself, and the peer does not run here",
+    Scope.PRIVATE: "the address works only inside one private network, and the peer may be in "
+    "another, or down",
+    Scope.SHARED: "the address works only inside one provider's network, and the peer may be in "
+    "another, or down",
+}
+"""Instead of what is otherwise likely where nobody answers: who dials one of these may be told
+nothing about the peer at all.
+"""
+
+_NOBODY_THERE = ("NET-REFUSED", "NET-TIMEOUT", "NET-NO-ROUTE")
+
+
 class DialFailed(NetworkUnreachable):
     """One address could not be reached; `words` is what happened there, for a list of attempts."""
 
     def __init__(self, address: Address, code: str, words: str) -> None:
-        likely, do = _ADVICE[code]
+        likely, do = _advice(address, code)
         super().__init__(
             f"{address} could not be reached: {words}",
             code=code,
@@ -59,6 +74,16 @@ class DialFailed(NetworkUnreachable):
             do=do,
         )
         self.words = words
+        self.is_near = scope_of(address) in _NEAR
+
+
+def _advice(address: Address, code: str) -> tuple[str, str]:
+    """What is likely, and what to do."""
+    scope = scope_of(address)
+    if scope in _NEAR and code in _NOBODY_THERE:
+        ask = "from elsewhere, ask for an address that can be dialled from there"
+        return _NEAR[scope], f"{ask} (p2ptrain explain {scope.code}); else see that the peer runs"
+    return _ADVICE[code]
 
 
 def attempt(address: str, words: str) -> str:
@@ -67,7 +92,9 @@ def attempt(address: str, words: str) -> str:
 
 
 def none_answered(failures: Sequence[tuple[str, P2PTrainError]]) -> P2PTrainError:
-    """One error for all addresses tried; the one that was got furthest with gives the code."""
+    """One error for all addresses tried; the one that was got furthest with gives the code, of
+    those that can be dialled from everywhere if there are any.
+    """
     if len(failures) == 1:
         return failures[0][1]
     dialled = [failure for _, failure in failures if isinstance(failure, DialFailed)]
@@ -85,5 +112,5 @@ def none_answered(failures: Sequence[tuple[str, P2PTrainError]]) -> P2PTrainErro
     )
 
 
-def _how_far(failure: DialFailed) -> int:
-    return list(_ADVICE).index(failure.code)
+def _how_far(failure: DialFailed) -> tuple[bool, int]:
+    return not failure.is_near, list(_ADVICE).index(failure.code)

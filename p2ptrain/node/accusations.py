@@ -17,6 +17,7 @@ from p2ptrain.ledger.evidence import Evidence, decode_evidence, encode_evidence
 from p2ptrain.names import label
 from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import RecordLog
 
 
@@ -43,8 +44,9 @@ async def keep(parts: Parts, evidence: Evidence) -> None:
     if evidence.peer == parts.me:
         heed_namesake(parts, IdentityInUse(evidence.words))
     else:
-        parts.standing.warnings[f"liar {evidence.peer}"] = (
-            f"{label(evidence.peer)} signed two things that exclude each other; it is evicted"
+        parts.standing.warnings[f"liar {evidence.peer}"] = Caution(
+            "VOTER-LIED",
+            f"{label(evidence.peer)} signed two things that exclude each other; it is evicted",
         )
     append = partial(_append, parts.home, encode_evidence(evidence))
     await trio.to_thread.run_sync(append)
@@ -59,7 +61,9 @@ def _append(home: Home, record: bytes) -> None:
 def heed_namesake(parts: Parts, found: IdentityInUse) -> None:
     """Say that another process votes under our name. The ledger itself votes no more."""
     parts.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
-    parts.standing.warnings["identity"] = (
-        "ID-IN-USE: another node uses this identity; this one votes no more. Stop the other, "
-        "or give this one a --home of its own; if there is no other, start this one again"
+    parts.standing.warnings["identity"] = Caution(
+        "ID-IN-USE",
+        "another node uses this identity; this one votes no more",
+        "stop the other, or give this one a --home of its own; if there is no other, start this "
+        "one again",
     )

@@ -16,11 +16,14 @@ from p2ptrain.node.hello import HelloRequest
 from p2ptrain.node.learning import ask
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.topics import amendments_topic
+from p2ptrain.observe.cautions import Caution
 
 GOSSIPED_MAX = 16
 """The newest go round, some 8 kB if there are so many; a hello tells all."""
 
-MISSING = "members have agreed on an amendment that this node is still asking for"
+MISSING = Caution(
+    "AMEND-MISSING", "members have agreed on an amendment that this node is still asking for"
+)
 
 OFFER_S = 30.0
 SHOWN_MAX = 4

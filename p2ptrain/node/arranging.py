@@ -10,13 +10,15 @@ from collections.abc import Sequence
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.values import Schedule
-from p2ptrain.names import peer_name
+from p2ptrain.names import named, peer_name
 from p2ptrain.node import updates
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.reach import undialable
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.ring import arrangement
 
 WARNING = "arrangement"
+FORWARD = "the owner of one of the two should forward its data plane's port (--data-listen)"
 
 
 def arrange(parts: Parts, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
@@ -43,7 +45,7 @@ def arrange(parts: Parts, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[P
             barred=found.barred,
         )
     if found.barred:
-        parts.standing.warnings[WARNING] = found.reason
+        parts.standing.warnings[WARNING] = Caution("ORDER-BARRED", named(found.reason), FORWARD)
     else:
         parts.standing.warnings.pop(WARNING, None)
     return found.schedule, found.peers

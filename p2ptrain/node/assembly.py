@@ -23,6 +23,7 @@ from p2ptrain.node.data_plane import open_data_plane, swarm_limit
 from p2ptrain.node.gossip import HEARTBEAT_S
 from p2ptrain.node.parts import Outer, Parts
 from p2ptrain.node.surroundings import Surroundings
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import Run
 from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.store import RecordLog, Store
@@ -32,9 +33,10 @@ from p2ptrain.trainer.shapes import layout_of
 EVENTS_MAX = 4096
 """Reports of a thousand peers with room for bursts; own events wait, those of peers are dropped."""
 
-PLAINTEXT = (
+PLAINTEXT = Caution(
+    "NOT-ENCRYPTED",
     "bulk data is NOT ENCRYPTED, as the run's manifest says: whoever is on the path between "
-    "members can read and change it"
+    "members can read and change it",
 )
 
 
@@ -156,7 +158,7 @@ def _say_how_it_sends(parts: Parts) -> None:
     parts.journal.write("sending", **asdict(parts.congestion), limit_bytes_per_s=limit)
     if not parts.manifest.encrypted:
         parts.standing.warnings["encryption"] = PLAINTEXT
-        parts.journal.write("plaintext", what=PLAINTEXT)
+        parts.journal.write("plaintext", what=PLAINTEXT.what)
 
 
 def _layout(run: Run) -> Layout:

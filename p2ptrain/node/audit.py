@@ -28,6 +28,7 @@ from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Certified, Commit, Roster, Skip, SnapshotRef, Terms
 from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.update_format import UpdateFormat
+from p2ptrain.pasting import to_paste
 from p2ptrain.run import Leg, Run, RunManifest
 from p2ptrain.state import Float32Vector, OuterState, snapshot_meta
 from p2ptrain.store import BlobManifest, StoreReader
@@ -170,9 +171,10 @@ def choose(account: Account, store: StoreReader, wanted: str) -> Named | None:
     named = named_by(account, wanted)
     if named not in starts:
         held = ", ".join(str(each.step) for each in starts)
+        fetch = to_paste(store.root.parent, f"ckpt fetch {named.step}")
         raise ConfigError(
             f"the snapshot of outer step {named.step} is not held here whole",
-            do=f"p2ptrain ckpt fetch {named.step}" + (f", or choose among {held}" if held else ""),
+            do=fetch + (f", or choose among {held}" if held else ""),
         )
     return named
 

@@ -7,6 +7,7 @@ from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.values import Branch
 from p2ptrain.names import named
 from p2ptrain.node.parts import Parts
+from p2ptrain.observe.cautions import Caution
 
 
 def in_words(text: str, ledger: Ledger) -> str:
@@ -24,9 +25,9 @@ def in_words(text: str, ledger: Ledger) -> str:
 def warn(parts: Parts) -> None:
     """Keep the warning of this node true. For the ledger's own task, after each entry."""
     words = in_words(branch_words(parts.ledger.state), parts.ledger)
-    warnings = parts.standing.warnings
+    warnings, caution = parts.standing.warnings, Caution("BRANCH", words)
     if not words:
         warnings.pop("branch", None)
-    elif warnings.get("branch") != words:
-        warnings["branch"] = words
+    elif warnings.get("branch") != caution:
+        warnings["branch"] = caution
         parts.journal.write("branch", what=words)

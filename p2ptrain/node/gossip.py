@@ -27,7 +27,7 @@ from p2ptrain.ledger.events import (
     Staying,
 )
 from p2ptrain.ledger.wire import decode as decode_ledger
-from p2ptrain.node import inbox, validating
+from p2ptrain.node import inbox, reach, validating
 from p2ptrain.node.amending import take_amendments
 from p2ptrain.node.beats import FullBeat, read
 from p2ptrain.node.complaints import COMPLAINT_S
@@ -69,6 +69,7 @@ async def speak(parts: Parts) -> None:
         if parts.saying.is_full_due(parts.incarnation, serial) or parts.paths.has_news(parts.now()):
             parts.paths.turn(parts.now())
         parts.standing.dialled, parts.standing.dialable = judged_reach(parts)
+        reach.warn(parts)
         heartbeat = describe(parts, parts.incarnation, serial, lacks)
         await parts.network.publish(heartbeat_topic(parts.run), parts.saying.say(heartbeat))
         await trio.sleep(HASTE_S)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2ptrain.errors import IdentityInUse
+from p2ptrain.pasting import to_paste
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def sole_use(home: Home) -> Iterator[None]:
                 f"a node is already running in {home.root}",
                 evidence=[f"its process id is {holder}"],
                 likely="it was started before and is still at work",
-                do=f"p2ptrain status --home {home.root}, or give this node another --home",
+                do=f"{to_paste(home.root, 'status')}; or give this node another --home",
             ) from exc
         # For people only. A full disk must not keep out who comes to make room on it.
         with suppress(OSError):

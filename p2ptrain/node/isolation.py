@@ -10,12 +10,21 @@ from p2ptrain.ledger import quorum
 from p2ptrain.ledger.state import Phase
 from p2ptrain.names import label
 from p2ptrain.node.parts import Parts
+from p2ptrain.observe.cautions import Caution
 
 LOOK_S = 2.0
 PATIENCE_S = 10.0
 """Five heartbeats, as after a start: whoever is there was heard by then."""
 
 NAMED_MAX = 8
+
+WARNING = "isolated"
+ALONE = Caution(
+    "ISOLATED",
+    "too few voters can be heard for anything to be agreed",
+    "if that does not pass, see whether this machine's connection holds; nothing is lost, and the "
+    "run goes on when they are back",
+)
 
 
 async def notice_isolation(parts: Parts) -> None:
@@ -28,9 +37,18 @@ async def notice_isolation(parts: Parts) -> None:
         reason = in_words(parts, missing) if isolated else ""
         if reason != parts.standing.isolated:
             parts.standing.isolated = reason
+            _warn(parts)
             parts.journal.write("isolated", reason=reason)
             parts.changes.ring()
         await parts.changes.wait(at_most_s=LOOK_S)
+
+
+def _warn(parts: Parts) -> None:
+    """In words that stay the same while the missing come and go: they are in the state."""
+    if parts.standing.isolated:
+        parts.standing.warnings[WARNING] = ALONE
+    else:
+        parts.standing.warnings.pop(WARNING, None)
 
 
 def unheard(parts: Parts) -> tuple[PeerId, ...]:

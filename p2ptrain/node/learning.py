@@ -32,6 +32,7 @@ from p2ptrain.node.reception import Reception
 from p2ptrain.node.topics import HELLO_BYTES_MAX, HELLO_PROTOCOL
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingApproval
+from p2ptrain.pasting import to_paste
 from p2ptrain.run import JoinRequest, Run, load_run
 
 HELLO_S = 10.0
@@ -73,7 +74,8 @@ async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) 
             "this node knows no run and nobody to ask",
             code="ADDR-NONE",
             likely="it is new, and --bootstrap was not given",
-            do="p2ptrain node --bootstrap ADDR, with an address from the run's organiser",
+            do=f"{to_paste(config.home, 'node --bootstrap ADDR')}, with an address from the run's "
+            "organiser",
         )
     left, useless = list(addresses), list[P2PTrainError]()
     while left:

@@ -24,6 +24,7 @@ from p2ptrain.node.exchange import exchange
 from p2ptrain.node.introductions import answer_introductions
 from p2ptrain.node.isolation import notice_isolation
 from p2ptrain.node.learning import Say
+from p2ptrain.node.left_out import notice_left_out
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.presence import be_present
@@ -31,9 +32,12 @@ from p2ptrain.node.probing import probe_paths
 from p2ptrain.node.restarts import train
 from p2ptrain.node.retention import keep_store_small
 from p2ptrain.node.scrub import scrub
+from p2ptrain.node.slowness import notice_slow_exchange
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.node.validating import gather_validation
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import FetchingSnapshot, Serving, StandingBy, State, words
+from p2ptrain.pasting import to_paste
 from p2ptrain.run import DataIndex
 
 
@@ -69,7 +73,8 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> R
         if parts.arena is None:
             nursery.start_soon(serve_only, parts)
         else:
-            nursery.start_soon(exchange, parts)
+            for task in (exchange, notice_left_out, notice_slow_exchange):
+                nursery.start_soon(task, parts)
             nursery.start_soon(train, parts, trainers(parts))
     return left[0]
 
@@ -108,11 +113,19 @@ async def notice_the_end(parts: Parts) -> None:
     parts.journal.write("run-ended", step=parts.outer.step, tokens=parts.ledger.state.tokens)
     if parts.trains:
         parts.enter(StandingBy("the run is complete; its weights are served from here"))
+        if parts.standing.last_reduce is None:
+            export = to_paste(parts.home.root, "export --to hf DIR")
+            parts.standing.warnings["ended"] = Caution(
+                "RUN-ENDED",
+                "the run has ended, and this node came too late to take part in it",
+                f"{export} makes a folder of its weights",
+            )
+            parts.changes.ring()
 
 
 async def narrate(parts: Parts, say: Say) -> None:
     """Tell a person what the node does: each change of state, each outer step."""
-    told, step, trainer, warned, asked = "", None, "", set[str](), set[PeerId]()
+    told, step, trainer, warned, asked = "", None, "", set[Caution](), set[PeerId]()
     while True:
         state, standing = parts.standing.shown, parts.standing
         if standing.trainer != trainer:
@@ -121,14 +134,14 @@ async def narrate(parts: Parts, say: Say) -> None:
         if (news := _news(state)) != told:
             told = news
             say(words(state))
-        for warning in standing.warnings.values():
-            if warning not in warned:
-                say(f"warning: {warning}")
+        for caution in standing.warnings.values():
+            if caution not in warned:
+                say(f"warning: {caution.words}")
         warned = set(standing.warnings.values())
         for peer in serving.asking(parts):
             if peer not in asked:
                 asked.add(peer)
-                say(serving.asks(peer))
+                say(serving.asks(parts, peer))
         if parts.outer.step not in (step, None):
             step = parts.outer.step
             say(f"outer step {step} of {parts.manifest.outer.steps}, {_tokens(parts)}")

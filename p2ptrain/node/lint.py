@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from p2ptrain.config.run_file import RunFile
 from p2ptrain.net.addresses import parse_with_peer
+from p2ptrain.net.scopes import scope_of
 from p2ptrain.node.cost import Costs
 from p2ptrain.store import CHUNK_BYTES_MAX
 
@@ -62,16 +63,9 @@ def _block(run: RunFile, costs: Costs) -> Iterator[Lint]:
 
 
 def _seed(text: str) -> Iterator[Lint]:
-    import ipaddress
-
     address, _ = parse_with_peer(text)
-    if address.is_name:
-        return
-    host = ipaddress.ip_address(address.host)
-    if host.is_loopback or host.is_unspecified:
-        yield Lint("seed", f"{address.transport} is this machine's own: nobody else can dial it")
-    elif host.is_private or host.is_link_local:
-        yield Lint("seed", f"{address.transport} is of a private network: nobody outside can dial")
+    if words := scope_of(address).words:
+        yield Lint("seed", f"{address.transport} is {words}")
 
 
 def _length(run: RunFile, costs: Costs) -> Iterator[Lint]:

@@ -27,6 +27,7 @@ from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import Made, assembled
 from p2ptrain.node.control import serve_commands
 from p2ptrain.node.home import Home, sole_use
+from p2ptrain.node.inviting import invite
 from p2ptrain.node.leaving import Exit
 from p2ptrain.node.life import live
 from p2ptrain.node.loneliness import be_alone
@@ -35,6 +36,7 @@ from p2ptrain.node.reception import Reception
 from p2ptrain.node.rejoining import take_over
 from p2ptrain.node.surroundings import Surroundings
 from p2ptrain.node.trainers import MakeTrainers, subprocesses
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingAnswer, Checking, Connecting
 from p2ptrain.run import Run, save_run
@@ -119,8 +121,7 @@ async def lives(
         while True:
             async with opened(config, home, reception, say, disk=disk) as made:
                 if config.seed:
-                    address = made.parts.network.addresses()[0]
-                    say(f"others take part with: p2ptrain node --bootstrap {address}")
+                    invite(made.parts, say)
                 begin(made.parts)
                 async with reception.with_parts(made.parts):
                     rejoin = await live(made, say, trainers)
@@ -222,15 +223,19 @@ async def _check(
     """
     reception.enter(Checking())
     found = await trio.to_thread.run_sync(fitness.check, config, home, run)
-    for code in reception.doubt({each.code: f"{each.what}: {each.do}" for each in found}):
-        say(f"warning: {reception.doubts[code]} (p2ptrain explain {code})")
+    for doubt in reception.doubt([Caution(each.code, each.what, each.do) for each in found]):
+        say(f"warning: {doubt.words}")
 
 
 def _say(verbosity: int, text: str) -> None:
-    """Tell whoever watches; the journal has the rest. A terminal obeys nothing of it."""
+    """Tell whoever watches; the journal has the rest. A terminal obeys nothing of it.
+
+    Each line has its date, on a terminal too: a node runs for weeks, and what is found there by
+    grep, or sent to the organiser, is single lines.
+    """
     if verbosity >= 0:
         shown = "".join(letter if letter.isprintable() else "·" for letter in text)
-        sys.stderr.write(f"{time.strftime('%H:%M:%S')}  {shown}\n")
+        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {shown}\n")
         sys.stderr.flush()
 
 

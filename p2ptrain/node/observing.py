@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import trio
@@ -35,6 +36,7 @@ from p2ptrain.node.reception import Reception
 from p2ptrain.node.scrub import after, repair
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Serving
+from p2ptrain.pasting import to_paste
 
 HEAR_S = 60.0
 """A heartbeat comes every two seconds; who hears none in a minute is connected to nobody."""
@@ -71,7 +73,7 @@ def fetch(config: NodeConfig, wanted: str, *, updates: bool, pin: bool, say: Say
     try:
         return _run(config, work, say)
     except HomeInUse as exc:
-        raise _has_a_node(exc) from exc
+        raise _has_a_node(exc, config.home) from exc
 
 
 def repair_store(config: NodeConfig, damaged: Sequence[Digest], say: Say) -> list[Digest]:
@@ -219,13 +221,13 @@ def _updates_since(account: Account, named: Named) -> list[Digest]:
     return [update for update in later if update is not None]
 
 
-def _has_a_node(exc: IdentityInUse) -> IdentityInUse:
+def _has_a_node(exc: IdentityInUse, home: Path) -> IdentityInUse:
     return IdentityInUse(
         exc.what,
         evidence=exc.evidence,
         likely="it holds the newest snapshots itself, and fetches what it lacks",
-        do="p2ptrain ckpt ls shows what it holds, p2ptrain ckpt pin keeps it; to fetch another "
-        "one, stop the node, or give --home with another folder",
+        do=f"{to_paste(home, 'ckpt ls')} shows what it holds, {to_paste(home, 'ckpt pin')} keeps "
+        "it; to fetch another one, stop the node, or give --home with another folder",
     )
 
 

@@ -39,6 +39,7 @@ from p2ptrain.node.orders import Work
 from p2ptrain.node.paths import PathBook
 from p2ptrain.node.peers import PeerTable, PeerView
 from p2ptrain.node.shares import Shares
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import (
     Exchanging,
@@ -64,6 +65,12 @@ PAGES_BURST = 32
 """Pages of up to 64 entries that one peer is made. Whoever catches up takes 0.1 s to check one, so
 it asks hardly more often; 32 pages are the entries of a thousand outer steps. Who floods us with
 questions takes a twenty-fifth of a core."""
+
+FLOOD = Caution(
+    "FLOOD",
+    "more messages came than this node can judge, and some are left unread",
+    "peers say them again; if the node falls behind, give it more of the processor",
+)
 
 
 @dataclass(slots=True)
@@ -139,8 +146,8 @@ class Standing:
     advanced_s: float | None = None
     refused: bool = False
     """Somebody would not take our votes; set by `outboxes`, cleared by `revocation`."""
-    warnings: dict[str, str] = field(default_factory=dict)
-    doubts: tuple[str, ...] = ()
+    warnings: dict[str, Caution] = field(default_factory=dict)
+    doubts: tuple[Caution, ...] = ()
     """What was found in this machine before the start, and told then; by `reception`."""
 
     @property
@@ -335,7 +342,7 @@ class Parts:
         if self.heard.take(author, size - queue.current_buffer_used, size):
             self.events.send_nowait(event)
         else:
-            self.standing.warnings["flood"] = "more messages than this node can judge"
+            self.standing.warnings["flood"] = FLOOD
             self.complain("flood", author)
 
     def complain(self, event: str, about: str, **fields: object) -> None:

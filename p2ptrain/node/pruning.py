@@ -22,6 +22,8 @@ from p2ptrain.node.chain import rules_of, verified
 from p2ptrain.node.chain_file import Origin, chain_records, origin_of
 from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts
+from p2ptrain.observe.cautions import Caution
+from p2ptrain.pasting import to_paste
 from p2ptrain.run import Run
 from p2ptrain.store import Disk, Head, RecordLog, Store
 
@@ -110,9 +112,9 @@ async def notice_pruned(parts: Parts) -> None:
         while not parts.ledger.out_of_reach():
             await parts.changes.wait()
         lacking, kept = parts.ledger.state.height + 1, nobody_keeps(parts).evidence[:NAMED_MAX]
-        parts.standing.warnings["pruned"] = (
-            f"nobody here keeps entry {lacking} of the ledger (p2ptrain explain LEDGER-PRUNED): "
-            + "; ".join(kept)
+        parts.standing.warnings["pruned"] = Caution(
+            "LEDGER-PRUNED",
+            f"nobody here keeps entry {lacking} of the ledger; " + "; ".join(kept),
         )
         if told != lacking:  # Once: who says so can take it back, and say it again.
             parts.journal.write("nobody-keeps", height=lacking, evidence=kept)
@@ -153,11 +155,12 @@ def nobody_keeps(parts: Parts) -> TryLater:
         f"its checkpoint is {answer.up_to + 1}:{answer.checkpoint}"
         for peer, answer in sorted(parts.ledger.out_of_reach().items())
     ]
+    believe = to_paste(parts.home.root, "node --trust-checkpoint HEIGHT:DIGEST")
     return TryLater(
         f"nobody who can be reached keeps entry {parts.ledger.state.height + 1} of the ledger",
         code="LEDGER-PRUNED",
         evidence=said,
         likely="nobody's fault: these nodes keep only new entries, and who keeps all is away",
         do="start the node later; or ask a person whom you trust for a checkpoint (p2ptrain ledger "
-        "show prints it), and believe that: p2ptrain node --trust-checkpoint HEIGHT:DIGEST",
+        f"show prints it), and believe that: {believe}",
     )

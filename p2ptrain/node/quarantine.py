@@ -16,6 +16,7 @@ from p2ptrain.errors import ChunkCorrupt, ChunkMissing, MachineUnfit
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.values import Certified, Commit
 from p2ptrain.node.parts import Parts
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import Store
 
 TIMES_MAX = 3
@@ -64,10 +65,11 @@ def begin(parts: Parts, found: Contradiction) -> None:
         raise _unfit(found)
     parts.outer.step = None
     parts.standing.work = None
-    parts.standing.warnings[WARNING] = (
+    parts.standing.warnings[WARNING] = Caution(
+        "STATE-DIFFERS",
         f"θ and m HERE ARE WRONG: before outer step {found.step} they were not what the members "
-        "certified. They are set aside, and what differs is fetched; this machine's memory or "
-        "processor may be faulty"
+        "certified. They are set aside, and what differs is fetched",
+        "test this machine's memory and processor, which may be faulty",
     )
     parts.changes.ring()
 
@@ -83,9 +85,11 @@ def end(parts: Parts, found: Contradiction) -> None:
     """θ and m are right again."""
     unlike, of = chunks_unlike(parts.store, found)
     parts.journal.write("state-put-right", step=parts.outer.step, chunks=unlike, of=of)
-    parts.standing.warnings[WARNING] = (
+    parts.standing.warnings[WARNING] = Caution(
+        "STATE-DIFFERS",
         f"θ and m here were wrong at outer step {found.step}, in {unlike} of {of} chunks, and are "
-        "right again; if that happens once more, look at this machine's memory and processor"
+        "right again",
+        "if that happens once more, test this machine's memory and processor",
     )
     parts.changes.ring()
 

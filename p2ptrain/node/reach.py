@@ -12,12 +12,20 @@ from collections.abc import Iterable
 
 from p2ptrain.ids import PeerId
 from p2ptrain.node.parts import Parts
+from p2ptrain.observe.cautions import Caution
 
 DOUBT_S = 300.0
 """Every member that hears of us probes whom nobody has dialled, each within some minutes."""
 
 PEERS_MIN = 2
 """Fewer may have no reason to dial us, and any order of so few has all pairs anyway."""
+
+WARNING = "reach"
+OUTBOUND = Caution(
+    "NET-OUTBOUND-ONLY",
+    "nobody can dial this node's data plane, so it averages only beside those that it can dial",
+    "forward a port to it, and name that port with --data-listen",
+)
 
 
 def judged_reach(parts: Parts) -> tuple[bool, bool]:
@@ -28,6 +36,14 @@ def judged_reach(parts: Parts) -> tuple[bool, bool]:
     doubted = asked and time.monotonic() > parts.started_s + DOUBT_S
     listens = bool(parts.network.addresses())
     return dialled, dialled or (listens and not doubted)
+
+
+def warn(parts: Parts) -> None:
+    """Keep the warning of this node true."""
+    if parts.standing.dialable:
+        parts.standing.warnings.pop(WARNING, None)
+    else:
+        parts.standing.warnings[WARNING] = OUTBOUND
 
 
 def is_dialable(parts: Parts, peer: PeerId) -> bool:

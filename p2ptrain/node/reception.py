@@ -8,7 +8,7 @@ there is nothing yet that could obey.  It does not know how a start goes on: who
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -17,6 +17,7 @@ import trio
 from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
 from p2ptrain.node.parts import Parts
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Starting, State, words
 from p2ptrain.observe.status import NodeStatus
@@ -41,8 +42,8 @@ class Reception:
     run: Run | None = None
     waits_for: str = ""
     """What a person could do, where one is waited for."""
-    doubts: dict[str, str] = field(default_factory=dict)
-    """What was found in this machine that may become tight, by its code; of the whole life."""
+    doubts: tuple[Caution, ...] = ()
+    """What was found in this machine that may become tight; of the whole life."""
     parts: Parts | None = None
     started_s: float = field(default_factory=time.monotonic)
     _under_way: dict[trio.CancelScope, trio.Event] = field(default_factory=dict)
@@ -53,18 +54,19 @@ class Reception:
             self.journal.write("state", state=state.name)
         self.state, self.waits_for = state, waits_for
 
-    def doubt(self, found: dict[str, str]) -> list[str]:
-        """This, by its codes, is doubtful now. Returns the codes to tell, since they are new."""
-        new = [code for code in found if code not in self.doubts]
-        for code in new:
-            self.journal.write("doubt", code=code, what=found[code])
-        self.doubts = found
+    def doubt(self, found: Sequence[Caution]) -> list[Caution]:
+        """This is doubtful now. Returns what is to be told, since there was none of its code."""
+        known = {each.code for each in self.doubts}
+        new = [each for each in found if each.code not in known]
+        for each in new:
+            self.journal.write("doubt", code=each.code, what=f"{each.what}: {each.do}")
+        self.doubts = tuple(found)
         return new
 
     @asynccontextmanager
     async def with_parts(self, parts: Parts) -> AsyncIterator[None]:
         """Inside, orders reach `parts`; afterwards none of them is under way any more."""
-        parts.standing.doubts = tuple(self.doubts.values())
+        parts.standing.doubts = self.doubts
         self.parts = parts
         try:
             yield
@@ -104,5 +106,6 @@ class Reception:
             outer_steps=self.run.manifest.outer.steps if self.run else 0,
             waits_for=self.waits_for,
             uptime_s=time.monotonic() - self.started_s,
-            warnings=tuple(self.doubts.values()),
+            warnings=tuple(each.words for each in self.doubts),
+            cautions=self.doubts,
         )

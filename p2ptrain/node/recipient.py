@@ -25,6 +25,7 @@ from p2ptrain.node.donations import OFFER_BYTES_MAX, Offer
 from p2ptrain.node.donor import LATER, NOTHING, ask_of, keeps_state_here
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.topics import INNER_PROTOCOL
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import StandingBy
 from p2ptrain.trainer.inner_format import newest, vector_bytes
 
@@ -249,6 +250,6 @@ async def _fetch(parts: Parts, peer: PeerId, offer: Offer) -> None:
 def _start_fresh(parts: Parts, why: str) -> None:
     steps = parts.manifest.inner.join_warmup_steps
     said = f"{why}: {FRESH}" + (f" of {steps} inner steps" if steps else "")
-    parts.standing.warnings["donor"] = said
+    parts.standing.warnings["donor"] = Caution("JOIN-FRESH", said)
     parts.journal.write("inner-state-fresh", reason=why)
     parts.changes.ring()

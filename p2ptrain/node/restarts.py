@@ -17,6 +17,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.recipient import take_inner_state
 from p2ptrain.node.trainers import RunningTrainer, Trainers
 from p2ptrain.node.training import RESTARTED, Conversation
+from p2ptrain.observe.cautions import Caution
 
 STOP_S = 5.0
 
@@ -33,7 +34,7 @@ async def train(parts: Parts, trainers: Trainers) -> None:
         running = await _start(trainers, last)
         if last is not None:
             told = f"{last.what}; it has been started again ({restarts})"
-            parts.standing.warnings[RESTARTED] = told
+            parts.standing.warnings[RESTARTED] = Caution(last.code, told)
         parts.journal.write("trainer-started", pids=running.pids)
         again = False
         try:

@@ -30,6 +30,7 @@ from p2ptrain.node.donor import still_offered
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.scrub import repair
 from p2ptrain.node.start import Start
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import DataIndex, RunManifest
 from p2ptrain.store import RootsDamaged
 
@@ -161,6 +162,6 @@ async def _see_to(parts: Parts, damaged: RootsDamaged) -> None:
     if WARNING not in parts.standing.warnings:  # Afterwards `scrub` asks for them, in every pass.
         left = damaged.without(await repair(parts, damaged.roots))
     if left is not None:
-        parts.standing.warnings[WARNING] = f"{left.what}; {left.do}"
+        parts.standing.warnings[WARNING] = Caution(left.code, left.what, left.do)
         parts.changes.ring()
     await trio.sleep(AGAIN_S)

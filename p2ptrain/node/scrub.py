@@ -20,6 +20,7 @@ from p2ptrain.errors import StoreError
 from p2ptrain.ids import Digest
 from p2ptrain.node import transfer
 from p2ptrain.node.parts import Parts
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import Health
 
 FIRST_S = 300.0
@@ -53,14 +54,13 @@ class Pass:
         return [digest for digest in self.damaged if digest not in repaired]
 
     @property
-    def words(self) -> str:
+    def caution(self) -> Caution:
         found = f"this disk has damaged {len(self.damaged)} of {self.chunks} chunks"
-        if not self.lost:
-            return f"{found}; all are repaired from peers; move the home to a sound disk soon"
-        return (
-            f"{found}; {len(self.repaired)} are repaired from peers, {len(self.lost)} nobody here "
-            "has; move the home to a sound disk soon"
-        )
+        whole = f"{found}; all are repaired from peers"
+        if self.lost:
+            mended, lost = len(self.repaired), len(self.lost)
+            whole = f"{found}; {mended} are repaired from peers, {lost} nobody here has"
+        return Caution("CKPT-HASH", whole, "move the home to a sound disk soon")
 
 
 async def scrub(parts: Parts) -> None:
@@ -101,7 +101,7 @@ async def one_pass(parts: Parts, bytes_per_s: float | None) -> Pass:
             await _asked_or_after(parts, health.bytes / bytes_per_s if bytes_per_s else 0.0)
         if found:
             done.repaired += await repair(parts, found)
-            parts.standing.warnings[WARNING] = done.words
+            parts.standing.warnings[WARNING] = done.caution
             parts.changes.ring()
     return done
 

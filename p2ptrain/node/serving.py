@@ -21,6 +21,7 @@ from p2ptrain.node.hello import (
 )
 from p2ptrain.node.parts import Asking, Parts
 from p2ptrain.node.topics import HELLO_PROTOCOL, Handler
+from p2ptrain.pasting import to_paste
 from p2ptrain.run import JoinRequest, Run
 
 PENDING_MAX = 256
@@ -111,9 +112,10 @@ def asking(parts: Parts) -> list[PeerId]:
     return sorted(peer for peer in parts.pending if not parts.admission.admits(peer))
 
 
-def asks(peer: PeerId) -> str:
+def asks(parts: Parts, peer: PeerId) -> str:
     """The same in words, with what to do."""
-    return f"{label(peer)} asks to be let in: p2ptrain allow add {peer}"
+    admit = to_paste(parts.home.root, f"allow add {peer}")
+    return f"{label(peer)} asks to be let in: {admit}"
 
 
 def _told(parts: Parts) -> dict[PeerId, tuple[str, ...]]:

@@ -31,6 +31,7 @@ async def status(parts: Parts) -> NodeStatus:
     validation = parts.validation.newest
     newest = standing.progress
     waited_for = ", ".join(map(peer_name, agreement.waiting_for))
+    cautions = (*standing.doubts, *standing.warnings.values())
     return NodeStatus(
         peer=parts.me,
         peer_name=peer_name(parts.me),
@@ -66,7 +67,7 @@ async def status(parts: Parts) -> NodeStatus:
         branch=branches.in_words(agreement.branch, parts.ledger),
         amended=amending.in_words(parts),
         averaging=arranging.in_words(parts),
-        asking=tuple(map(serving.asks, serving.asking(parts)[:ASKING_MAX])),
+        asking=tuple(serving.asks(parts, peer) for peer in serving.asking(parts)[:ASKING_MAX]),
         reach=reach.in_words(parts),
         role=_role(parts, parts.me),
         members=tuple(_member(parts, peer) for peer in state.members),
@@ -78,7 +79,8 @@ async def status(parts: Parts) -> NodeStatus:
         exchange=standing.last_reduce.facts() if standing.last_reduce else {},
         exchanged=exchanged(standing.last_reduce) if standing.last_reduce else "",
         uptime_s=time.monotonic() - parts.started_s,
-        warnings=(*standing.doubts, *standing.warnings.values()),
+        warnings=tuple(each.words for each in cautions),
+        cautions=cautions,
     )
 
 

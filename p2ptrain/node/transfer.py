@@ -20,6 +20,7 @@ from p2ptrain.errors import ChunkCorrupt, ChunkMissing, StoreError, TryLater
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import FetchingSnapshot
 from p2ptrain.swarm import (
     PURPOSE,
@@ -36,6 +37,8 @@ FETCH_S = 3600.0
 
 TRIES_BEFORE_WORD = 4
 """When a node starts it has not heard of those who have the bytes; that is nobody's concern."""
+
+WAITS_FOR_A_SOURCE = "this node asks again and again, waiting for somebody who has them"
 
 RETRY_S = 2.0
 """A heartbeat: by then a peer that has the bytes may have been heard of."""
@@ -191,7 +194,7 @@ async def _until_here(
                     evidence=reason.evidence,
                 )
             if tries == TRIES_BEFORE_WORD:
-                parts.standing.warnings[name] = f"{told}; waiting for somebody who has them"
+                parts.standing.warnings[name] = Caution(reason.code, told, WAITS_FOR_A_SOURCE)
                 parts.changes.ring()
             await _others_or_later(parts)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import duration
 
 SCHEMA = 1
@@ -106,7 +108,10 @@ class NodeStatus:
     exchanged: str = ""
     """The same in words."""
     uptime_s: float = 0.0
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
+    """The cautions in words."""
+    cautions: tuple[Caution, ...] = ()
+    """What a person should know of although the node goes on: code, what, do."""
 
     def to_json(self) -> dict[str, object]:
         """Plain values, with the schema number."""
@@ -127,17 +132,25 @@ class NodeStatus:
             known["addresses"] = tuple(known.get("addresses", ()))
             known["warnings"] = tuple(known.get("warnings", ()))
             known["asking"] = tuple(known.get("asking", ()))
+            known["cautions"] = tuple(_caution(item) for item in known.get("cautions", ()))
             return cls(**known)
         except TypeError as exc:
             raise RemoteProtocolError(f"the node's status cannot be read: {exc}") from exc
 
 
 def _member(value: object) -> MemberStatus:
+    return MemberStatus(**_known(MemberStatus, value))
+
+
+def _caution(value: object) -> Caution:
+    return Caution(**_known(Caution, value))
+
+
+def _known(kind: type[MemberStatus | Caution], value: object) -> dict[str, Any]:
+    """What of `value` a `kind` has a field for."""
     if not isinstance(value, Mapping):
-        raise TypeError("a member is not an object")
-    return MemberStatus(
-        **{item.name: value[item.name] for item in fields(MemberStatus) if item.name in value}
-    )
+        raise TypeError(f"a {kind.__name__} is not an object")
+    return {item.name: value[item.name] for item in fields(kind) if item.name in value}
 
 
 def status_lines(status: NodeStatus) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
 from p2ptrain.ids import Digest, is_digest
+from p2ptrain.pasting import to_paste
 from p2ptrain.store.blob import (
     CHUNK_BYTES_MAX,
     BlobManifest,
@@ -68,7 +69,7 @@ class StoreReader:
         if data is None:
             raise ChunkMissing(f"chunk {digest} is not in the store")
         if digest_of(data) != digest:
-            raise _corrupt(digest)
+            raise self._corrupt(digest)
         return data
 
     def unchecked(self, digest: Digest, size: int) -> bytes | None:
@@ -130,10 +131,10 @@ class StoreReader:
         assert is_digest(digest)
         return self.root / "objects" / digest[0] / digest[1:]
 
-
-def _corrupt(digest: Digest) -> ChunkCorrupt:
-    return ChunkCorrupt(
-        f"chunk {digest} does not match its digest any more",
-        likely="the disk under the store has a fault, or somebody wrote into it",
-        do="p2ptrain store check --repair with the node stopped; a running node does it by itself",
-    )
+    def _corrupt(self, digest: Digest) -> ChunkCorrupt:
+        repair = to_paste(self.root.parent, "store check --repair")
+        return ChunkCorrupt(
+            f"chunk {digest} does not match its digest any more",
+            likely="the disk under the store has a fault, or somebody wrote into it",
+            do=f"{repair} with the node stopped; a running node does it by itself",
+        )

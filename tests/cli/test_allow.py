@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,18 @@ def test_the_list_is_shown(p2ptrain: Command, organiser_home: Path) -> None:
     assert PEER in plain.out
     assert value["sequence"] == 2
     assert PEER in value["peers"]
+
+
+def test_the_command_that_lets_somebody_in_does_so_wherever_it_is_pasted(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
+    home = organiser_home.rename(organiser_home.with_name("an organiser's"))
+    with fake_node(home, json.dumps({"pending": [PEER]}).encode() + b"\n"):
+        told = p2ptrain("allow", "list", "--home", home).err
+    program, *words = shlex.split(told.partition("asks to be let in: ")[2].splitlines()[0])
+    assert program == "p2ptrain"
+    assert p2ptrain(*words).code == 0
+    assert listed(home) == (2, {PEER})
 
 
 def test_a_running_node_is_told(p2ptrain: Command, organiser_home: Path) -> None:

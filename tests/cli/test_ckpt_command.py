@@ -100,7 +100,7 @@ def test_a_lacking_chunk_of_a_snapshot_is_named_and_what_fetches_it(
     chunk_of(home, history, 4).unlink()
     done = ckpt("verify")
     assert (done.code, "CKPT-MISSING" in done.err) == (4, True)
-    assert "p2ptrain ckpt fetch 4" in done.err
+    assert f"p2ptrain ckpt fetch 4 --home {home.root}" in done.err
 
 
 def test_a_snapshot_is_pinned_by_the_step_that_people_know_it_by(
@@ -130,4 +130,4 @@ def test_a_fetch_beside_a_running_node_says_what_to_do_instead(
     with sole_use(home):
         done = ckpt("fetch")
     assert done.code == 8
-    assert "p2ptrain ckpt ls shows what it holds" in done.err
+    assert f"p2ptrain ckpt ls --home {home.root} shows what it holds" in done.err

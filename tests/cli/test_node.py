@@ -125,7 +125,7 @@ def test_no_node_and_a_dead_nodes_socket_are_the_same(p2ptrain: Command, tmp_pat
     outcome = p2ptrain("status", "--home", tmp_path)
     assert (outcome.code, outcome.out) == (75, "")
     assert "error[NO-NODE]" in outcome.err
-    assert f"p2ptrain node --home {tmp_path}" in outcome.err
+    assert f"p2ptrain node --bootstrap ADDRESS --home {tmp_path}" in outcome.err
 
 
 def test_a_node_whose_socket_is_not_there_yet_or_any_more_is_told_apart_from_none(

@@ -39,7 +39,7 @@ async def test_evidence_is_written_down_once_and_said_aloud(tmp_path: Path) -> N
         await accusations.keep(r.parts, evidence)
         assert accusations.kept(r.parts.home) == [Accused(evidence)]
         (warning,) = r.parts.standing.warnings.values()
-        assert "it is evicted" in warning
+        assert (warning.code, "it is evicted" in warning.what) == ("VOTER-LIED", True)
         nursery.cancel_scope.cancel()
 
 
@@ -54,7 +54,8 @@ async def test_a_restarted_node_remembers_who_lied(tmp_path: Path) -> None:
 async def test_a_namesake_is_told_with_what_to_do(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         accusations.heed_namesake(r.parts, IdentityInUse("a vote that this node did not cast"))
-        assert r.parts.standing.warnings["identity"].startswith("ID-IN-USE: another node uses")
+        said = r.parts.standing.warnings["identity"]
+        assert (said.code, said.what[:17]) == ("ID-IN-USE", "another node uses")
         assert [record["what"] for record in r.said("identity-in-use")] == [
             "a vote that this node did not cast"
         ]

@@ -75,7 +75,7 @@ async def test_that_no_order_will_do_is_a_warning_for_as_long_as_it_is_so(
         assert undialable(parts, trio) == {ANN.peer, BOB.peer}
         assert arranging.arrange(parts, trio)[0] == "ring"
         warning = parts.standing.warnings["arrangement"]
-        assert warning.startswith("no order is without pairs that cannot connect: ")
+        assert warning.what.startswith("no order is without pairs that cannot connect: ")
         hear(r, BOB.peer, dialable=True, serial=2)
         arranging.arrange(parts, trio)
         assert "arrangement" not in parts.standing.warnings
@@ -115,6 +115,14 @@ async def test_a_node_doubts_that_it_can_be_dialled_when_nobody_has_for_long(
         monkeypatch.setattr(r.network, "addresses", list)
         parts.started_s = time.monotonic()
         assert judged_reach(parts) == (False, False)  # It listens nowhere.
+
+
+async def test_who_cannot_be_dialled_is_warned_for_as_long_as_it_is_so(tmp_path: FilePath) -> None:
+    async with rig(tmp_path) as r:
+        for dialable, codes in ((True, []), (False, ["NET-OUTBOUND-ONLY"]), (True, [])):
+            r.parts.standing.dialable = dialable
+            reach.warn(r.parts)
+            assert [each.code for each in r.parts.standing.warnings.values()] == codes
 
 
 async def test_reach_is_told_in_words(tmp_path: FilePath) -> None:

@@ -104,7 +104,7 @@ async def test_a_seed_has_no_arena_and_a_trainer_shares_theta_with_it(tmp_path: 
 
 async def test_a_run_without_encryption_says_so_loudly(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(encryption="none")) as r:
-        assert "NOT ENCRYPTED" in r.parts.standing.warnings["encryption"]
+        assert "NOT ENCRYPTED" in r.parts.standing.warnings["encryption"].what
         assert len(r.said("plaintext")) == 1
         assert "NOT ENCRYPTED" in "\n".join(status_lines(await status(r.parts)))
     async with rig(tmp_path / "other", rules=policy()) as r:

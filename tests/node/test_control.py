@@ -18,6 +18,7 @@ from p2ptrain.node.control import COMMANDS, LINE_BYTES_MAX, serve_commands
 from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Asking, Parts
 from p2ptrain.node.reception import GONE, Reception
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import AwaitingApproval, Connecting
 from p2ptrain.observe.status import NodeStatus, status_lines
 from p2ptrain.run import Allowlist, SignedAllowlist, save_allowlist
@@ -193,14 +194,22 @@ async def test_what_is_doubtful_of_the_machine_is_in_the_status_before_there_are
 ) -> None:
     async with rig(tmp_path) as r:
         reception = Reception(r.parts.me, r.parts.journal)
-        assert reception.doubt({"SHM-SMALL": "little shared memory"}) == ["SHM-SMALL"]
-        both = {"SHM-SMALL": "little shared memory", "DISK-LOW": "a small disk"}
-        assert reception.doubt(both) == ["DISK-LOW"]
-        assert reception.status().warnings == tuple(both.values())
-        r.parts.standing.warnings["flood"] = "many messages"
+        both = (
+            Caution("SHM-SMALL", "little shared memory", "give it more"),
+            Caution("DISK-LOW", "a small disk", "make room"),
+        )
+        assert reception.doubt(both[:1]) == [both[0]]
+        assert reception.doubt(both) == [both[1]]
+        assert reception.status().cautions == both
+        r.parts.standing.warnings["flood"] = Caution("FLOOD", "many messages")
         async with reception.with_parts(r.parts):
             said = NodeStatus.from_json(await reception.obeyed(COMMANDS["status"]))
-        assert said.warnings == ("little shared memory", "a small disk", "many messages")
+        assert said.cautions == (*both, Caution("FLOOD", "many messages"))
+        assert said.warnings == (
+            "little shared memory: give it more (p2ptrain explain SHM-SMALL)",
+            "a small disk: make room (p2ptrain explain DISK-LOW)",
+            "many messages (p2ptrain explain FLOOD)",
+        )
         told = [each["code"] for each in r.said("doubt")]
         assert told == ["SHM-SMALL", "DISK-LOW"]
 

@@ -183,6 +183,8 @@ def test_the_time_of_a_small_run_is_judged_only_where_somebody_told_it() -> None
         ("/ip4/0.0.0.0", "this machine's own"),
         ("/ip4/192.168.1.7", "private network"),
         ("/ip6/fe80::1", "private network"),
+        ("/ip4/100.64.1.1", "carrier NAT"),
+        ("/ip4/203.0.113.7", "nobody has it"),
         ("/ip4/9.9.9.9", None),
         ("/dns4/seed.example", None),
     ],

@@ -139,8 +139,8 @@ def fresh(r: Rig, why: str) -> Iterator[None]:
     """The block ends with no state taken, and that is told to whoever looks."""
     yield
     assert states_in(r) == []
-    assert why in r.parts.standing.warnings["donor"]
-    assert "begins with nothing of a member's" in r.parts.standing.warnings["donor"]
+    assert why in r.parts.standing.warnings["donor"].what
+    assert "begins with nothing of a member's" in r.parts.standing.warnings["donor"].what
     (told,) = r.said("inner-state-fresh")
     assert why in str(told["reason"])
     assert (r.said("inner-state-taken"), r.parts.standing.inner_from) == ([], "")

@@ -56,7 +56,9 @@ async def test_who_waits_says_that_it_waits_in_vain_until_a_quorum_is_heard(
             "serving": ("isolated", f"isolated: {words}"),
             "training": ("training", "training (inner 1/2)"),
         }
+        assert [each.code for each in r.parts.standing.warnings.values()] == ["ISOLATED"]
         hear(r, BOB.peer)
         await settled(lambda: r.parts.standing.isolated == "")
+        assert r.parts.standing.warnings == {}
         assert [each["reason"] for each in r.said("isolated")] == [words, ""]
         nursery.cancel_scope.cancel()

@@ -243,7 +243,7 @@ def test_a_home_whose_node_runs_has_no_need_of_it_and_is_told_what_to_do(tmp_pat
     home = Home(tmp_path / "home")
     with sole_use(home), pytest.raises(IdentityInUse) as caught:
         fetch(NodeConfig(home.root), "newest", updates=True, pin=False, say=print)
-    assert caught.value.do.startswith("p2ptrain ckpt ls")
+    assert caught.value.do.startswith("p2ptrain ckpt ls --home ")
 
 
 def test_what_goes_wrong_comes_out_as_it_is(tmp_path: Path) -> None:

@@ -331,7 +331,7 @@ async def test_one_peers_word_does_not_end_a_node_that_is_where_others_are(
         nursery.start_soon(notice_pruned, parts)
         await settled(lambda: "pruned" in parts.standing.warnings)
         await trio.testing.wait_all_tasks_blocked()
-        assert parts.standing.warnings["pruned"].startswith("nobody here keeps entry 1 of the")
+        assert parts.standing.warnings["pruned"].what.startswith("nobody here keeps entry 1 of the")
         parts.ledger.handle(Heard(BOB.peer, 1), 0.2)
         parts.changes.ring()
         await settled(lambda: "pruned" not in parts.standing.warnings)
@@ -365,7 +365,7 @@ async def test_only_those_who_could_have_gone_on_without_a_voter_end_it(
         for peer in (each.peer for each in who_says_it):
             told = f"{label(peer)} keeps entries from 16 on; its checkpoint is 16:{digest('e16')}"
             assert told in said["evidence"]  # type: ignore[operator]
-            assert told in parts.standing.warnings["pruned"]
+            assert told in parts.standing.warnings["pruned"].what
 
 
 async def test_who_has_no_vote_at_its_head_loses_nothing_by_anybodys_word(

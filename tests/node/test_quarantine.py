@@ -120,7 +120,7 @@ async def test_a_wrong_state_is_noticed_said_and_mended_by_the_chunks_that_diffe
         assert fetched["bytes_by_peer"] == {
             truth.parts.me: manifest.chunk_bytes + len(manifest.to_wire())
         }
-        assert "right again" in r.parts.standing.warnings[WARNING]
+        assert "right again" in r.parts.standing.warnings[WARNING].what
         assert r.parts.standing.work is None
         assert r.parts.outer.replaced == 1
 
@@ -138,7 +138,7 @@ async def test_nothing_is_done_with_a_wrong_state_while_it_is_mended(tmp_path: P
         await settled(lambda: bool(r.said("fetch-delayed")))
         assert [each["certified"] for each in r.said("state-differs")] == [right.digest]
         assert (r.parts.outer.step, r.parts.at_head()) == (None, False)
-        assert "ARE WRONG" in r.parts.standing.warnings[WARNING]
+        assert "ARE WRONG" in r.parts.standing.warnings[WARNING].what
         head = r.parts.store.head()
         assert head is not None
         assert head.snapshot is None

@@ -20,6 +20,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.serving import PEER_BURST, SITE_BURST, answer_hellos
 from p2ptrain.node.status import status
 from p2ptrain.node.topics import HELLO_PROTOCOL
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.status import NodeStatus, status_lines
 from p2ptrain.run import JoinRequest, Run
 from tests.node.rig import ANN, BOB, CAI, OWN_ADDRESS, Rig, rig, settled, somebody
@@ -67,9 +68,10 @@ async def test_a_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
 async def test_an_organiser_is_told_who_asks_on_the_terminal_and_in_the_status(
     tmp_path: Path,
 ) -> None:
-    words = f"{label(CAI.peer)} asks to be let in: p2ptrain allow add {CAI.peer}"
     said: list[str] = []
     async with rig(tmp_path, allowed=[]) as r, trio.open_nursery() as nursery:
+        admit = f"p2ptrain allow add {CAI.peer} --home {r.parts.home.root}"
+        words = f"{label(CAI.peer)} asks to be let in: {admit}"
         nursery.start_soon(narrate, r.parts, said.append)
         await settled(lambda: said == ["starting"])
         for _ in range(2):
@@ -81,6 +83,18 @@ async def test_an_organiser_is_told_who_asks_on_the_terminal_and_in_the_status(
         assert NodeStatus.from_json(told.to_json()) == told
         r.parts.identity = ANN
         assert (await status(r.parts)).asking == (), "who can let nobody in is not told"
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_watches_is_told_each_warning_once_with_its_code(tmp_path: Path) -> None:
+    said: list[str] = []
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(narrate, r.parts, said.append)
+        told = ["starting", "warning: many messages: wait (p2ptrain explain FLOOD)"]
+        for _ in range(2):
+            r.parts.standing.warnings["flood"] = Caution("FLOOD", "many messages", "wait")
+            r.parts.changes.ring()
+            await settled(lambda: said == told)
         nursery.cancel_scope.cancel()
 
 

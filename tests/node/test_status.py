@@ -13,6 +13,7 @@ from p2ptrain.ledger.values import Branch, Commit, Participant
 from p2ptrain.names import label, peer_name
 from p2ptrain.node import branches
 from p2ptrain.node.status import exchanged, status
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import Leaving, Training
 from p2ptrain.observe.status import status_lines
 from p2ptrain.ring import ReduceReport, Traffic
@@ -114,7 +115,7 @@ async def test_a_branch_is_said_with_names_for_as_long_as_it_is_one(tmp_path: Pa
         branches.warn(r.parts)
         gone = f"{label(BOB.peer)}, {label(CAI.peer)}"
         words = f"on a branch since outer step 0, without {gone}; 2 of 3 voters are gone"
-        assert r.parts.standing.warnings["branch"] == words
+        assert r.parts.standing.warnings["branch"] == Caution("BRANCH", words)
         assert [each["what"] for each in r.said("branch")] == [words]
         shown = await status(r.parts)
         assert shown.branch.startswith(f"on a branch since outer step 0, without {gone}")

@@ -38,7 +38,7 @@ def copied(s: Swarm, name: str, *, all_of_it: bool = True) -> SwarmNode:
 def is_told(node: SwarmNode) -> bool:
     if not node.up:
         return isinstance(node.error, IdentityInUse)
-    return "ID-IN-USE" in node.parts.standing.warnings.get("identity", "")
+    return "identity" in node.parts.standing.warnings
 
 
 async def test_a_copy_does_not_start_while_the_original_lives(

@@ -29,6 +29,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.quarantine import Contradiction
 from p2ptrain.node.restarts import train
 from p2ptrain.node.status import status
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import Amendment, DataIndex, SignedAmendment
 from p2ptrain.store import digest_of
 from p2ptrain.sync import SyncSpec
@@ -334,7 +335,7 @@ async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spen
         assert error.evidence == ("the trainer cannot go on: the loss is not finite",)
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"] * 3
         told = "the trainer cannot go on: the loss is not finite; it has been started again (2)"
-        assert list(r.parts.standing.warnings.values()) == [told]
+        assert list(r.parts.standing.warnings.values()) == [Caution("NAN", told)]
         assert not r.parts.standing.trainer_up
         assert not r.parts.standing.theta_in_use
 

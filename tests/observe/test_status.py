@@ -11,6 +11,7 @@ import pytest
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ipc.frames import Progress
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.status import MemberStatus, NodeStatus, status_lines
 from p2ptrain.state.pseudo_gradient import Comparison
 
@@ -49,6 +50,7 @@ STATUS = NodeStatus(
     exchanged="the last took 1.50 s",
     uptime_s=75,
     warnings=("the journal lost 3 lines",),
+    cautions=(Caution("LOG", "the journal lost 3 lines"),),
 )
 
 
@@ -78,6 +80,7 @@ def test_a_newer_node_may_tell_more_than_we_know() -> None:
         {**STATUS.to_json(), "members": [3]},
         {**STATUS.to_json(), "members": 3},
         {**STATUS.to_json(), "members": [{"peer": "x"}]},
+        {**STATUS.to_json(), "cautions": ["once a text"]},
     ],
 )
 def test_what_is_not_a_status_is_refused(value: object) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from p2ptrain.pasting import to_paste
 from p2ptrain.testing.demo.process import CommandFailed
 from p2ptrain.testing.demo.show import Show
 from p2ptrain.testing.demo.story import DemoFailed, Story
@@ -66,7 +67,7 @@ def _close(story: Story, console: Console, *, keep: bool, failed: bool) -> None:
     running = [node for node in story.cast.values() if node.running]
     if keep:
         for node in running:
-            console.print(f"{node.name} runs on: p2ptrain status --home {node.home}")
+            console.print(f"{node.name} runs on: {to_paste(node.home, 'status')}")
         pids = " ".join(str(node.process.pid) for node in running if node.process)
         console.print(f"to end them: kill {pids}")
         return

@@ -1,0 +1,73 @@
+"""From how far away an address can be dialled, as far as its text tells.
+
+It does not know this machine, nor whether anybody listens: a public address may be behind a closed
+firewall, and what a name stands for is for DNS to say.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from enum import StrEnum
+
+from p2ptrain.net.addresses import Address
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_SHARED = ipaddress.ip_network("100.64.0.0/10")
+_EXAMPLES = tuple(
+    map(
+        ipaddress.ip_network,
+        ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32"),
+    )
+)
+
+
+class Scope(StrEnum):
+    LOOPBACK = "loopback"
+    PRIVATE = "private"
+    SHARED = "shared"
+    """A provider's own, with many customers behind one public address."""
+    EXAMPLE = "example"
+    """Of those that documentation may use and nobody has."""
+    PUBLIC = "public"
+    NAME = "name"
+
+    @property
+    def code(self) -> str:
+        """Of the warning that is due where somebody far away is to dial it; empty if none is."""
+        return _CODES.get(self, "")
+
+    @property
+    def words(self) -> str:
+        """What is the matter with it, after "is"; empty if nothing is."""
+        return _WORDS.get(self, "")
+
+
+_CODES = {
+    Scope.LOOPBACK: "ADDR-LOOPBACK",
+    Scope.PRIVATE: "ADDR-PRIVATE",
+    Scope.SHARED: "ADDR-PRIVATE",
+}
+
+_WORDS = {
+    Scope.LOOPBACK: "this machine's own: nobody on another one can dial it",
+    Scope.PRIVATE: "of a private network: nobody outside can dial it",
+    Scope.SHARED: "of a provider's own network (carrier NAT): nobody outside can dial it",
+    Scope.EXAMPLE: "of those that documentation uses: nobody has it",
+}
+
+
+def scope_of(address: Address) -> Scope:
+    """0.0.0.0 counts as loopback: who dials it dials itself."""
+    if address.is_name:
+        return Scope.NAME
+    host: IpAddress = ipaddress.ip_address(address.host)
+    if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped:
+        host = host.ipv4_mapped
+    if host.is_loopback or host.is_unspecified:
+        return Scope.LOOPBACK
+    if host in _SHARED:
+        return Scope.SHARED
+    if any(host in network for network in _EXAMPLES):
+        return Scope.EXAMPLE
+    return Scope.PRIVATE if host.is_private or host.is_link_local else Scope.PUBLIC

@@ -1,0 +1,29 @@
+"""A command that is pasted is about the home that the message was about."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.pasting import to_paste, usual_home
+
+
+def test_the_usual_home_needs_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("P2PTRAIN_HOME", raising=False)
+    assert to_paste(usual_home(), "status") == "p2ptrain status"
+
+
+@pytest.mark.parametrize("home", ["/var/lib/p2ptrain", "/srv/two words", "/srv/$HOME;it's"])
+def test_another_home_is_named_so_that_a_shell_takes_it_as_one_word(home: str) -> None:
+    words = shlex.split(to_paste(Path(home), "ckpt fetch 4"))
+    assert words == ["p2ptrain", "ckpt", "fetch", "4", "--home", home]
+
+
+def test_the_usual_home_is_named_where_the_environment_says_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("P2PTRAIN_HOME", "/srv/other")
+    assert to_paste(usual_home(), "status").endswith(f"--home {shlex.quote(str(usual_home()))}")
+    assert to_paste(Path("/srv/other"), "status") == "p2ptrain status --home /srv/other"

@@ -1,0 +1,85 @@
+"""From how far away an address can be dialled, and what is said where that is not far enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.cli.codes import CODES
+from p2ptrain.errors import NetworkUnreachable
+from p2ptrain.identity import Identity
+from p2ptrain.net.addresses import parse
+from p2ptrain.net.faults import DialFailed, none_answered
+from p2ptrain.net.scopes import Scope, scope_of
+
+PEER = Identity.from_seed(b"p" * 32).peer
+
+
+@pytest.mark.parametrize(
+    ("place", "scope"),
+    [
+        ("/ip4/127.0.0.1", Scope.LOOPBACK),
+        ("/ip4/127.9.9.9", Scope.LOOPBACK),
+        ("/ip4/0.0.0.0", Scope.LOOPBACK),
+        ("/ip6/::1", Scope.LOOPBACK),
+        ("/ip6/::", Scope.LOOPBACK),
+        ("/ip6/::ffff:127.0.0.1", Scope.LOOPBACK),
+        ("/ip4/10.0.0.5", Scope.PRIVATE),
+        ("/ip4/172.16.0.1", Scope.PRIVATE),
+        ("/ip4/172.32.0.1", Scope.PUBLIC),
+        ("/ip4/192.168.1.7", Scope.PRIVATE),
+        ("/ip4/169.254.1.1", Scope.PRIVATE),
+        ("/ip6/::ffff:10.0.0.5", Scope.PRIVATE),
+        ("/ip6/fe80::1", Scope.PRIVATE),
+        ("/ip6/fd00::1", Scope.PRIVATE),
+        ("/ip4/100.64.0.1", Scope.SHARED),
+        ("/ip4/100.127.255.255", Scope.SHARED),
+        ("/ip4/100.63.255.255", Scope.PUBLIC),
+        ("/ip4/100.128.0.0", Scope.PUBLIC),
+        ("/ip4/192.0.2.1", Scope.EXAMPLE),
+        ("/ip4/198.51.100.1", Scope.EXAMPLE),
+        ("/ip4/203.0.113.7", Scope.EXAMPLE),
+        ("/ip6/2001:db8::7", Scope.EXAMPLE),
+        ("/ip4/1.1.1.1", Scope.PUBLIC),
+        ("/ip6/2606:4700:4700::1111", Scope.PUBLIC),
+        ("/dns/seed.example", Scope.NAME),
+    ],
+)
+def test_the_scope_of_an_address(place: str, scope: Scope) -> None:
+    assert scope_of(parse(f"{place}/tcp/4201")) is scope
+
+
+def test_what_cannot_be_dialled_from_far_away_has_a_code_and_words() -> None:
+    assert {each.code for each in Scope} == {"ADDR-LOOPBACK", "ADDR-PRIVATE", ""} <= {*CODES, ""}
+    assert {each for each in Scope if not each.words} == {Scope.PUBLIC, Scope.NAME}
+
+
+def failed(place: str, code: str = "NET-REFUSED") -> DialFailed:
+    return DialFailed(parse(f"{place}/tcp/4201/p2p/{PEER}"), code, "refused")
+
+
+def test_a_failed_dial_of_loopback_says_that_it_asked_this_machine_itself() -> None:
+    failure = failed("/ip4/127.0.0.1")
+    assert failure.code == "NET-REFUSED"
+    assert "this machine itself" in failure.likely
+    assert "not your machine's fault" not in failure.likely
+    assert "p2ptrain explain ADDR-LOOPBACK" in failure.do
+
+
+@pytest.mark.parametrize("place", ["/ip4/192.168.1.7", "/ip4/100.64.0.1"])
+def test_a_failed_dial_of_a_private_address_says_where_it_works(place: str) -> None:
+    failure = failed(place)
+    assert "only inside" in failure.likely
+    assert "p2ptrain explain ADDR-PRIVATE" in failure.do
+
+
+def test_a_failed_dial_of_a_public_address_or_a_name_says_what_it_always_said() -> None:
+    for place in ("/ip4/203.0.113.7", "/dns4/seed.example"):
+        assert failed(place).likely == "the peer is down. This is not your machine's fault"
+
+
+def test_of_many_failures_the_advice_is_of_one_that_could_have_been_dialled() -> None:
+    near, far = failed("/ip4/127.0.0.1", "NET-WRONG-ID"), failed("/ip4/203.0.113.7")
+    error = none_answered([("near", near), ("far", far)])
+    assert isinstance(error, NetworkUnreachable)
+    assert (error.code, error.likely) == (far.code, far.likely)
+    assert len(error.evidence) == 2

@@ -1,0 +1,56 @@
+"""A seed says how others take part, and warns where the address cannot work for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.node.inviting import best_of, caution_about, invite
+from p2ptrain.node.status import status
+from tests.node.rig import rig
+
+LOOP, LAN, PUBLIC = "/ip4/127.0.0.1/tcp/4201", "/ip4/10.0.0.5/tcp/4201", "/ip4/9.9.9.9/tcp/4201"
+NAME = "/dns/seed.example/tcp/4201"
+
+
+async def test_a_seed_in_a_private_network_says_so_and_names_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path) as r:
+        monkeypatch.setattr(r.network, "addresses", lambda: [LAN, LOOP])
+        said: list[str] = []
+        invite(r.parts, said.append)
+        assert said == [f"others take part with: p2ptrain node --bootstrap {LAN}"]
+        (caution,) = (await status(r.parts)).cautions
+        assert caution.code == "ADDR-PRIVATE"
+        assert LAN in caution.what
+        assert "--announce /ip4/PUBLIC-ADDRESS/tcp/4201" in caution.do
+
+
+async def test_who_listens_nowhere_invites_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path) as r:
+        monkeypatch.setattr(r.network, "addresses", list)
+        said: list[str] = []
+        invite(r.parts, said.append)
+        assert (said, r.parts.standing.warnings) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("addresses", "best", "code"),
+    [
+        ([LAN, LOOP], LAN, "ADDR-PRIVATE"),
+        ([LOOP, LAN], LAN, "ADDR-PRIVATE"),
+        ([LOOP], LOOP, "ADDR-LOOPBACK"),
+        ([LAN, PUBLIC, NAME], PUBLIC, None),
+        ([LAN, NAME], NAME, None),
+    ],
+)
+def test_the_address_for_others_is_one_that_they_can_dial(
+    addresses: list[str], best: str, code: str | None
+) -> None:
+    assert best_of(addresses) == best
+    caution = caution_about(best)
+    assert (caution.code if caution else None) == code

@@ -1,0 +1,108 @@
+"""Whoever was left out of an exchange is told so, why, and once for each cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.values import Commit, Participant
+from p2ptrain.node import left_out
+from p2ptrain.node.left_out import WARNING, Rosters, notice_left_out
+from p2ptrain.node.orders import Work
+from p2ptrain.observe.cautions import Caution
+from p2ptrain.store import digest_of
+from p2ptrain.testing.published import policy
+from tests.node.rig import ANN, BOB, Rig, opening, rig, settled
+
+RULES = policy(participants_min=1)
+
+
+def at(r: Rig, work: Work | None = None, outer_step: int | None = 0) -> Caution | None:
+    """What a node that has seen nothing but being a member makes of the ledger's state."""
+    return Rosters(member=True).look(r.parts.ledger.state, r.parts.me, work, outer_step)
+
+
+@pytest.mark.parametrize(
+    ("work", "outer_step", "why"),
+    [
+        (None, 0, left_out.LATE),
+        (Work(0, (0,), 16), 0, left_out.UNHEARD),
+        (None, None, left_out.BEHIND),
+    ],
+)
+async def test_why_is_what_this_node_knows_of_itself(
+    work: Work | None, outer_step: int | None, why: Caution, tmp_path: Path
+) -> None:
+    async with rig(tmp_path, rules=RULES) as r:
+        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        assert at(r, work, outer_step) is None, "a roster of membership is no exchange"
+        r.decide(opening(r.parts.ledger.state, Participant(ANN.peer, 16, 1), learners=[ANN.peer]))
+        assert at(r, work, outer_step) == why
+        assert why.code == "SYNC-DROPPED"
+
+
+async def test_an_attempt_without_who_was_in_the_last_one_says_so(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=RULES) as r:
+        state, me = r.parts.ledger.state, r.parts.me
+        ours, work = Participant(me, 16, 1), Work(0, (0,), 16)
+        r.decide(replace(opening(state), learners=(ANN.peer,)))
+        r.decide(opening(r.parts.ledger.state, ours, learners=[ANN.peer]))
+        rosters = Rosters(member=True)
+        assert rosters.look(r.parts.ledger.state, me, work, 0) is None
+        state = r.parts.ledger.state
+        assert state.roster is not None
+        theirs = (Participant(ANN.peer, 16, 1),)
+        again = replace(state, roster=replace(state.roster, attempt=1, participants=theirs))
+        assert rosters.look(again, me, work, 0) == left_out.FAILED
+        assert rosters.look(again, me, work, 0) is None, "once for each attempt"
+
+
+async def test_who_is_no_member_any_more_is_told_and_who_never_was_is_not(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=RULES) as r:
+        state, stranger = r.parts.ledger.state, PeerId(BOB.peer)
+        assert Rosters(member=True).look(state, stranger, None, 0) == left_out.GONE
+        assert Rosters().look(state, stranger, None, 0) is None
+
+
+def told(r: Rig, times: int) -> bool:
+    return len(r.said("left-out")) == times
+
+
+async def test_the_warning_stands_until_an_exchange_has_this_node_again(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=RULES) as r, trio.open_nursery() as nursery:
+        parts = r.parts
+        theirs, ours = Participant(ANN.peer, 16, 1), Participant(parts.me, 16, 1)
+        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+        nursery.start_soon(notice_left_out, parts)
+        await trio.testing.wait_all_tasks_blocked()
+        parts.outer.step = 0
+        for step in range(2):
+            r.decide(opening(parts.ledger.state, theirs, learners=[ANN.peer]))
+            parts.changes.ring()
+            await settled(partial(told, r, step + 1))
+            assert parts.standing.warnings[WARNING] == left_out.LATE
+            r.decide(Commit(step, 0, digest_of(b"update")))
+            parts.outer.step = step + 1
+            parts.changes.ring()
+            await trio.testing.wait_all_tasks_blocked()
+        assert [each["step"] for each in r.said("left-out")] == [0, 1]
+        r.decide(opening(parts.ledger.state, ours, theirs, learners=[ANN.peer]))
+        parts.changes.ring()
+        await settled(lambda: WARNING not in parts.standing.warnings)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_opened_before_this_process_began_is_passed_over(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=RULES) as r, trio.open_nursery() as nursery:
+        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        r.decide(opening(r.parts.ledger.state, Participant(ANN.peer, 16, 1), learners=[ANN.peer]))
+        nursery.start_soon(notice_left_out, r.parts)
+        await trio.testing.wait_all_tasks_blocked()
+        assert r.parts.standing.warnings == {}
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,97 @@
+"""An exchange that lasts twice its usual is told once, with who has been silent for longest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.ledger.values import Participant
+from p2ptrain.names import label
+from p2ptrain.node import slowness
+from p2ptrain.node.slowness import WARNING, Exchanges, caution_about, notice_slow_exchange
+from p2ptrain.ring import ReduceReport
+from p2ptrain.testing.published import policy
+from tests.node.rig import ANN, heartbeat, opening, rig, settled
+
+REPORT = ReduceReport(1.0, 0.5, 0.1, 0.1, 0.1, 0.1, ())
+
+
+def after(*known_s: float) -> Exchanges:
+    exchanges = Exchanges()
+    exchanges.known_s.extend(known_s)
+    return exchanges
+
+
+def test_durations_are_learnt_of_exchanges_that_end_well_alone() -> None:
+    exchanges = Exchanges()
+    for now, under_way, done in [
+        (0.0, True, False),
+        (30.0, False, True),
+        (40.0, True, False),
+        (90.0, False, False),
+        (100.0, True, False),
+        (120.0, True, True),
+        (135.0, False, True),
+    ]:
+        exchanges.look(under_way=under_way, done=done, now=now)
+    assert list(exchanges.known_s) == [30.0, 20.0, 15.0]
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "lasts_s", "is_slow"),
+    [
+        (after(40, 41, 43), 81, False),
+        (after(40, 41, 43), 83, True),
+        (after(1, 1, 1), 19, False),
+        (after(1, 1, 1), 21, True),
+        (after(1, 1), 500, False),
+    ],
+)
+def test_slow_is_twice_the_usual_and_long_enough_to_matter(
+    exchanges: Exchanges, lasts_s: float, is_slow: bool
+) -> None:
+    assert exchanges.look(under_way=True, done=False, now=5.0) is None
+    told = exchanges.look(under_way=True, done=False, now=5.0 + lasts_s)
+    assert told == (lasts_s if is_slow else None)
+
+
+async def test_who_has_been_silent_is_named(tmp_path: Path) -> None:
+    async with rig(tmp_path, rules=policy(participants_min=1)) as r:
+        parts = r.parts
+        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+        r.decide(opening(parts.ledger.state, Participant(ANN.peer, 16, 1), learners=(ANN.peer,)))
+        parts.peers.take(ANN.peer, heartbeat(r.run.id), parts.now() - 71)
+        caution = caution_about(parts, 94.0, 41.0)
+        said = f"still exchanging after 94 s, usual 41 s; {label(ANN.peer)} was last heard 71 s ago"
+        assert (caution.code, caution.what) == ("SYNC-SLOW", said)
+        assert f"p2ptrain status --home {parts.home.root}" in caution.do
+        parts.peers.take(ANN.peer, heartbeat(r.run.id, serial=2), parts.now())
+        assert caution_about(parts, 94.0, 41.0).what == "still exchanging after 94 s, usual 41 s"
+
+
+async def test_the_warning_stands_while_the_exchange_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slowness, "LOOK_S", 0.01)
+    monkeypatch.setattr(slowness, "PATIENCE_S", 0.1)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        parts, standing = r.parts, r.parts.standing
+        monkeypatch.setattr(slowness, "KNOWN_MIN", 1)
+        nursery.start_soon(notice_slow_exchange, parts)
+        standing.averaging = 0
+        parts.changes.ring()
+        await trio.sleep(0.03)
+        standing.averaging, standing.last_reduce = None, REPORT
+        parts.changes.ring()
+        await trio.sleep(0.03)
+        standing.averaging = 1
+        parts.changes.ring()
+        await settled(lambda: WARNING in standing.warnings)
+        assert [each["step"] for each in r.said("exchange-slow")] == [1]
+        standing.averaging = None
+        parts.changes.ring()
+        await settled(lambda: WARNING not in standing.warnings)
+        nursery.cancel_scope.cancel()
