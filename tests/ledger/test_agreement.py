@@ -24,6 +24,7 @@ from p2ptrain.ledger.events import (
 from p2ptrain.ledger.instance import Stage
 from p2ptrain.ledger.messages import (
     Accept,
+    Accepted,
     Outcome,
     Prepare,
     Promise,
@@ -33,7 +34,8 @@ from p2ptrain.ledger.messages import (
 )
 from p2ptrain.ledger.state import Phase
 from p2ptrain.ledger.values import Commit, Entry, Roster, Skip, Vote
-from p2ptrain.testing.ledgers import Group, Letter, asked, digest, peers, small_rules
+from p2ptrain.testing.ledgers import Group, Letter, accepted, asked, digest, peers, small_rules
+from p2ptrain.testing.simulation.disk import signer
 
 A, B, C, D = peers("a b c d")
 U = digest("u")
@@ -440,6 +442,12 @@ def notes_of(some: Group, name: str) -> list[str]:
     return [text for peer, text in some.notes if peer == name]
 
 
+def promised(some: Group, voter: PeerId, round: int, had: Accepted | None = None) -> PromiseProof:
+    """A promise that `voter`, who may be anybody, has signed."""
+    mine = replace(some["a"]._instance.electorate, me=voter, sign=signer(voter))
+    return proof_of(voter, mine.promise(round, had))
+
+
 def test_only_the_rounds_own_proposer_is_heard() -> None:
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
@@ -454,17 +462,36 @@ def test_only_the_rounds_own_proposer_is_heard() -> None:
 def test_a_proposal_in_a_later_round_needs_the_promises_of_a_quorum() -> None:
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
-    own = some["c"]._instance.electorate.promise(1, None)
-    proof = PromiseProof(C, None, None, None, own.signature)
+    proof, stranger = promised(some, C, 1), promised(some, D, 1)
     forged = PromiseProof(B, None, None, None, b"x")
-    for promises in ((), (proof,), (proof, proof), (proof, forged)):
+    for promises in ((), (proof,), (proof, proof), (proof, stranger), (proof, forged)):
         some.tell("a", Received(C, asked(some.rules, 1, entry, promises)))
+    too_few = "c proposes in round 1: it does not come with the promises of a quorum"
     assert notes_of(some, "a") == [
-        "c proposes in round 1: it does not come with the promises of a quorum",
-        "c proposes in round 1: it does not come with the promises of a quorum",
-        "c proposes in round 1: it does not come with the promises of a quorum",
+        too_few,
+        too_few,
+        too_few,
+        too_few,
         "c proposes in round 1: the promise of b is not genuine",
     ]
+    assert some["a"]._instance.acceptor.accepted is None
+
+
+@pytest.mark.parametrize(
+    ("round", "claims"), [(1, "its own round"), (4, "an earlier one, unsigned")]
+)
+def test_a_proposal_needs_promises_whose_claims_were_proposed_before_it(
+    round: int, claims: str
+) -> None:
+    """Or its proposer would say that what it likes is what it must propose."""
+    some = group()
+    entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
+    own = accepted(some.rules, round, entry)
+    had = own if claims == "its own round" else Accepted(round - 1, entry, b"no")
+    proofs = (promised(some, C, round, had), promised(some, B, round))
+    some.tell("a", Received(C, asked(some.rules, round, entry, proofs)))
+    said = f"c proposes in round {round}: what c says it had accepted was not proposed"
+    assert notes_of(some, "a") == [said]
     assert some["a"]._instance.acceptor.accepted is None
 
 
