@@ -164,12 +164,22 @@ def test_a_vote_for_what_the_promises_do_not_allow() -> None:
         return proof_of(voter, mine.promise(2, had))
 
     free, held = promise(A, None), promise(B, accepted(RULES, 0, one))
+    own_round, later = (promise(C, accepted(RULES, round, other)) for round in (2, 3))
+    unsigned = promise(C, Accepted(1, other, b"no"))
+    stranger = promise(D, accepted(RULES, 1, other))
     for entry, proofs, entitled in (
         (one, (free, held), True),
         (one, (free, promise(C, None)), True),
+        (other, (free, promise(C, accepted(RULES, 1, other)), held), True),
         (other, (free, held), False),
         (one, (free,), False),
         (one, (free, replace(held, signature=b"no")), False),
+        (one, (free, promise(D, None)), False),
+        (other, (free, own_round), False),
+        (other, (free, later), False),
+        (other, (free, unsigned), False),
+        *((other, (free, held, bent), False) for bent in (own_round, later, unsigned, stranger)),
+        *((one, (free, held, bent), True) for bent in (own_round, later, unsigned, stranger)),
     ):
         checker = ProposalsAreEntitled(lines=LINES, rules=RULES)
         checker.on_vote(A, asked(RULES, 2, entry, proofs), Disk())

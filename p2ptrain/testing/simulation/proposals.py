@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
+from p2ptrain.ledger.messages import Accept, Message, Promise, PromiseProof, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.values import LineId, promise_message, vote_message
 from p2ptrain.testing.simulation.disk import Disk, verify
@@ -59,11 +59,9 @@ class ProposalsAreSigned(Watch):
 
     def _is_signed(self, proposal: Proposal) -> bool:
         assert self.rules is not None
-        line, height, round, entry = proposal
+        line, height, *_ = proposal
         voters = self.voters.get((line, height), self.rules.founders)
-        proposer = voters[(height + round) % len(voters)]
-        message = vote_message(line, height, round, entry)
-        return any(verify(proposer, message, it) for it in self.shown.get(proposal, ()))
+        return any(is_signed(voters, proposal, it) for it in self.shown.get(proposal, ()))
 
     def _require(self, voter: PeerId, proposal: Proposal) -> None:
         _, height, round, entry = proposal
@@ -74,7 +72,8 @@ class ProposalsAreSigned(Watch):
 @dataclass(slots=True)
 class ProposalsAreEntitled(Watch):
     """R5: in a later round nobody who is honest votes for what was not proposed with the promises
-    of a quorum, or for another entry than these promises leave.
+    of a quorum, or for another entry than these promises leave. A promise is a voter's, and claims
+    nothing, or what was proposed in a round before this one: else it is none.
     """
 
     lines: Lines
@@ -103,19 +102,36 @@ class ProposalsAreEntitled(Watch):
 
     def _is_entitled(self, proposal: Propose) -> bool:
         assert self.rules is not None
-        line, height, round = self.lines.of_proposal(proposal), proposal.height, proposal.round
-        genuine, claims = set(), []
-        for proof in proposal.promises:
-            said = promise_message(line, height, round, proof.accepted_round, proof.accepted)
-            if verify(proof.voter, said, proof.signature):
-                genuine.add(proof.voter)
-                if proof.accepted_round is not None:
-                    claims.append((proof.accepted_round, proof.accepted))
-        latest = {entry for at, entry in claims if at == max(claims)[0]}
+        line, height = self.lines.of_proposal(proposal), proposal.height
         voters = self.voters.get((line, height), self.rules.founders)
-        return is_quorum(self.rules, voters, genuine) and (
+        good = [it for it in proposal.promises if _counts(line, voters, proposal, it)]
+        claims = [(it.accepted_round, it.accepted) for it in good if it.accepted_round is not None]
+        last = max((round for round, _ in claims), default=None)
+        latest = {entry for round, entry in claims if round == last}
+        return is_quorum(self.rules, voters, {it.voter for it in good}) and (
             not claims or proposal.entry.digest in latest
         )
+
+
+def _counts(
+    line: LineId, voters: Sequence[PeerId], proposal: Propose, promise: PromiseProof
+) -> bool:
+    """Whether `promise` may stand with `proposal`."""
+    height, last, entry = proposal.height, promise.accepted_round, promise.accepted
+    said = promise_message(line, height, proposal.round, last, entry)
+    if promise.voter not in voters or not verify(promise.voter, said, promise.signature):
+        return False
+    if last is None or entry is None:
+        return last is None and entry is None  # Half a claim is no word of the wire.
+    claim = (line, height, last, entry)
+    return last < proposal.round and is_signed(voters, claim, promise.proposed or b"")
+
+
+def is_signed(voters: Sequence[PeerId], proposal: Proposal, signature: bytes) -> bool:
+    """Whether the proposer of that round has signed for it."""
+    line, height, round, entry = proposal
+    proposer = voters[(height + round) % len(voters)]
+    return verify(proposer, vote_message(line, height, round, entry), signature)
 
 
 def is_quorum(rules: Rules, voters: Sequence[PeerId], present: Collection[PeerId]) -> bool:
