@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.effects import Decided, Persist, Send
+from p2ptrain.ledger.effects import Decided, Effect, Persist, Send
 from p2ptrain.ledger.electorate import proof_of
 from p2ptrain.ledger.events import (
     Event,
@@ -39,7 +40,7 @@ from p2ptrain.ledger.messages import (
     Pruned,
     Refused,
 )
-from p2ptrain.ledger.state import genesis
+from p2ptrain.ledger.state import LedgerState, genesis
 from p2ptrain.ledger.values import (
     Commit,
     Entry,
@@ -54,10 +55,12 @@ from p2ptrain.testing.ledgers import accepted, asked, certify, chain_of, digest,
 from p2ptrain.testing.simulation.checkers import VotesAreKept
 from p2ptrain.testing.simulation.disk import Disk, signature_of, signer, verify
 from p2ptrain.testing.simulation.lines import Lines
+from p2ptrain.testing.simulation.proposals import ProposalsAreEntitled, ProposalsAreSigned
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules("a b c", outer_steps=2)
 OPENING = Roster(0, 0, (A, B, C), (), tuple(Participant(p, 200, 2) for p in (A, B, C)))
+OTHER_WAY_ROUND = replace(OPENING, participants=OPENING.participants[::-1])
 VALUES = (OPENING, Roster(0, 0, (A, B, C), (D,)), Commit(0, 0, digest("u")), Skip(0))
 START = chain_of(RULES, [])[1]
 OPEN = chain_of(RULES, [OPENING])[1]
@@ -90,7 +93,8 @@ def signed_promise(voter: PeerId, round: int, accepted: Accepted | None, entry: 
 
 
 def claims(entries: st.SearchStrategy[Entry]) -> st.SearchStrategy[Accepted]:
-    return st.builds(partial(accepted, RULES), NUMBERS, entries)
+    genuine = st.builds(partial(accepted, RULES), NUMBERS, entries)
+    return genuine | st.builds(Accepted, NUMBERS, entries, st.just(b"unsigned"))
 
 
 @st.composite
@@ -156,26 +160,82 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 )
 
 
+class Watched:
+    """What a voter says, and its disk, shown to all checkers of what is said. The rosters here have
+    the founders as voters, so these need not hear of decisions; the others may lie as they like.
+    """
+
+    def __init__(self) -> None:
+        self.disk, self.lines, liars = Disk(), Lines(genesis(RULES)), frozenset((B, C, D))
+        self.checkers = (
+            VotesAreKept(lines=self.lines, liars=liars),
+            ProposalsAreSigned(lines=self.lines, rules=RULES, liars=liars),
+            ProposalsAreEntitled(lines=self.lines, rules=RULES, liars=liars),
+        )
+
+    def hears(self, event: Event) -> None:
+        if isinstance(event, Received):
+            self._say(event.sender, event.message)
+
+    def carries_out(self, effect: Effect, state: LedgerState) -> None:
+        if isinstance(effect, Persist):
+            self.disk.append_record(effect.record)
+        elif isinstance(effect, Decided):
+            self.disk.chain.append(effect.certified)
+            self.lines.note(state)
+        elif isinstance(effect, Send):
+            self._say(A, effect.message)
+
+    def _say(self, sender: PeerId, message: Message) -> None:
+        for checker in self.checkers:
+            checker.on_vote(sender, message, self.disk)
+
+    @property
+    def violations(self) -> list[str]:
+        return [text for checker in self.checkers for text in checker.violations]
+
+
 @settings(max_examples=250, deadline=None)
 @given(st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.1, 3.0]), st.booleans()), max_size=25))
 def test_a_voter_among_madmen_keeps_its_word(story: list[tuple[Event, float, bool]]) -> None:
     """With crashes in between, after each of which it has only its disk."""
-    disk, checker, now = Disk(), VotesAreKept(lines=Lines(genesis(RULES))), 0.0
-    ledger = Ledger(RULES, A, signer(A), verify)
+    watched, now = Watched(), 0.0
+    disk, ledger = watched.disk, Ledger(RULES, A, signer(A), verify)
     for event, passed, crashes in story:
         now += passed
+        watched.hears(event)
         for effect in ledger.handle(event, now):
-            if isinstance(effect, Persist):
-                disk.append_record(effect.record)
-            elif isinstance(effect, Decided):
-                disk.chain.append(effect.certified)
-                checker.lines.note(ledger.state)
-            elif isinstance(effect, Send):
-                checker.on_vote(A, effect.message, disk)
+            watched.carries_out(effect, ledger.state)
         deadline = ledger.next_deadline()
         assert deadline is None or deadline >= now
         if crashes:
             state = ledger.state
             ledger = Ledger(RULES, A, signer(A), verify, disk.chain, disk.records, now)
             assert ledger.state == state
-    assert checker.violations == []
+    assert watched.violations == []
+
+
+ELIGIBLE = [Entry(1, START.head, value) for value in (OPENING, OTHER_WAY_ROUND)]
+"""What a votes for if all are ready, and nothing else is forced."""
+
+
+@st.composite
+def later_proposals(draw: st.DrawFn) -> Received:
+    """Of b's and c's later rounds, mostly by right; what is wrong is with one promise or two."""
+    round, entry, proofs = draw(st.sampled_from([1, 3, 4])), draw(st.sampled_from(ELIGIBLE)), []
+    for voter in draw(st.sets(OTHERS, min_size=2)):
+        said = draw(st.none() | claims(st.sampled_from(ELIGIBLE)))
+        signature = signed_promise(voter, round, said, entry)
+        proofs.append(proof_of(voter, Promise(1, round, said, signature)))
+    return Received(C, asked(RULES, round, entry, tuple(proofs)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(later_proposals(), min_size=1, max_size=4))
+def test_a_voter_among_cheats_votes_for_what_was_proposed_by_right(story: list[Received]) -> None:
+    watched, ledger = Watched(), Ledger(RULES, A, signer(A), verify)
+    for event in (*(Ready(peer, 0, 200, 2) for peer in (A, B, C)), *story):
+        watched.hears(event)
+        for effect in ledger.handle(event, 0.0):
+            watched.carries_out(effect, ledger.state)
+    assert watched.violations == []
