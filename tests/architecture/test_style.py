@@ -37,6 +37,9 @@ BROAD_EXCEPT_ALLOWED = (
 )
 """A foreign library may raise anything, and the user must see an error whatever it is."""
 
+SLEEPS_ALLOWED = {"tests/node/test_slow_answers.py"}
+"""By trio's MockClock, on which hours pass at once."""
+
 HOSTS = re.compile(
     r"www\.apache\.org|www\.w3\.org|github\.com|([\w-]+\.)?example(\.org)?|203\.0\.113\.\d+"
 )
@@ -159,8 +162,15 @@ def calls(module: Module, wanted: Callable[[str], bool]) -> list[str]:
 
 
 def test_no_test_sleeps() -> None:
-    sleeps = {"time.sleep", "sleep"}
-    assert [c for module in modules_of_tests() for c in calls(module, sleeps.__contains__)] == []
+    """What waits for a condition has a deadline, and says so: `settled`, `eventually`."""
+    sleeps = re.compile(r"((time|trio|anyio|asyncio)\.)?sleep(_until)?")
+    found = [
+        call
+        for module in modules_of_tests()
+        if module.where not in SLEEPS_ALLOWED
+        for call in calls(module, lambda name: sleeps.fullmatch(name) is not None)
+    ]
+    assert found == []
 
 
 def test_no_test_is_skipped() -> None:

@@ -28,6 +28,7 @@ from p2ptrain.node.chain_file import Origin
 from p2ptrain.node.gossip import describe
 from p2ptrain.node.heartbeat import SnapshotReport
 from p2ptrain.node.outer import keep_outer_state
+from p2ptrain.node.parts import Parts
 from p2ptrain.node.start import Start
 from p2ptrain.node.status import status
 from p2ptrain.observe.states import FetchingSnapshot
@@ -388,12 +389,14 @@ async def test_a_transfer_that_comes_on_is_not_given_up_for_the_next_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with restarted(tmp_path, 0, monkeypatch) as r:
+        now = r.parts.now()
+        monkeypatch.setattr(Parts, "now", lambda parts: now)
         patience = module._Patience(r.parts, lambda: False, bounded=True)
         for so_far in range(4):
-            await trio.sleep(0.06)
+            now += 0.6 * module.LOST_S
             r.parts.standing.fetching = FetchingSnapshot(so_far, 9)
             assert not patience.is_over()
-        await trio.sleep(0.15)
+        now += 1.5 * module.LOST_S
         assert patience.is_over()
         r.parts.peers.forget(ANN.peer)  # Nobody can be asked.
         assert not patience.is_over()
