@@ -14,6 +14,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from libp2p import new_host
+from libp2p.abc import IHost
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_x25519_key_pair
@@ -280,8 +281,9 @@ async def test_a_peer_that_dials_and_dials_does_not_use_the_node_up() -> None:
         assert network._inbound_limiter.available_tokens > 10**8  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("offer", ["plaintext", "mplex", "rsa"])
-async def test_what_we_do_not_speak_is_not_let_in(offer: str) -> None:
+@asynccontextmanager
+async def speaking(offer: str) -> AsyncIterator[IHost]:
+    """A host that speaks Noise and yamux and has an Ed25519 key, but for what `offer` says."""
     keys = create_rsa_key_pair() if offer == "rsa" else create_new_key_pair(b"k" * 32)
     noise = {NOISE_ID: NoiseTransport(keys, create_x25519_key_pair().private_key)}
     plain = {TProtocol(PLAINTEXT_PROTOCOL_ID): InsecureTransport(keys, peerstore=None)}
@@ -290,12 +292,24 @@ async def test_what_we_do_not_speak_is_not_let_in(offer: str) -> None:
         sec_opt=plain if offer == "plaintext" else noise,
         muxer_opt={TProtocol(MPLEX_PROTOCOL_ID): Mplex} if offer == "mplex" else None,
     )
-    async with networks(1) as (victim,), host.run([]):
-        with trio.move_on_after(3), suppress(SwarmException, ExceptionGroup):
-            await host.connect(info_from_p2p_addr(Multiaddr(victim.addresses()[0])))
-        await eventually(lambda: victim.connected() == set())
+    async with host.run([]):
+        yield host
         with trio.move_on_after(3):
             await host.close()
+
+
+@pytest.mark.parametrize("offer", ["plaintext", "mplex", "rsa"])
+async def test_what_we_do_not_speak_is_not_let_in(offer: str) -> None:
+    async with networks(1) as (victim,):
+        address = info_from_p2p_addr(Multiaddr(victim.addresses()[0]))
+        async with speaking("what we do") as host:
+            await host.connect(address)
+            await eventually(lambda: victim.connected() == {str(host.get_id())})
+        await eventually(lambda: victim.connected() == set())
+        async with speaking(offer) as host:
+            with pytest.raises((SwarmException, ExceptionGroup)):
+                await host.connect(address)
+            assert victim.connected() == set()
 
 
 async def test_connections_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
