@@ -12,7 +12,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.acceptor import Acceptor, recall
 from p2ptrain.ledger.account import LedgerStatus
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.effects import Persist, Send
+from p2ptrain.ledger.effects import Decided, Persist, Send
 from p2ptrain.ledger.events import (
     Heard,
     Leaving,
@@ -164,6 +164,16 @@ def test_strangers_messages_of_later_heights_are_not_kept() -> None:
     assert some["a"]._ahead == {}
     some.tell("a", Received(B, Prepare(9, 0)), Received(B, Prepare(10, 0)))
     assert list(some["a"]._ahead) == [B]
+
+
+def test_what_waited_for_an_entry_is_answered_once_that_is_written_down() -> None:
+    """Else a crash would leave a promise of a height whose parent nobody here knows (R6)."""
+    some = Group(small_rules())
+    first = certify(some.rules, some["a"].state, Roster(0, 0, (A, B, C), (D,)))
+    assert some.tell("a", Received(B, Prepare(2, 2))) == []
+    effects = some.tell("a", Received(C, Entries(1, (first,))))
+    assert [type(it) for it in effects[:3]] == [Decided, Persist, Send]
+    assert effects[2] == Send(B, some["a"]._instance.electorate.promise(2, None))
 
 
 def test_late_answers_to_decided_heights_are_ignored() -> None:

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.base import Base
 from p2ptrain.ledger.electorate import proof_of
 from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.messages import Accept, Accepted, Promise, PromiseProof
@@ -21,6 +22,7 @@ from p2ptrain.ledger.values import (
     Participant,
     Roster,
     Skip,
+    SnapshotRef,
     Vote,
     promise_message,
 )
@@ -241,9 +243,9 @@ ONE, OTHER = Entry(1, genesis(RULES).head, Skip(0)), Entry(1, genesis(RULES).hea
 class Voter:
     """Writes down what it says, like an honest one, whatever it says."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Disk | None = None) -> None:
         self.checker = VotesAreKept(lines=LINES)
-        self.disk = Disk()
+        self.disk = disk or Disk()
 
     def votes(self, round: int, entry: Entry = ONE) -> None:
         self.disk.records.append(f'{{"accepted":[],{self._where(round)}}}'.encode())
@@ -253,15 +255,15 @@ class Voter:
         vote = Vote(RULES.run, 1, round, entry.digest, A, b"")
         self.checker.on_vote(A, Accept(vote), self.disk)
 
-    def promises(self, round: int, accepted: int | None = None) -> None:
-        self.disk.records.append(f'{{"accepted":null,{self._where(round)}}}'.encode())
+    def promises(self, round: int, accepted: int | None = None, height: int = 1) -> None:
+        self.disk.records.append(f'{{"accepted":null,{self._where(round, height)}}}'.encode())
         said = None if accepted is None else Accepted(accepted, ONE, b"")
         last = (None, None) if said is None else (said.round, said.entry.digest)
-        signature = signature_of(A, promise_message(RULES.run, 1, round, *last))
-        self.checker.on_vote(A, Promise(1, round, said, signature), self.disk)
+        signature = signature_of(A, promise_message(RULES.run, height, round, *last))
+        self.checker.on_vote(A, Promise(height, round, said, signature), self.disk)
 
-    def _where(self, round: int) -> str:
-        return f'"height":1,"line":"{RULES.run}","round":{round}'
+    def _where(self, round: int, height: int = 1) -> str:
+        return f'"height":{height},"line":"{RULES.run}","round":{round}'
 
 
 def test_a_voter_that_keeps_its_word() -> None:
@@ -308,6 +310,26 @@ def test_a_vote_that_is_not_on_disk_yet() -> None:
     assert voter.checker.violations == [
         "VotesAreKept: a spoke at 1, round 3, before it had written it down"
     ]
+
+
+def test_a_vote_before_the_entries_below_it_are_on_disk() -> None:
+    """At whichever height: a chain that begins at a base is as long as if it were whole."""
+    sealed = Commit(0, 0, U, snapshot=SnapshotRef(0, U), state=U)
+    chain, _ = chain_of(RULES, [OPENING, sealed, replace(OPENING, step=1)])
+    base = Base(chain_of(RULES, [OPENING])[1], chain[1])
+    for disk, height in (
+        (Disk(), 0),
+        (Disk(chain[:1]), 1),
+        (Disk(base=base), 2),
+        (Disk(chain[2:], base=base), 3),
+    ):
+        voter = Voter(disk)
+        voter.promises(1, height=height + 1)
+        assert voter.checker.violations == []
+        voter.promises(1, height=height + 2)
+        assert voter.checker.violations == [
+            f"VotesAreKept: a spoke at {height + 2} with its entries up to {height} on disk"
+        ]
 
 
 BRANCHING = small_rules("a b c d", branch_after_s=8.0)

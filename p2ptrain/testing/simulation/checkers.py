@@ -118,7 +118,8 @@ class CommitsAreHeld(Watch):
 
 @dataclass(slots=True)
 class VotesAreKept(Watch):
-    """S2: no voter ever says what contradicts what it said before, crash or no crash.
+    """S2: no voter ever says what contradicts what it said before, crash or no crash. R6: nor does
+    it speak about a height before all entries below it are on its disk.
 
     A promise (p, a) says: for rounds below p my last vote is that of round a. So votes of the
     rounds between are lies, whichever was sent first. Repeating an old vote is none.
@@ -152,8 +153,10 @@ class VotesAreKept(Watch):
                 pass
 
     def _check_disk(self, place: Place, disk: Disk, round: int, *, promise: bool) -> None:
-        """What is said must be on disk already."""
+        """What is said must be on disk already, and so must all that it follows."""
         voter, line, height = place
+        if disk.height < height - 1:
+            self.object(f"{voter} spoke at {height} with its entries up to {disk.height} on disk")
         tail = f'"height":{height},"line":"{line}","round":{round}}}'.encode()
         if any(
             record.endswith(tail) and record.startswith(b'{"accepted":null') == promise

@@ -28,6 +28,13 @@ class Disk:
     written: set[SnapshotTaken] = field(default_factory=set)
     terms: set[Terms] = field(default_factory=set)
 
+    @property
+    def height(self) -> int:
+        """How far the chain goes."""
+        if self.chain:
+            return self.chain[-1].entry.height
+        return 0 if self.base is None else self.base.checkpoint.height
+
     def prune(self, base: Base) -> None:
         """Keep the chain from `base` on, at one stroke."""
         height = base.checkpoint.height
