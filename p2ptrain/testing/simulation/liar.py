@@ -2,9 +2,9 @@
 
 It runs the real ledger and bends what comes out: proposes two entries in one round and votes for
 both, or tries to propose without a signature that would prove it, hides votes in its promises or
-claims votes for what nobody has proposed, forges certificates, replays what it has heard, invents
-entries, snapshots and states, proposes rosters without the others, ends their rounds. It cannot
-sign for others, nor pretend to be another sender.
+claims votes for what nobody has proposed, proposes on promises that are none, forges certificates,
+replays what it has heard, invents entries, snapshots and states, proposes rosters without the
+others, ends their rounds. It cannot sign for others, nor pretend to be another sender.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from random import Random
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.effects import Announce, Effect, Send
-from p2ptrain.ledger.electorate import Electorate
+from p2ptrain.ledger.electorate import Electorate, proof_of
 from p2ptrain.ledger.events import Event, SnapshotTaken
 from p2ptrain.ledger.messages import (
     Accept,
@@ -26,6 +26,7 @@ from p2ptrain.ledger.messages import (
     Outcome,
     Prepare,
     Promise,
+    PromiseProof,
     Propose,
     Refused,
 )
@@ -55,6 +56,7 @@ class Lie(Enum):
     TWINS = "two entries in one round"
     DENIALS = "proposals and certificates without its own vote"
     INVENTED_VOTES = "promises that claim what nobody has proposed"
+    BENT_PROOFS = "proposals with promises of strangers, or with claims that cannot be"
     DOUBLE_VOTES = "two votes in one round"
     HIDDEN_VOTES = "promises that hide votes"
     FORGERIES = "invented entries and certificates"
@@ -124,6 +126,8 @@ class Liar(SimNode):
                 for peer in self.state.voters:
                     if peer != self.me:
                         self._carry_out(Send(peer, message))
+            case Send(peer, Propose(promises=(_, *_)) as proposal) if Lie.BENT_PROOFS in self.lies:
+                self._send(peer, self._with_bent_proofs(proposal))
             case Send(peer, Propose(_, Entry(_, _, Commit(state=str())) as entry) as proposal) if (
                 Lie.STATES in self.lies
             ):
@@ -250,6 +254,35 @@ class Liar(SimNode):
         self._tell_all(Prepare(state.height + 1, turn + self._round))
         for round in range(len(state.voters)):
             self._tell_all(Refused(state.height + 1, round, turn + self._round, "it is mine"))
+
+    # ── promises that are none ───────────────────────────────────────────────────────────────────
+
+    def _with_bent_proofs(self, proposal: Propose) -> Propose:
+        """The same proposal on strangers' words; or one that only a claim of its own would force,
+        of this very round, or of the one before and signed by nobody.
+        """
+        round, others = proposal.round, [it for it in proposal.promises if it.voter != self.me]
+        kind = self._random.choice(("strangers", "this round", "unsigned"))
+        if kind == "strangers":
+            promises = [self._promised(self.me, proposal.entry, round, None)]
+            for voter in self.state.voters:
+                stranger = PeerId(f"{_SOMEBODY}-{voter}")
+                promises.append(self._promised(stranger, proposal.entry, round, None))
+            return replace(proposal, promises=tuple(promises))
+        entry = self._invented()
+        own = self._hope_for(entry, round)
+        claim = Accepted(round, entry, own)
+        if kind == "unsigned":
+            claim = Accepted(round - 1, entry, b"signed by nobody")
+        promises = [self._promised(self.me, entry, round, claim), *others]
+        return replace(proposal, entry=entry, signature=own, promises=tuple(promises))
+
+    def _promised(
+        self, voter: PeerId, entry: Entry, round: int, claim: Accepted | None
+    ) -> PromiseProof:
+        """In its own name, or in one of those that anybody can make."""
+        signing = replace(self._electorate(entry), me=voter, sign=signer(voter))
+        return proof_of(voter, signing.promise(round, claim))
 
     # ── other lies ───────────────────────────────────────────────────────────────────────────────
 

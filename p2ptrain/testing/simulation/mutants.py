@@ -13,6 +13,7 @@ from p2ptrain.testing.simulation.planting import Mutant
 
 _BLOCKS = ("BlocksAreCommittedOnce",)
 _CERTIFICATES = ("CertificatesVerify",)
+_ENTITLED = ("ProposalsAreEntitled",)
 _FORKS = ("OneEntryPerHeight",)
 _SIGNED = ("ProposalsAreSigned",)
 _VOTES = ("VotesAreKept",)
@@ -22,13 +23,17 @@ MUTANTS = (
     Mutant("promise-not-persisted", voting.promise_not_persisted, _VOTES, "torn"),
     Mutant("vote-not-persisted", voting.vote_not_persisted, _VOTES, "torn"),
     Mutant("spoken-before-written", voting.spoken_before_written, _VOTES, "calm"),
+    Mutant("answered-before-written", voting.answered_before_written, _VOTES, "lossy"),
     Mutant("accepted-forgotten", voting.accepted_forgotten, _VOTES, "torn"),
     Mutant("lower-round-accepted", voting.lower_round_accepted, _VOTES, "lossy"),
     Mutant("round-0-proposed-anew", voting.round_0_proposed_anew, _VOTES, "torn"),
     Mutant("accepted-value-not-adopted", voting.accepted_value_not_adopted, _FORKS, "torn"),
-    Mutant("promises-not-shown", voting.promises_not_shown, ("ProposalsAreEntitled",), "liars"),
+    Mutant("promises-not-shown", voting.promises_not_shown, _ENTITLED, "liars"),
     Mutant("proposer-not-checked", voting.proposer_not_checked, _SIGNED, "liars"),
     Mutant("claims-not-checked", voting.claims_not_checked, _SIGNED, "liars"),
+    Mutant("strangers-may-promise", voting.strangers_may_promise, _ENTITLED, "liars"),
+    Mutant("claims-of-any-round", voting.claims_of_any_round, _ENTITLED, "liars"),
+    Mutant("shown-claims-not-checked", voting.shown_claims_not_checked, _ENTITLED, "liars"),
     Mutant("proposer-need-not-vote", voting.proposer_need_not_vote, _CERTIFICATES, "liars"),
     Mutant("stale-voters-count", voting.stale_voters_count, _CERTIFICATES, "churn"),
     Mutant("learners-count", voting.learners_count, _CERTIFICATES, "churn"),

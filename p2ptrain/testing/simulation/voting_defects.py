@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from p2ptrain.ledger.electorate import Electorate
 from p2ptrain.ledger.events import Event
 from p2ptrain.ledger.instance import Instance, Stage
 from p2ptrain.ledger.leading import Leading
+from p2ptrain.ledger.messages import PromiseProof
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Certificate, Entry, LineId, Vote, vote_message
@@ -171,6 +172,49 @@ def spoken_before_written(patch: Patch) -> None:
 
     original = core.Ledger.handle
     patch(core.Ledger, "handle", handle)
+
+
+def answered_before_written(patch: Patch) -> None:
+    """What waited for an entry is answered before that entry is written down."""
+
+    def move_on(self: core.Ledger, *entered: Any) -> list[Effect]:
+        decided, *answers = original(self, *entered)
+        return [*answers, decided]
+
+    original = core.Ledger._move_on
+    patch(core.Ledger, "_move_on", move_on)
+
+
+def strangers_may_promise(patch: Patch) -> None:
+    """Whoever signs a promise counts, with a vote or without."""
+
+    def fault(self: Electorate, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
+        wide = replace(self)
+        object.__setattr__(wide, "names", self.names.union(it.voter for it in proofs))
+        return original(wide, round, entry, proofs)
+
+    original = Electorate.proofs_fault
+    patch(Electorate, "proofs_fault", fault)
+
+
+def claims_of_any_round(patch: Patch) -> None:
+    """A promise may claim what is proposed in the very round that it promises."""
+
+    def fault(self: Electorate, round: int, proof: PromiseProof) -> str:
+        return original(self, max(round, 1 + (proof.accepted_round or 0)), proof)
+
+    original = Electorate.claim_fault
+    patch(Electorate, "claim_fault", fault)
+
+
+def shown_claims_not_checked(patch: Patch) -> None:
+    """What a promise claims is checked where it is received, and not where a proposal shows it."""
+
+    def fault(self: Electorate, round: int, proof: PromiseProof) -> str:
+        said = self._promise_message(round, (proof.accepted_round, proof.accepted))
+        return "" if self.verify(proof.voter, said, proof.signature) else "forged"
+
+    patch(Electorate, "_proof_fault", fault)
 
 
 def _check_no_certificate(patch: Patch) -> None:
