@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from p2ptrain.ledger.values import Participant
 from p2ptrain.names import label
@@ -83,10 +84,10 @@ async def test_the_warning_stands_while_the_exchange_does(
         nursery.start_soon(notice_slow_exchange, parts)
         standing.averaging = 0
         parts.changes.ring()
-        await trio.sleep(0.03)
+        await trio.testing.wait_all_tasks_blocked()
         standing.averaging, standing.last_reduce = None, REPORT
         parts.changes.ring()
-        await trio.sleep(0.03)
+        await trio.testing.wait_all_tasks_blocked()
         standing.averaging = 1
         parts.changes.ring()
         await settled(lambda: WARNING in standing.warnings)
