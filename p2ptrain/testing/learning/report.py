@@ -75,7 +75,7 @@ TABLES = (
         "Churn against three that stay",
         "three-that-stay",
         CHURN,
-        {"churn-fresh": Asked("÷", 1.01)},
+        {arm: Asked("÷", 1.01) for arm in ("churn-fresh", "churn-donor", "churn-donors")},
     ),
     Table(
         "Churn against four that stay, and contribute a third more",
