@@ -261,7 +261,7 @@ def _collected(home: Home, config: NodeConfig) -> Collected:
     from p2ptrain.node.pruning import origin_in
     from p2ptrain.node.retention import roots
     from p2ptrain.run import DataIndex
-    from p2ptrain.store import Store
+    from p2ptrain.store import RootsDamaged, Store
 
     run = run_of(home)
     spec = run.manifest.data
@@ -274,4 +274,8 @@ def _collected(home: Home, config: NodeConfig) -> Collected:
         )
         starts = all_starts(store, ledger, origin_in(log), run.manifest.genesis)
         needed = roots(run.manifest, ledger, data, config, newest_held(store, starts))
-        return store.collect_garbage(needed.blobs, keep_chunks=needed.chunks)
+        try:
+            return store.collect_garbage(needed.blobs, keep_chunks=needed.chunks)
+        except RootsDamaged as exc:
+            exc.do = exc.remedy(home.root)
+            raise

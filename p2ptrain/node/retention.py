@@ -162,6 +162,8 @@ async def _see_to(parts: Parts, damaged: RootsDamaged) -> None:
     if WARNING not in parts.standing.warnings:  # Afterwards `scrub` asks for them, in every pass.
         left = damaged.without(await repair(parts, damaged.roots))
     if left is not None:
-        parts.standing.warnings[WARNING] = Caution(left.code, left.what, left.do)
+        parts.standing.warnings[WARNING] = Caution(
+            left.code, left.what, left.remedy(parts.home.root)
+        )
         parts.changes.ring()
     await trio.sleep(AGAIN_S)

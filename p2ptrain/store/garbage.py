@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
 from p2ptrain.ids import Digest
+from p2ptrain.pasting import to_paste
 from p2ptrain.store.blob import BlobManifest, looks_like_manifest
 from p2ptrain.store.objects import Objects
 
@@ -39,16 +41,22 @@ class RootsDamaged(ChunkCorrupt):
     def __init__(self, roots: Collection[Digest], pinned: Collection[Digest]) -> None:
         self.roots, self.pinned = sorted(roots), sorted(pinned)
         others = f" (and {len(roots) - 1} more)" if len(roots) > 1 else ""
-        otherwise = "what is older than the newest certified snapshots is let go of in time"
-        if pinned:
-            otherwise = f"or p2ptrain store unpin {self.pinned[0]}, if you can do without it"
         super().__init__(
             f"nothing is removed from this store, which grows: {self.roots[0]}{others} is to be "
             "kept but damaged, and nothing else says which chunks belong to it",
             evidence=[f"chunk {root}" for root in self.roots],
             likely="the disk under the store has a fault",
-            do=f"p2ptrain store check --repair, when a peer is there that has it; {otherwise}",
+            do="have it fetched again, when a peer is there that has it, or let go of it",
         )
+
+    def remedy(self, home: Path) -> str:
+        """What the owner of the node in `home` can do."""
+        otherwise = "what is older than the newest certified snapshots is let go of in time"
+        if self.pinned:
+            unpin = to_paste(home, f"store unpin {self.pinned[0]}")
+            otherwise = f"or {unpin}, if you can do without it"
+        repair = to_paste(home, "store check --repair")
+        return f"{repair}, when a peer is there that has it; {otherwise}"
 
     def without(self, mended: Collection[Digest]) -> RootsDamaged | None:
         """What is left of it; None if nothing is."""

@@ -26,7 +26,6 @@ ELSEWHERE = {
     "p2ptrain/trainer/huggingface.py": "made of any run, which is not told here",
     "p2ptrain/trainer/generating.py": "a folder of weights does not know whose they were",
     "p2ptrain/trainer/remote.py": "the node's host has the home, the rank's has none",
-    "p2ptrain/store/garbage.py": "roots are damaged in a store whose place is not told there, yet",
     "p2ptrain/export/card.py": "strangers read it beside the weights",
     "p2ptrain/cli/amending.py": "help is the same in every home",
     "p2ptrain/cli/run_command.py": "`run new` makes a file, and no home yet",

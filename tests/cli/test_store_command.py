@@ -164,7 +164,7 @@ def test_gc_says_what_to_do_about_a_root_that_is_damaged(
     run(capsys, home, "pin", victim)
     code, _, err = run(capsys, home, "gc")
     assert code == 4
-    assert f"p2ptrain store unpin {victim}" in " ".join(err.split())
+    assert f"p2ptrain store unpin {victim} --home {home.root}" in " ".join(err.split())
     run(capsys, home, "unpin", victim)
     assert run(capsys, home, "gc")[0] == 0
 

@@ -238,7 +238,8 @@ async def test_what_is_pinned_and_damaged_is_named_until_it_is_whole_or_let_go_o
             assert [each["lost"] for each in r.said("rot-repaired")] == [[old]]
             assert r.parts.scrub_asked.is_set()
             assert warnings[retention.WARNING].what.startswith("nothing is removed from this store")
-            assert f"p2ptrain store unpin {old}" in warnings[retention.WARNING].do
+            unpin = f"p2ptrain store unpin {old} --home {r.parts.home.root}"
+            assert unpin in warnings[retention.WARNING].do
             r.parts.scrub_asked = trio.Event()
             tries = len(r.said("not-collected"))
             await settled(lambda: len(r.said("not-collected")) > tries + 1)

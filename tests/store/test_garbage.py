@@ -149,9 +149,10 @@ def test_all_damaged_roots_are_told_and_how_to_let_go_of_those_that_are_pinned(s
     both = caught.value
     assert (both.roots, both.pinned) == (sorted((kept, pinned)), [pinned])
     assert "(and 1 more)" in both.what
-    assert f"store unpin {pinned}," in both.do
+    home = Path("/an other/home")
+    assert f"p2ptrain store unpin {pinned} --home '/an other/home', if" in both.remedy(home)
     left = both.without([pinned])
-    assert (left.roots, left.pinned, "unpin" in left.do) == ([kept], [], False)
+    assert (left.roots, left.pinned, "unpin" in left.remedy(home)) == ([kept], [], False)
     assert left.without([kept]) is None
     store.lasting.change(remove=pinned)
     assert store.collect_garbage([]).chunks == 8
