@@ -32,12 +32,10 @@ from p2ptrain.node.weights import weights
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.ring import Reduce, ReduceRequest, owed_max, streams_for
 from p2ptrain.ring import ReduceReport as RingReport
+from p2ptrain.ring.excuses import SLOWEST_BYTES_PER_S
 from p2ptrain.state import Arena, Float32Vector, Residual
 from p2ptrain.state.pseudo_gradient import Comparison, compare
 from p2ptrain.sync.fragments import Fragment
-
-SLOWEST_BYTES_PER_S = 125_000
-"""1 Mbit/s: over slower links nobody would wait. A link that is silent is given up sooner."""
 
 REDUCE_S_MIN = 600.0
 LINGER_S = 3.0

@@ -113,7 +113,7 @@ async def notice_the_end(parts: Parts) -> None:
     parts.journal.write("run-ended", step=parts.outer.step, tokens=parts.ledger.state.tokens)
     if parts.trains:
         parts.enter(StandingBy("the run is complete; its weights are served from here"))
-        if parts.standing.last_reduce is None:
+        if parts.me not in parts.ledger.state.tokens_by_peer:
             export = to_paste(parts.home.root, "export --to hf DIR")
             parts.standing.warnings["ended"] = Caution(
                 "RUN-ENDED",

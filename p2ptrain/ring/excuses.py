@@ -36,7 +36,8 @@ STALL_SILENCES = 4
 and a capped uplink may hold back several."""
 
 SLOWEST_BYTES_PER_S = 125_000
-"""1 Mbit/s: who sends as slowly serves all its neighbours in turn, and is given twice as long."""
+"""1 Mbit/s: over slower links nobody waits, neither for a reduce nor for a turn among neighbours.
+What takes so long at that rate is given twice as long."""
 
 NEWS_STALLS = 2
 """So many times longer a neighbour is waited for because it says something else. Payload that

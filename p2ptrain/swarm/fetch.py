@@ -156,7 +156,9 @@ def _missing(store: Store, digest: Digest) -> list[Digest]:
 
 def _in_an_order_of_our_own(digests: Iterable[Digest]) -> list[Digest]:
     """Peers that begin together have something to give to each other if each begins elsewhere."""
-    return (drawn := list(digests)) and random.sample(drawn, len(drawn))
+    drawn = list(digests)
+    random.shuffle(drawn)
+    return drawn
 
 
 def _nobody_listens(progress: FetchProgress) -> None:

@@ -65,8 +65,8 @@ AGAIN_S = 0.002
 AGAIN_S_MAX = 10.0
 """After so many misses in a row of chunks that it had lacked before, a lane is not asked for such
 for as many times the first, times the number of lanes, and for the second at most. A source that
-never has any hears 900 such requests in an hour if there are four. Without it each of sixteen
-joiners would hear 150 misses a second instead of 50, and the seed would send a seventh less."""
+never has any hears 900 such requests in an hour if there are four. Of sixteen joiners that begin
+together each hears 40 misses a second (`tests/swarm/crowd.py`)."""
 
 _LEARNING_RATE = 0.25
 

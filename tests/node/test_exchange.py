@@ -190,6 +190,15 @@ async def test_a_neighbour_that_never_opens_its_streams_is_named(
             nursery.cancel_scope.cancel()
 
 
+def put_into_a_roster(parts: Parts, *others: PeerId) -> None:
+    """The outer step's exchange is due, with our work and theirs."""
+    parts.outer.step = 0
+    each = [Participant(name, 16, 1) for name in (parts.me, *others)]
+    roster = opening(parts.ledger.state, *each, learners=others)
+    parts.ledger.state = replace(parts.ledger.state, roster=roster)
+    parts.standing.work = Work(0, (0,), 16)
+
+
 @contextmanager
 def answering(parts: Parts, answer: bytes) -> Iterator[Endpoint]:
     """Ann's data plane, which says `answer` to every hello."""
@@ -228,11 +237,7 @@ async def test_a_neighbour_whose_answer_or_certificate_is_bad_is_named_and_we_ar
             beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
             parts.peers.take(ANN.peer, beat, parts.now())
             parts.detector.heard(ANN.peer, parts.now())
-            parts.outer.step = 0
-            ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
-            roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
-            parts.ledger.state = replace(parts.ledger.state, roster=roster)
-            parts.standing.work = Work(0, (0,), 16)
+            put_into_a_roster(parts, ANN.peer)
             nursery.start_soon(exchange, parts)
             await settled(lambda: bool(r.said("exchange-failed")))
             nursery.cancel_scope.cancel()
@@ -248,12 +253,7 @@ async def test_a_participant_that_is_no_peer_is_not_named_and_we_are_still_heard
     """In an open run a lying proposer can put one into a roster."""
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts, nobody = r.parts, PeerId("nobody")
-        parts.outer.step = 0
-        names = (parts.me, ANN.peer, nobody)
-        each = [Participant(name, 16, 1) for name in names]
-        roster = opening(parts.ledger.state, *each, learners=[ANN.peer, nobody])
-        parts.ledger.state = replace(parts.ledger.state, roster=roster)
-        parts.standing.work = Work(0, (0,), 16)
+        put_into_a_roster(parts, ANN.peer, nobody)
         nursery.start_soon(exchange, parts)
         await settled(lambda: bool(r.said("exchange-failed")))
         nursery.cancel_scope.cancel()

@@ -10,32 +10,22 @@ import trio
 import trio.testing
 
 from p2ptrain.ledger.state import Phase
-from p2ptrain.ledger.values import Commit, Participant
 from p2ptrain.node.life import notice_the_end
 from p2ptrain.node.main import _say
-from p2ptrain.ring import ReduceReport
-from p2ptrain.store import digest_of
-from p2ptrain.testing.published import policy
-from tests.node.rig import Rig, opening, rig, settled
+from tests.node.rig import ANN, rig, settled
+from tests.node.test_validating import TWO, commit
 
-REPORT = ReduceReport(1.0, 0.5, 0.1, 0.1, 0.1, 0.1, ())
+OPTION = {"rules": TWO}
 
 
-def end(r: Rig) -> None:
-    ledger = r.parts.ledger
-    while ledger.state.phase is not Phase.ENDED:
-        r.decide(opening(ledger.state, Participant(r.parts.me, 16, 1)))
-        r.decide(Commit(ledger.state.step, 0, digest_of(b"update")))
-    r.parts.outer.step = ledger.state.step
-
-
-@pytest.mark.parametrize(("averaged", "codes"), [(False, ["RUN-ENDED"]), (True, [])])
+@pytest.mark.parametrize(("took_part", "codes"), [(False, ["RUN-ENDED"]), (True, [])])
 async def test_who_comes_after_the_end_is_told_so_and_who_took_part_is_not_warned(
-    averaged: bool, codes: list[str], tmp_path: Path
+    took_part: bool, codes: list[str], tmp_path: Path
 ) -> None:
-    async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
-        r.parts.standing.last_reduce = REPORT if averaged else None
-        end(r)
+    """Nor after a restart: the chain knows who took part."""
+    async with rig(tmp_path, **OPTION) as r, trio.open_nursery() as nursery:
+        while r.parts.ledger.state.phase is not Phase.ENDED:
+            commit(r, r.parts.me if took_part else ANN.peer)
         nursery.start_soon(notice_the_end, r.parts)
         await settled(lambda: bool(r.said("run-ended")))
         await trio.testing.wait_all_tasks_blocked()
