@@ -10,8 +10,8 @@ STALL_SILENCES × silence_s:
 
     the neighbour names itself, or sends crumbs and says nothing     it is at fault
     somebody is said to wait for us, and we have nothing for it      that one is
-    the chain ends with two others                                   for as long again theirs to
-                                                                     settle, and then both are
+    the chain ends with two others                                   theirs to settle while they
+                                                                     can, and then both are
 
 Whoever says something else gets time anew, but not for ever: words that change move nothing. Where
 payload does come, but too little of it, the deadline ends the wait: then those that have nothing to
@@ -42,6 +42,10 @@ What takes so long at that rate is given twice as long."""
 NEWS_STALLS = 2
 """So many times longer a neighbour is waited for because it says something else. Payload that
 honest peers wait for has gone through the slowest of them by then."""
+
+OTHERS_STALLS = NEWS_STALLS + 2
+"""So long two others have to settle it: one more than whoever hears ever new excuses waits. We may
+hear one of these again and again: they are passed on less often than a liar changes them."""
 
 CRUMB_BYTES = 1 << 16
 """Less than this, or than the rest of a segment, is no progress. That rate takes half a second."""
@@ -137,26 +141,25 @@ class Excuses:
             news_until = known.moved_at + NEWS_STALLS * self.stall_s
             still_s = now - max(known.moved_at, min(known.since, news_until))
             if owing[number] and still_s >= self.stall_s:
-                found = self._judged(
-                    number, known.excuse or Excuse(number, number), held_for, still_s
-                )
+                found = self._judged(number, held_for, still_s, now - known.moved_at)
                 if found[0]:
                     return found
         return (), ""
 
     def _judged(
-        self, number: int, excuse: Excuse, held_for: Collection[int], still_s: float
+        self, number: int, held_for: Collection[int], still_s: float, unmoved_s: float
     ) -> tuple[tuple[int, ...], str]:
         me = self._request.me
+        excuse = self._neighbours[number].excuse or Excuse(number, number)
         if excuse.waiting == excuse.awaited == number:
             return (number,), f"it holds back what it owes for {still_s:.3g} s"
         if excuse.awaited == me and excuse.waiting != me:
             lies = excuse.waiting not in held_for
             return ((excuse.waiting,) if lies else ()), "it waits for what it has been sent"
-        if still_s < 2 * self.stall_s or me in (excuse.waiting, excuse.awaited):
+        if unmoved_s < OTHERS_STALLS * self.stall_s or me in (excuse.waiting, excuse.awaited):
             return (), ""
         both = tuple(dict.fromkeys((excuse.waiting, excuse.awaited)))
-        return both, f"one is said to wait for the other for {still_s:.3g} s"
+        return both, f"one is said to wait for the other for {unmoved_s:.3g} s"
 
     def _slowest(self, owing: Collection[int]) -> tuple[int, _Neighbour]:
         slowest = min(owing, key=lambda number: (self._neighbours[number].moved_at, number))

@@ -11,6 +11,7 @@ from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest
 from p2ptrain.ring.excuses import (
     CRUMB_BYTES,
     NEWS_STALLS,
+    OTHERS_STALLS,
     SLOWEST_BYTES_PER_S,
     STALL_SILENCES,
     Excuse,
@@ -55,7 +56,8 @@ def test_whoever_makes_others_wait_is_at_fault_in_the_end(
         assert not excuses.heard(1, said, 2.0)
     assert fault(excuses, STALL_S - 0.1) == ()
     assert fault(excuses, STALL_S) == in_time
-    assert fault(excuses, 2 * STALL_S) == late
+    assert fault(excuses, OTHERS_STALLS * STALL_S - 0.1) == in_time
+    assert fault(excuses, OTHERS_STALLS * STALL_S) == late
 
 
 def test_who_waits_for_what_we_hold_back_is_not_at_fault() -> None:
@@ -79,7 +81,7 @@ def test_progress_and_news_begin_the_wait_anew_and_crumbs_do_not() -> None:
 
 @pytest.mark.parametrize(
     ("said", "found", "stalls"),
-    [((1, 1), (1,), NEWS_STALLS + 1), ((1, 0), (1, 0), NEWS_STALLS + 2)],
+    [((1, 1), (1,), NEWS_STALLS + 1), ((1, 0), (1, 0), OTHERS_STALLS)],
 )
 def test_who_says_now_this_and_now_that_is_not_waited_for_for_ever(
     said: tuple[int, int], found: tuple[int, ...], stalls: int
@@ -91,6 +93,19 @@ def test_who_says_now_this_and_now_that_is_not_waited_for_for_ever(
         excuses.heard(1, Excuse(*said), now)
         now += 0.5
     assert fault(excuses, now) == found
+
+
+def test_who_hears_a_liar_has_found_it_before_those_who_hear_of_it_name_both() -> None:
+    """Peer 0 passes on less than it hears: by chance only ever the same."""
+    hears, hears_of, now = excuses_of(0, "grid"), excuses_of(2, "grid"), 0.0
+    hears_of.heard(0, Excuse(0, 1), now)
+    while not (found := hears.at_fault({1: 5, 2: 0}, (), now)[0]):
+        assert hears_of.at_fault({0: 5, 3: 0}, (), now) == ((), "")
+        hears.heard(1, Excuse(1, 1), now)
+        hears.heard(1, Excuse(1, 0), now)
+        now += 0.5
+    assert found == (1,)
+    assert hears_of.at_fault({0: 5, 3: 0}, (), now + STALL_S / 2) == ((), "")
 
 
 def test_who_is_in_the_middle_of_a_segment_waits_for_nobody_with_it() -> None:
