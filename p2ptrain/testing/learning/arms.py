@@ -58,6 +58,7 @@ ASKED = (
 """Of these, and of peers, so much was asked that three seeds must say it: they come first."""
 
 REPEATED_LAST = (
+    "fp16",
     "churn-warmup",
     "churn-fresh-h24",
     "churn-donor-h24",
@@ -134,7 +135,6 @@ def beside(chosen: Mapping[str, Settings], records: Mapping[Key, Record]) -> Ite
             later = {name: in_fragments(streaming, steps) for name, steps in late_by.items()}
             yield from seeded("modes", later)
     yield from seeded("churn", churn(four))
-    yield from seeded("churn", longer_lives(churn(four)))
     yield from seeded("peers", others_of_peers(two, four))
     yield from seeded("unequal", unequal(four))
     yield from found("peers", "alone", rated("alone", alone(four), 1 / NEAR), records)
@@ -147,6 +147,7 @@ def beside(chosen: Mapping[str, Settings], records: Mapping[Key, Record]) -> Ite
         yield from seeded("horizon", {f"{name}-short": half_as_long(chosen[name])})
     yield from seeded("horizon", horizon("diloco-4", four, (6, 24)))
     yield from seeded("horizon", horizon("diloco-2", two, (6,)))
+    yield from seeded("churn", longer_lives(churn(four)))
 
 
 def found(
