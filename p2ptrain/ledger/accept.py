@@ -156,7 +156,7 @@ def _judge_roster(
         if evidence is not None:
             return Verdict(Answer.NO, f"there is evidence against {peer}", evidence=evidence)
         if not state.is_member(peer) and not view.allows(peer):
-            return Verdict(Answer.LATER, f"{peer} is not on this node's allowlist")
+            return Verdict(Answer.LATER, f"{peer} may not be a member, by what this node knows")
     if usurped:
         return Verdict(Answer.LATER, usurped)
     own = _judge_own_part(state, view, roster)

@@ -6,6 +6,7 @@ own. Reports reach others by gossip, repeated with each heartbeat and at once up
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, PeerId
@@ -110,9 +111,11 @@ class Staying:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The allowlist that holds now; None for a run that is open to everybody."""
+    """Who may be a member from now on: those on the allowlist, or in an open run all that are peers
+    at all, which this package cannot tell. None if whoever asks may be.
+    """
 
-    peers: frozenset[PeerId] | None
+    peers: Container[PeerId] | None
 
 
 @dataclass(frozen=True, slots=True)

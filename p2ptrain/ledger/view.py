@@ -8,6 +8,7 @@ bounded by the number of peers, whatever is gossiped (`room`). Knows no rules: `
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -60,7 +61,7 @@ class View:
     down: set[PeerId] = field(default_factory=set)
     leaving: set[PeerId] = field(default_factory=set)
     joining: dict[PeerId, None] = field(default_factory=dict)
-    allowed: frozenset[PeerId] | None = None
+    allowed: Container[PeerId] | None = None
     accused: dict[PeerId, Evidence] = field(default_factory=dict)
     ready: dict[PeerId, Ready] = field(default_factory=dict)
     done: dict[PeerId, ReduceDone] = field(default_factory=dict)

@@ -6,10 +6,23 @@ The organiser and the founders belong always: a run cannot lock out those who mu
 
 from __future__ import annotations
 
+from collections.abc import Container
+
+from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import PeerId
 from p2ptrain.node.home import Home
 from p2ptrain.run import Run, SignedAllowlist, load_allowlist, save_allowlist
 from p2ptrain.store.disk import disk_errors
+
+
+class _AllPeers:
+    """Whoever has a key: a lying proposer could have other names agreed on."""
+
+    def __contains__(self, name: object) -> bool:
+        return is_peer_id(name)
+
+
+ALL_PEERS: Container[PeerId] = _AllPeers()
 
 
 class Admission:
@@ -38,9 +51,9 @@ class Admission:
         """Whether `peer` may take part. May be asked from any thread."""
         return self.is_open or peer in self._always or peer in self._listed
 
-    def members_allowed(self) -> frozenset[PeerId] | None:
-        """What the ledger is told: who may be a member; None where everybody may."""
-        return None if self.is_open else self._always | self._listed
+    def members_allowed(self) -> Container[PeerId]:
+        """What the ledger is told: who may be a member."""
+        return ALL_PEERS if self.is_open else self._always | self._listed
 
     def consider(self, data: bytes) -> bool:
         """Take a list that somebody sent, if it is newer than ours. Whether it was.

@@ -57,12 +57,14 @@ def test_organiser_founders_and_the_listed_are_admitted(admission: Admission, ru
     assert admission.members_allowed() == {run.manifest.organiser, ANN.peer}
 
 
-def test_in_an_open_run_everybody_is_admitted(tmp_path: Path) -> None:
+def test_in_an_open_run_everybody_is_admitted_who_is_a_peer(tmp_path: Path) -> None:
     home = Home(tmp_path / "open")
     admission = Admission(home)
     admission.enter(publish(home, admission="open"))
     assert admission.admits(BOB.peer)
-    assert admission.members_allowed() is None
+    members = admission.members_allowed()
+    assert BOB.peer in members
+    assert "nobody" not in members
 
 
 def test_a_newer_list_is_taken_and_kept(
