@@ -209,6 +209,17 @@ def _how_it_ended(returncode: int) -> str:
     return f"ended with exit status {returncode}"
 
 
+class TrainerUnfit(TrainerExited):
+    """What it says of this machine another start would not mend."""
+
+    default_code = "TRAINER-UNFIT"
+
+    def __init__(self, returncode: int, stderr_tail: str) -> None:
+        super().__init__(returncode, stderr_tail)
+        self.what = "a trainer cannot run on this machine, or not with these settings"
+        self.do = "what its last lines say"
+
+
 class TrainerOutOfMemory(TrainerExited):
     """It is started again with half of the `micro_batch` sequences at once, while that is one."""
 

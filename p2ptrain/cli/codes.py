@@ -136,6 +136,10 @@ MACHINE = {
     "GPU-NONE": "A GPU was asked for and none was found. Use --device cpu, or install the driver.",
     "GPU-DRIVER": "The GPU's driver and this build of torch do not fit together.",
     "GPU-BUSY": "The GPU has too little free memory because other programs use it.",
+    "GPU-OLD": (
+        "The GPU is older than what it was to compute with: this build of torch has no kernels for "
+        "it, or it has no instructions for bf16. The message says which, and what helps."
+    ),
     "MEM-GPU": "The model does not fit into the GPU's memory. More --ranks share it out.",
     "MEM-OOM": (
         "A process ended because memory ran out. A trainer is started again with half as many "
@@ -242,6 +246,10 @@ TRAINING = {
     "TRAINER-EXITED": (
         "A trainer process ended by itself. The last lines that it wrote are shown. The node "
         "starts it again a few times."
+    ),
+    "TRAINER-UNFIT": (
+        "A trainer has found that it cannot run on this machine, or not with these settings; its "
+        "last lines say why. Another start would end the same way, so the node ends."
     ),
     "TRAINER-STALLED": "A trainer has not made an inner step for far longer than usual.",
     "TRAINER-CHANNEL": "The connection between node and trainer broke: the trainer has ended.",

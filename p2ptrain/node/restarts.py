@@ -12,7 +12,7 @@ from itertools import count
 
 import trio
 
-from p2ptrain.errors import TrainerError
+from p2ptrain.errors import TrainerError, TrainerUnfit
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.recipient import take_inner_state
 from p2ptrain.node.trainers import RunningTrainer, Trainers
@@ -26,7 +26,7 @@ async def train(parts: Parts, trainers: Trainers) -> None:
     """Run trainers one after another, for ever.
 
     Raises:
-        TrainerError: the budget of restarts is spent.
+        TrainerError: the budget of restarts is spent, or would be in vain.
     """
     await take_inner_state(parts)
     last: TrainerError | None = None
@@ -43,6 +43,8 @@ async def train(parts: Parts, trainers: Trainers) -> None:
             parts.journal.write(
                 "trainer-ended", code=exc.code, reason=exc.what, evidence=exc.evidence
             )
+            if isinstance(exc, TrainerUnfit):
+                raise
             again, last = True, exc
         finally:
             _forget_trainer(parts)

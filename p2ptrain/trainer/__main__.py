@@ -12,13 +12,15 @@ import os
 import socket
 import sys
 import threading
+import traceback
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 
 import torch
 
 from p2ptrain.config.node import parse_host_port
-from p2ptrain.errors import ConfigError, P2PTrainError
+from p2ptrain.errors import ConfigError, MachineUnfit, P2PTrainError
 from p2ptrain.ipc.admission import load
 from p2ptrain.ipc.channel import Channel
 from p2ptrain.ipc.frames import Hello
@@ -27,6 +29,7 @@ from p2ptrain.state.layout import Layout
 from p2ptrain.trainer.arena import Arena, map_vector
 from p2ptrain.trainer.fitting import (
     OUT_OF_MEMORY_EXIT_CODE,
+    UNFIT_EXIT_CODE,
     as_found,
     at_once,
     is_out_of_memory,
@@ -35,6 +38,7 @@ from p2ptrain.trainer.fitting import (
 from p2ptrain.trainer.inner_state import InnerState
 from p2ptrain.trainer.loop import Loop, read_file
 from p2ptrain.trainer.optimizer import make_optimizer
+from p2ptrain.trainer.own_gpu import require_bf16, room_for_the_model
 from p2ptrain.trainer.parallelize import build
 from p2ptrain.trainer.ranks import Ranks, open_ranks
 from p2ptrain.trainer.remote import NODE_GONE_EXIT_CODE, Caller, NodeLink, join
@@ -44,6 +48,7 @@ def main() -> None:
     arguments = _arguments()
     if arguments.lifeline_fd is not None:
         _die_with_the_node(arguments.lifeline_fd)
+    sys.excepthook = _end_at_once
     try:
         link = _join(arguments) if arguments.call else None
         config = link.config if link else TrainerConfig.from_json(arguments.config)
@@ -58,10 +63,24 @@ def main() -> None:
     except P2PTrainError as exc:
         sys.stderr.write("\n".join((str(exc), *exc.evidence, exc.do, "")))
         sys.stderr.flush()
-        status = exc.exit_code
+        unfit = isinstance(exc, ConfigError | MachineUnfit)
+        status = UNFIT_EXIT_CODE if unfit else exc.exit_code
     # Unloading torch takes a second and frees only what the kernel frees anyway. And our socket is
     # closed by then: the node would kill what has not ended soon, and never learn this status.
     os._exit(status)
+
+
+def _end_at_once(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Say what nobody foresaw, and be gone: what torch does at a process's end may wait for the
+    other ranks, which wait for this one.
+    """
+    # Not to sys.stderr: torch calls this with another, to print it later with the rank's number.
+    traceback.print_exception(kind, error, trace, file=sys.__stderr__)
+    if sys.__stderr__ is not None:
+        sys.__stderr__.flush()
+    os._exit(1)
 
 
 def _join(arguments: argparse.Namespace) -> NodeLink:
@@ -86,16 +105,19 @@ def _serve(
             f"{ranks.count} ranks for inner batches of {config.inner.batch_sequences} sequences",
             do="start at most one rank per sequence",
         )
-    model = build(config, ranks)
-    layout = Layout.of((name, tuple(p.shape)) for name, p in model.named_parameters())
-    if link is None:
-        fds = (arguments.theta_fd, arguments.local_fd)
-        theta, local = (map_vector(fd, layout.numel) for fd in fds)
-    else:
-        theta, local = link.vectors(layout)
-    arena = Arena(
-        model, layout, theta, local, count=config.fragments, mirror=link, eager=config.eager
-    )
+    if config.precision == "bf16":
+        require_bf16(ranks.device)
+    with room_for_the_model(ranks.device):
+        model = build(config, ranks)
+        layout = Layout.of((name, tuple(p.shape)) for name, p in model.named_parameters())
+        if link is None:
+            fds = (arguments.theta_fd, arguments.local_fd)
+            theta, local = (map_vector(fd, layout.numel) for fd in fds)
+        else:
+            theta, local = link.vectors(layout)
+        arena = Arena(
+            model, layout, theta, local, count=config.fragments, mirror=link, eager=config.eager
+        )
     free_bytes = ranks.least(ranks.free_bytes())
     config = _fitted(config, ranks, free_bytes)
     channel = None

@@ -30,9 +30,8 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
 from p2ptrain.trainer.fitting import Found, halved, tell, unheard
 from p2ptrain.trainer.gathering import Gathering, Told
-from p2ptrain.trainer.peak import flops_per_step
 from p2ptrain.trainer.supervisor import spend
-from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
+from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch, StepCost
 
 RETURN_LIMIT_S = 600.0
 """A host that is started anew is up within that time."""
@@ -155,8 +154,7 @@ class ExternalRanks:
         complete_s = self._gathering.complete_s
         with self._watch_lock:
             if self._watch is None and complete_s is not None:
-                flops, compiled = flops_per_step(self._config), self._config.compile
-                self._watch = StallWatch(complete_s, self._patience, flops, compiled=compiled)
+                self._watch = StallWatch(complete_s, self._patience, StepCost.of(self._config))
             return self._watch
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:

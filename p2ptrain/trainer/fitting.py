@@ -31,9 +31,19 @@ from p2ptrain.trainer.cost import trainer_memory
 OUT_OF_MEMORY_EXIT_CODE = 71
 """EX_OSERR of sysexits.h: nothing else in a trainer ends so."""
 
-_TEXTS = ("out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed")
+UNFIT_EXIT_CODE = 78
+"""EX_CONFIG: with these settings no rank can compute on this machine, however often it is tried."""
+
+_TEXTS = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "status_alloc_failed",
+    "status_not_initialized",
+)
 """What torch says: its own class is for devices, and the CPU's allocator raises a RuntimeError. The
-last is cuBLAS's and cuDNN's, which take memory beside torch's own allocator."""
+last two are cuBLAS's and cuDNN's, which take memory beside torch's own allocator: the second is all
+that they say where there is none left to begin with."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ B) and torchtitan, so that figures can be compared.  What `--recompute` does aga
 from __future__ import annotations
 
 import math
+import re
 
 from p2ptrain.ipc.trainer_config import ModelSpec, TrainerConfig
 from p2ptrain.trainer.shapes import parameters
@@ -29,8 +30,11 @@ PEAK_FLOPS_PER_S = {
     "RTX 4090": 165e12,
     "RTX 3090": 71e12,
 }
-"""bf16 without sparsity, fp32 accumulation, from the makers' data sheets; the first name that the
-device's own contains counts. A slice of a GPU has its name, but not its peak."""
+"""bf16 without sparsity, fp32 accumulation, from the makers' data sheets; the first name counts of
+which the device's own has all words."""
+
+OTHERS = frozenset({"MIG", "Laptop", "D", "Ti"})
+"""A slice of a GPU, a laptop's and a variant have its name, but not its peak."""
 
 
 def flops_per_token(spec: ModelSpec) -> int:
@@ -50,12 +54,9 @@ def flops_per_step(config: TrainerConfig) -> int:
 
 def peak_flops_per_s(device_name: str) -> float | None:
     """None for CPUs, for slices of a GPU (MIG), and for devices that the table lacks."""
-    if " MIG " in device_name:
-        return None
-    for name, peak in PEAK_FLOPS_PER_S.items():
-        if all(word in device_name for word in name.split()):
-            return peak
-    return None
+    words = set(re.findall(r"\w+", device_name))
+    named = (peak for name, peak in PEAK_FLOPS_PER_S.items() if words.issuperset(name.split()))
+    return None if words & OTHERS else next(named, None)
 
 
 def mfu(spec: ModelSpec, device_name: str, devices: int, tokens_per_s: float) -> float | None:

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from p2ptrain.errors import TrainerError
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.wire import decode_body, encode_body
+from p2ptrain.trainer.own_gpu import own_gpu
 
 # A rank that does not come up, or hangs in a collective, is ended by the supervisor's stall watch
 # long before; this only bounds what nobody watches.
@@ -119,12 +119,15 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
     so no port is ever chosen twice.  Ranks that torchrun started meet in a part of its store that
     has the name of their `generation`: it may still hold what those before them have left.
 
-    Raises TrainerError: this rank was to have a GPU, and there is none for it.
+    Who fails inside takes no leave: NCCL ends a communicator only with all of its ranks, and the
+    others wait elsewhere for this one. End the process instead.
+
+    Raises MachineUnfit: this rank was to have a GPU, and there is none for it.
     """
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     chosen = torch.device("cpu")
     if device == "cuda":
-        chosen = _own_gpu()
+        chosen = own_gpu()
         torch.cuda.set_device(chosen)
         # In bf16 its backward pass gives NaN for some shapes (pytorch #196678; torch 2.11 to 2.13,
         # on H100 and H200, where it would be the first choice). Flash is next, and nearly as fast.
@@ -136,31 +139,10 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
         world_size=count,
         timeout=TIMEOUT,
     )
-    try:
-        mesh = init_device_mesh(device, (count,))
-        control = dist.new_group(backend="gloo", timeout=TIMEOUT)
-        yield Ranks(rank, count, mesh, chosen, control)
-    finally:
-        dist.destroy_process_group()
-
-
-def _own_gpu() -> torch.device:
-    """Raises TrainerError. What torch itself says of either is a traceback."""
-    if not torch.cuda.is_available():
-        raise TrainerError(
-            f"torch {torch.__version__} can use no GPU here",
-            code="GPU-DRIVER",
-            likely="this build of torch is for CPUs, or for a newer driver; or the GPU is hidden",
-            do="--device cpu; or install the torch that fits this machine's driver",
-        )
-    number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if number >= count:
-        raise TrainerError(
-            f"rank {number} of this machine has no GPU: torch sees {count}",
-            code="GPU-NONE",
-            do=f"--ranks {count} at most: two ranks cannot share a GPU, though two nodes can",
-        )
-    return torch.device("cuda", number)
+    mesh = init_device_mesh(device, (count,))
+    control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+    yield Ranks(rank, count, mesh, chosen, control)
+    dist.destroy_process_group()
 
 
 def _store(rank: int, count: int, store_fd: int | None, generation: int | None) -> Store:

@@ -32,6 +32,7 @@ from p2ptrain.errors import (
     TrainerExited,
     TrainerOutOfMemory,
     TrainerStalled,
+    TrainerUnfit,
 )
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Failed, Frame, Hello, Stop, ToTrainer
@@ -39,6 +40,7 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
 from p2ptrain.trainer.fitting import (
     OUT_OF_MEMORY_EXIT_CODE,
+    UNFIT_EXIT_CODE,
     Found,
     at_once,
     halved,
@@ -46,8 +48,7 @@ from p2ptrain.trainer.fitting import (
     unheard,
 )
 from p2ptrain.trainer.launch import Launched, launch
-from p2ptrain.trainer.peak import flops_per_step
-from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
+from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch, StepCost
 
 # SIGKILL takes effect at once unless the kernel waits for a device.
 KILL_LIMIT_S = 10.0
@@ -203,7 +204,7 @@ class RunningTrainer:
         code, tail = self._exit_code(), self._tail.finish(EXIT_LIMIT_S)
         if code == OUT_OF_MEMORY_EXIT_CODE:
             return TrainerOutOfMemory(code, tail, self.micro_batch)
-        return TrainerExited(code, tail)
+        return (TrainerUnfit if code == UNFIT_EXIT_CODE else TrainerExited)(code, tail)
 
     def _exit_code(self) -> int:
         """That of the rank that ended first; as if killed, if the kernel has not let go of any."""
@@ -260,8 +261,7 @@ class Supervisor:
         if self._last is not None and not self._fits_better():
             spend(self.budget, useful=self._last.useful)
         launched = launch(self.config, self.theta_fd, self.local_fd, self.ranks)
-        flops, compiled = flops_per_step(self.config), self.config.compile
-        watch = StallWatch(time.monotonic(), self.patience, flops, compiled=compiled)
+        watch = StallWatch(time.monotonic(), self.patience, StepCost.of(self.config))
         self._last = RunningTrainer(launched, watch, at_once(self.config, self.ranks))
         return self._last
 

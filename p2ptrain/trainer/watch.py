@@ -5,8 +5,9 @@ Both are values fed with what happened and the time; neither reads a clock or to
 A trainer that trains or evaluates reports every inner step, so its usual pace is known and silence
 can be judged by it.  One that stands by says nothing for as long as it likes.  Before the first
 inner step on another θ its optimizer's state passes through the disk, whose pace is nobody's: that
-is granted by the model's size.  So is the first step, and a loss that is measured before it: a pace
-is not known yet, but how much there is to compute is.
+is granted by the model's size.  So are the first step, a loss that is measured before it, and the
+second step, since the pace of the first says nothing: CUDA is loaded in it, ranks are connected,
+the model compiled.  A pace is not known yet, but how much there is to compute is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from p2ptrain.ipc import frames
-from p2ptrain.trainer.peak import peak_flops_per_s
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer.peak import flops_per_step, peak_flops_per_s
 
 _PACES = 8
 LOOKS_S = 5.0
@@ -25,7 +27,8 @@ STATE_BYTES = 8
 """Of each parameter: see `inner_format`."""
 
 SLOWEST_MFU = 0.05
-"""Of a device whose peak is known; a machine that does worse is of little use to its run."""
+"""Of a device whose peak in bf16 is known, in bf16; a machine that does worse is of little use to
+its run."""
 SLOWEST_GPU_FLOPS_PER_S = 2e12
 SLOWEST_CPU_FLOPS_PER_S = 2e9
 """Of a rank; one thread of an old machine that others use, too, makes as much."""
@@ -37,7 +40,7 @@ FORWARD_SHARE = 1 / 3
 class Patience:
     """How long a trainer that owes an answer may be silent.
 
-    `start_limit_s`, until the first inner step is done: loading torch and CUDA, or compiling, on a
+    `start_limit_s`, until two inner steps are done: loading torch and CUDA, or compiling, on a
     slow disk and a crowded machine; and what the step's arithmetic takes a device that is used
     badly.  Then `silence_factor` usual inner steps, since throttling and neighbours slow a step
     several times over but not twenty times; never less than `silence_floor_s`, since a machine that
@@ -51,26 +54,35 @@ class Patience:
     """At least, of a disk of any kind: what is written is read once more for its checksum."""
 
 
-def slowest_s(flops: float, device: str, ranks: int) -> float:
-    """How long so much arithmetic may take ranks that have each a device of this name."""
-    peak = peak_flops_per_s(device)
-    unknown = SLOWEST_CPU_FLOPS_PER_S if device == "cpu" else SLOWEST_GPU_FLOPS_PER_S
-    return flops / (ranks * (unknown if peak is None else SLOWEST_MFU * peak))
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What an inner step takes of the ranks: `flops` of arithmetic, in `bf16` or in fp32, by a
+    model that is `compiled` at its first use, and once more for its first evaluation, which keeps
+    nothing for a backward pass.
+    """
+
+    flops: float = 0.0
+    bf16: bool = False
+    compiled: bool = False
+
+    @classmethod
+    def of(cls, config: TrainerConfig) -> StepCost:
+        return cls(flops_per_step(config), config.precision == "bf16", config.compile)
+
+    def slowest_s(self, device: str, ranks: int) -> float:
+        """How long it may take ranks that have each a device of this name."""
+        peak = peak_flops_per_s(device) if self.bf16 else None
+        unknown = SLOWEST_CPU_FLOPS_PER_S if device == "cpu" else SLOWEST_GPU_FLOPS_PER_S
+        return self.flops / (ranks * (unknown if peak is None else SLOWEST_MFU * peak))
 
 
 class StallWatch:
-    """Feed it every frame sent and received; ask `overdue` now and then.
+    """Feed it every frame sent and received; ask `overdue` now and then."""
 
-    `step_flops`: the arithmetic of an inner step. `compiled`: the model is, at its first use, and
-    once more for its first evaluation, which keeps nothing for a backward pass.
-    """
-
-    def __init__(
-        self, now: float, patience: Patience, step_flops: float = 0.0, *, compiled: bool = False
-    ) -> None:
+    def __init__(self, now: float, patience: Patience, cost: StepCost = StepCost()) -> None:
         self._patience = patience
-        self._step_flops = step_flops
-        self._first_step_s = 0.0
+        self._cost = cost
+        self._slowest_step_s = 0.0
         self._heard_at = now
         self._looked_at: float | None = None
         self._greeted = False
@@ -82,7 +94,8 @@ class StallWatch:
         self._parameters = 0
         self._moves_state = False
         self._evaluations: dict[int, int] = {}
-        self._compiles_to_evaluate = compiled
+        self._compiles_to_evaluate = cost.compiled
+        self._is_warm = False
         self._paces_s: deque[float] = deque(maxlen=_PACES)
 
     def sent(self, frame: frames.Frame, now: float) -> None:
@@ -109,12 +122,12 @@ class StallWatch:
         match frame:
             case frames.Hello():
                 self._greeted, self._parameters = True, frame.parameters
-                self._first_step_s = slowest_s(self._step_flops, frame.device, frame.ranks)
+                self._slowest_step_s = self._cost.slowest_s(frame.device, frame.ranks)
             case frames.Progress():
                 self._blocks_due = max(0, self._blocks_due - 1)
-                if not (self._moves_state and self._paces_s):
+                if self._is_warm and not (self._moves_state and self._paces_s):
                     self._paces_s.append(now - self._heard_at)
-                self._moves_state = False
+                self._is_warm, self._moves_state = True, False
             case frames.FragmentReady():
                 self._owes_report &= self._blocks_due > 0
                 self._moves_state = False
@@ -146,7 +159,7 @@ class StallWatch:
         evaluated = sum(self._evaluations.values())
         if not self._paces_s:
             steps = 1 + FORWARD_SHARE * evaluated
-            return self._patience.start_limit_s + steps * self._first_step_s
+            return self._patience.start_limit_s + steps * self._slowest_step_s
         pace_s = max(self._paces_s)
         silence_s = max(self._patience.silence_floor_s, self._patience.silence_factor * pace_s)
         if evaluated and self._compiles_to_evaluate:

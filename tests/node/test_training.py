@@ -17,7 +17,7 @@ import trio
 import trio.testing
 
 from p2ptrain.encoding import pack
-from p2ptrain.errors import TrainerError, TrainerExited
+from p2ptrain.errors import TrainerError, TrainerExited, TrainerUnfit
 from p2ptrain.identity import load_or_create
 from p2ptrain.ipc import channel, frames
 from p2ptrain.ledger.events import Ready
@@ -339,6 +339,20 @@ async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spen
         assert list(r.parts.standing.warnings.values()) == [Caution("NAN", told)]
         assert not r.parts.standing.trainer_up
         assert not r.parts.standing.theta_in_use
+
+
+async def test_a_trainer_that_says_it_cannot_run_here_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ends(_: module.Conversation) -> None:
+        raise TrainerUnfit(78, "[GPU-OLD] A GPU does not compute in bf16\n--precision fp32")
+
+    monkeypatch.setattr(module.Conversation, "hold", ends)
+    async with rig(tmp_path, rules=ALONE) as r:
+        with pytest.raises(TrainerUnfit) as caught:
+            await train(r.parts, FakeTrainers(r.parts, Remote()))
+        assert caught.value.evidence[-1] == "--precision fp32"
+        assert [each["code"] for each in r.said("trainer-ended")] == ["TRAINER-UNFIT"]
 
 
 @pytest.fixture

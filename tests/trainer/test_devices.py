@@ -21,12 +21,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from p2ptrain.errors import TrainerError
+from p2ptrain.errors import MachineUnfit, P2PTrainError
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Optimizer
+from p2ptrain.trainer import ranks
 from p2ptrain.trainer.arena import Share
 from p2ptrain.trainer.deviation import Pull
 from p2ptrain.trainer.model import Attention, Llama, token_losses
 from p2ptrain.trainer.optimizer import make_optimizer
+from p2ptrain.trainer.own_gpu import Capability, require_bf16, room_for_the_model, runs_on
 from p2ptrain.trainer.ranks import open_ranks
 
 SHAPE = (4, 3)
@@ -166,13 +168,96 @@ def test_what_an_optimizer_keeps_is_where_the_weights_are(name: Optimizer) -> No
     assert {each.device.type for state in kept for each in state.values()} == {"cuda"}
 
 
-@pytest.mark.parametrize(("gpus", "code"), [(0, "GPU-DRIVER"), (1, "GPU-NONE")])
+@pytest.fixture
+def show(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have torch say that it sees GPUs, as `monkeypatch` lets nothing else do here."""
+
+    def gpus(count: int, capability: Capability = (8, 0), built_for: tuple[str, ...] = ()) -> None:
+        said = {
+            "is_available": count > 0,
+            "device_count": count,
+            "get_device_capability": capability,
+            "get_arch_list": list(built_for),
+            "get_device_name": "A GPU",
+        }
+        for name, answer in said.items():
+            monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+
+    return gpus
+
+
+@pytest.mark.parametrize(("gpus", "code"), [(0, "GPU-DRIVER"), (1, "GPU-NONE"), (2, "GPU-OLD")])
 def test_a_rank_that_has_no_gpu_says_what_is_missing(
-    gpus: int, code: str, monkeypatch: pytest.MonkeyPatch
+    gpus: int, code: str, show: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    show(gpus, (6, 1), ("sm_75", "sm_80", "sm_90"))
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(TrainerError) as caught, open_ranks("cuda", None):
+    with pytest.raises(MachineUnfit) as caught, open_ranks("cuda", None):
         pass
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("capability", "built_for", "runs"),
+    [
+        ((6, 1), ["sm_75", "sm_80"], False),
+        ((8, 0), ["sm_75", "sm_80"], True),
+        ((8, 9), ["sm_75", "sm_80"], True),
+        ((8, 0), ["sm_75", "sm_86"], False),
+        ((9, 0), ["sm_80", "sm_90a"], True),
+        ((12, 0), ["sm_80", "sm_90"], False),
+        ((12, 0), ["sm_80", "compute_90"], True),
+        ((7, 0), ["compute_80"], False),
+        ((7, 0), [], True),
+        ((7, 0), ["gfx942"], True),
+    ],
+)
+def test_a_gpu_runs_what_was_built_for_its_generation_or_can_be_compiled_for_it(
+    capability: Capability, built_for: list[str], runs: bool
+) -> None:
+    assert runs_on(capability, built_for) == runs
+
+
+def test_bf16_is_not_emulated(show: Callable[..., None]) -> None:
+    gpu = torch.device("cuda", 0)
+    show(1, (8, 0))
+    require_bf16(gpu)
+    require_bf16(torch.device("cpu"))
+    show(1, (7, 5))
+    with pytest.raises(MachineUnfit, match="A GPU does not compute in bf16") as caught:
+        require_bf16(gpu)
+    assert (caught.value.code, caught.value.do) == ("GPU-OLD", "--precision fp32")
+
+
+@pytest.mark.parametrize(
+    ("free_gb", "code"), [(1, "GPU-BUSY"), (7, "MEM-GPU")], ids=["others", "the model"]
+)
+def test_a_gpu_that_the_model_does_not_fit_says_who_fills_it(
+    free_gb: int, code: str, show: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 24 GB it has taken 16."""
+    show(1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gb * 10**9, 24 * 10**9))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16 * 10**9)
+    gpu = torch.device("cuda", 0)
+    with pytest.raises(P2PTrainError) as caught, room_for_the_model(gpu):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+    assert caught.value.code == code
+    assert isinstance(caught.value, MachineUnfit) == (code == "MEM-GPU")
+    with pytest.raises(RuntimeError, match="shapes"), room_for_the_model(gpu):
+        raise RuntimeError("shapes do not match")
+
+
+def test_who_fails_among_ranks_takes_no_leave_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL's would wait for all of them, and they wait for this one elsewhere."""
+    left: list[bool] = []
+    for name in ("init_process_group", "new_group"):
+        monkeypatch.setattr(torch.distributed, name, lambda *_, **__: None)
+    monkeypatch.setattr(ranks, "init_device_mesh", lambda *_: None)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: left.append(True))
+    with pytest.raises(OSError, match="gone"), open_ranks("cpu", None):
+        raise OSError("gone")
+    assert left == []
+    with open_ranks("cpu", None):
+        pass
+    assert left == [True]

@@ -76,6 +76,8 @@ def test_what_says_that_memory_ran_out_is_known_from_other_errors() -> None:
     assert is_out_of_memory(MemoryError())
     cublas = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
     assert is_out_of_memory(RuntimeError(cublas))
+    none_left = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+    assert is_out_of_memory(RuntimeError(none_left))
     assert not is_out_of_memory(RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**54)

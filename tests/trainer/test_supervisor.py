@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pytest
 
-from p2ptrain.errors import TrainerDiverged, TrainerError, TrainerExited, TrainerStalled
+from p2ptrain.errors import (
+    TrainerDiverged,
+    TrainerError,
+    TrainerExited,
+    TrainerStalled,
+    TrainerUnfit,
+)
 from p2ptrain.ids import Digest
 from p2ptrain.ipc.frames import (
     Evaluate,
@@ -34,6 +40,7 @@ from p2ptrain.ipc.frames import (
 from p2ptrain.ipc.trainer_config import Halving, Optimizer, TrainerConfig
 from p2ptrain.ipc.wire import encode
 from p2ptrain.trainer import supervisor
+from p2ptrain.trainer.fitting import UNFIT_EXIT_CODE
 from p2ptrain.trainer.launch import Launched, StderrTail
 from p2ptrain.trainer.shapes import parameter_count
 from p2ptrain.trainer.supervisor import RunningTrainer, Supervisor, failure
@@ -267,28 +274,40 @@ def test_trainers_that_hang_at_every_start_are_given_up_unless_they_are_of_use_i
         each.close()
 
 
-def test_what_a_dying_trainer_printed_is_kept(
+@pytest.mark.parametrize(
+    ("arena_bytes", "access", "status", "error", "words"),
+    [
+        (64, os.O_RDWR, UNFIT_EXIT_CODE, TrainerUnfit, "the arena holds 64 bytes"),
+        (2**20, os.O_RDONLY, 1, TrainerExited, "Permission denied"),
+    ],
+    ids=["unfit", "unforeseen"],
+)
+def test_what_a_dying_trainer_printed_is_kept_and_it_dies_at_once(
+    arena_bytes: int,
+    access: int,
+    status: int,
+    error: type[TrainerExited],
+    words: str,
     config: TrainerConfig,
     vectors: Vectors,
     started: Callable[[Supervisor], RunningTrainer],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    says_so = "import atexit, sys; atexit.register(sys.stderr.write, 'it unloads torch')"
-    (tmp_path / "sitecustomize.py").write_text(says_so)
+    waits = "import atexit, time; atexit.register(time.sleep, 600)"  # as NCCL does for other ranks
+    (tmp_path / "sitecustomize.py").write_text(waits)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    small_fd = os.memfd_create("small")
-    os.ftruncate(small_fd, 64)
-    trainer = started(Supervisor(config, small_fd, vectors.local_fd))
-    os.close(small_fd)
-    pieces = iter(lambda: trainer.socket.recv(4096), b"")
-    assert list(pieces) == []
+    (tmp_path / "theta").write_bytes(bytes(arena_bytes))
+    theta_fd = os.open(tmp_path / "theta", access)
+    trainer = started(Supervisor(config, theta_fd, vectors.local_fd))
+    os.close(theta_fd)
+    while trainer.socket.recv(4096):
+        pass
     with pytest.raises(TrainerExited) as caught:
         trainer.feed(b"")
-    assert caught.value.returncode == 2
-    assert "the arena holds 64 bytes" in caught.value.stderr_tail
-    assert "Traceback" not in caught.value.stderr_tail
-    assert "unloads" not in caught.value.stderr_tail
+    assert (type(caught.value), caught.value.returncode) == (error, status)
+    assert words in caught.value.stderr_tail
+    assert ("Traceback" in caught.value.stderr_tail) == (error is TrainerExited)
 
 
 def test_a_trainer_does_not_outlive_its_node(tmp_path: Path, config: TrainerConfig) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
-from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
+from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch, StepCost
 
 HELLO = frames.Hello(0, 1, Digest("0" * 64), 100, "cpu", 1)
 READY = frames.FragmentReady(0, 10, ("/store/ab/cd",), 1.0)
@@ -123,14 +123,15 @@ def test_an_evaluation_is_given_time_for_its_blocks(watch: StallWatch) -> None:
 
 
 def test_a_compiled_model_is_compiled_once_more_for_its_first_evaluation() -> None:
-    watch, limits = StallWatch(0.0, PATIENCE, compiled=True), []
+    watch, limits = StallWatch(0.0, PATIENCE, StepCost(compiled=True)), []
     watch.received(HELLO, 5.0)
     watch.sent(LEASE, 6.0)
-    watch.received(progress(), 8.0)
+    watch.received(progress(0), 100.0)
+    watch.received(progress(1), 102.0)
     for request in range(2):
-        watch.sent(frames.Evaluate(request, ("v",)), 10.0)
+        watch.sent(frames.Evaluate(request, ("v",)), 110.0)
         limits.append(watch.limit_s)
-        watch.received(frames.Evaluated(request, 2.0, 10), 60.0)
+        watch.received(frames.Evaluated(request, 2.0, 10), 160.0)
     assert limits == [20 * 2.0 + 2 * 2.0 + 100, 20 * 2.0 + 2 * 2.0]
 
 
@@ -140,9 +141,10 @@ def test_a_large_optimizers_state_may_pass_through_a_slow_disk_before_the_first_
 ) -> None:
     watch = StallWatch(0.0, PATIENCE)
     watch.received(replace(HELLO, parameters=10**9), 5.0)
-    watch.sent(frames.Train(0, ("a",), 0), 6.0)
-    watch.received(progress(), 8.0)
-    watch.received(READY, 20.0)
+    watch.sent(frames.Train(0, ("a", "b"), 0), 6.0)
+    watch.received(progress(0), 90.0)
+    watch.received(progress(1), 92.0)
+    watch.received(READY, 95.0)
     watch.sent(order, 1000.0)
     watch.sent(LEASE, 1000.0)
     assert watch.overdue(1120.0) is None, "20 steps of 2 s, and 80 s for 8 GB"
@@ -167,12 +169,12 @@ def test_a_failure_is_an_answer(
 
 
 A100 = replace(HELLO, device="NVIDIA A100-SXM4-80GB")
-STEP_FLOPS = 312e12 * 120 * 0.4
+COST = StepCost(312e12 * 120 * 0.4, bf16=True)
 """What one A100 does in two minutes if it is used well, as with blocks of two million tokens."""
 
 
 def test_a_first_step_may_take_as_long_as_its_arithmetic_on_a_device_that_is_used_badly() -> None:
-    watch = StallWatch(0.0, PATIENCE, STEP_FLOPS)
+    watch = StallWatch(0.0, PATIENCE, COST)
     assert watch.overdue(101.0) is not None, "but not the start"
     watch.received(A100, 50.0)
     watch.sent(LEASE, 60.0)
@@ -180,9 +182,27 @@ def test_a_first_step_may_take_as_long_as_its_arithmetic_on_a_device_that_is_use
     assert watch.overdue(60.0 + 101 + 8 * 120) is not None
 
 
+def test_in_fp32_a_device_is_not_held_to_what_it_does_in_bf16() -> None:
+    """An A100 does 19.5 TFLOP/s then, a sixteenth."""
+    step = StepCost(COST.flops)
+    assert step.slowest_s("NVIDIA A100-SXM4-80GB", 1) > 2 * step.flops / 19.5e12
+    assert step.slowest_s("NVIDIA A100-SXM4-80GB", 2) == step.slowest_s("Another", 1) / 2
+
+
+def test_what_came_with_the_first_step_is_no_reason_to_bear_a_long_silence_later() -> None:
+    """CUDA was loaded, ranks were connected, the model compiled: two minutes, then two seconds."""
+    watch = StallWatch(0.0, PATIENCE, COST)
+    watch.received(A100, 50.0)
+    watch.sent(LEASE, 60.0)
+    watch.received(progress(0), 180.0)
+    assert watch.limit_s == 100 + 8 * 120, "the second may be as slow, for all that is known"
+    watch.received(progress(1), 182.0)
+    assert watch.limit_s == 20 * 2.0
+
+
 def test_what_is_measured_before_the_first_step_is_given_its_time() -> None:
     """The loss of the run's first θ, say, on a share of eight blocks: no pace is known yet."""
-    watch = StallWatch(0.0, PATIENCE, STEP_FLOPS)
+    watch = StallWatch(0.0, PATIENCE, COST)
     watch.received(A100, 5.0)
     watch.sent(LEASE, 10.0)
     watch.sent(frames.Evaluate(1, ("v",) * 8), 10.0)
@@ -191,7 +211,7 @@ def test_what_is_measured_before_the_first_step_is_given_its_time() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "A device of next year"])
 def test_devices_that_nobody_knows_have_their_time_too(device: str) -> None:
-    watch = StallWatch(0.0, PATIENCE, 2e13)
+    watch = StallWatch(0.0, PATIENCE, StepCost(2e13))
     watch.received(replace(HELLO, device=device), 5.0)
     watch.sent(LEASE, 10.0)
     assert watch.limit_s > PATIENCE.start_limit_s
@@ -201,7 +221,8 @@ def test_fast_steps_do_not_make_us_impatient() -> None:
     watch = StallWatch(0.0, PATIENCE)
     watch.received(HELLO, 1.0)
     watch.sent(LEASE, 2.0)
-    watch.received(progress(), 2.01)
+    watch.received(progress(0), 2.00)
+    watch.received(progress(1), 2.01)
     assert watch.overdue(12.0) is None
     assert watch.overdue(12.1) is not None
 
