@@ -87,17 +87,25 @@ def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say:
     folder = beside / Path(run_file.data.source).expanduser()
     if (folder / FACTS_FILE).is_file():
         say(f"taking what is packed in {folder}")
-        made = _taken_from(folder, run_file, store)
-        asked, wanted = run_file.data.model_fields_set, run_file.data.validation_blocks
-        if "validation_blocks" in asked and wanted != made.validation_blocks:
-            say(
-                f"data.validation_blocks is {wanted}, and {made.validation_blocks} were packed: "
-                "these count; to have others, pack it again"
-            )
+        made = _taken_from(folder, beside, run_file, store)
+        _say_what_counts(run_file.data, made, say)
     else:
         with _empty_folder(scratch):
             made = _packed(run_file, beside, store, scratch, say)
     return made
+
+
+def _say_what_counts(section: DataSection, made: DataMade, say: Say) -> None:
+    """Of what the run file says and was settled when the folder was packed."""
+    asked, wanted = section.model_fields_set, section.validation_blocks
+    if "validation_blocks" in asked and wanted != made.validation_blocks:
+        say(
+            f"data.validation_blocks is {wanted}, and {made.validation_blocks} were packed: "
+            "these count; to have others, pack it again"
+        )
+    if settled := sorted(asked & {"field", "limit_mb", "seed"}):
+        names = ", ".join(f"data.{name}" for name in settled)
+        say(f"{names}: as it was packed, whatever the run file says")
 
 
 def pack_folder(run_file: RunFile, beside: Path, out: Path, say: Say) -> DataMade:
@@ -171,18 +179,22 @@ def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: S
 def _vocabulary(section: DataSection, source: Source, spec: PackSpec, beside: Path) -> Vocabulary:
     """The one that is named, or one that is learnt."""
     if section.tokenizer is not None:
-        tokenizer = read_tokenizer(beside / Path(section.tokenizer).expanduser())
-        return marked(tokenizer, section.begin, section.end)
+        return _named(section, section.tokenizer, beside)
     if source.holds_reads:
         reads = sample(source.documents(), spec.seed, READS_SAMPLE_CHARACTERS_MAX)
         return learn_reads(reads, spec.vocab)
     return learn_text(sample(source.documents(), spec.seed, SAMPLE_CHARACTERS_MAX), spec.vocab)
 
 
+def _named(section: DataSection, path: str, beside: Path) -> Vocabulary:
+    tokenizer = read_tokenizer(beside / Path(path).expanduser())
+    return marked(tokenizer, section.begin, section.end)
+
+
 # ── a folder that was packed before ──────────────────────────────────────────────────────────────
 
 
-def _taken_from(folder: Path, run_file: RunFile, store: Store) -> DataMade:
+def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> DataMade:
     made = _facts(folder)
     _require_same("model.sequence", run_file.model.sequence, made.sequence, folder)
     batch = run_file.inner.batch_sequences
@@ -191,6 +203,8 @@ def _taken_from(folder: Path, run_file: RunFile, store: Store) -> DataMade:
         raise _made_for("model.vocab", run_file.model.vocab, f"{made.vocab} or more", folder)
     try:
         with Store(folder / "store") as theirs:
+            packed = theirs.read_blob(made.tokenizer)
+            _require_tokenizer(run_file.data, beside, folder, made, packed)
             _copy(theirs, store, made)
     except (ChunkMissing, ChunkCorrupt, ManifestInvalid) as exc:
         raise ConfigError(
@@ -202,6 +216,23 @@ def _taken_from(folder: Path, run_file: RunFile, store: Store) -> DataMade:
     if masked is None:
         return made
     return dataclasses.replace(made, document_token=made.begin if masked else None)
+
+
+def _require_tokenizer(
+    section: DataSection, beside: Path, folder: Path, made: DataMade, packed: bytes
+) -> None:
+    """The one that the run file names, if it names one, is the one that the data were packed with:
+    `packed` is its JSON.
+    """
+    if section.tokenizer is None:
+        return
+    named = _named(section, section.tokenizer, beside)
+    if (named.to_json(), named.begin) != (packed, made.begin):
+        raise ConfigError(
+            f"data.tokenizer is {section.tokenizer}, and {folder} was packed with another, or with "
+            "other marks",
+            do="leave data.tokenizer out, or pack the data again for this run file",
+        )
 
 
 def _copy(theirs: Store, store: Store, made: DataMade) -> None:

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    Encoding,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from p2ptrain.data.drawing import draws
 from p2ptrain.data.tokenizer_file import library_errors
@@ -107,6 +115,7 @@ def learn_text(documents: Iterable[str], vocab: int) -> Vocabulary:
         show_progress=False,
     )
     tokenizer.train_from_iterator(documents, trainer)
+    _begin_texts(tokenizer, END_OF_TEXT)
     return marked(tokenizer, END_OF_TEXT, None)
 
 
@@ -126,19 +135,26 @@ def learn_reads(documents: Iterable[str], vocab: int) -> Vocabulary:
         show_progress=False,
     )
     tokenizer.train_from_iterator(documents, trainer)
+    _begin_texts(tokenizer, "[BOS]")
     return marked(tokenizer, "[BOS]", "[EOS]")
+
+
+def _begin_texts(tokenizer: Tokenizer, mark: str) -> None:
+    """Have whoever encodes a text with this tokenizer begin it as the model was taught."""
+    special = [(mark, tokenizer.token_to_id(mark))]
+    tokenizer.post_processor = processors.TemplateProcessing(f"{mark} $A", special_tokens=special)
 
 
 def marked(tokenizer: Tokenizer, begin: str | None, end: str | None) -> Vocabulary:
     """`tokenizer` with these marks; for a `begin` of None the first usual one that it has, and the
     same for `end`.
 
-    Raises ConfigError: it has no such token.
+    Raises ConfigError: it has no such token, or it is one that a document may spell.
     """
+    tokenizer.encode_special_tokens = True
     if begin is None:
-        has = tokenizer.get_vocab(with_added_tokens=True)
-        begin = next((name for name in BEGINNINGS if name in has), None)
-        end = end or next((name for name in ENDINGS if name in has), None)
+        begin = _usual(tokenizer, BEGINNINGS)
+        end = end or _usual(tokenizer, ENDINGS)
     if begin is None:
         raise ConfigError(
             "the tokenizer has no token that usually begins a document",
@@ -146,9 +162,26 @@ def marked(tokenizer: Tokenizer, begin: str | None, end: str | None) -> Vocabula
         )
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True
     last = None if end is None else _token(tokenizer, end, "end")
     return Vocabulary(tokenizer, _token(tokenizer, begin, "begin"), last)
+
+
+def _usual(tokenizer: Tokenizer, names: Sequence[str]) -> str | None:
+    """A special token if there is one so called: others may be of the text, such as HTML's."""
+    has = [name for name in names if tokenizer.token_to_id(name) is not None]
+    return next((name for name in has if not _spells(tokenizer, name)), None) or next(
+        iter(has), None
+    )
+
+
+def _spells(tokenizer: Tokenizer, name: str) -> bool:
+    """Whether a document that spells the name of this token would have it."""
+    try:
+        with library_errors():
+            spelt = tokenizer.encode(name, add_special_tokens=False).ids
+    except ValueError:
+        return False
+    return tokenizer.token_to_id(name) in spelt
 
 
 def _token(tokenizer: Tokenizer, name: str, field: str) -> int:
@@ -156,6 +189,12 @@ def _token(tokenizer: Tokenizer, name: str, field: str) -> int:
     if token is None:
         raise ConfigError(
             f"the tokenizer has no token {name!r}",
+            do=f"name one of its special tokens in data.{field}",
+        )
+    if _spells(tokenizer, name):
+        raise ConfigError(
+            f"the tokenizer's {name!r} is no special token: a text that spells it would have it, "
+            "and be taken for two",
             do=f"name one of its special tokens in data.{field}",
         )
     return int(token)

@@ -47,10 +47,11 @@ class Tokenizer:
         if not isinstance(tree, dict):
             raise ManifestInvalid("the run's tokenizer is no JSON object")
         added = dict(_added(tree))
+        special = dict(_added(tree, special=True))
         names = {
-            role: next(name for name in names if name in added)
-            for role, names in ROLES.items()
-            if not added.keys().isdisjoint(names)
+            role: next(name for names in (special, added) for name in usual if name in names)
+            for role, usual in ROLES.items()
+            if not added.keys().isdisjoint(usual)
         }
         called = {number: name for name, number in added.items()}
         if begin in called:
@@ -65,6 +66,8 @@ class Tokenizer:
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": sequence,
+            # transformers 4 would make token_type_ids as well, which `generate` refuses.
+            "model_input_names": ["input_ids", "attention_mask"],
             "clean_up_tokenization_spaces": False,
             **{f"{role}_token": name for role, name in sorted(self.names.items())},
         }
@@ -77,9 +80,10 @@ def _letters(tree: Mapping[str, object]) -> set[str]:
     return {name for name in vocab if len(name) == 1} if isinstance(vocab, dict) else {"?"}
 
 
-def _added(tree: Mapping[str, object]) -> Iterator[tuple[str, int]]:
+def _added(tree: Mapping[str, object], *, special: bool = False) -> Iterator[tuple[str, int]]:
+    """Those beside the learnt ones, or only what no text can spell."""
     added = tree.get("added_tokens")
     for each in added if isinstance(added, list) else ():
         match each:
-            case {"content": str(name), "id": int(number)}:
+            case {"content": str(name), "id": int(number)} if each.get("special") or not special:
                 yield name, number

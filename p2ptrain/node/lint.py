@@ -36,6 +36,14 @@ INT4_LOSS_NATS = 0.003
 """int4 without feedback against fp32, 0.5 M parameters, four peers: our own measurement."""
 
 
+STEP_RATES_MAX = 1.2
+"""So long AdamW's steps are with betas of 0.9 and 0.95, in learning rates; what is bound to less is
+refused though nobody lies."""
+
+INFLUENCE_ROOM = 3.0
+"""Whoever was left out brings the work of two outer steps at once, or more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lint:
     """`is_fault`: it will not work. `field` is where in the run file."""
@@ -130,6 +138,10 @@ def _policy(run: RunFile, costs: Costs) -> Iterator[Lint]:
         )
     if policy.participants_min < 2:
         yield Lint("policy.participants_min", "a single peer may take outer steps alone")
+    if policy.influence_max < INFLUENCE_ROOM:
+        is_fault = policy.influence_max < STEP_RATES_MAX
+        what = "ordinary work" if is_fault else "who brings the work of several outer steps"
+        yield Lint("policy.influence_max", f"{what} would be refused as too far from θ", is_fault)
     replay = policy.snapshot_every * costs.update_bytes
     if replay > costs.snapshot_bytes:
         yield Lint(

@@ -117,6 +117,27 @@ def test_a_tokenizer_that_is_given_is_the_runs(p2ptrain: Command, here: Path) ->
     assert "data.tokenizer: " in outcome.err
 
 
+def test_a_packed_folder_does_not_have_its_way_against_the_run_file(
+    p2ptrain: Command, here: Path
+) -> None:
+    for name, size in (("mine", 300), ("other", 310)):
+        known = learn_text([text["body"] for text in TEXTS], size)
+        (here / f"{name}.json").write_bytes(known.to_json())
+
+    def named(tokenizer: str) -> tuple[str, str]:
+        return FIELD[0], FIELD[1].replace("\n\n", f'\ntokenizer = "{tokenizer}.json"\n\n')
+
+    file = run_file(here, "texts.jsonl", named("mine"))
+    assert p2ptrain("data", "pack", "--run", file, "--out", here / "packed").code == 0
+    same, run = publish(p2ptrain, run_file(here, "packed", named("mine")), "same")
+    assert run is not None, same.err
+    assert "data.field, data.limit_mb, data.seed: as it was packed, whatever the run" in same.err
+    for tokenizer, said in (("other", "was packed with another"), ("none", "cannot be read")):
+        outcome, run = publish(p2ptrain, run_file(here, "packed", named(tokenizer)), tokenizer)
+        assert (outcome.code, run) == (2, None)
+        assert said in outcome.err
+
+
 def spoil(here: Path) -> None:
     block = max((here / "packed" / "store").rglob("*"), key=lambda path: len(path.name))
     block.write_bytes(b"x" * block.stat().st_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models
 
 from p2ptrain.data import vocabulary
 from p2ptrain.data.vocabulary import learn_reads, learn_text, marked, pieces, sample
@@ -67,6 +67,32 @@ def test_a_tokenizer_without_the_mark_is_refused(begin: str | None, complaint: s
     with pytest.raises(ConfigError, match=complaint) as caught:
         marked(given("<y>"), begin, None)
     assert "data.begin" in caught.value.do
+
+
+def test_a_document_cannot_set_marks_by_spelling_them() -> None:
+    """A tokenizer that lists HTML's tags has "<s>" among them, and it is no special token."""
+    tokenizer = Tokenizer(models.BPE({each: number for number, each in enumerate("<s>/ab")}, []))
+    tokenizer.add_tokens([AddedToken("<s>", special=False), AddedToken("</s>", special=False)])
+    tokenizer.add_special_tokens(["<bos>", "<eos>"])
+    known = marked(tokenizer, None, None)
+    names = [tokenizer.id_to_token(mark) for mark in (known.begin, known.end)]
+    assert names == ["<bos>", "<eos>"]
+    (tokens,) = known.encode(["a<s>b</s><bos>"])
+    assert [known.begin, known.end] == [tokens[0], tokens[-1]]
+    assert not {known.begin, known.end} & set(tokens[1:-1])
+    for begin, end in (("<s>", None), ("<bos>", "</s>")):
+        with pytest.raises(ConfigError, match="is no special token"):
+            marked(tokenizer, begin, end)
+
+
+def test_whoever_uses_a_learnt_tokenizer_begins_texts_as_the_model_was_taught() -> None:
+    for known, text in (
+        (learn_text(["some text"], 300), "some"),
+        (learn_reads(["ACGT"], 20), "AC"),
+    ):
+        elsewhere = Tokenizer.from_str(known.to_json().decode())
+        (taught,) = known.encode([text])
+        assert elsewhere.encode(text).ids == [each for each in taught if each != known.end]
 
 
 def test_too_small_a_vocabulary_is_refused() -> None:

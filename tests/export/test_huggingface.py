@@ -108,6 +108,9 @@ def test_special_tokens_are_known_by_their_usual_names() -> None:
     found = Tokenizer.of(named)
     assert (found.names, found.numbers) == ({"bos": "[BOS]", "eos": "[EOS]"}, {"bos": 4, "eos": 5})
     assert Tokenizer.of(b"{}").config(8)["model_max_length"] == 8
+    # What `generate` takes: transformers 4 would make more of a text.
+    names = ["input_ids", "attention_mask"]
+    assert Tokenizer.of(b"{}").config(8)["model_input_names"] == names
 
 
 def test_a_tokenizer_of_reads_has_an_example_that_it_can_spell() -> None:
@@ -135,6 +138,12 @@ def test_of_several_usual_names_those_are_taken_with_which_the_data_was_packed()
         packed = marked(given, None, None)
         found = Tokenizer.of(packed.to_json()).numbers
         assert (found["bos"], found["eos"]) == (packed.begin, packed.end)
+
+
+def test_what_a_text_can_spell_is_taken_for_a_mark_only_if_nothing_else_may_be_one() -> None:
+    plain, mark = '{"content":"<s>","id":1}', '{"content":"<bos>","id":2,"special":true}'
+    for added, numbers in ((f"{plain},{mark}", {"bos": 2}), (plain, {"bos": 1})):
+        assert Tokenizer.of(f'{{"added_tokens":[{added}]}}'.encode()).numbers == numbers
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff"])

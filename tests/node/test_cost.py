@@ -114,6 +114,8 @@ def fields(run: RunFile, *seeds: str, tokens_per_s: float | None = None) -> list
         ({"run__admission": "open"}, "policy.quorum"),
         ({"policy__participants_min": 1}, "policy.participants_min"),
         ({"policy__snapshot_every": 9}, "policy.snapshot_every"),
+        ({"policy__influence_max": 1.1}, "policy.influence_max"),
+        ({"policy__influence_max": 2.9}, "policy.influence_max"),
         ({"model__vocab": 32_001}, "model.vocab"),
         ({"model__heads": 2, "model__kv_heads": 2}, "model.heads"),
     ],
