@@ -32,10 +32,6 @@ SNAPSHOT_TURNS_MIN = 4
 """So often each fragment should be averaged between two snapshots. Weights look back to the newest
 and no further, so in the first turn after one, one in so many, work may weigh less than it is."""
 
-INT4_LOSS_NATS = 0.003
-"""int4 without feedback against fp32, 0.5 M parameters, four peers: our own measurement."""
-
-
 STEP_RATES_MAX = 1.2
 """So long AdamW's steps are with betas of 0.9 and 0.95, in learning rates; what is bound to less is
 refused though nobody lies."""
@@ -118,15 +114,6 @@ def _exchange(run: RunFile, costs: Costs) -> Iterator[Lint]:
             return
 
 
-def _codec(run: RunFile, costs: Costs) -> Iterator[Lint]:
-    if run.codec.name == "int4" and not run.codec.feedback:
-        yield Lint(
-            "codec.feedback",
-            f"int4 without feedback costs some {INT4_LOSS_NATS} nats; codec.feedback = true keeps "
-            "what rounding loses",
-        )
-
-
 def _policy(run: RunFile, costs: Costs) -> Iterator[Lint]:
     policy = run.policy
     if policy.encryption == "none":
@@ -174,4 +161,4 @@ def _shape(run: RunFile, costs: Costs) -> Iterator[Lint]:
         yield Lint("model.heads", "heads wider than 256 have no fast attention on GPUs")
 
 
-_LOOKS: tuple[Look, ...] = (_block, _length, _exchange, _codec, _policy, _fragments, _shape)
+_LOOKS: tuple[Look, ...] = (_block, _length, _exchange, _policy, _fragments, _shape)

@@ -8,6 +8,7 @@ A rank's process:
     __main__, loop           from its start to Stop: obey a frame, or do one inner step
     model, products          the mathematics; and of bf16 where a CPU lacks instructions for it
     parallelize, ranks       how it is spread over the ranks, and how they find each other
+    own_gpu                  whether torch can compute on this rank's GPU, and has room there
     batch, optimizer, muon   one inner step
     arena, deviation         the weights against the node's θ; where an eager trainer is beside it
     inner_state              the optimizer's state on disk

@@ -109,7 +109,6 @@ def fields(run: RunFile, *seeds: str, tokens_per_s: float | None = None) -> list
         ({"inner__warmup_steps": 30_000}, "inner.warmup_steps"),
         ({"inner__steps": 10, "outer__steps": 8800}, "inner.steps"),
         ({"inner__batch_sequences": 4}, "model"),
-        ({"codec__name": "int4"}, "codec.feedback"),
         ({"policy__encryption": "none"}, "policy.encryption"),
         ({"run__admission": "open"}, "policy.quorum"),
         ({"policy__participants_min": 1}, "policy.participants_min"),
