@@ -49,7 +49,7 @@ Say = Callable[[str], None]
 class DataMade:
     """What was packed, and where it is in the store. `sequence` and `block_sequences` are the run's
     context and inner batch. `begin` stands before each document, and is the `document_token` unless
-    documents may look at each other.
+    documents may look at each other. `documents` says how many begin: a text file is one.
     """
 
     index: Digest
@@ -154,7 +154,7 @@ def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: S
     say(f"packing {section.source} as {kind}, at most {size(limit_bytes)} of it")
     vocabulary = _vocabulary(section, source, spec, beside)
     keep = partial(store.put_chunk, settle=False)
-    packed = pack_stream(source.documents(), vocabulary, spec, scratch, keep)
+    packed = pack_stream(source.pieces(), vocabulary, spec, scratch, keep)
     store.settle()
     index = DataIndex(packed.train, packed.validation)
     masked = section.mask_documents
@@ -180,10 +180,10 @@ def _vocabulary(section: DataSection, source: Source, spec: PackSpec, beside: Pa
     """The one that is named, or one that is learnt."""
     if section.tokenizer is not None:
         return _named(section, section.tokenizer, beside)
+    texts = (piece.text for piece in source.pieces())
     if source.holds_reads:
-        reads = sample(source.documents(), spec.seed, READS_SAMPLE_CHARACTERS_MAX)
-        return learn_reads(reads, spec.vocab)
-    return learn_text(sample(source.documents(), spec.seed, SAMPLE_CHARACTERS_MAX), spec.vocab)
+        return learn_reads(sample(texts, spec.seed, READS_SAMPLE_CHARACTERS_MAX), spec.vocab)
+    return learn_text(sample(texts, spec.seed, SAMPLE_CHARACTERS_MAX), spec.vocab)
 
 
 def _named(section: DataSection, path: str, beside: Path) -> Vocabulary:

@@ -1,5 +1,7 @@
 """Documents out of files of text, JSON lines and parquet: one after the other, never a whole file.
 
+A row is a document, in one piece. A file of text is one, too, in as many pieces as it takes.
+
 Each reader raises ConfigError for the first thing that is wrong, with file and line or row. Nothing
 is passed over in silence but what is empty: data that lack something should be known to lack it.
 """
@@ -11,12 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from p2ptrain.data.lines import LINE_BYTES_MAX, numbered_lines, refused
+from p2ptrain.data.piece import Piece
 from p2ptrain.errors import ConfigError
 from p2ptrain.extras import install
 
-DOCUMENT_CHARACTERS = 8192
-"""A text file is cut into documents of about this length, at line ends, so that some of it can be
-kept apart for validation."""
+TEXT_PIECE_CHARACTERS = 8192
+"""A text file is cut into pieces of about this length, at line ends, so that some of it can be held
+out for validation. The rest of the file is trained on, and where a piece is held out, those beside
+it stand side by side."""
 
 ROWS_AT_ONCE = 256
 """Rows of a parquet file that are in memory, of at most LINE_BYTES_MAX each."""
@@ -24,10 +28,16 @@ ROWS_AT_ONCE = 256
 KEYS_SHOWN_MAX = 8
 
 
-def text_documents(path: Path, field: str = "") -> Iterator[str]:
-    """Pieces of whole lines, each ended by the line that fills it. Has no fields."""
-    lines, characters = [], 0
+def text_pieces(path: Path, field: str = "") -> Iterator[Piece]:
+    """One document, in pieces of whole lines, each ended by the line that fills it. Has no fields.
+
+    A full piece waits for another line: without one it is the last.
+    """
+    lines, characters, begins = list[str](), 0, True
     for number, line in numbered_lines(path):
+        if characters >= TEXT_PIECE_CHARACTERS:
+            yield Piece("".join(lines), begins, ends=False)
+            lines, characters, begins = [], 0, False
         try:
             lines.append(line.decode() + "\n")
         except UnicodeDecodeError as exc:
@@ -35,11 +45,8 @@ def text_documents(path: Path, field: str = "") -> Iterator[str]:
         if "\0" in lines[-1]:  # as in UTF-16, which may pass for UTF-8
             raise _no_text(path, number)
         characters += len(lines[-1])
-        if characters >= DOCUMENT_CHARACTERS:
-            yield "".join(lines)
-            lines, characters = [], 0
     if characters:
-        yield "".join(lines)
+        yield Piece("".join(lines), begins)
 
 
 def _no_text(path: Path, line: int) -> ConfigError:
@@ -47,7 +54,7 @@ def _no_text(path: Path, line: int) -> ConfigError:
     return refused(path, "it is not UTF-8 text", do=do, line=line)
 
 
-def jsonl_documents(path: Path, field: str) -> Iterator[str]:
+def jsonl_pieces(path: Path, field: str) -> Iterator[Piece]:
     """The text in `field` of the object on each line."""
     for number, line in numbered_lines(path):
         if not line.strip():
@@ -63,10 +70,10 @@ def jsonl_documents(path: Path, field: str) -> Iterator[str]:
             raise refused(path, reason, do="mend or remove the line", line=number)
         if field not in value:
             raise _no_such_field(path, field, list(value), line=number)
-        yield _text(value[field], path, f'"{field}"', line=number)
+        yield Piece(_text(value[field], path, f'"{field}"', line=number))
 
 
-def parquet_documents(path: Path, field: str) -> Iterator[str]:
+def parquet_pieces(path: Path, field: str) -> Iterator[Piece]:
     """The text in column `field` of each row. Needs pyarrow."""
     try:
         import pyarrow as arrow
@@ -86,7 +93,8 @@ def parquet_documents(path: Path, field: str) -> Iterator[str]:
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=[field], use_threads=False):
                 for value in batch.column(0):
                     row += 1
-                    yield _text(value.as_py(), path, f"row {row} of column {field!r}")
+                    text = _text(value.as_py(), path, f"row {row} of column {field!r}")
+                    yield Piece(text)
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as exc:
         if isinstance(exc, OSError) and exc.errno:
             reason = f"it cannot be read: {exc.strerror}"

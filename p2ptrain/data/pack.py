@@ -1,18 +1,21 @@
 """Packs documents into blocks: tokens, split, shuffled sequences, train and validation.
 
-    documents ─▶ spool ─▶ split by document ─▶ sequences ─▶ shuffle ─▶ blocks, one at a time
-                (disk)                                       (disk)
+    pieces ─▶ spool ─▶ split by piece ─▶ sequences ─▶ shuffle ─▶ blocks, one at a time
+             (disk)                                    (disk)
 
 The same documents, numbers and seed give the same bytes, so an organiser can publish a run again
 and get the same run's data, and anybody can check what the blocks were made of.
 
-The split is by document, drawn by chance: a validation sequence never shares a document with a
-training sequence. Within each side the documents are joined, each with its mark before it, and cut
-into sequences that do not overlap; the sequences are shuffled before they are cut into blocks, so
-every block is a fair sample and leases of any size see the same mixture. What stands side by side
-within one sequence stood side by side in the source.
+The split is by piece, drawn by chance: a validation sequence never shares a piece with a training
+sequence. Most documents are one piece; of one that is cut, a text file or a long contig, some may
+be held out and the rest trained on. Within each side the pieces are joined, with a mark where a
+document begins, and cut into sequences that do not overlap; the sequences are shuffled before they
+are cut into blocks, so every block is a fair sample and leases of any size see the same mixture.
+What stands within one sequence stood in that order in the source. Where a piece is on the other
+side, those beside it meet, without a mark between them unless the later one begins a document.
 
-The memory that is needed does not grow with the data. It knows nothing of stores, leases or torch.
+The memory that is needed grows with the data only beyond 16 GiB of tokens: a 256th of them is then
+held a few times (`shuffle`). It knows nothing of stores, leases or torch.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2ptrain.data.blocks import HEADER_BYTES, encode_block
+from p2ptrain.data.piece import Piece
 from p2ptrain.data.shuffle import FILE_BYTES, Rows, Shuffle
 from p2ptrain.data.spool import Spool, Tokens
 from p2ptrain.data.vocabulary import Vocabulary, learn_text
@@ -36,7 +40,7 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.store.blob import CHUNK_BYTES_MAX
 
 BATCH_CHARACTERS = 2**20
-"""Documents that are encoded at once, on all cores."""
+"""Pieces that are encoded at once, on all cores."""
 
 Kept = TypeVar("Kept")
 
@@ -86,6 +90,7 @@ class PackSpec:
 class Packed(Generic[Kept]):
     """The blocks as whoever kept them names them, in the order of the index; and what is in them.
 
+    `documents` are those that begin in the source: a text file is one, in however many pieces.
     `entropy_nats` is that of order 0 of the training blocks: what a model loses per token that has
     learnt how often each token occurs, and nothing else.
     """
@@ -112,11 +117,11 @@ def pack(documents: Sequence[str], spec: PackSpec) -> Packed[bytes]:
     """
     with tempfile.TemporaryDirectory(prefix="p2ptrain-pack-") as folder:
         vocabulary = learn_text(documents, spec.vocab)
-        return pack_stream(documents, vocabulary, spec, Path(folder), bytes)
+        return pack_stream(map(Piece, documents), vocabulary, spec, Path(folder), bytes)
 
 
 def pack_stream(
-    documents: Iterable[str],
+    pieces: Iterable[Piece],
     vocabulary: Vocabulary,
     spec: PackSpec,
     scratch: Path,
@@ -124,7 +129,7 @@ def pack_stream(
     *,
     file_bytes: int = FILE_BYTES,
 ) -> Packed[Kept]:
-    """Encode, split, cut and shuffle `documents`; `keep` gets block after block, training first.
+    """Encode, split, cut and shuffle `pieces`; `keep` gets block after block, training first.
 
     What does not fill a block is left out. `scratch` is an empty folder for three times the size of
     all tokens; what is left in it is garbage.
@@ -140,7 +145,7 @@ def pack_stream(
         )
     counts = np.zeros(spec.vocab, dtype=np.int64)
     with Spool(scratch, spec.token_dtype) as spool:
-        text_bytes = _fill(spool, documents, vocabulary)
+        documents, text_bytes = _fill(spool, pieces, vocabulary)
         split = _split(spool, spec)
         train = _side("train", spool, split, spec, scratch, file_bytes)
         trained = tuple(keep(block) for block in _blocks(train, spec, counts))
@@ -152,7 +157,7 @@ def pack_stream(
             vocabulary.begin,
             trained,
             tuple(keep(block) for block in blocks),
-            documents=spool.documents,
+            documents=documents,
             text_bytes=text_bytes,
             tokens=spool.tokens,
             entropy_nats=entropy_nats(counts),
@@ -166,24 +171,25 @@ def entropy_nats(counts: NDArray[np.int64]) -> float:
     return -math.fsum(share * math.log(share) for share in shares)
 
 
-def _fill(spool: Spool, documents: Iterable[str], vocabulary: Vocabulary) -> int:
-    """Encode everything into `spool`; returns how many bytes of text that was."""
-    batch: list[str] = []
-    text_bytes = characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += len(document)
-        text_bytes += len(document.encode())
+def _fill(spool: Spool, pieces: Iterable[Piece], vocabulary: Vocabulary) -> tuple[int, int]:
+    """Encode everything into `spool`; returns how many documents and bytes of text that was."""
+    batch: list[Piece] = []
+    documents = text_bytes = characters = 0
+    for piece in pieces:
+        batch.append(piece)
+        documents += piece.begins
+        characters += len(piece.text)
+        text_bytes += len(piece.text.encode())
         if characters >= BATCH_CHARACTERS:
             spool.extend(vocabulary.encode(batch))
             batch, characters = [], 0
     spool.extend(vocabulary.encode(batch))
-    return text_bytes
+    return documents, text_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """The numbers of the documents for validation, and how many tokens each side has."""
+    """The numbers of the pieces for validation, and how many tokens each side has."""
 
     held_out: NDArray[np.int64]
     tokens: dict[str, int]

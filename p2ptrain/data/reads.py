@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from p2ptrain.data.lines import numbered_lines, refused
+from p2ptrain.data.piece import Piece
 from p2ptrain.errors import ConfigError
 
 READ_BASES_MAX = 2**16
-"""A longer record (a contig, a chromosome) becomes several documents: memory stays bounded, and no
-context reaches further anyway."""
+"""A longer record (a contig, a chromosome) comes in several pieces, so memory stays bounded."""
 
 NAME_CHARACTERS_SHOWN = 40
 
@@ -26,27 +26,28 @@ _LETTERS = _TAKEN + _TAKEN.lower()
 _TABLE = bytes.maketrans(_LETTERS, _MEANT * 2)
 
 
-def fasta_documents(path: Path, field: str = "") -> Iterator[str]:
+def fasta_pieces(path: Path, field: str = "") -> Iterator[Piece]:
     """The sequence of each record, its lines joined. Has no fields."""
     name, held = "", bytearray()
-    seen = False
+    seen, begins = False, True
     for number, line in numbered_lines(path):
         if line.startswith(b">"):
             if held:
-                yield held.decode()
-            name, held, seen = _shown(line), bytearray(), True
+                yield Piece(held.decode(), begins)
+            name, held, seen, begins = _shown(line), bytearray(), True, True
         elif line.strip():
             if not seen:
                 raise _broken(path, number, "a FASTA record begins with '>'")
             held += _bases(line.strip(), path, number, name)
-        while len(held) >= READ_BASES_MAX:
-            yield held[:READ_BASES_MAX].decode()
+        while len(held) > READ_BASES_MAX:  # something stays, which is the record's end or goes on
+            yield Piece(held[:READ_BASES_MAX].decode(), begins, ends=False)
             del held[:READ_BASES_MAX]
+            begins = False
     if held:
-        yield held.decode()
+        yield Piece(held.decode(), begins)
 
 
-def fastq_documents(path: Path, field: str = "") -> Iterator[str]:
+def fastq_pieces(path: Path, field: str = "") -> Iterator[Piece]:
     """The sequence of each record of four lines. Has no fields."""
     record: list[bytes] = []
     number = 0
@@ -63,7 +64,7 @@ def fastq_documents(path: Path, field: str = "") -> Iterator[str]:
         )
 
 
-def _fastq_record(record: list[bytes], path: Path, number: int) -> Iterator[str]:
+def _fastq_record(record: list[bytes], path: Path, number: int) -> Iterator[Piece]:
     head, sequence, plus, qualities = record
     name = _shown(head)
     if not head.startswith(b"@"):
@@ -76,7 +77,8 @@ def _fastq_record(record: list[bytes], path: Path, number: int) -> Iterator[str]
         raise _broken(path, number, reason)
     bases = _bases(sequence, path, number - 2, name).decode()
     for start in range(0, len(bases), READ_BASES_MAX):
-        yield bases[start : start + READ_BASES_MAX]
+        end = start + READ_BASES_MAX
+        yield Piece(bases[start:end], begins=start == 0, ends=end >= len(bases))
 
 
 def _bases(line: bytes, path: Path, number: int, name: str) -> bytes:

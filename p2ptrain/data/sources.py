@@ -3,7 +3,7 @@
     .jsonl .ndjson                       text, one JSON object a line, in one field
     .parquet                             text, in one column
     .fa .fas .fasta .ffn .fna .frn .fsa  .fq .fastq   reads
-    anything else                        UTF-8 text, cut into documents at line ends
+    anything else                        UTF-8 text, one document, in pieces cut at line ends
 
 Each but parquet may be packed with gzip, with `.gz` after its ending. A folder is all files in it,
 in the order of their paths. A source can be gone through again and again, which costs time and no
@@ -17,24 +17,25 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2ptrain.data.documents import jsonl_documents, parquet_documents, text_documents
+from p2ptrain.data.documents import jsonl_pieces, parquet_pieces, text_pieces
 from p2ptrain.data.lines import refused
-from p2ptrain.data.reads import fasta_documents, fastq_documents
+from p2ptrain.data.piece import Piece
+from p2ptrain.data.reads import fasta_pieces, fastq_pieces
 from p2ptrain.data.text import standard_library_text
 from p2ptrain.errors import ConfigError
 
 STANDARD_LIBRARY = "stdlib"
 
-Reader = Callable[[Path, str], Iterator[str]]
+Reader = Callable[[Path, str], Iterator[Piece]]
 
 RECORDS: dict[str, Reader] = {
-    ".jsonl": jsonl_documents,
-    ".ndjson": jsonl_documents,
-    ".parquet": parquet_documents,
+    ".jsonl": jsonl_pieces,
+    ".ndjson": jsonl_pieces,
+    ".parquet": parquet_pieces,
 }
 READS: dict[str, Reader] = {
-    **dict.fromkeys((".fa", ".fas", ".fasta", ".ffn", ".fna", ".frn", ".fsa"), fasta_documents),
-    **dict.fromkeys((".fq", ".fastq"), fastq_documents),
+    **dict.fromkeys((".fa", ".fas", ".fasta", ".ffn", ".fna", ".frn", ".fsa"), fasta_pieces),
+    **dict.fromkeys((".fq", ".fastq"), fastq_pieces),
 }
 
 
@@ -56,18 +57,18 @@ class Source:
         """Whether its documents are wholes that have nothing to do with their neighbours."""
         return any(_ending(file) in RECORDS or _ending(file) in READS for file in self.files)
 
-    def documents(self) -> Iterator[str]:
+    def pieces(self) -> Iterator[Piece]:
         """All that are not empty, up to the limit; the one that would go beyond it is not among
-        them.
+        them. So the last document may lack its end.
 
         Raises:
             ConfigError: what a file holds is broken, or all of them hold nothing.
         """
         return within(self.limit_bytes, self._all(), self.name)
 
-    def _all(self) -> Iterator[str]:
+    def _all(self) -> Iterator[Piece]:
         if not self.files:
-            yield from standard_library_text(self.limit_bytes)
+            yield from map(Piece, standard_library_text(self.limit_bytes))
         for file in self.files:
             yield from _reader(file)(file, self.field)
 
@@ -112,22 +113,22 @@ def files_under(folder: Path) -> list[Path]:
     return sorted(path for path in paths if path.is_file())
 
 
-def within(limit_bytes: int, documents: Iterable[str], name: str) -> Iterator[str]:
-    """The first of `documents`, without empty ones, that have at most `limit_bytes` together.
+def within(limit_bytes: int, pieces: Iterable[Piece], name: str) -> Iterator[Piece]:
+    """The first of `pieces`, without empty ones, that have at most `limit_bytes` together.
 
     Raises:
         ConfigError: there are none, or the first one is beyond the limit already.
     """
     room = limit_bytes
-    for document in documents:
-        size = len(document.encode())
+    for piece in pieces:
+        size = len(piece.text.encode())
         if size > room:
             if room == limit_bytes:
                 raise _beyond(name, size, limit_bytes)
             return
         room -= size
         if size:
-            yield document
+            yield piece
     if room == limit_bytes:
         # The standard library is cut to the limit before it comes here.
         limit = f" within data.limit_mb = {limit_bytes / 1e6:g}" if name == STANDARD_LIBRARY else ""
@@ -156,4 +157,4 @@ def _ending(path: Path) -> str:
 
 
 def _reader(path: Path) -> Reader:
-    return {**RECORDS, **READS}.get(_ending(path), text_documents)
+    return {**RECORDS, **READS}.get(_ending(path), text_pieces)

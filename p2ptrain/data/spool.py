@@ -1,7 +1,7 @@
-"""Encoded documents on a disk, while it is not known yet which of them are for validation.
+"""Encoded pieces on a disk, while it is not known yet which of them are for validation.
 
-Two files: the tokens of all documents, and each document's length. In memory is never more than a
-portion of either, or one document.
+Two files: the tokens of all pieces, and each piece's length. In memory is never more than a portion
+of either, or one piece.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from p2ptrain.data.drawing import draws
 
 PORTION_TOKENS = 2**21
-PORTION_DOCUMENTS = 2**16
+PORTION_PIECES = 2**16
 
 _LENGTH = np.dtype("<u4")
 
@@ -25,13 +25,12 @@ Tokens = NDArray[np.unsignedinteger[Any]]
 
 
 class Spool:
-    """Documents in the order in which they came."""
+    """Pieces in the order in which they came."""
 
     def __init__(self, folder: Path, token_dtype: str) -> None:
         self._dtype = np.dtype(token_dtype)
         self._tokens = (folder / "tokens").open("w+b")
         self._lengths = (folder / "lengths").open("w+b")
-        self.documents = 0
         self.tokens = 0
 
     def __enter__(self) -> Self:
@@ -46,19 +45,18 @@ class Spool:
         self._tokens.close()
         self._lengths.close()
 
-    def extend(self, documents: Sequence[Tokens]) -> None:
-        for document in documents:
-            self._tokens.write(document.astype(self._dtype).tobytes())
-        lengths = np.array([len(document) for document in documents], dtype=_LENGTH)
+    def extend(self, pieces: Sequence[Tokens]) -> None:
+        for piece in pieces:
+            self._tokens.write(piece.astype(self._dtype).tobytes())
+        lengths = np.array([len(piece) for piece in pieces], dtype=_LENGTH)
         self._lengths.write(lengths.tobytes())
-        self.documents += len(documents)
         self.tokens += int(lengths.sum(dtype=np.int64))
 
     def portions(self) -> Iterator[tuple[int, Tokens, Tokens]]:
-        """(number of the first document, lengths, tokens) of a few documents at a time."""
+        """(number of the first piece, lengths, tokens) of a few pieces at a time."""
         self._tokens.seek(0)
         first = 0
-        for lengths in _read_all(self._lengths, _LENGTH, PORTION_DOCUMENTS):
+        for lengths in _read_all(self._lengths, _LENGTH, PORTION_PIECES):
             ends = np.cumsum(lengths, dtype=np.int64)
             start = 0
             while start < len(lengths):
@@ -72,13 +70,13 @@ class Spool:
             first += len(lengths)
 
     def choose(self, tokens: int, seed: int) -> tuple[NDArray[np.int64], int]:
-        """Documents drawn by chance, just as many as have `tokens` together, or all of them: their
+        """Pieces drawn by chance, just as many as have `tokens` together, or all of them: their
         numbers, sorted, and the tokens that they do have.
         """
         drawn = np.zeros(0, dtype=np.uint64)
         numbers = lengths = np.zeros(0, dtype=np.int64)
         first = 0
-        for more in _read_all(self._lengths, _LENGTH, PORTION_DOCUMENTS):
+        for more in _read_all(self._lengths, _LENGTH, PORTION_PIECES):
             drawn = np.concatenate([drawn, draws(seed, "validation", first, len(more))])
             numbers = np.concatenate([numbers, np.arange(first, first + len(more))])
             lengths = np.concatenate([lengths, more.astype(np.int64)])

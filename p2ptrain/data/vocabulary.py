@@ -23,6 +23,7 @@ from tokenizers import (
 )
 
 from p2ptrain.data.drawing import draws
+from p2ptrain.data.piece import Piece
 from p2ptrain.data.tokenizer_file import library_errors
 from p2ptrain.errors import ConfigError
 
@@ -45,13 +46,15 @@ merges, and it counts its words in memory."""
 READS_SAMPLE_CHARACTERS_MAX = 8 * 10**6
 """Reads have no words: each is one that occurs once, and counting is slow."""
 
-PIECE_CHARACTERS = 2**16
-"""A longer document is encoded in pieces, cut after a white space if there is one near."""
+PART_CHARACTERS = 2**16
+"""A longer text is encoded in parts, cut after a white space if there is one near."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """`begin` stands before every document, and `end`, if there is one, after it."""
+    """`begin` stands before every document, and `end`, if there is one, after it; neither where one
+    is cut into pieces.
+    """
 
     tokenizer: Tokenizer
     begin: int
@@ -65,16 +68,19 @@ class Vocabulary:
     def to_json(self) -> bytes:
         return bytes(self.tokenizer.to_str(), "utf-8")
 
-    def encode(self, documents: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """Each document's tokens between its marks. Raises ConfigError: it cannot spell one."""
-        cut = [pieces(document) for document in documents]
-        flat = [piece for each in cut for piece in each]
-        found = iter(self._encoded(flat))
-        tail = [] if self.end is None else [self.end]
+    def encode(self, pieces: Sequence[Piece]) -> list[NDArray[np.uint32]]:
+        """Each piece's tokens, with the marks of a document that it begins or ends.
+
+        Raises ConfigError: it cannot spell one.
+        """
+        cut = [parts(piece.text) for piece in pieces]
+        found = iter(self._encoded([part for each in cut for part in each]))
         encoded = []
-        for each in cut:
+        for piece, each in zip(pieces, cut, strict=True):
+            head = [self.begin] if piece.begins else []
             inside = [token for _ in each for token in next(found).ids]
-            encoded.append(np.asarray([self.begin, *inside, *tail], dtype=np.uint32))
+            tail = [self.end] if piece.ends and self.end is not None else []
+            encoded.append(np.asarray([*head, *inside, *tail], dtype=np.uint32))
         return encoded
 
     def _encoded(self, texts: Sequence[str]) -> list[Encoding]:
@@ -88,15 +94,15 @@ class Vocabulary:
             ) from exc
 
 
-def pieces(document: str) -> list[str]:
-    """The document, in parts of at most PIECE_CHARACTERS."""
+def parts(text: str) -> list[str]:
+    """The text, in parts of at most PART_CHARACTERS."""
     found = []
-    while len(document) > PIECE_CHARACTERS:
-        cut = max(document.rfind(mark, PIECE_CHARACTERS // 2, PIECE_CHARACTERS) for mark in "\n ")
-        end = cut + 1 if cut > 0 else PIECE_CHARACTERS
-        found.append(document[:end])
-        document = document[end:]
-    return [*found, document]
+    while len(text) > PART_CHARACTERS:
+        cut = max(text.rfind(space, PART_CHARACTERS // 2, PART_CHARACTERS) for space in "\n ")
+        end = cut + 1 if cut > 0 else PART_CHARACTERS
+        found.append(text[:end])
+        text = text[end:]
+    return [*found, text]
 
 
 def learn_text(documents: Iterable[str], vocab: int) -> Vocabulary:

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from p2ptrain.data import spool
 from p2ptrain.data.blocks import decode_block
 from p2ptrain.data.pack import Packed, PackSpec, entropy_nats, pack, pack_stream
+from p2ptrain.data.piece import Piece
 from p2ptrain.data.synthesis import LETTERS, SynthesisSpec, reads
 from p2ptrain.data.text import standard_library_text
 from p2ptrain.data.vocabulary import END_OF_TEXT, learn_reads, learn_text
@@ -121,14 +122,14 @@ def test_a_vocabulary_without_room_for_all_bytes_is_refused(documents: list[str]
 def stream(documents: list[str], scratch: Path, **settings: int) -> Packed[bytes]:
     scratch.mkdir()
     vocabulary = learn_text(documents, SPEC.vocab)
-    return pack_stream(iter(documents), vocabulary, SPEC, scratch, bytes, **settings)
+    return pack_stream(map(Piece, documents), vocabulary, SPEC, scratch, bytes, **settings)
 
 
 def test_the_order_does_not_depend_on_the_memory_that_was_used(
     documents: list[str], packed: Packed[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool, "PORTION_TOKENS", 1000)
-    monkeypatch.setattr(spool, "PORTION_DOCUMENTS", 3)
+    monkeypatch.setattr(spool, "PORTION_PIECES", 3)
     assert stream(documents, tmp_path / "small", file_bytes=4096) == packed
 
 
@@ -152,7 +153,9 @@ def test_each_read_begins_and_ends_with_its_mark(tmp_path: Path) -> None:
     documents = [LETTERS[read].tobytes().decode() for read in reads(spec)]
     vocabulary = learn_reads(documents, 64)
     assert (vocabulary.begin, vocabulary.end, vocabulary.size) == (4, 5, 64)
-    packed = pack_stream(documents, vocabulary, replace(SPEC, vocab=64), tmp_path, bytes)
+    packed = pack_stream(
+        map(Piece, documents), vocabulary, replace(SPEC, vocab=64), tmp_path, bytes
+    )
     rows = np.concatenate([decode_block(b, vocab=64, sequence=32) for b in packed.train])
     assert packed.begin == 4
     for row in rows:
@@ -176,7 +179,7 @@ def test_a_document_cannot_set_marks_by_spelling_them(tmp_path: Path) -> None:
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
     vocabulary = learn_text(["some text"], 400)
     with pytest.raises(ConfigError, match="the model 257") as caught:
-        pack_stream(["x"], vocabulary, replace(SPEC, vocab=257), tmp_path, bytes)
+        pack_stream([Piece("x")], vocabulary, replace(SPEC, vocab=257), tmp_path, bytes)
     assert caught.value.do == f"set model.vocab to {vocabulary.size} or more"
 
 

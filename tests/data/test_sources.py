@@ -14,7 +14,9 @@ import pyarrow as arrow
 import pytest
 from pyarrow import parquet
 
+from p2ptrain.data import documents as text_files
 from p2ptrain.data import lines, reads
+from p2ptrain.data.piece import Piece
 from p2ptrain.data.sources import find_source
 from p2ptrain.errors import ConfigError
 from p2ptrain.extras import install
@@ -23,9 +25,16 @@ LINES = "".join(json.dumps({"id": n, "text": f"text {n}"}) + "\n" for n in range
 FASTQ = "@r1\nACGTN\n+\nIIIII\n@r2\nacguR\n+r2\nIIIII\n"
 
 
-def documents(path: Path, *, field: str = "text", limit_bytes: int = 10**6) -> list[str]:
+def pieces(path: Path, *, field: str = "text", limit_bytes: int = 10**6) -> list[Piece]:
     source = find_source(path.name, field=field, limit_bytes=limit_bytes, beside=path.parent)
-    return list(source.documents())
+    return list(source.pieces())
+
+
+def documents(path: Path, *, field: str = "text", limit_bytes: int = 10**6) -> list[str]:
+    """Of a source whose documents are a piece each."""
+    found = pieces(path, field=field, limit_bytes=limit_bytes)
+    assert all(piece.begins and piece.ends for piece in found)
+    return [piece.text for piece in found]
 
 
 def table(path: Path, **columns: object) -> None:
@@ -62,14 +71,35 @@ def test_a_column_of_parquet_is_a_source(tmp_path: Path) -> None:
     assert documents(tmp_path / "a.parquet") == texts
 
 
-def test_long_records_become_several_documents(
+def test_long_records_come_in_pieces_that_say_where_a_record_begins_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "READ_BASES_MAX", 4)
-    (tmp_path / "a.fa").write_text(">r\nACGTAC\nGTA\n")
-    (tmp_path / "a.fq").write_text("@r\nACGTAC\n+\nIIIIII\n")
-    assert documents(tmp_path / "a.fa") == ["ACGT", "ACGT", "A"]
-    assert documents(tmp_path / "a.fq") == ["ACGT", "AC"]
+    (tmp_path / "a.fa").write_text(">r\nACGTAC\nGTA\n>s\nAC\nGT\n>t\nACGTACGT")
+    (tmp_path / "a.fq").write_text("@r\nACGTAC\n+\nIIIIII\n@s\nACGT\n+\nIIII\n")
+    two = [Piece("ACGT", ends=False), Piece("ACGT", begins=False)]
+    middle = Piece("ACGT", begins=False, ends=False)
+    assert pieces(tmp_path / "a.fa") == [
+        *(two[0], middle, Piece("A", begins=False)),
+        *(Piece("ACGT"), *two),
+    ]
+    assert pieces(tmp_path / "a.fq") == [two[0], Piece("AC", begins=False), Piece("ACGT")]
+
+
+def test_a_text_file_is_one_document_in_pieces_of_whole_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_files, "TEXT_PIECE_CHARACTERS", 6)
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "a.txt").write_text("one\ntwo\nthree\nfour\nfive")
+    (tmp_path / "all" / "b.txt").write_text("one\ntwo\n")
+    assert pieces(tmp_path / "all") == [
+        Piece("one\ntwo\n", ends=False),
+        Piece("three\n", begins=False, ends=False),
+        Piece("four\nfive\n", begins=False),
+        Piece("one\ntwo\n"),
+    ]
+    assert pieces(tmp_path / "all", limit_bytes=15)[-1].ends is False
 
 
 def test_a_folder_is_its_files_in_the_order_of_their_paths(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_draws_are_splitmix64s_and_do_not_depend_on_the_portions() -> None:
 def test_a_seed_has_the_same_reads_everywhere(tmp_path: Path, name: str) -> None:
     write_reads(tmp_path / name, SPEC)
     source = find_source(name, field="", limit_bytes=10**6, beside=tmp_path)
-    found = list(source.documents())
+    found = [piece.text for piece in source.pieces()]
     assert source.holds_reads
     assert [len(read) for read in found] == [60] * 500
     assert blake3("".join(found).encode()).hexdigest()[:16] == "f493bba5ad1702d5"

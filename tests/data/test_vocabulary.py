@@ -1,4 +1,4 @@
-"""Marks stand where they should, samples are fair, and long documents are encoded in pieces."""
+"""Marks stand where they should, samples are fair, and long texts are encoded in parts."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models
 
 from p2ptrain.data import vocabulary
-from p2ptrain.data.vocabulary import learn_reads, learn_text, marked, pieces, sample
+from p2ptrain.data.piece import Piece
+from p2ptrain.data.vocabulary import learn_reads, learn_text, marked, parts, sample
 from p2ptrain.errors import ConfigError
 
 
 def test_reads_decode_to_exactly_what_they_were() -> None:
     known = learn_reads(["ACGTACGTNNAC" * 5] * 9, 32)
-    (tokens,) = known.encode(["ACGTNACG"])
+    (tokens,) = known.encode([Piece("ACGTNACG")])
     assert (tokens[0], tokens[-1]) == (4, 5)
     assert known.tokenizer.decode(tokens) == "ACGTNACG"
 
 
 @pytest.mark.parametrize("text", ["", "short", "a b " * 30_000, "x" * 200_000, "λ\n" * 70_000])
-def test_pieces_are_the_document_and_none_is_long(text: str) -> None:
-    found = pieces(text)
+def test_parts_are_the_text_and_none_is_long(text: str) -> None:
+    found = parts(text)
     assert "".join(found) == text
-    assert max(map(len, found)) <= vocabulary.PIECE_CHARACTERS
+    assert max(map(len, found)) <= vocabulary.PART_CHARACTERS
 
 
 def test_a_sample_is_a_fair_part_in_the_order_of_the_source() -> None:
@@ -57,7 +58,7 @@ def test_a_tokenizer_that_is_given_has_its_usual_marks_or_those_that_are_named(
     known = marked(given(*names), begin, end)
     assert (known.begin, known.end) == marks
     tail = [] if marks[1] is None else [marks[1]]
-    assert known.encode(["aaa"])[0].tolist() == [marks[0], 0, 0, 0, *tail]
+    assert known.encode([Piece("aaa")])[0].tolist() == [marks[0], 0, 0, 0, *tail]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_a_document_cannot_set_marks_by_spelling_them() -> None:
     known = marked(tokenizer, None, None)
     names = [tokenizer.id_to_token(mark) for mark in (known.begin, known.end)]
     assert names == ["<bos>", "<eos>"]
-    (tokens,) = known.encode(["a<s>b</s><bos>"])
+    (tokens,) = known.encode([Piece("a<s>b</s><bos>")])
     assert [known.begin, known.end] == [tokens[0], tokens[-1]]
     assert not {known.begin, known.end} & set(tokens[1:-1])
     for begin, end in (("<s>", None), ("<bos>", "</s>")):
@@ -91,7 +92,7 @@ def test_whoever_uses_a_learnt_tokenizer_begins_texts_as_the_model_was_taught() 
         (learn_reads(["ACGT"], 20), "AC"),
     ):
         elsewhere = Tokenizer.from_str(known.to_json().decode())
-        (taught,) = known.encode([text])
+        (taught,) = known.encode([Piece(text)])
         assert elsewhere.encode(text).ids == [each for each in taught if each != known.end]
 
 
