@@ -15,8 +15,8 @@
     ├─ PeerError                  expected and handled: PeerUnreachable, PeerLost, PeerTooSlow
     ├─ ReduceAborted              step, attempt, suspects
     ├─ StoreError                 ChunkMissing, ChunkCorrupt, ManifestInvalid, StoreFull
-    └─ TrainerError               TrainerExited (TrainerOutOfMemory), TrainerStalled,
-                                  TrainerDiverged
+    └─ TrainerError               TrainerExited (TrainerUnfit, TrainerOutOfMemory),
+                                  TrainerStalled, TrainerDiverged
 
 An error carries what a worried volunteer needs: a stable `code`, what happened, the evidence, whose
 fault it likely is, and what to do next. The CLI renders these fields; nothing here prints.
