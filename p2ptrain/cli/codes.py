@@ -137,8 +137,8 @@ MACHINE = {
     "GPU-DRIVER": "The GPU's driver and this build of torch do not fit together.",
     "GPU-BUSY": "The GPU has too little free memory because other programs use it.",
     "GPU-OLD": (
-        "The GPU is older than what it was to compute with: this build of torch has no kernels for "
-        "it, or it has no instructions for bf16. The message says which, and what helps."
+        "The GPU is older than those that this build of torch was built for, or newer, and there "
+        "are no kernels for it; or it is too old for bf16. The message says which, and what helps."
     ),
     "MEM-GPU": "The model does not fit into the GPU's memory. More --ranks share it out.",
     "MEM-OOM": (
