@@ -20,6 +20,7 @@ from p2ptrain.ledger.gathering import gathered
 from p2ptrain.ledger.reducing import (
     failure_known,
     finished_update,
+    is_made,
     result_is_stale,
     survivors,
     suspicion_of,
@@ -106,6 +107,8 @@ def _judge_commit(
     reason = "" if forced else _contradicted(view, commit)
     if reason:
         return Verdict(Answer.NO, reason)
+    if not forced and not is_made(state, view, commit.update):
+        return Verdict(Answer.LATER, "most participants are not known to have made that update")
     if commit.update not in view.held:
         return Verdict(Answer.LATER, "this node does not hold the update yet", commit.update)
     named = commit.snapshot

@@ -3,10 +3,14 @@
 - All awaited members are ready: open now.
 - A quorum is ready, contributors are enough, the grace is over: open without the rest, who stay.
 - Somebody asks to join, or a voter says goodbye: a roster of membership only.
+
+Where step after step is skipped, because nobody can average with anybody, each further one waits
+longer before it opens: else a night without a network would use up the outer steps of a run.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
@@ -16,6 +20,9 @@ from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import MEMBERS_MAX, Participant, Roster, Value
 from p2ptrain.ledger.view import View
+
+REST_S_MAX = 3600.0
+"""A run of 500 outer steps outlasts three weeks in which nobody can average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,8 @@ def while_gathering(
     rules: Rules, state: LedgerState, view: View, have: Gathered, now: float
 ) -> Wish:
     grace_s = rules.grace_s if view.grace_s is None else view.grace_s
-    if len(have.contributors) >= rules.participants_min:
+    rest_until = rests_until(rules, view)
+    if len(have.contributors) >= rules.participants_min and now >= rest_until:
         if not have.awaited:
             return opening(state, view, have.contributors, "all members are ready")
         if view.enough_since is not None and now >= view.enough_since + grace_s:
@@ -87,6 +95,9 @@ def while_gathering(
     membership = _membership_only(state, view)
     if membership is not None:
         return membership
+    if now < rest_until:
+        reason = f"the last {view.skips} outer steps were skipped; waiting before the next attempt"
+        return Wish(None, reason, have.awaited, rest_until)
     if view.enough_since is not None:
         until = view.enough_since + grace_s
         return Wish(None, "a quorum is ready, the rest has its grace", have.awaited, until)
@@ -94,6 +105,14 @@ def while_gathering(
         lacking = rules.participants_min - len(have.contributors)
         return Wish(None, f"{lacking} more participant{'s' * (lacking != 1)} needed")
     return Wish(None, "members still train", have.awaited)
+
+
+def rests_until(rules: Rules, view: View) -> float:
+    """Until when no reduce is opened. The first skip may be an accident: it is followed at once."""
+    if view.skips < 2 or view.enough_since is None:
+        return -math.inf
+    doubled = min(view.skips - 2, 32)  # 2.0**1024 is no float.
+    return view.enough_since + min(REST_S_MAX, rules.grace_s * 2.0**doubled)
 
 
 def opening(

@@ -1,7 +1,9 @@
 """While a reduce is under way: commit its result, try it again, or give the step up.
 
-- A participant is done, and the bytes can be had: commit.
-- All living ones failed, or one did some time ago: the next attempt, without who is to blame.
+- Most participants made the same update, or this node made it and they still may, and the bytes
+  can be had: commit.
+- All living ones failed, or one did some time ago, or too few are left that could have made the
+  same: the next attempt, without who is to blame.
 - Attempts are used up, or too few are left: skip.
 """
 
@@ -14,6 +16,7 @@ from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.suspicion import Suspicion
 from p2ptrain.ledger.values import Commit, Participant, Skip
 from p2ptrain.ledger.view import View
+from p2ptrain.ledger.voices import Voices
 from p2ptrain.ledger.vouching import snapshot_to_name
 
 
@@ -38,20 +41,45 @@ def while_reducing(rules: Rules, state: LedgerState, view: View, now: float) -> 
 def finished_update(state: LedgerState, view: View) -> Digest | None:
     """The result of the reduce under way, if it is known and its bytes can be had.
 
-    Participants compute the same bytes. Should one of them be broken, more voices win.
+    Most participants made it; or this node did, which is worth something while they still may say
+    the same: nobody else takes a few at their word (SPEC.md S12).
     """
-    roster = state.roster
+    assert state.roster is not None
+    voices = voices_of(state, view)
+    update = voices.agreed()
+    if update is None:
+        own = made_by(state, view, view.me)
+        return own if own is not None and voices.may_agree(own) else None
+    live = (peer for peer in state.roster.peers if peer not in view.down)
+    can_be_had = update in view.held or any(made_by(state, view, peer) == update for peer in live)
+    return update if can_be_had else None
+
+
+def is_made(state: LedgerState, view: View, update: Digest) -> bool:
+    """Whether this node, or most participants, made `update` in the reduce under way."""
+    return update in (made_by(state, view, view.me), voices_of(state, view).agreed())
+
+
+def made_by(state: LedgerState, view: View, peer: PeerId) -> Digest | None:
+    """What `peer` says that it made in the reduce under way."""
+    report, roster = view.done.get(peer), state.roster
     assert roster is not None
-    voices: dict[Digest, int] = {}
-    for peer in roster.peers:
-        report = view.done.get(peer)
-        if report is None or (report.step, report.attempt) != (state.step, roster.attempt):
-            continue
-        if peer not in view.down or report.update in view.held:
-            voices[report.update] = voices.get(report.update, 0) + 1
-    if not voices:
+    if report is None or (report.step, report.attempt) != (state.step, roster.attempt):
         return None
-    return min(voices, key=lambda update: (-voices[update], update))
+    return report.update
+
+
+def voices_of(state: LedgerState, view: View) -> Voices:
+    """What the participants say that they made; also those that are down since."""
+    assert state.roster is not None
+    voices = Voices(len(state.roster.peers))
+    for peer in state.roster.peers:
+        update = made_by(state, view, peer)
+        if update is not None:
+            voices.add(peer, update)
+        elif peer not in view.down and not failed(state, view, peer):
+            voices.open.add(peer)
+    return voices
 
 
 def result_is_stale(rules: Rules, view: View, now: float) -> bool:
@@ -81,10 +109,11 @@ def confessed(state: LedgerState, view: View) -> tuple[PeerId, ...]:
 
 
 def failure_known(state: LedgerState, view: View) -> bool:
-    """A live participant gave up, or none is left alive."""
+    """A live participant gave up, or too few are left for a result that others believe."""
     assert state.roster is not None
     live = [peer for peer in state.roster.peers if peer not in view.down]
-    return not live or any(failed(state, view, peer) for peer in live)
+    gave_up = any(failed(state, view, peer) for peer in live)
+    return not live or gave_up or voices_of(state, view).lost
 
 
 def _commit(rules: Rules, state: LedgerState, view: View, update: Digest) -> Wish:

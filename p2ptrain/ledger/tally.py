@@ -5,9 +5,10 @@ number. Most reports change nothing of it, and a tally, made when it was worked 
 
 - nothing is wanted while members train: one more that is ready, unless it is the last one awaited,
   or makes the quorum and the contributors enough;
-- nothing is wanted while a reduce is under way: who is ready (for that, or for the next one), and
-  one more that gave it up, unless it is the first, or the last;
-- a commit is wanted: one more voice for it, and who is ready, or gave up;
+- nothing is wanted while a reduce is under way: who is ready (for that, or for the next one), one
+  more that gave it up, unless it is the first, or the last, and one more that has a result, unless
+  it is ours, or decides whether most have the same;
+- a commit is wanted: one more voice for it, and who is ready, or, if most have made it, gave up;
 - another attempt is wanted: one more that gave up, unless it makes suspects of others;
 - any of these but a commit: what snapshots are written.
 
@@ -24,12 +25,13 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger import quorum
 from p2ptrain.ledger.events import Event, Ready, ReduceDone, ReduceFailed, SnapshotTaken
 from p2ptrain.ledger.gathering import Gathered, Wish, fits_lease
-from p2ptrain.ledger.reducing import suspicion_of
+from p2ptrain.ledger.reducing import suspicion_of, voices_of
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.suspicion import Suspicion
 from p2ptrain.ledger.values import Commit, Roster
 from p2ptrain.ledger.view import View
+from p2ptrain.ledger.voices import Voices
 
 
 class Tally(Protocol):
@@ -96,19 +98,21 @@ def tally_of_reduce(state: LedgerState, view: View, wish: Wish) -> Tally:
     """The tally for what is wanted after what was heard of the reduce under way."""
     roster, failing = state.roster, view.failed_since is not None
     assert roster is not None
+    voices = voices_of(state, view)
     if isinstance(wish.value, Commit):
-        return CommitTally(wish.value, failing)
+        return CommitTally(wish.value, failing, voices.agreed() is not None)
     if wish.waiting_for:
-        return SilenceTally(roster, set(wish.waiting_for), failing)
+        return SilenceTally(roster, view.me, set(wish.waiting_for), voices, failing)
     return FailureTally(roster, frozenset(roster.peers), suspicion_of(state, view), failing)
 
 
 @dataclass(slots=True)
 class CommitTally:
-    """A result is known, and its commit is wanted."""
+    """A result is known, and its commit is wanted; `agreed` if most participants made it."""
 
     commit: Commit
     failing: bool
+    agreed: bool
 
     def absorbs(self, event: Event) -> bool:
         match event:
@@ -116,7 +120,7 @@ class CommitTally:
                 wanted = self.commit
                 return (step, attempt, update) == (wanted.step, wanted.attempt, wanted.update)
             case ReduceFailed():
-                return self.failing
+                return self.failing and self.agreed
             case _:
                 return isinstance(event, Ready)
 
@@ -126,16 +130,31 @@ class SilenceTally:
     """Nothing is known, or that it failed, and the `silent` are heard out."""
 
     roster: Roster
+    me: PeerId
     silent: set[PeerId]
+    voices: Voices
     failing: bool
 
     def absorbs(self, event: Event) -> bool:
         if isinstance(event, Ready | SnapshotTaken):
             return True
+        if isinstance(event, ReduceDone):
+            return self._is_one_of_few(event)
         if not self.failing or not _is_failure(event, self.roster):
             return False
         self.silent.discard(event.peer)
+        self.voices.open.discard(event.peer)
         return bool(self.silent)
+
+    def _is_one_of_few(self, event: ReduceDone) -> bool:
+        """Whether it has a result, and still nothing is known of what most have."""
+        reduce = (self.roster.step, self.roster.attempt)
+        if (event.step, event.attempt) != reduce or event.peer == self.me:
+            return False
+        if event.peer not in self.voices.open:
+            return False
+        self.voices.add(event.peer, event.update)
+        return self.voices.agreed() is None and (self.failing or not self.voices.lost)
 
 
 @dataclass(slots=True)

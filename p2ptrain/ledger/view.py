@@ -51,6 +51,7 @@ class View:
     long after that further members were, in this step and past ones; `grace_s`: what follows from
     them for this step. `accused`: the voters against whom there is evidence, for ever.
     `outranked_by`: the first entry that a verified chain, which outranks ours, has otherwise.
+    `skips`: how many outer steps before this one were skipped in a row since this process began.
     `terms`: the amendments on this node's disk. `snapshots`: by outer step, what each peer wrote.
     `position`: the outer step and attempt under way; reports about earlier ones cannot matter any
     more. `members`: whose reports are kept whoever else reports.
@@ -74,6 +75,7 @@ class View:
     lags: deque[float] = field(default_factory=lambda: deque(maxlen=LAGS_KEPT))
     failed_since: float | None = None
     done_since: float | None = None
+    skips: int = 0
     outranked_by: Entry | None = None
     terms: frozenset[Terms] = frozenset()
     members: frozenset[PeerId] = frozenset()
@@ -179,6 +181,7 @@ class View:
             self.enough_since = None
         if before.step != state.step:
             self.held = {}  # Those bytes need not be kept any more.
+            self.skips = 0 if state.tokens > before.tokens else self.skips + 1
         self.failed_since = self.done_since = None
         attempt = state.attempt if state.roster is None else state.roster.attempt
         self.ready = {peer: it for peer, it in self.ready.items() if it.step >= state.step}

@@ -25,7 +25,7 @@ from p2ptrain.ledger.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.events import Event, Ready, Received, Tick, UpdateHeld
+from p2ptrain.ledger.events import Event, Ready, Received, ReduceDone, Tick, UpdateHeld
 from p2ptrain.ledger.messages import Accepted, EntriesRequest, Message, PromiseProof, Propose
 from p2ptrain.ledger.pruning import base_at
 from p2ptrain.ledger.quorum import proposer
@@ -209,6 +209,13 @@ class Group:
             state = self.ledgers[peer].state
             blocks = len(state.leases[peer])
             self.tell_all(Ready(peer, state.step, 100 * blocks, blocks))
+
+    def made(self, update: Digest, names: str) -> None:
+        """These peers have finished the reduce under way, and everybody hears of it."""
+        for peer in peers(names):
+            state = self.ledgers[peer].state
+            assert state.roster is not None
+            self.tell_all(ReduceDone(peer, state.step, state.roster.attempt, update))
 
     def hold(self, update: Digest, names: str) -> None:
         for peer in peers(names):

@@ -53,10 +53,33 @@ def verdict(
 YES = Verdict(Answer.YES, "it fits what this node knows")
 
 
+MADE = (ReduceDone(B, 0, 0, U), ReduceDone(C, 0, 0, U))
+
+
 def test_a_commit_needs_the_bytes() -> None:
     lacks = Verdict(Answer.LATER, "this node does not hold the update yet", U)
-    assert verdict(REDUCING, Commit(0, 0, U)) == lacks
-    assert verdict(REDUCING, Commit(0, 0, U), UpdateHeld(U)) == YES
+    assert verdict(REDUCING, Commit(0, 0, U), *MADE) == lacks
+    assert verdict(REDUCING, Commit(0, 0, U), *MADE, UpdateHeld(U)) == YES
+
+
+UNMADE = Verdict(Answer.LATER, "most participants are not known to have made that update")
+
+
+def test_a_commit_needs_the_word_of_most_participants_or_this_node_s_own() -> None:
+    commit, held = Commit(0, 0, U), UpdateHeld(U)
+    assert verdict(REDUCING, commit, held) == UNMADE
+    assert verdict(REDUCING, commit, held, MADE[0]) == UNMADE
+    assert verdict(REDUCING, commit, held, MADE[0], ReduceDone(D, 0, 0, U)) == UNMADE
+    assert verdict(REDUCING, commit, held, MADE[0], ReduceDone(C, 0, 0, digest("v"))) == UNMADE
+    assert verdict(REDUCING, commit, held, MADE[0], ReduceDone(C, 0, 1, U)) == UNMADE
+    assert verdict(REDUCING, commit, held, ReduceDone(A, 0, 0, U)) == YES
+    assert verdict(REDUCING, commit, held, *MADE, PeerDown(B), PeerDown(C)) == YES
+
+
+def test_a_commit_that_may_have_been_chosen_needs_nobody_s_word() -> None:
+    commit, held = Commit(0, 0, U), UpdateHeld(U)
+    assert verdict(REDUCING, commit, held, forced=True) == YES
+    assert verdict(REDUCING, commit, held, forced=True, doubtful=True) == UNMADE
 
 
 def test_even_a_forced_commit_needs_the_bytes() -> None:
@@ -88,7 +111,7 @@ def test_a_voter_with_another_result_refuses_unless_forced() -> None:
 
 def test_a_result_of_another_attempt_is_no_contradiction() -> None:
     own = [ReduceDone(A, 0, 7, digest("mine")), UpdateHeld(U)]
-    assert verdict(REDUCING, Commit(0, 0, U), *own) == YES
+    assert verdict(REDUCING, Commit(0, 0, U), *MADE, *own) == YES
 
 
 S = digest("s")
@@ -97,37 +120,37 @@ UNVOUCHED = Verdict(Answer.LATER, f"no quorum is known to have snapshot {S[:8]}"
 
 
 def test_a_voter_with_another_snapshot_refuses() -> None:
-    held = UpdateHeld(U)
-    assert verdict(REDUCING, SNAPPED, held, SnapshotTaken(A, 0, S)) == YES
+    held = [*MADE, UpdateHeld(U)]
+    assert verdict(REDUCING, SNAPPED, *held, SnapshotTaken(A, 0, S)) == YES
     another = SnapshotTaken(A, 0, digest("t"))
-    assert verdict(REDUCING, SNAPPED, held, another).answer is Answer.NO
+    assert verdict(REDUCING, SNAPPED, *held, another).answer is Answer.NO
     others = [SnapshotTaken(peer, 0, S) for peer in (B, C)]
-    assert verdict(REDUCING, SNAPPED, held, another, *others).answer is Answer.NO
+    assert verdict(REDUCING, SNAPPED, *held, another, *others).answer is Answer.NO
 
 
 def test_nobody_takes_one_voters_word_for_a_snapshot() -> None:
-    held, one = UpdateHeld(U), SnapshotTaken(C, 0, S)
-    assert verdict(REDUCING, SNAPPED, held) == UNVOUCHED
-    assert verdict(REDUCING, SNAPPED, held, one) == UNVOUCHED
-    assert verdict(REDUCING, SNAPPED, held, one, SnapshotTaken(D, 0, S)) == UNVOUCHED
-    assert verdict(REDUCING, SNAPPED, held, one, SnapshotTaken(B, 0, digest("t"))) == UNVOUCHED
-    assert verdict(REDUCING, SNAPPED, held, one, SnapshotTaken(B, 1, S)) == UNVOUCHED
+    held, one = [*MADE, UpdateHeld(U)], SnapshotTaken(C, 0, S)
+    assert verdict(REDUCING, SNAPPED, *held) == UNVOUCHED
+    assert verdict(REDUCING, SNAPPED, *held, one) == UNVOUCHED
+    assert verdict(REDUCING, SNAPPED, *held, one, SnapshotTaken(D, 0, S)) == UNVOUCHED
+    assert verdict(REDUCING, SNAPPED, *held, one, SnapshotTaken(B, 0, digest("t"))) == UNVOUCHED
+    assert verdict(REDUCING, SNAPPED, *held, one, SnapshotTaken(B, 1, S)) == UNVOUCHED
 
 
 def test_who_has_not_written_a_snapshot_takes_the_word_of_a_quorum_though_it_is_down() -> None:
-    said = [UpdateHeld(U), *(SnapshotTaken(peer, 0, S) for peer in (B, C))]
+    said = [*MADE, UpdateHeld(U), *(SnapshotTaken(peer, 0, S) for peer in (B, C))]
     assert verdict(REDUCING, SNAPPED, *said) == YES
     assert verdict(REDUCING, SNAPPED, *said, PeerDown(B)) == YES
 
 
 def test_the_bytes_are_fetched_before_a_snapshot_is_vouched_for() -> None:
-    assert verdict(REDUCING, SNAPPED).fetch == U
+    assert verdict(REDUCING, SNAPPED, *MADE).fetch == U
 
 
 def test_a_snapshot_that_nobody_vouches_for_is_accepted_if_it_may_have_been_chosen() -> None:
-    held = UpdateHeld(U)
-    assert verdict(REDUCING, SNAPPED, held, forced=True, doubtful=True) == UNVOUCHED
-    assert verdict(REDUCING, SNAPPED, held, forced=True) == YES
+    held = [*MADE, UpdateHeld(U)]
+    assert verdict(REDUCING, SNAPPED, *held, forced=True, doubtful=True) == UNVOUCHED
+    assert verdict(REDUCING, SNAPPED, *held, forced=True) == YES
 
 
 def test_an_invalid_value_is_refused_forced_or_not() -> None:
@@ -235,9 +258,17 @@ def test_a_reduce_is_not_given_up_before_a_failure_is_known_here() -> None:
 
 
 def test_a_finished_result_is_defended_for_the_grace_time() -> None:
-    events = [ME_READY, ReduceFailed(B, 0, 0), ReduceDone(A, 0, 0, U), UpdateHeld(U), PeerDown(C)]
+    done = [ReduceDone(peer, 0, 0, U) for peer in (A, C)]
+    events = [ME_READY, ReduceFailed(B, 0, 0), *done, UpdateHeld(U), PeerDown(C)]
     assert verdict(REDUCING, AGAIN, *events).answer is Answer.LATER
     assert verdict(REDUCING, AGAIN, *events, now=RULES.grace_s) == YES
+
+
+def test_a_result_of_its_own_that_too_few_can_have_made_is_given_up_at_once() -> None:
+    own = [ME_READY, ReduceDone(A, 0, 0, U), UpdateHeld(U)]
+    assert verdict(REDUCING, AGAIN, *own, ReduceFailed(B, 0, 0)).answer is Answer.LATER
+    assert verdict(REDUCING, AGAIN, *own, ReduceFailed(B, 0, 0), PeerDown(C)) == YES
+    assert verdict(REDUCING, AGAIN, *own, PeerDown(B), PeerDown(C)) == YES
 
 
 def test_a_skip_is_accepted_only_when_nothing_else_is_left() -> None:

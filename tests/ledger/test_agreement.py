@@ -37,7 +37,7 @@ from p2ptrain.ledger.values import Commit, Entry, Roster, Skip, Vote
 from p2ptrain.testing.ledgers import Group, Letter, accepted, asked, digest, peers, small_rules
 from p2ptrain.testing.simulation.disk import signer
 
-A, B, C, D = peers("a b c d")
+A, B, C, D, E = peers("a b c d e")
 U = digest("u")
 
 
@@ -72,7 +72,7 @@ def test_a_step_takes_two_entries_and_each_takes_one_round_trip() -> None:
     some.deliver()
     assert some.heights() == {"a": 1, "b": 1, "c": 1}
     some.hold(U, "a b c")
-    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.made(U, "a b c")
     some.deliver()
     assert {(it.state.height, it.state.step) for it in some.ledgers.values()} == {(2, 1)}
     assert len({it.state.head for it in some.ledgers.values()}) == 1
@@ -129,7 +129,7 @@ def test_nothing_is_said_or_timed_while_nothing_is_due() -> None:
 def test_the_run_ends_and_then_nothing_moves() -> None:
     some = reducing(outer_steps=1)
     some.hold(U, "a b c")
-    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.made(U, "a b c")
     some.deliver()
     assert {ledger.state.phase for ledger in some.ledgers.values()} == {Phase.ENDED}
     some.tell_all(Joining(D), ReduceFailed(A, 0, 0), PeerDown(B))
@@ -325,22 +325,26 @@ def test_two_halves_never_both_decide() -> None:
 
 def test_a_voter_without_the_bytes_fetches_them_and_then_votes() -> None:
     some = reducing()
-    some.hold(U, "c")
-    some.tell_all(ReduceDone(C, 0, 0, U))
+    """b has lost what it made; a quorum of the five needs one more."""
+    some = reducing("a b c d e")
+    some.hold(U, "c e")
+    some.made(U, "b c e")
     some.deliver()
     assert set(some.heights().values()) == {1}
     asked = dict(some.fetches)
-    assert asked == {A: FetchUpdate(U, (C, B)), B: FetchUpdate(U, (C, A))}
+    others = FetchUpdate(U, (B, C, E))
+    assert (asked[A].update, asked[A].holders[:3]) == (others.update, others.holders)
     some.hold(U, "a")
-    some.deliver()
-    assert some.heights() == {"a": 2, "b": 2, "c": 2}
+    some.wait(3)
+    assert set(some.heights().values()) == {2}
     assert some["b"].updates[0].update == U
 
 
 def test_a_proposer_without_the_bytes_fetches_them_before_it_proposes() -> None:
     some = reducing()
-    some.tell("c", ReduceDone(A, 0, 0, U))
-    assert some.fetches == [(C, FetchUpdate(U, (A, B)))]
+    some.tell("c", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
+    some.tell("a", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
+    assert (C, FetchUpdate(U, (A, B))) in some.fetches
     assert some.mail == []
     some.hold(U, "a b c")
     some.deliver()
@@ -350,7 +354,7 @@ def test_a_proposer_without_the_bytes_fetches_them_before_it_proposes() -> None:
 def test_the_fetch_is_asked_for_again_while_it_is_wanted() -> None:
     some = reducing()
     some.hold(U, "c")
-    some.tell_all(ReduceDone(C, 0, 0, U))
+    some.made(U, "b c")
     some.wait(3)
     assert len([peer for peer, _ in some.fetches if peer == A]) > 2
     some.hold(U, "a b")
@@ -361,12 +365,12 @@ def test_the_fetch_is_asked_for_again_while_it_is_wanted() -> None:
 
 
 def test_a_result_that_nobody_else_can_fetch_does_not_hold_the_run_for_ever() -> None:
-    """b alone finished, and nobody can get the bytes from it. After the grace time they try again,
-    though b has accepted its own commit: a quorum that had not is free of it."""
+    """b and c finished, c has lost the bytes, and nobody can get them from b. After the grace time
+    they try again, though b has accepted its own commit: a quorum that had not is free of it."""
     some = reducing()
     some.hold(U, "b")
-    some.tell_all(ReduceDone(B, 0, 0, U))
-    some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))
+    some.made(U, "b c")
+    some.tell_all(ReduceFailed(A, 0, 0))
     some.wait(9)
     assert {it.state.height for it in some.ledgers.values()} == {1}
     some.wait(30)
@@ -386,7 +390,7 @@ def test_a_killed_participant_is_agreed_away_without_any_timeout() -> None:
     state = some["a"].state
     assert (state.height, state.attempt, state.voters) == (2, 2, (A, B))
     some.hold(U, "a b")
-    some.tell_all(ReduceDone(B, 0, 1, U))
+    some.made(U, "a b")
     some.deliver()
     assert {it.state.step for it in some.ledgers.values()} == {1}
 
@@ -408,7 +412,7 @@ def test_a_joiner_is_admitted_contributes_and_is_promoted() -> None:
     some.ready("a b d")
     some.deliver()
     some.hold(U, "a b")
-    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.made(U, "a b")
     some.deliver()
     some.ready("a b d")
     some.deliver()
@@ -599,7 +603,7 @@ def test_a_commit_is_not_proposed_twice_with_other_contents() -> None:
     some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))
     proposals = [it.message for it in some.mail if isinstance(it.message, Propose)]
     some.hold(U, "a c")
-    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.made(U, "a c")
     some.wait(0.6, lambda letter: False)
     later = [it.message for it in some.mail if isinstance(it.message, Propose)]
     assert {it.entry for it in proposals} >= {it.entry for it in later if it.round == 0}

@@ -310,7 +310,8 @@ def test_a_message_about_the_next_height_waits_for_its_entry() -> None:
     assert some.heights() == {"a": 0, "b": 1, "c": 1}
     some.tell("a", Received(C, Prepare(2, 3)))
     some.hold(digest("u"), "a b c")
-    some.tell("c", ReduceDone(C, 0, 0, digest("u")))
+    some.tell("b", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (B, C)))
+    some.tell("c", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (B, C)))
     some.deliver()
     some.tell("a", Received(kept[0].sender, kept[0].message))
     some.wait(SETTLE_S)

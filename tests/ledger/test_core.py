@@ -18,7 +18,6 @@ from p2ptrain.ledger.events import (
     Leaving,
     Ready,
     Received,
-    ReduceDone,
     ReduceFailed,
     Tick,
 )
@@ -61,7 +60,7 @@ def test_status_follows_the_run_to_its_end() -> None:
     some.deliver()
     said.append(some["a"].status(0.0).reason)
     some.hold(U, "a b c")
-    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.made(U, "a b c")
     some.deliver()
     said.append(some["a"].status(0.0).reason)
     assert said == ["members still train", "the reduce is under way", "the run has ended"]
@@ -80,7 +79,7 @@ def test_a_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
         some.ready("a b c")
         some.deliver()
         some.hold(digest(f"u{step}"), "a b c")
-        some.tell_all(ReduceDone(A, step, 0, digest(f"u{step}")))
+        some.made(digest(f"u{step}"), "a b c")
         some.deliver()
     assert some["a"].records() == some.disks[A].records[-1:], "how it voted last, though decided"
     assert len(some.disks[A].records) == 6
@@ -95,7 +94,7 @@ def test_who_has_lost_entries_that_it_helped_to_decide_does_not_vote_until_it_ha
         some.ready("a b c")
         some.deliver()
         some.hold(digest(f"u{step}"), "a b c")
-        some.tell_all(ReduceDone(A, step, 0, digest(f"u{step}")))
+        some.made(digest(f"u{step}"), "a b c")
         some.deliver()
     disk, decided = some.disks[A], some.disks[A].chain[:]
     disk.records[:], disk.chain[:] = some["a"].records(), decided[:1]
@@ -130,7 +129,7 @@ def test_an_update_that_was_voted_for_is_named_until_its_height_is_decided() -> 
     some.deliver()
     assert [some[name].voted_for() for name in "abc"] == [(), (), ()]
     some.hold(U, "a b c")
-    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.made(U, "a b c")
     some.deliver(lambda letter: letter.receiver == B)
     assert [some[name].voted_for() for name in "abc"] == [(), (U,), (U,)]
     assert some.start("b").voted_for() == (U,)
@@ -144,7 +143,7 @@ def test_updates_say_where_each_step_was_committed() -> None:
     some.ready("a b c")
     some.deliver()
     some.hold(U, "a b c")
-    some.tell_all(ReduceDone(A, 0, 0, U))
+    some.made(U, "a b c")
     some.deliver()
     assert some["c"].updates == {0: CommittedUpdate(0, 2, U)}
     again = some.start("c")

@@ -61,7 +61,7 @@ def test_members_that_are_late_as_usual_are_waited_for_no_longer_than_usual() ->
         update = digest(f"u{step}")
         some.hold(update, "a b c")
         some.tell("b", *(done(some, peer, update) for peer in "ab"))
-        some.tell_all(done(some, "a", update))
+        some.tell_all(*(done(some, peer, update) for peer in "ab"))
         some.deliver()
         assert some["a"].state.step == step + 1
     some.ready("a b")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 
@@ -225,38 +225,84 @@ def failed(*names: PeerId, suspects: tuple[PeerId, ...] = (), attempt: int = 0) 
     return [ReduceFailed(name, 0, attempt, suspects) for name in names]
 
 
+def rested(skips: int, now: float, *events: Event) -> Wish:
+    view = View(A, enough_since=1.0, skips=skips)
+    for event in (*ready(A, B, C), *events):
+        view.note(event)
+    return what_to_propose(RULES, GENESIS, view, now)
+
+
+def test_who_skipped_step_after_step_waits_longer_each_time_before_it_opens_a_reduce() -> None:
+    """With a grace of 10 s, and an hour at most."""
+    assert [rested(skips, 1.0).look_again_at for skips in (0, 1, 2, 3, 4, 12, 10**6)] == [
+        *(None, None, 11.0, 21.0, 41.0, 3601.0, 3601.0)
+    ]
+    assert rested(2, 10.9).reason == (
+        "the last 2 outer steps were skipped; waiting before the next attempt"
+    )
+    assert rested(2, 11.0).value == opening((A, B, C))
+
+
+def test_who_joins_is_admitted_while_skipped_steps_are_waited_for() -> None:
+    assert rested(2, 1.0, Joining(D)).value == Roster(0, 0, (A, B, C), (D,))
+
+
+def test_skips_are_counted_until_something_is_committed() -> None:
+    values: list[Value] = []
+    for step in range(4):
+        values.append(Roster(step, 0, (A, B, C), (), EVERYBODY))
+        values.append(Commit(step, 0, digest("u")) if step == 2 else Skip(step))
+    states = [chain_of(RULES, values[:count])[1] for count in range(len(values) + 1)]
+    view, counted = View(A), []
+    for before, state in pairwise(states):
+        view.entered(before, state)
+        counted.append(view.skips)
+    assert counted == [0, 1, 1, 2, 2, 0, 0, 1]
+
+
 def test_a_reduce_under_way_is_waited_for() -> None:
     assert wish(REDUCING, []) == Wish(None, "the reduce is under way", (A, B, C))
 
 
-def test_one_finished_participant_is_enough_to_commit() -> None:
-    got = wish(REDUCING, [ReduceDone(B, 0, 0, digest("u"))])
-    assert got == Wish(Commit(0, 0, digest("u")), "the reduce of outer step 0 is done")
+def made(*names: PeerId, update: str = "u") -> list[Event]:
+    return [ReduceDone(name, 0, 0, digest(update)) for name in names]
 
 
-def test_a_finished_reduce_is_committed_though_others_failed() -> None:
-    got = wish(REDUCING, [*failed(A, C), ReduceDone(B, 0, 0, digest("u"))], failed_since=0.0)
-    assert got.value == Commit(0, 0, digest("u"))
+IS_DONE = Wish(Commit(0, 0, digest("u")), "the reduce of outer step 0 is done")
+
+
+def test_what_most_participants_made_is_committed_though_others_failed() -> None:
+    assert wish(REDUCING, made(B, C)) == IS_DONE
+    assert wish(REDUCING, [*failed(A), *made(B, C)], failed_since=0.0) == IS_DONE
+
+
+def test_what_one_other_says_that_it_made_is_not_committed() -> None:
+    assert wish(REDUCING, made(B)) == Wish(None, "the reduce is under way", (A, B, C))
+
+
+def test_what_this_node_made_is_committed_as_long_as_most_may_have_made_it() -> None:
+    assert wish(REDUCING, made(A)) == IS_DONE
+    assert wish(REDUCING, [*made(A), *failed(B)], failed_since=0.0) == IS_DONE
+    gone = wish(REDUCING, [*made(A), *failed(B, C)], failed_since=0.0, now=1.0)
+    assert gone.value == Roster(0, 1, (A, B, C), (), EVERYBODY)
+    differ = wish(REDUCING, [*made(A), *made(B, update="x"), *failed(C)], failed_since=0.0, now=1.0)
+    assert isinstance(differ.value, Roster)
 
 
 def test_should_results_differ_more_voices_win() -> None:
-    done = [ReduceDone(A, 0, 0, digest("x")), ReduceDone(B, 0, 0, digest("u"))]
-    got = wish(REDUCING, [*done, ReduceDone(C, 0, 0, digest("u"))])
-    assert got.value == Commit(0, 0, digest("u"))
+    assert wish(REDUCING, [*made(A, update="x"), *made(B, C)]) == IS_DONE
 
 
 def test_a_result_that_only_the_dead_hold_is_lost() -> None:
-    events = [ReduceDone(B, 0, 0, digest("u")), PeerDown(B), *failed(A, C)]
-    got = wish(REDUCING, events, failed_since=0.0, now=1.0).value
-    assert isinstance(got, Roster)
-    held = wish(REDUCING, [*events, UpdateHeld(digest("u"))]).value
-    assert held == Commit(0, 0, digest("u"))
+    events = [*made(B, C), PeerDown(B), PeerDown(C), *failed(A)]
+    got = wish(REDUCING, events, failed_since=0.0, now=1.0)
+    assert got == Wish(None, "too few are left to try again", look_again_at=10.0)
+    assert wish(REDUCING, [*events, UpdateHeld(digest("u"))]) == IS_DONE
 
 
 def test_a_result_that_cannot_be_had_is_given_up_after_the_grace_time() -> None:
-    done = ReduceDone(B, 0, 0, digest("u"))
     view = View(A, done_since=1.0)
-    for event in (done, *ready(A, B, C)):
+    for event in (*made(B, C), *ready(A, B, C)):
         view.note(event)
     hopes = what_to_propose(RULES, REDUCING, view, 10.9)
     assert (hopes.value, hopes.look_again_at) == (Commit(0, 0, digest("u")), 11.0)

@@ -61,7 +61,9 @@ def test_a_leader_without_bytes_and_without_a_wish_waits_for_either() -> None:
     some.ready("a b c d e")
     some.deliver()
     some.hold(U, "c d")
-    some.tell("c", ReduceDone(C, 0, 0, U))
+    results = [ReduceDone(peer, 0, 0, U) for peer in (A, C, D)]
+    for name in "cd":
+        some.tell(name, *results)
     some.deliver(lambda letter: letter.receiver == D)
     some.crash("c")
     some.crash("d")
@@ -76,7 +78,8 @@ def test_a_leader_without_bytes_and_without_a_wish_waits_for_either() -> None:
     )
     assert set(some.heights().values()) == {1}
     some.hold(U, "a b d e")
-    some.deliver()
+    some.tell_all(*results)
+    some.wait(10)
     assert some.heights() == {"a": 2, "b": 2, "d": 2, "e": 2}
     assert some["a"].updates[0].update == U
 
@@ -85,9 +88,9 @@ def test_nobody_waits_for_bytes_of_a_commit_that_is_no_longer_wanted() -> None:
     some = Group(small_rules())
     some.ready("a b c")
     some.deliver()
-    some.tell("c", ReduceDone(B, 0, 0, U))
+    some.tell("c", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
     assert len(some.fetches) == 1
-    some.tell("c", PeerDown(B))
+    some.tell("c", PeerDown(A), PeerDown(B))
     some.wait(3, lambda letter: False)
     assert len(some.fetches) == 1
     assert some["c"]._instance._fetch.due_at is None
@@ -126,7 +129,7 @@ def test_bytes_that_the_judge_no_longer_waits_for_are_not_fetched_again() -> Non
     some.ready("a b c")
     some.deliver()
     some.hold(U, "c")
-    some.tell("c", ReduceDone(C, 0, 0, U))
+    some.made(U, "b c")
     some.deliver(lambda letter: letter.receiver == A)
     fetches = len(some.fetches)
     assert fetches > 0

@@ -145,7 +145,7 @@ def test_r5_the_entry_accepted_in_the_highest_round_is_proposed() -> None:
 
 
 def test_r5_a_commit_without_bytes_is_passed_over_if_a_quorum_had_accepted_nothing() -> None:
-    told(*REDUCING, "done b u0", "fail a c", "tick 40", "expect * attempt 2")
+    told(*REDUCING, "says c u0", "done b u0", "fail a", "tick 40", "expect * attempt 2")
 
 
 ROTTEN = (
@@ -194,7 +194,7 @@ def test_r5_who_knows_better_refuses_what_leaves_out_voters_who_are_up(
         proof_of(C, some["c"]._instance.electorate.promise(round, claim)),
     )
     proposal = asked(some.rules, round, entry, promises)
-    some.tell("b", ReduceDone(C, 0, 0, digest("u")))
+    some.tell("b", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (A, C)))
     some.now += after_s
     effects = some.tell("b", Received(A, proposal))
     answers = [effect.message for effect in effects if isinstance(effect, Send)]
@@ -214,8 +214,10 @@ def test_r6_an_entry_is_appended_before_later_heights_are_spoken_of() -> None:
 
 
 def test_nobody_accepts_a_commit_without_holding_its_bytes() -> None:
-    lines = told(*REDUCING, "done c u0", "deliver", "expect * height 1", "holds a u0", "deliver")
-    assert lines.index("a fetches u0 from c b") < lines.index("a writes vote 2/0 e2")
+    lines = told(
+        *REDUCING, "says b u0", "done c u0", "deliver", "expect * height 1", "holds a u0", "deliver"
+    )
+    assert lines.index("a fetches u0 from b c") < lines.index("a writes vote 2/0 e2")
 
 
 def test_a_forced_entry_is_not_judged_again() -> None:
@@ -251,10 +253,9 @@ def test_s2_no_crash_makes_a_voter_contradict_itself() -> None:
 
 
 def test_s3_a_commit_only_for_bytes_that_a_quorum_holds() -> None:
-    told(*REDUCING, "done c u0", "tick 9", "expect * height 1")
-    told(
-        *REDUCING, "done c u0", "holds b u0", "tick 2", "expect * height 2", "expect a votes 2 b c"
-    )
+    made = (*REDUCING, "says a u0", "done c u0")
+    told(*made, "tick 9", "expect * height 1")
+    told(*made, "holds b u0", "tick 2", "expect * height 2", "expect a votes 2 b c")
 
 
 def test_s4_and_s5_anybody_replays_the_chain_to_the_same_state() -> None:
@@ -287,7 +288,7 @@ def snapped() -> Group:
     some.ready("a b c")
     some.deliver()
     some.hold(digest("u"), "a b c")
-    some.tell_all(ReduceDone(A, 0, 0, digest("u")))
+    some.made(digest("u"), "a b c")
     some.deliver()
     return some
 
@@ -414,8 +415,8 @@ def test_every_message_that_waits_for_an_answer_is_sent_again(
 
 
 def test_bytes_that_are_waited_for_are_asked_for_again() -> None:
-    lines = told(*REDUCING, "done b u0", "tick 0.6")
-    assert lines.count("c fetches u0 from b a") == 2
+    lines = told(*REDUCING, "says a u0", "done b u0", "tick 0.6")
+    assert lines.count("c fetches u0 from a b") == 2
 
 
 def test_rounds_of_proposers_that_are_down_are_skipped_at_once() -> None:
@@ -435,12 +436,15 @@ def test_who_is_asked_for_what_it_keeps_no_more_says_so_and_another_is_asked() -
 
 
 def test_a_finished_reduce_is_committed_by_whoever_holds_its_bytes() -> None:
-    told(*REDUCING, "crash c", "down c", "done b u0", "holds a u0", "tick 1", "expect a,b height 2")
+    told(
+        *(*REDUCING, "says c u0", "crash c", "down c", "done b u0", "holds a u0", "tick 1"),
+        "expect a,b height 2",
+    )
 
 
 def test_a_finished_reduce_whose_bytes_are_nowhere_is_tried_again_after_the_grace() -> None:
     told(
-        *("members a b c grace=10", *REDUCING[1:], "done b u0", "fail a c"),
+        *("members a b c grace=10", *REDUCING[1:], "says c u0", "done b u0", "fail a"),
         *("tick 9", "expect * height 1", "tick 9"),
         "expect * entry 2 roster 0.1 voters a b c averaging a:200 b:200 c:200",
     )
@@ -457,8 +461,8 @@ def test_who_says_that_its_own_work_is_lost_is_left_out_until_it_is_ready_again(
 
 def test_a_voter_that_is_needed_and_accepted_what_only_it_holds_is_waited_for() -> None:
     told(
-        *("members a b c grace=10", *REDUCING[1:], "crash c", "down c", "done b u0"),
-        *("tick 100", "expect a,b height 1", "holds a u0", "tick 10", "expect a,b height 2"),
+        *("members a b c grace=10", *REDUCING[1:], "crash b", "done c u0", "down b", "fail a"),
+        *("tick 100", "expect a,c height 1", "holds a u0", "tick 10", "expect a,c height 2"),
     )
 
 

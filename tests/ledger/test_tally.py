@@ -98,7 +98,7 @@ def told(
 
 
 def test_one_more_voice_for_the_commit_that_is_wanted() -> None:
-    tally = CommitTally(Commit(0, 0, U), failing=False)
+    tally = CommitTally(Commit(0, 0, U), failing=False, agreed=False)
     assert tally.absorbs(ReduceDone(NAMES[0], 0, 0, U))
     assert not tally.absorbs(ReduceDone(NAMES[0], 0, 0, V))
     assert not tally.absorbs(ReduceDone(NAMES[0], 0, 1, U))
@@ -107,9 +107,11 @@ def test_one_more_voice_for_the_commit_that_is_wanted() -> None:
 
 
 def test_that_a_reduce_failed_matters_less_than_its_result_once_both_are_known() -> None:
+    """Unless the result is ours alone so far: who gave up cannot make it any more."""
     failure = ReduceFailed(NAMES[0], 0, 0)
-    assert not CommitTally(Commit(0, 0, U), failing=False).absorbs(failure)
-    assert CommitTally(Commit(0, 0, U), failing=True).absorbs(failure)
+    assert not CommitTally(Commit(0, 0, U), failing=False, agreed=True).absorbs(failure)
+    assert CommitTally(Commit(0, 0, U), failing=True, agreed=True).absorbs(failure)
+    assert not CommitTally(Commit(0, 0, U), failing=True, agreed=False).absorbs(failure)
 
 
 # ── a thousand members ───────────────────────────────────────────────────────────────────────────

@@ -40,7 +40,6 @@ from p2ptrain.testing.simulation.branches import NobodyIsDrawnAway
 from p2ptrain.testing.simulation.checkers import (
     BlocksAreCommittedOnce,
     CertificatesVerify,
-    CommitsAreHeld,
     Decision,
     EqualHeadsAgree,
     NewcomersAreFew,
@@ -49,9 +48,11 @@ from p2ptrain.testing.simulation.checkers import (
     VotesAreKept,
 )
 from p2ptrain.testing.simulation.clock import Clock
+from p2ptrain.testing.simulation.commits import CommitsAreHeld, CommitsAreMade
 from p2ptrain.testing.simulation.disk import Disk, signature_of, signer
 from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.proposals import ProposalsAreEntitled, ProposalsAreSigned
+from p2ptrain.testing.simulation.rings import update_of
 from p2ptrain.testing.simulation.troubles import Troubles
 
 A, B, C, D = peers("a b c d")
@@ -193,6 +194,18 @@ def test_a_vote_for_bytes_that_are_not_held() -> None:
     checker = CommitsAreHeld()
     checker.on_decision(commit(holders="a b"))
     assert checker.violations == [f"CommitsAreHeld: c voted for update {U[:8]} without holding it"]
+
+
+def test_a_commit_of_what_no_reduce_has_made() -> None:
+    before = chain_of(RULES, [OPENING])[1]
+    made = certify(RULES, before, Commit(0, 0, update_of(before.head)))
+    strict, among_liars = CommitsAreMade(), CommitsAreMade(liars=frozenset({A, B}))
+    strict.on_decision(decision(made, before))
+    assert strict.violations == []
+    for checker in (strict, among_liars):
+        checker.on_decision(commit())
+    assert strict.violations == ["CommitsAreMade: entry 2 commits what no reduce has made"]
+    assert among_liars.violations == []
 
 
 def test_another_state_for_the_same_head_and_another_theta_for_the_same_step() -> None:

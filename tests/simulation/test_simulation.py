@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from p2ptrain.ledger.events import ReduceFailed
@@ -126,3 +128,13 @@ def test_the_late_end_of_an_older_ring_does_not_take_back_what_was_said_of_a_new
     for attempt in (0, 1, 0):
         node.reduced(Roster(0, attempt, voters, ()), None, ())
     assert node._reports()[-1] == ReduceFailed(node.me, 0, 1, ())
+
+
+def test_a_run_in_which_nobody_can_average_is_not_used_up() -> None:
+    """Where each exchange fails, an hour costs a few outer steps, and not all of them."""
+    profile = replace(PROFILES["calm"], reduce_fails=1.0, faults_s=1e9)
+    world = world_of(0, peers=3, steps=100, profile=profile)
+    while world.clock.now < 3600:
+        assert world.clock.step()
+    assert 4 < world.latest.step < 20
+    assert world.latest.phase is not Phase.ENDED

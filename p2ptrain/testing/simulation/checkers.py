@@ -18,6 +18,7 @@ from p2ptrain.ledger.values import Branch, Commit, Entry, LineId, Roster, Skip
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
 from p2ptrain.testing.simulation.amending import AmendmentsAreHeld, TermsAreForeseen
 from p2ptrain.testing.simulation.branches import HealsGoUp, NobodyIsDrawnAway
+from p2ptrain.testing.simulation.commits import CommitsAreHeld, CommitsAreMade
 from p2ptrain.testing.simulation.disk import Disk, verify
 from p2ptrain.testing.simulation.fairness import (
     LeavesHaveCauses,
@@ -100,20 +101,6 @@ class CertificatesVerify(Watch):
         assert self.rules is not None
         if is_quorum(self.rules, before.voters, good):
             self.object(f"branch {entry.height} has a quorum and leaves it")
-
-
-@dataclass(slots=True)
-class CommitsAreHeld(Watch):
-    """S3: everybody whose vote stands under a Commit has the update on disk, liars apart."""
-
-    liars: frozenset[PeerId] = frozenset()
-
-    def on_decision(self, decision: Decision) -> None:
-        value = decision.certified.entry.value
-        if isinstance(value, Commit):
-            for voter in decision.certified.certificate.voters - self.liars:
-                if value.update not in decision.disks[voter].updates:
-                    self.object(f"{voter} voted for update {value.update[:8]} without holding it")
 
 
 @dataclass(slots=True)
@@ -358,6 +345,7 @@ def all_checkers(
         ProposalsAreEntitled(lines=lines, rules=rules, liars=liars),
         CertificatesVerify(rules=rules),
         CommitsAreHeld(liars=liars),
+        CommitsAreMade(liars=liars),
         VotesAreKept(lines=lines, liars=liars),
         EqualHeadsAgree(),
         BlocksAreCommittedOnce(),

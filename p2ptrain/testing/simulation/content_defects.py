@@ -30,6 +30,11 @@ def commit_without_bytes(patch: Patch) -> None:
     patch(accept, "_judge_commit", lambda rules, at, view, commit, *, forced: yes)
 
 
+def one_maker_is_enough(patch: Patch) -> None:
+    """Whoever says that it made an update will have made it."""
+    patch(accept, "is_made", lambda at, view, update: True)
+
+
 def newcomers_vote_at_once(patch: Patch) -> None:
     def next_members(at: state.LedgerState, view: object, *, drop_down: bool) -> object:
         members = original(at, view, drop_down=drop_down)  # type: ignore[arg-type]

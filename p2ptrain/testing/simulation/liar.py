@@ -3,8 +3,8 @@
 It runs the real ledger and bends what comes out: proposes two entries in one round and votes for
 both, or tries to propose without a signature that would prove it, hides votes in its promises or
 claims votes for what nobody has proposed, proposes on promises that are none, forges certificates,
-replays what it has heard, invents entries, snapshots and states, proposes rosters without the
-others, ends their rounds. It cannot sign for others, nor pretend to be another sender.
+replays what it has heard, invents entries, updates, snapshots and states, proposes rosters without
+the others, ends their rounds. It cannot sign for others, nor pretend to be another sender.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from random import Random
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.effects import Announce, Effect, Send
 from p2ptrain.ledger.electorate import Electorate, proof_of
-from p2ptrain.ledger.events import Event, SnapshotTaken
+from p2ptrain.ledger.events import Event, ReduceDone, SnapshotTaken, UpdateHeld
 from p2ptrain.ledger.messages import (
     Accept,
     Accepted,
@@ -63,6 +63,7 @@ class Lie(Enum):
     REPLAYS = "what was said before"
     SNAPSHOTS = "invented snapshots"
     STATES = "commits that name another state"
+    RESULTS = "invented updates, whose bytes it serves, before anybody has made one"
     USURPATION = "rosters without others who are well"
     HASTE = "rounds of its own before those of others are over"
 
@@ -102,6 +103,24 @@ class Liar(SimNode):
         if Lie.SNAPSHOTS in self.lies:
             taken = replace(taken, digest=_digest(f"no such snapshot {taken.step}"))
         super().wrote(taken)
+
+    def _take_part(self, entry: Digest, roster: Roster) -> None:
+        super()._take_part(entry, roster)
+        now, told = (roster.step, roster.attempt), self._done
+        if Lie.RESULTS not in self.lies:
+            return
+        if told is not None and (told.step, told.attempt) == now:
+            return
+        invented = _digest(f"no reduce has made this: {entry}")
+        self.disk.updates.add(invented)
+        super().handle(UpdateHeld(invented))
+        self.report(ReduceDone(self.me, *now, invented))
+
+    def reduced(self, roster: Roster, update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
+        if update is None or Lie.RESULTS not in self.lies:
+            return super().reduced(roster, update, suspects)
+        self.disk.updates.add(update)
+        super().handle(UpdateHeld(update))
 
     def handle(self, event: Event) -> None:
         """Its own ledger it has believe that all wrote what it invented."""

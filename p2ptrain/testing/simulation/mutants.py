@@ -47,6 +47,7 @@ MUTANTS = (
     ),
     Mutant("commit-without-bytes", content.commit_without_bytes, ("CommitsAreHeld",), "crashes"),
     Mutant("claims-not-doubted", content.claims_not_doubted, ("SnapshotsAreTrue",), "liars"),
+    Mutant("commit-on-one-word", content.one_maker_is_enough, ("CommitsAreMade",), "liars"),
     Mutant("dropped-at-will", content.others_dropped_at_will, ("NobodyIsUsurped",), "liars"),
     Mutant("snapshot-not-checked", content.snapshot_not_checked, ("SnapshotsAreTrue",), "liars"),
     Mutant("snapshot-on-one-word", content.one_word_is_enough, ("SnapshotsAreVouched",), "liars"),

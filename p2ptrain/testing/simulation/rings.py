@@ -24,6 +24,11 @@ Finish = Callable[[Digest | None, tuple[PeerId, ...]], None]
 """finish(update, suspects): the update, or None and who may be to blame."""
 
 
+def update_of(entry: Digest) -> Digest:
+    """What the participants make in the attempt that this roster entry opened."""
+    return Digest(hashlib.sha256(b"update" + entry.encode()).hexdigest())
+
+
 @dataclass(slots=True)
 class Ring:
     """One attempt, by the digest of the roster entry that opened it."""
@@ -50,8 +55,7 @@ class Rings:
         """`me` is ready to reduce with exactly these blocks trained."""
         ring = self.by_entry.get(entry)
         if ring is None:
-            update = Digest(hashlib.sha256(b"update" + entry.encode()).hexdigest())
-            ring = self.by_entry[entry] = Ring(roster, update)
+            ring = self.by_entry[entry] = Ring(roster, update_of(entry))
             self._clock.after(JOIN_DEADLINE_S, lambda: self._too_late(ring))
         if ring.ended:
             self._clock.after(0.02, lambda: finish(None, ()))

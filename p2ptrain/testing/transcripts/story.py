@@ -179,8 +179,14 @@ class Story:
 
     def done(self, line: Line) -> None:
         """done a b u1: they finished the reduce and hold its result"""
-        *names, update = line.words
         self.holds(line)
+        self.says(line)
+
+    def says(self, line: Line) -> None:
+        """says a b u1: they report that they finished the reduce, whether they hold its result or
+        not
+        """
+        *names, update = line.words
         for peer in peers(" ".join(names)):
             step, attempt = self._reduce(peer)
             what = self.words.call(digest(update), update)
@@ -350,7 +356,7 @@ def _runs(
 STORY_WORDS: dict[str, Callable[[Story, Line], None]] = {
     name: getattr(Story, name)
     for name in """
-members crash prune restart wipe namesake partition heal ready done holds fail snapshot down up join
-leave allow amend arrange heartbeat deliver drop tick tamper forge expect
+members crash prune restart wipe namesake partition heal ready done says holds fail snapshot down up
+join leave allow amend arrange heartbeat deliver drop tick tamper forge expect
 """.split()
 }

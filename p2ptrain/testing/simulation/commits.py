@@ -1,0 +1,43 @@
+"""What a Commit rests on: bytes that its voters hold, and that a reduce has made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.values import Commit
+from p2ptrain.testing.simulation.rings import update_of
+from p2ptrain.testing.simulation.watching import Decision, Watch
+
+
+@dataclass(slots=True)
+class CommitsAreHeld(Watch):
+    """S3: everybody whose vote stands under a Commit has the update on disk, liars apart."""
+
+    liars: frozenset[PeerId] = frozenset()
+
+    def on_decision(self, decision: Decision) -> None:
+        value = decision.certified.entry.value
+        if isinstance(value, Commit):
+            for voter in decision.certified.certificate.voters - self.liars:
+                if value.update not in decision.disks[voter].updates:
+                    self.object(f"{voter} voted for update {value.update[:8]} without holding it")
+
+
+@dataclass(slots=True)
+class CommitsAreMade(Watch):
+    """S12: what is committed came out of the reduce, unless most of its participants lie, or in a
+    later round a liar claimed that it was accepted.
+    """
+
+    liars: frozenset[PeerId] = frozenset()
+
+    def on_decision(self, decision: Decision) -> None:
+        value, round = decision.certified.entry.value, decision.certified.certificate.round
+        roster = decision.before.roster
+        if not isinstance(value, Commit) or roster is None or (self.liars and round > 0):
+            return
+        if 2 * len(self.liars.intersection(roster.peers)) > len(roster.peers):
+            return
+        if value.update != update_of(decision.before.head):
+            self.object(f"entry {decision.after.height} commits what no reduce has made")
