@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.events import SnapshotTaken
+from p2ptrain.ledger.messages import Accept
 from p2ptrain.ledger.state import LedgerState, apply, genesis
-from p2ptrain.ledger.values import Commit, Participant, Roster, SnapshotRef, Value
+from p2ptrain.ledger.values import Commit, LineId, Participant, Roster, SnapshotRef, Value, Vote
 from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
 from p2ptrain.testing.simulation.checkers import (
@@ -17,7 +18,7 @@ from p2ptrain.testing.simulation.checkers import (
     StatesAreNamed,
 )
 from p2ptrain.testing.simulation.clock import Clock
-from p2ptrain.testing.simulation.disk import Disk
+from p2ptrain.testing.simulation.disk import Disk, signature_of
 from p2ptrain.testing.simulation.fairness import (
     STARVED_COMMITS,
     LeavesHaveCauses,
@@ -28,7 +29,7 @@ from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.troubles import Troubles
 from p2ptrain.testing.simulation.watching import Decision
 
-A, B, C = peers("a b c")
+A, B, C, D = peers("a b c d")
 RULES = small_rules("a b c")
 PARTS = (Participant(A, 200, 2), Participant(B, 200, 2))
 WITHOUT_C = Roster(0, 0, (A, B, C), (), PARTS)
@@ -100,14 +101,14 @@ def test_who_is_well_and_honest_loses_its_place() -> None:
 
 
 LINES = Lines(genesis(RULES))
+WITHOUT_C_TURNED = Roster(0, 0, (A, B, C), (), PARTS[::-1])
 
 
 def test_a_fork_with_proof_against_a_liar_is_none_of_the_ledgers() -> None:
-    other = Roster(0, 0, (A, B, C), (), PARTS[::-1])
     for liars, objections in (((A, B, C), 0), ((), 1)):
         exposure = LiarsAreExposed(lines=LINES, rules=RULES, liars=frozenset(liars))
         checker = OneEntryPerHeight(exposure=exposure)
-        for value in (WITHOUT_C, other):
+        for value in (WITHOUT_C, WITHOUT_C_TURNED):
             decision = decide(value, genesis(RULES))
             exposure.on_decision(decision)
             checker.on_decision(decision)
@@ -116,10 +117,28 @@ def test_a_fork_with_proof_against_a_liar_is_none_of_the_ledgers() -> None:
         assert len(checker.violations) == objections
 
 
+def vote_of(voter: PeerId, entry: Digest) -> Accept:
+    unsigned = Vote(LineId(RULES.run), 1, 0, entry, voter, b"")
+    return Accept(replace(unsigned, signature=signature_of(voter, unsigned.message)))
+
+
+def test_what_a_liar_says_of_other_entries_excuses_no_fork() -> None:
+    forked = [decide(value, genesis(RULES)) for value in (WITHOUT_C, WITHOUT_C_TURNED)]
+    x, y, one_of_them = digest("x"), digest("y"), forked[1].certified.entry.digest
+    for lies, guilty in (((x, y), "nobody"), ((x, one_of_them), "d")):
+        exposure = LiarsAreExposed(lines=LINES, rules=RULES, liars=frozenset({D}))
+        for lie in lies:
+            exposure.on_vote(D, vote_of(D, lie), Disk())
+        for decision in forked:
+            exposure.on_decision(decision)
+        assert exposure.forks == [f"height 1 has two entries; proved guilty: {guilty}"]
+        assert (exposure.forks[0] in str(exposure.violations)) is (guilty == "nobody")
+
+
 def test_two_thirds_excuse_no_fork() -> None:
     rules = replace(RULES, quorum="two-thirds")
     exposure = LiarsAreExposed(lines=LINES, rules=rules, liars=frozenset((A, B, C)))
-    for value in (WITHOUT_C, Roster(0, 0, (A, B, C), (), PARTS[::-1])):
+    for value in (WITHOUT_C, WITHOUT_C_TURNED):
         exposure.on_decision(decide(value, genesis(RULES)))
     assert exposure.violations == [
         "LiarsAreExposed: height 1 has two entries; proved guilty: a, b, c"

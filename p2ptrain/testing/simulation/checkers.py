@@ -64,7 +64,7 @@ class OneEntryPerHeight(Watch):
         known = self.entries.get((line, height), digest)
         if known == digest:
             return
-        if self.exposure is None or not self.exposure.excuses(height):
+        if self.exposure is None or not self.exposure.excuses(height, {known, digest}):
             self.object(f"{peer} has {digest[:8]} at {height}, not {known[:8]}")
 
 
