@@ -107,7 +107,8 @@ def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[
     if not config.seed and not config.ranks_host:
         yield from _devices(config, machine)
     if run is not None:
-        yield from _memory(config, machine, run)
+        if not config.observes:  # Its θ and m are never written to, and so take no memory.
+            yield from _memory(config, machine, run)
         yield from _disk(config, machine, run)
 
 

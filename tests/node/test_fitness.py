@@ -24,6 +24,7 @@ from p2ptrain.node.fitness import (
     stored_bytes,
 )
 from p2ptrain.node.home import Home
+from p2ptrain.node.observing import as_observer
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
 from p2ptrain.trainer import gpus
@@ -92,6 +93,16 @@ def test_memory_that_is_not_there_is_a_fault_and_what_is_used_now_a_doubt(
     assert said(either, eight, run) == []
     assert said(either, replace(eight, takes_gpu=False), run) == [("MEM-HOST", True)]
     assert said(seed, replace(AMPLE, memory=2 * vector), run) == []
+
+
+def test_an_observer_needs_no_memory_for_a_state_that_it_never_loads(
+    config: NodeConfig, run: Run
+) -> None:
+    vector = 4 * layout_of(run.manifest.model).numel
+    small = replace(AMPLE, memory=2 * vector - 1, memory_free=0)
+    assert said(replace(config, seed=True), small, run) == [("MEM-HOST", True)]
+    assert said(as_observer(config), small, run) == []
+    assert said(as_observer(config), replace(small, disk_free=0), run) == [("DISK-LOW", True)]
 
 
 def test_activations_have_half_of_what_node_and_trainer_leave(config: NodeConfig, run: Run) -> None:
