@@ -56,9 +56,11 @@ def _time(costs: Costs) -> str:
     """How long that takes, where something can be said of it."""
     if is_unknown(costs):
         return "; how long that takes, --tokens-per-s tells"
-    said = (
-        "as told" if costs.is_told else "as an H100 at 40 % of its peak would; --tokens-per-s tells"
-    )
+    count = costs.h100s
+    whose = "an H100 at 40 % of its"
+    if count > 1:
+        whose = f"{count} H100, which hold it, at 40 % of their"
+    said = "as told" if costs.is_told else f"as {whose} peak would; --tokens-per-s tells"
     return f"; at {costs.tokens_per_s:,.0f} tokens/s ({said}) {duration(costs.inner_s)}"
 
 
