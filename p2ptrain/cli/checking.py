@@ -35,6 +35,10 @@ def lines(amended: AmendedFile, costs: Costs, lints: Sequence[Lint]) -> Iterator
         f"disk      {size(costs.snapshot_bytes)} a snapshot, {size(costs.update_bytes)} an update; "
         f"a block of data {size(costs.block_bytes)}"
     )
+    yield (
+        f"publish   {size(costs.node.theta)} of memory, and as much of the disk beside the data, "
+        "where it is published"
+    )
     yield f"time      {costs.step_operations:.2e} operations a peer and outer step{_time(costs)}"
     yield from _table(costs)
     for lint in lints:

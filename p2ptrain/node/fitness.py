@@ -91,6 +91,19 @@ def check(config: NodeConfig, home: Home, run: Run | None) -> list[Finding]:
     if config.ranks_host and not config.seed:
         open_door(config.ranks_host, config.ranks_port).close()
     found = list(findings(config, machine_of(home), run))
+    _require_none_is_a_fault(found)
+    return found
+
+
+def check_publishing(home: Home, numel: int) -> None:
+    """Whether the first weights of a run of `numel` elements can be made in `home`.
+
+    Raises MachineUnfit: MEM-HOST, DISK-LOW.
+    """
+    _require_none_is_a_fault(list(publishing_findings(machine_of(home), numel)))
+
+
+def _require_none_is_a_fault(found: list[Finding]) -> None:
     for each in found:
         if each.is_fault:
             raise MachineUnfit(
@@ -99,7 +112,6 @@ def check(config: NodeConfig, home: Home, run: Run | None) -> list[Finding]:
                 evidence=[other.what for other in found if other is not each],
                 do=each.do,
             )
-    return found
 
 
 def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[Finding]:
@@ -110,6 +122,27 @@ def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[
         if not config.observes:  # Its θ and m are never written to, and so take no memory.
             yield from _memory(config, machine, run)
         yield from _disk(config, machine, run)
+
+
+def publishing_findings(machine: Machine, numel: int) -> Iterator[Finding]:
+    """θ is made whole in memory. On disk m takes no more than a chunk: it is zero throughout, and
+    equal chunks are stored once. Pure."""
+    theta, room = 4 * numel, machine.disk_free + machine.stored
+    if theta > machine.memory:
+        yield Finding(
+            "MEM-HOST",
+            f"first weights of {size(theta)} are made in memory, and there are "
+            f"{size(machine.memory)}",
+            "publish from a machine that has more memory, or add swap",
+            is_fault=True,
+        )
+    if theta > room:
+        yield Finding(
+            "DISK-LOW",
+            f"first weights of {size(theta)} are stored, and there is room for {size(room)}",
+            "make room, or give --home a folder on a larger disk",
+            is_fault=True,
+        )
 
 
 def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
