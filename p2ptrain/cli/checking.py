@@ -80,10 +80,12 @@ def _memory(costs: Costs) -> Iterator[str]:
         f"          activations a sequence: {_activations(trainer)} in bf16, "
         f"{_activations(costs.trainer_fp32)} in fp32; at least {size(trainer.least)}"
     )
-    residual = f", residual {size(node.residual)}" if node.residual else ""
+    beside = {"residual": node.residual, "copies": node.fragment + node.merged}
+    more = "".join(f", {name} {size(count)}" for name, count in beside.items() if count)
     yield (
         f"node      θ {size(node.theta)}, m {size(node.momentum)}, trained weights "
-        f"{size(node.local)}, updates {size(node.updates)}{residual}: {size(node.total)}"
+        f"{size(node.local)}, updates {size(node.updates)}{more}: {size(node.total)} "
+        f"({size(node.of_seed)} for a seed)"
     )
 
 

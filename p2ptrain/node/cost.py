@@ -122,7 +122,7 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
         parameters=parameter_count(model),
         trainer_bf16=trainer_bf16,
         trainer_fp32=trainer_memory(model, inner, "fp32", eager=sync.eager),
-        node=node_memory(numel, update, feedback=run.codec.feedback),
+        node=node_memory(numel, update, feedback=run.codec.feedback, cut=cut, merge=sync.merge),
         update_bytes=update,
         snapshot_bytes=2 * vector,
         block_bytes=block_bytes(run),

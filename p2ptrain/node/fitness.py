@@ -25,8 +25,7 @@ from p2ptrain.dataplane import try_listening
 from p2ptrain.errors import MachineUnfit
 from p2ptrain.ids import RunId
 from p2ptrain.node.home import Home
-from p2ptrain.node.needs import NodeMemory, node_memory
-from p2ptrain.node.update_format import UpdateFormat
+from p2ptrain.node.needs import memory_of
 from p2ptrain.observe.states import size
 from p2ptrain.run import Run, RunManifest
 from p2ptrain.trainer import gpus
@@ -182,8 +181,8 @@ def _on_cpu(config: NodeConfig, machine: Machine) -> bool:
 
 
 def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
-    node = _of_node(run.id, run.manifest)
-    needed = node.theta + node.momentum if config.seed else node.total
+    node = memory_of(run.id, run.manifest)
+    needed = node.of_seed if config.seed else node.total
     if _on_cpu(config, machine) and not config.seed and not config.ranks_host:
         needed += _of_trainer(run.manifest)
     do = "close other programs, or take part from a machine that has more memory"
@@ -200,13 +199,7 @@ def room_for_activations(run: RunId, manifest: RunManifest, memory: int) -> int:
     """Of so much memory, what a trainer on the CPU may use beside what it and its node keep: half
     of the rest, for others live here as well, and what it takes is an estimate.
     """
-    return max(0, memory - _of_node(run, manifest).total - _of_trainer(manifest)) // 2
-
-
-def _of_node(run: RunId, manifest: RunManifest) -> NodeMemory:
-    update_bytes = UpdateFormat.of(run, manifest).payload_bytes_mean
-    numel = layout_of(manifest.model).numel
-    return node_memory(numel, update_bytes, feedback=manifest.codec.feedback)
+    return max(0, memory - memory_of(run, manifest).total - _of_trainer(manifest)) // 2
 
 
 def _of_trainer(manifest: RunManifest) -> int:
