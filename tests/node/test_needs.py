@@ -12,7 +12,7 @@ from p2ptrain.ids import RunId
 from p2ptrain.node.needs import NodeMemory, memory_of, node_memory
 from p2ptrain.node.update_format import UpdateFormat
 from p2ptrain.run import RunManifest
-from p2ptrain.run.manifest import SyncSpec
+from p2ptrain.sync import SyncSpec
 from p2ptrain.sync.fragments import Fragment
 from p2ptrain.testing.published import manifest_of
 from tests.node.rig import ANN
