@@ -228,5 +228,5 @@ def _pending(run: Run, me: PeerId) -> NotAuthorised:
             "which pass it on to the organiser's while that is connected to them",
         ],
         likely="the organiser has not approved this node yet",
-        do=f"ask the organiser, who need not have seen it, to run: p2ptrain allow add {me}",
+        do=f"ask the organiser to run: p2ptrain allow add {me}",
     )
