@@ -10,11 +10,13 @@ import typer
 from p2ptrain.cli.control import ask
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, peer_from, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
-from p2ptrain.errors import P2PTrainError
+from p2ptrain.errors import NotAuthorised, P2PTrainError
 from p2ptrain.pasting import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.ids import PeerId
+    from p2ptrain.node.home import Home
+    from p2ptrain.run import Run
 
 app = typer.Typer(
     help="Say who may take part in your run.",
@@ -43,36 +45,56 @@ def remove(peer: PeerArgument, home: HomeOption = None, as_json: JsonOption = Fa
 
 @app.command("list", epilog=examples("p2ptrain allow list", "p2ptrain allow list --json"))
 def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Show the allowlist of the run in this home, and who asks the node here to be let in."""
+    """Show the allowlist of the run in this home, and who asks to be let in.
+
+    Those are known to nodes alone: to those that were asked, and to the organiser's own.
+    """
     from p2ptrain.names import peer_name
     from p2ptrain.run import load_allowlist
 
     where = open_home(home, to_write=False)
-    signed = load_allowlist(where.allowlist, run_of(where))
+    run = run_of(where)
+    signed = load_allowlist(where.allowlist, run)
     peers = list(signed.allowlist.peers) if signed else []
     sequence = signed.allowlist.sequence if signed else 0
-    asking = [peer for peer in _pending(where.root) if peer not in peers]
+    told, silence = _pending(where.root)
+    asking = [peer for peer in told if peer not in peers]
     if as_json:
-        result_json({"sequence": sequence, "peers": peers, "pending": asking})
+        unknown = silence.code if silence else None
+        pending = {"pending": asking, "pending_unknown": unknown}
+        result_json({"sequence": sequence, "peers": peers} | pending)
         return
     progress(f"allowlist number {sequence}; peers on it: {len(peers)}")
     for peer in peers:
         result(f"{peer}  {peer_name(peer)}")
     for other in asking:
-        admit = to_paste(where.root, f"allow add {other}")
-        progress(f"{peer_name(other)} asks to be let in: {admit}")
+        progress(f"{peer_name(other)} asks to be let in: {_what_to_do(where, run, other)}")
+    if silence:
+        progress(f"who asks to be let in is not known: {silence.what}")
 
 
-def _pending(root: Path) -> list[PeerId]:
-    """Who has asked the node in this home to be let in; nobody where no node runs."""
+def _what_to_do(where: Home, run: Run, other: PeerId) -> str:
+    """About somebody who asks: a command in the organiser's home, and whom to tell elsewhere."""
+    from p2ptrain.names import label
+
+    try:
+        organiser_of(where, run)
+    except NotAuthorised:
+        return f"only the organiser, {label(run.manifest.organiser)}, can do that: send it {other}"
+    return to_paste(where.root, f"allow add {other}")
+
+
+def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
+    """Who has asked the node in this home to be let in; or why that is not known."""
     from p2ptrain.identity import is_peer_id
     from p2ptrain.ids import PeerId
 
     try:
         told = ask(root, "pending").get("pending", [])
-    except P2PTrainError:
-        return []
-    return [PeerId(peer) for peer in told if is_peer_id(peer)] if isinstance(told, list) else []
+    except P2PTrainError as error:
+        return [], error
+    asking = [PeerId(peer) for peer in told if is_peer_id(peer)] if isinstance(told, list) else []
+    return asking, None
 
 
 def _change(home: HomeOption, peer_text: str, *, add: bool, as_json: bool) -> None:

@@ -35,6 +35,10 @@ def lines(amended: AmendedFile, costs: Costs, lints: Sequence[Lint]) -> Iterator
         f"disk      {size(costs.snapshot_bytes)} a snapshot, {size(costs.update_bytes)} an update; "
         f"a block of data {size(costs.block_bytes)}"
     )
+    yield (
+        f"publish   {size(costs.node.theta)} of memory, and as much of the disk beside the data, "
+        "where it is published"
+    )
     yield f"time      {costs.step_operations:.2e} operations a peer and outer step{_time(costs)}"
     yield from _table(costs)
     for lint in lints:
@@ -56,9 +60,11 @@ def _time(costs: Costs) -> str:
     """How long that takes, where something can be said of it."""
     if is_unknown(costs):
         return "; how long that takes, --tokens-per-s tells"
-    said = (
-        "as told" if costs.is_told else "as an H100 at 40 % of its peak would; --tokens-per-s tells"
-    )
+    count = costs.h100s
+    whose = "an H100 at 40 % of its"
+    if count > 1:
+        whose = f"{count} H100, which hold it, at 40 % of their"
+    said = "as told" if costs.is_told else f"as {whose} peak would; --tokens-per-s tells"
     return f"; at {costs.tokens_per_s:,.0f} tokens/s ({said}) {duration(costs.inner_s)}"
 
 
@@ -74,10 +80,12 @@ def _memory(costs: Costs) -> Iterator[str]:
         f"          activations a sequence: {_activations(trainer)} in bf16, "
         f"{_activations(costs.trainer_fp32)} in fp32; at least {size(trainer.least)}"
     )
-    residual = f", residual {size(node.residual)}" if node.residual else ""
+    beside = {"residual": node.residual, "copies": node.fragment + node.merged}
+    more = "".join(f", {name} {size(count)}" for name, count in beside.items() if count)
     yield (
         f"node      θ {size(node.theta)}, m {size(node.momentum)}, trained weights "
-        f"{size(node.local)}, updates {size(node.updates)}{residual}: {size(node.total)}"
+        f"{size(node.local)}, updates {size(node.updates)}{more}: {size(node.total)} "
+        f"({size(node.of_seed)} for a seed)"
     )
 
 

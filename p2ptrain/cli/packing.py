@@ -36,7 +36,7 @@ from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError, ManifestInv
 from p2ptrain.ids import Digest, is_digest
 from p2ptrain.observe.states import size
 from p2ptrain.run import DataIndex, data_index
-from p2ptrain.store import Store
+from p2ptrain.store import Store, StoreReader
 
 TOKENIZER_KIND = "tokenizer"
 FACTS_FILE = "data.json"
@@ -202,10 +202,9 @@ def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> 
     if made.vocab > run_file.model.vocab:
         raise _made_for("model.vocab", run_file.model.vocab, f"{made.vocab} or more", folder)
     try:
-        with Store(folder / "store") as theirs:
-            packed = theirs.read_blob(made.tokenizer)
-            _require_tokenizer(run_file.data, beside, folder, made, packed)
-            _copy(theirs, store, made)
+        theirs = StoreReader(folder / "store")
+        _require_tokenizer(run_file.data, beside, folder, made, theirs.read_blob(made.tokenizer))
+        _copy(theirs, store, made)
     except (ChunkMissing, ChunkCorrupt, ManifestInvalid) as exc:
         raise ConfigError(
             f"data.source: {folder} is damaged: {exc.what}",
@@ -235,7 +234,7 @@ def _require_tokenizer(
         )
 
 
-def _copy(theirs: Store, store: Store, made: DataMade) -> None:
+def _copy(theirs: StoreReader, store: Store, made: DataMade) -> None:
     """Every chunk, each checked against its digest when it is read."""
     index = DataIndex.from_bytes(
         theirs.read_blob(made.index),

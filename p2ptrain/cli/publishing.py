@@ -17,6 +17,7 @@ from p2ptrain.config.run_file import RunFile, load_run_file
 from p2ptrain.errors import ConfigError
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.node.fitness import check_publishing
 from p2ptrain.node.home import Home
 from p2ptrain.observe.states import size
 from p2ptrain.run import (
@@ -48,6 +49,7 @@ def publish_run(
     Raises:
         ConfigError: the run file is wrong, its text cannot be read or is too short, or the home
             holds a run already.
+        MachineUnfit: the first weights cannot be made here.
         StoreError: the store is in use, or the disk is full.
     """
     if home.manifest.exists():
@@ -77,6 +79,7 @@ def publish_run(
 
 def _make(run_file: RunFile, folder: Path, home: Home, store: Store, say: Say) -> Made:
     """Data and genesis, stored; returns their digests."""
+    check_publishing(home, layout_of(model_spec(run_file)).numel)  # Packing may last for hours.
     data = make_data(run_file, folder, store, home.root / "packing", say)
     say(data.words)
     genesis_digest, layout_digest = _store_genesis(run_file, store, say)

@@ -89,7 +89,7 @@ def check(
             min=0.001,
             max=1e12,
             help="Of one peer.",
-            show_default="an H100's, estimated",
+            show_default="that of H100s enough to hold it",
         ),
     ] = None,
     seed: Annotated[

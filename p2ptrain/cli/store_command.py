@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from p2ptrain.node.home import Home
-    from p2ptrain.store import Collected, StoreReader
+    from p2ptrain.run import DataIndex
+    from p2ptrain.run.manifest import DataSpec
+    from p2ptrain.store import Collected, Store, StoreReader
 
 SHOWN_MAX = 20
 
@@ -260,18 +262,12 @@ def _collected(home: Home, config: NodeConfig) -> Collected:
     from p2ptrain.node.home import sole_use
     from p2ptrain.node.pruning import origin_in
     from p2ptrain.node.retention import roots
-    from p2ptrain.run import DataIndex
     from p2ptrain.store import RootsDamaged, Store
 
     run = run_of(home)
-    spec = run.manifest.data
     with sole_use(home), Store(home.store) as store:
         ledger, log, _ = open_ledger(home, run, load_or_create(home.identity), now=0.0)
-        data = DataIndex.from_bytes(
-            store.read_blob(spec.index),
-            train_blocks=spec.train_blocks,
-            validation_blocks=spec.validation_blocks,
-        )
+        data = _data_index(store, run.manifest.data, must_be_here=config.seed)
         starts = all_starts(store, ledger, origin_in(log), run.manifest.genesis)
         needed = roots(run.manifest, ledger, data, config, newest_held(store, starts))
         try:
@@ -279,3 +275,20 @@ def _collected(home: Home, config: NodeConfig) -> Collected:
         except RootsDamaged as exc:
             exc.do = exc.remedy(home.root)
             raise
+
+
+def _data_index(store: Store, spec: DataSpec, *, must_be_here: bool) -> DataIndex | None:
+    """None where it was never fetched, as `ckpt fetch` does not: then no data are here either. A
+    seed is to keep all of them, so that there the index may be lost, and they may be here.
+
+    Raises StoreError.
+    """
+    from p2ptrain.run import DataIndex
+
+    if not must_be_here and not store.has_chunk(spec.index):
+        return None
+    return DataIndex.from_bytes(
+        store.read_blob(spec.index),
+        train_blocks=spec.train_blocks,
+        validation_blocks=spec.validation_blocks,
+    )

@@ -47,6 +47,8 @@ class NodeConfig:
     data_port: int = 0
     seed: bool = False
     """A seed serves the run and has no trainer; it votes if it is one of the run's founders."""
+    observes: bool = False
+    """Follows the ledger and loads no θ, beside being a seed: `node.observing`, not an option."""
     ranks: int = 1
     ranks_host: str = ""
     ranks_port: int = 0

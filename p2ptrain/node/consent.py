@@ -19,12 +19,10 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.node.describing import run_lines
-from p2ptrain.node.needs import node_memory
-from p2ptrain.node.update_format import UpdateFormat
+from p2ptrain.node.needs import memory_of
 from p2ptrain.observe.states import size
 from p2ptrain.run import Run
 from p2ptrain.trainer.cost import trainer_memory
-from p2ptrain.trainer.shapes import layout_of
 
 AGREED = {"y", "yes"}
 
@@ -42,13 +40,11 @@ def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
     """What the run is, who asks for it, what it takes, and what it never does."""
     yield from run_lines(run)
     manifest = run.manifest
-    numel = layout_of(manifest.model).numel
-    update_bytes = UpdateFormat.of(run.id, manifest).payload_bytes_mean
-    node = node_memory(numel, update_bytes, feedback=manifest.codec.feedback)
+    node = memory_of(run.id, manifest)
     eager = manifest.sync.eager
     trainer = trainer_memory(manifest.model, manifest.inner, "fp32", eager=eager)
     trains = "" if config.seed else f"; the trainer 400 MB, {size(trainer.vectors)} and activations"
-    vectors = node.theta + node.momentum if config.seed else node.total
+    vectors = node.of_seed if config.seed else node.total
     yield f"memory    150 MB and {size(vectors)} for this node{trains}"
     kept = config.keep_snapshots
     snapshots = "every snapshot" if kept is None else f"{kept} snapshots"

@@ -25,6 +25,8 @@ RATES_MBIT = (10, 50, 200)
 USUAL_UTILISATION = 0.4
 """MFU of an H100, where nobody measured: what a well-kept trainer reaches."""
 
+H100_BYTES = 80 * 10**9
+
 SECONDS_PER_DAY = 86_400.0
 
 
@@ -87,7 +89,9 @@ class Costs:
     """What a peer trains on in an outer step."""
     step_operations: int
     tokens_per_s: float
-    """Of one peer: as was said, or as a usual H100 would."""
+    """Of one peer: as was said, or as so many usual H100 would."""
+    h100s: int
+    """That hold its trainer at the least."""
     is_told: bool
     """Somebody said how fast a peer trains."""
     plans: tuple[Plan, ...]
@@ -109,19 +113,23 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
     step_tokens = inner.steps // sync.fragments * inner.batch_sequences * model.sequence
     overlap_tokens = sync.overlap_steps * inner.batch_sequences * model.sequence
     operations = flops_per_token(model)
-    rate = tokens_per_s or PEAK_FLOPS_PER_S["H100"] * USUAL_UTILISATION / operations
+    trainer_bf16 = trainer_memory(model, inner, "bf16", eager=sync.eager)
+    h100s = -(-trainer_bf16.least // H100_BYTES)
+    usual = h100s * PEAK_FLOPS_PER_S["H100"] * USUAL_UTILISATION / operations
+    rate = tokens_per_s or usual
     vector = 4 * numel
     return Costs(
         parameters=parameter_count(model),
-        trainer_bf16=trainer_memory(model, inner, "bf16", eager=sync.eager),
+        trainer_bf16=trainer_bf16,
         trainer_fp32=trainer_memory(model, inner, "fp32", eager=sync.eager),
-        node=node_memory(numel, update, feedback=run.codec.feedback),
+        node=node_memory(numel, update, feedback=run.codec.feedback, cut=cut, merge=sync.merge),
         update_bytes=update,
         snapshot_bytes=2 * vector,
         block_bytes=block_bytes(run),
         step_tokens=step_tokens,
         step_operations=step_tokens * operations,
         tokens_per_s=rate,
+        h100s=h100s,
         is_told=tokens_per_s is not None,
         plans=tuple(
             Plan(

@@ -262,7 +262,7 @@ def _compared(
     averaged = compare(theta, local, np.frombuffer(payload, np.uint8), form.codec)
     if form.merge == "mean":
         return averaged
-    made, exact = form.merged(bytes(payload), step, parts.influence_max(step))
+    made, exact = form.merged(memoryview(payload), step, parts.influence_max(step))
     own = _side_by_side(parts.fragment(step), arena)
     merged = compare(*own, np.frombuffer(made, np.uint8), exact)
     return replace(merged, quantisation_error=averaged.quantisation_error)

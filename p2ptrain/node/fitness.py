@@ -25,8 +25,7 @@ from p2ptrain.dataplane import try_listening
 from p2ptrain.errors import MachineUnfit
 from p2ptrain.ids import RunId
 from p2ptrain.node.home import Home
-from p2ptrain.node.needs import NodeMemory, node_memory
-from p2ptrain.node.update_format import UpdateFormat
+from p2ptrain.node.needs import memory_of
 from p2ptrain.observe.states import size
 from p2ptrain.run import Run, RunManifest
 from p2ptrain.trainer import gpus
@@ -91,6 +90,19 @@ def check(config: NodeConfig, home: Home, run: Run | None) -> list[Finding]:
     if config.ranks_host and not config.seed:
         open_door(config.ranks_host, config.ranks_port).close()
     found = list(findings(config, machine_of(home), run))
+    _require_none_is_a_fault(found)
+    return found
+
+
+def check_publishing(home: Home, numel: int) -> None:
+    """Whether the first weights of a run of `numel` elements can be made in `home`.
+
+    Raises MachineUnfit: MEM-HOST, DISK-LOW.
+    """
+    _require_none_is_a_fault(list(publishing_findings(machine_of(home), numel)))
+
+
+def _require_none_is_a_fault(found: list[Finding]) -> None:
     for each in found:
         if each.is_fault:
             raise MachineUnfit(
@@ -99,7 +111,6 @@ def check(config: NodeConfig, home: Home, run: Run | None) -> list[Finding]:
                 evidence=[other.what for other in found if other is not each],
                 do=each.do,
             )
-    return found
 
 
 def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[Finding]:
@@ -107,8 +118,30 @@ def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[
     if not config.seed and not config.ranks_host:
         yield from _devices(config, machine)
     if run is not None:
-        yield from _memory(config, machine, run)
+        if not config.observes:  # Its θ and m are never written to, and so take no memory.
+            yield from _memory(config, machine, run)
         yield from _disk(config, machine, run)
+
+
+def publishing_findings(machine: Machine, numel: int) -> Iterator[Finding]:
+    """θ is made whole in memory. On disk m takes no more than a chunk: it is zero throughout, and
+    equal chunks are stored once. Pure."""
+    theta, room = 4 * numel, machine.disk_free + machine.stored
+    if theta > machine.memory:
+        yield Finding(
+            "MEM-HOST",
+            f"first weights of {size(theta)} are made in memory, and there are "
+            f"{size(machine.memory)}",
+            "publish from a machine that has more memory, or add swap",
+            is_fault=True,
+        )
+    if theta > room:
+        yield Finding(
+            "DISK-LOW",
+            f"first weights of {size(theta)} are stored, and there is room for {size(room)}",
+            "make room, or give --home a folder on a larger disk",
+            is_fault=True,
+        )
 
 
 def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
@@ -148,8 +181,8 @@ def _on_cpu(config: NodeConfig, machine: Machine) -> bool:
 
 
 def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
-    node = _of_node(run.id, run.manifest)
-    needed = node.theta + node.momentum if config.seed else node.total
+    node = memory_of(run.id, run.manifest)
+    needed = node.of_seed if config.seed else node.total
     if _on_cpu(config, machine) and not config.seed and not config.ranks_host:
         needed += _of_trainer(run.manifest)
     do = "close other programs, or take part from a machine that has more memory"
@@ -166,13 +199,7 @@ def room_for_activations(run: RunId, manifest: RunManifest, memory: int) -> int:
     """Of so much memory, what a trainer on the CPU may use beside what it and its node keep: half
     of the rest, for others live here as well, and what it takes is an estimate.
     """
-    return max(0, memory - _of_node(run, manifest).total - _of_trainer(manifest)) // 2
-
-
-def _of_node(run: RunId, manifest: RunManifest) -> NodeMemory:
-    update_bytes = UpdateFormat.of(run, manifest).payload_bytes_mean
-    numel = layout_of(manifest.model).numel
-    return node_memory(numel, update_bytes, feedback=manifest.codec.feedback)
+    return max(0, memory - memory_of(run, manifest).total - _of_trainer(manifest)) // 2
 
 
 def _of_trainer(manifest: RunManifest) -> int:

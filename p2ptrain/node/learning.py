@@ -224,7 +224,8 @@ def _pending(run: Run, me: PeerId) -> NotAuthorised:
         evidence=[
             f"you are   {me}",
             f"organiser {organiser} {label(organiser)}",
-            "a signed request to join has been sent to the nodes of the run",
+            "a signed request to join has been sent to the nodes of the run that were reached, "
+            "which pass it on to the organiser's while that is connected to them",
         ],
         likely="the organiser has not approved this node yet",
         do=f"ask the organiser to run: p2ptrain allow add {me}",

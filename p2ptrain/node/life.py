@@ -62,6 +62,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> R
         for task in (notice_the_end, notice_isolation):
             nursery.start_soon(task, parts)
         nursery.start_soon(narrate, parts, say)
+        nursery.start_soon(serving.pass_requests_on, parts)
         await _learn_data(parts)
         nursery.start_soon(keep_outer_state, parts)
         nursery.start_soon(fetch_ahead, parts)

@@ -96,8 +96,12 @@ class HomeInUse(IdentityInUse):
     """A node runs in this very home."""
 
 
+def as_observer(config: NodeConfig) -> NodeConfig:
+    return replace(config, seed=True, observes=True, assume_yes=True)
+
+
 def _run(config: NodeConfig, work: Callable[[Parts], Awaitable[Result]], say: Say) -> Result:
-    home, config = Home(config.home), replace(config, seed=True, assume_yes=True)
+    home, config = Home(config.home), as_observer(config)
     observed = partial(_observe, config, home, say=say, work=work)
     with ExitStack() as stack:
         try:

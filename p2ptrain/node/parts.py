@@ -169,10 +169,12 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Somebody waits to be let in: when it asked last, by `now`, and from where."""
+    """Somebody waits to be let in: when it asked last, by `now`, from where, and in which signed
+    words."""
 
     asked_s: float
     site: str
+    signed: bytes
 
 
 @dataclass(slots=True)

@@ -98,17 +98,20 @@ class Roots:
 def roots(
     manifest: RunManifest,
     ledger: Ledger,
-    data: DataIndex,
+    data: DataIndex | None,
     config: NodeConfig,
     held: Start | None,
 ) -> Roots:
     """All that this node needs; `held` is the newest snapshot of its chain that it has. A reduce
-    under way has its bytes in the store too, voted for or not yet.
+    under way has its bytes in the store too, voted for or not yet. Without the index nothing is
+    known to be data.
     """
     assert config.keep_snapshots is not None, "who keeps everything collects nothing"
     under_way = (*ledger.voted_for(), *ledger.view.held)
     kept = kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots, held)
     blobs = (*kept, *under_way)
+    if data is None:
+        return Roots(blobs, ())
     blocks_max = cached_blocks_max(config, manifest)
     book = ledger.state.lease_book
     return Roots(blobs, kept_data(data, book, ledger.rules, ledger.me, blocks_max))

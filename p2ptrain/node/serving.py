@@ -1,24 +1,33 @@
 """Answer newcomers: the run, the allowlist and, if they are admitted, where the others are.
 
+Who asks to be let in asks whatever nodes it has found; these pass it on to the organiser's own,
+which alone can do something about it, while that is connected to them.
+
 A question of a hundred bytes may draw half a megabyte. So each peer gets so many answers, and
 strangers of one address together, for identities cost nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
+
+import trio
 
 from p2ptrain.allowance import Allowance
-from p2ptrain.errors import TryLater
+from p2ptrain.errors import PeerError, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.node.hello import (
     PEERS_TOLD_MAX,
     REQUEST_BYTES_MAX,
     HelloReply,
+    HelloRequest,
     decode_request,
     encode_reply,
 )
+from p2ptrain.node.learning import ask
 from p2ptrain.node.parts import Asking, Parts
 from p2ptrain.node.topics import HELLO_PROTOCOL, Handler
 from p2ptrain.pasting import to_paste
@@ -29,6 +38,13 @@ PENDING_MAX = 256
 
 FORGET_S = 60.0
 """A newcomer asks every 15 s: who has asked once from each of many identities makes room."""
+
+PASS_ON_S = 10.0
+"""Between two requests that a node passes on: a fifth of what it may ask the organiser for."""
+
+PASS_AGAIN_S = 60.0
+"""The same request once more, as long as its newcomer asks: the organiser's node forgets them when
+it ends."""
 
 PEER_PER_S = 0.5
 PEER_BURST = 16
@@ -56,8 +72,8 @@ def _hello(parts: Parts, run: Run) -> Handler:
         if not by_peer.take(peer, 1, now) or not (admitted or by_site.take(site, 1, now)):
             raise TryLater("too many hellos from here: ask again in a minute")
         request = decode_request(payload)
-        if request.join and not admitted:
-            _note_request(parts, peer, JoinRequest.from_bytes(request.join))
+        if request.join and _note_request(parts, peer, request.join):
+            return encode_reply(HelloReply(run.to_bytes(), b"", b"", admitted, {}))
         allowlist = parts.admission.allowlist
         return encode_reply(
             HelloReply(
@@ -72,20 +88,69 @@ def _hello(parts: Parts, run: Run) -> Handler:
     return answer
 
 
-def _note_request(parts: Parts, peer: PeerId, request: JoinRequest) -> None:
-    """Keep a request for the organiser to see. What is not this peer's own is ignored."""
+def _note_request(parts: Parts, teller: PeerId, signed: bytes) -> bool:
+    """Keep a request for the organiser to see; returns whether `teller` passed it on for another,
+    as only members may, and only to the organiser. Any other that is not its own is ignored.
+
+    Raises RemoteProtocolError: nobody's request.
+    """
     for settled in [known for known in parts.pending if parts.admission.admits(known)]:
         del parts.pending[settled]
-    if request.peer != peer or request.run != parts.run:
-        return
-    site = parts.network.site_of(peer)
-    if peer not in parts.pending:
+    is_admitted, is_organiser = parts.admission.admits(teller), parts.me == parts.manifest.organiser
+    if is_admitted and not is_organiser:
+        return False
+    request = JoinRequest.from_bytes(signed)
+    is_passed_on = request.peer != teller
+    if is_passed_on != is_admitted or request.run != parts.run:
+        return False
+    if parts.admission.admits(request.peer):
+        return is_passed_on
+    site = f"by way of {teller}" if is_passed_on else parts.network.site_of(teller)
+    if request.peer not in parts.pending:
         if not _has_room(parts, site):
-            return
-        parts.complain("join-request", peer, note=request.note)
-    parts.pending.pop(peer, None)
-    parts.pending[peer] = Asking(parts.now(), site)
+            return is_passed_on
+        parts.complain("join-request", request.peer, note=request.note, told_by=teller)
+    parts.pending.pop(request.peer, None)
+    parts.pending[request.peer] = Asking(parts.now(), site, signed)
     parts.changes.ring()
+    return is_passed_on
+
+
+async def pass_requests_on(parts: Parts) -> None:
+    """Tell the organiser's node who asks this one to be let in, whenever it is connected; for ever.
+
+    One at a time and seldom, so that strangers cannot have members flood it.
+    """
+    organiser, told_s = parts.manifest.organiser, dict[PeerId, float]()
+    if parts.me == organiser:
+        return
+    while True:
+        told_s = {peer: told for peer, told in told_s.items() if peer in parts.pending}
+        peer = _to_pass_on(parts, told_s)
+        if peer is None or organiser not in parts.network.connected():
+            await parts.changes.wait()
+            continue
+        told_s[peer] = parts.now()
+        try:
+            await ask(parts.network, organiser, HelloRequest(parts.run, parts.pending[peer].signed))
+        except (PeerError, RemoteProtocolError) as exc:
+            parts.journal.write("not-passed-on", peer=peer, code=exc.code, reason=exc.what)
+        await trio.sleep(PASS_ON_S)
+
+
+def _to_pass_on(parts: Parts, told_s: Mapping[PeerId, float]) -> PeerId | None:
+    """Of those who still ask and whom the organiser has not been told of lately, the one of whom it
+    was told the longest ago, or never.
+    """
+    now, never = parts.now(), -math.inf
+    due = [
+        peer
+        for peer, each in parts.pending.items()
+        if now < each.asked_s + FORGET_S
+        and told_s.get(peer, never) + PASS_AGAIN_S <= now
+        and not parts.admission.admits(peer)
+    ]
+    return min(due, key=lambda peer: told_s.get(peer, never), default=None)
 
 
 def _has_room(parts: Parts, site: str) -> bool:

@@ -78,7 +78,9 @@ class UpdateFormat:
         radial = self._radial(step)
         return None if radial is None else radial.contribution(theta - local, most)
 
-    def merged(self, payload: bytes, step: int, most: float) -> tuple[bytes, kernels.Codec]:
+    def merged(
+        self, payload: bytes | memoryview, step: int, most: float
+    ) -> tuple[bytes | memoryview, kernels.Codec]:
         """The pseudo-gradient that the update says to apply, and what it is written in: the update
         itself, unless `rda` has to make it, of elements no larger than `most`, the bound on
         influence in that step (`Amendments.influence_max`, the same for all).
@@ -88,10 +90,12 @@ class UpdateFormat:
             return payload, self.codec
         mean = np.empty(radial.contributed, np.float32)
         self.codec.dequantise(payload, mean)
+        merged = radial.merged(mean, most)
+        del mean  # Of a large model these are gigabytes each; `needs` counts with two at a time.
         exact = kernels.codec("fp32", self.spec.block)
         made = bytearray(exact.encoded_bytes(radial.numel))
-        exact.quantise(radial.merged(mean, most), made)
-        return bytes(made), exact
+        exact.quantise(merged, made)
+        return memoryview(made), exact
 
     def _radial(self, step: int) -> Radial | None:
         if self.merge == "mean":

@@ -10,6 +10,7 @@ Nothing here touches a disk.
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -213,6 +214,14 @@ def read_across(manifest: BlobManifest, views: Sequence[memoryview], read_into: 
     for index, chunk in enumerate(manifest.chunks):
         _read_chunk(read_into, chunk, targets, offset, manifest.chunk_size(index))
         offset += manifest.chunk_size(index)
+
+
+def read_whole(manifest: BlobManifest, read_into: ReadInto) -> bytes:
+    """The blob's bytes, of which there is never a second copy: an update may have gigabytes."""
+    whole = io.BytesIO(bytes(manifest.size))
+    with whole.getbuffer() as view:
+        read_across(manifest, [view], read_into)
+    return whole.getvalue()  # Shared, not copied, as long as it is as long as what was given.
 
 
 def _read_chunk(

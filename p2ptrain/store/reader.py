@@ -18,6 +18,7 @@ from p2ptrain.store.blob import (
     digest_of,
     looks_like_manifest,
     read_across,
+    read_whole,
 )
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.objects import CORRUPT, FANOUT
@@ -108,9 +109,7 @@ class StoreReader:
 
     def read_blob(self, digest: Digest) -> bytes:
         """The whole blob in memory, every chunk checked."""
-        data = bytearray(self.manifest(digest).size)
-        self.read_blob_into(digest, memoryview(data))
-        return bytes(data)
+        return read_whole(self.manifest(digest), self._read_into)
 
     def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
         """Fill `views`, one after the other, with the blob; together they have its exact size.

@@ -39,6 +39,7 @@ from p2ptrain.store.blob import (
     CheckedChunk,
     checked,
     read_across,
+    read_whole,
 )
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.garbage import Collected, reached_from, reached_from_young, sweep
@@ -238,9 +239,7 @@ class Store:
 
     def read_blob(self, digest: Digest) -> bytes:
         """The whole blob in memory, every chunk checked."""
-        data = bytearray(self.manifest(digest).size)
-        self.read_blob_into(digest, memoryview(data))
-        return bytes(data)
+        return read_whole(self.manifest(digest), self._objects.read_into)
 
     def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
         """Fill `views`, one after the other, with the blob; together they have its exact size.

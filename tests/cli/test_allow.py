@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.names import label
 from p2ptrain.node.home import Home
 from p2ptrain.run import load_allowlist, load_run
-from tests.cli.conftest import Command, fake_node
+from tests.cli.conftest import Command, Outcome, fake_node
 
 PEER = Identity.from_seed(b"\x07" * 32).peer
 
@@ -64,6 +66,39 @@ def test_the_command_that_lets_somebody_in_does_so_wherever_it_is_pasted(
     assert program == "p2ptrain"
     assert p2ptrain(*words).code == 0
     assert listed(home) == (2, {PEER})
+
+
+def test_who_can_let_nobody_in_is_told_who_can(p2ptrain: Command, organiser_home: Path) -> None:
+    run = load_run(Home(organiser_home).manifest)
+    assert run is not None
+    (organiser_home / "identity.key").unlink()
+    load_or_create(organiser_home / "identity.key")
+    with fake_node(organiser_home, json.dumps({"pending": [PEER]}).encode() + b"\n"):
+        told = p2ptrain("allow", "list", "--home", organiser_home).err
+    asked = told.partition("asks to be let in: ")[2]
+    organiser = label(run.manifest.organiser)
+    assert asked.startswith(f"only the organiser, {organiser}, can do that: send it {PEER}\n")
+
+
+@pytest.mark.parametrize(
+    ("reply", "code", "said"),
+    [
+        (None, "NO-NODE", "no node is running in"),
+        (b'{"error": "it is starting", "code": "NOT-YET"}\n', "NOT-YET", "it is starting"),
+    ],
+)
+def test_that_a_node_was_not_asked_is_not_told_as_if_nobody_asked_it(
+    reply: bytes | None, code: str, said: str, p2ptrain: Command, organiser_home: Path
+) -> None:
+    def listed(*words: str) -> Outcome:
+        with nullcontext() if reply is None else fake_node(organiser_home, reply):
+            outcome = p2ptrain("allow", "list", "--home", organiser_home, *words)
+        (organiser_home / "control.sock").unlink(missing_ok=True)
+        return outcome
+
+    told = listed("--json").json
+    assert (told["pending"], told["pending_unknown"]) == ([], code)
+    assert f"who asks to be let in is not known: {said}" in listed().err
 
 
 def test_a_running_node_is_told(p2ptrain: Command, organiser_home: Path) -> None:

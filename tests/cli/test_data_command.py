@@ -61,6 +61,23 @@ def test_a_run_is_the_same_whether_its_data_were_packed_before_or_not(
     assert f"has a loss of {done.json['entropy_nats']:.4f} nats" in outcome.err
 
 
+def test_a_packed_folder_is_only_read_so_that_two_may_publish_from_it_at_once(
+    p2ptrain: Command, here: Path
+) -> None:
+    file = run_file(here, "texts.jsonl", FIELD)
+    assert p2ptrain("data", "pack", "--run", file, "--out", here / "packed").code == 0
+    file, packed = run_file(here, "packed"), here / "packed" / "store"
+    (packed / "lock").unlink()
+    before = {path: path.stat().st_mtime_ns for path in packed.rglob("*")}
+    outcome, run = publish(p2ptrain, file, "one")
+    assert run is not None, outcome.err
+    assert {path: path.stat().st_mtime_ns for path in packed.rglob("*")} == before
+    with Store(packed):
+        outcome, other = publish(p2ptrain, file, "two")
+    assert other is not None, outcome.err
+    assert other.manifest.data == run.manifest.data
+
+
 def test_other_held_out_blocks_than_were_packed_are_not_promised(
     p2ptrain: Command, here: Path
 ) -> None:

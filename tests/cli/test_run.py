@@ -14,9 +14,10 @@ from p2ptrain.config.samples import sample
 from p2ptrain.data.blocks import decode_block
 from p2ptrain.errors import StoreError
 from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.node import fitness
 from p2ptrain.node.home import Home
 from p2ptrain.run import DataIndex, load_allowlist, load_run
-from p2ptrain.store import Store
+from p2ptrain.store import Store, StoreReader
 from p2ptrain.trainer.shapes import layout_of
 from tests.cli.conftest import RUN_TOML, Command
 
@@ -169,6 +170,43 @@ def test_ones_own_text_can_be_published(source: str, p2ptrain: Command, tmp_path
     outcome = p2ptrain("run", "publish", tmp_path / "run.toml", "--home", tmp_path / "h", "--json")
     assert outcome.code == 0
     assert outcome.json["train_blocks"] > 50
+
+
+@pytest.mark.parametrize(
+    ("lacks", "code"),
+    [
+        ({"memory": 39_584 * 4 - 1}, "MEM-HOST"),
+        ({"disk_free": 39_584 * 4 - 1}, "DISK-LOW"),
+    ],
+)
+def test_a_machine_that_cannot_make_the_first_weights_packs_nothing_for_them(
+    lacks: dict[str, int],
+    code: str,
+    p2ptrain: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = dataclasses.replace(fitness.machine_of(Home(tmp_path)), **lacks)
+    monkeypatch.setattr(fitness, "machine_of", lambda home: machine)
+    (tmp_path / "run.toml").write_text(RUN_TOML)
+    outcome = p2ptrain("run", "publish", tmp_path / "run.toml", "--home", tmp_path / "home")
+    assert outcome.code == 4
+    assert outcome.err.startswith(f"error[{code}]")
+    assert list(StoreReader(tmp_path / "home" / "store").listed()) == []
+
+
+def test_the_first_weights_take_the_disk_that_was_asked_for_and_a_few_chunks(
+    organiser_home: Path,
+) -> None:
+    """Their momentum is zero, and equal chunks are one."""
+    home = Home(organiser_home)
+    run = load_run(home.manifest)
+    assert run is not None
+    store = StoreReader(home.store)
+    manifest = store.manifest(run.manifest.genesis)
+    stored = sum(len(store.get_chunk(chunk)) for chunk in set(manifest.chunks))
+    theta = layout_of(run.manifest.model).numel * 4
+    assert theta <= stored <= theta + 2 * manifest.chunk_bytes
 
 
 def test_a_busy_store_is_not_written_to(organiser_home: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from p2ptrain.cli.homes import run_of
 from p2ptrain.cli.main import main
 from p2ptrain.ledger.acceptor import Acceptor
 from p2ptrain.node.home import Home, sole_use
+from p2ptrain.run import DataIndex, Run
 from p2ptrain.store import LocalDisk, RecordLog, Store, StoreReader, digest_of
-from p2ptrain.testing.published import BLOCKS, publish
+from p2ptrain.testing.histories import make_history
+from p2ptrain.testing.published import BLOCKS, policy, publish
 from tests.cli.conftest import fake_node
 
 
@@ -133,6 +136,52 @@ def test_gc_removes_what_the_run_does_not_need(
     assert run(capsys, home, "unpin", pinned)[1] == "it is not pinned\n"
     with Store(home.store) as store:
         assert not store.has_chunk(pinned)
+
+
+def test_gc_removes_the_older_snapshot_where_no_data_were_ever_fetched(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `ckpt fetch` leaves a home: chain, snapshots, updates and tokenizer, and no index."""
+    history = make_history(home, publish_alone(home), 5)
+    forget_the_data(home, history.run)
+    code, out, err = run(capsys, home, "gc", "--keep-snapshots", "1", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["chunks"] > 0
+    with Store(home.store) as store:
+        assert store.holds_blob(history.snapshots[4])
+        assert store.holds_blob(history.run.manifest.tokenizer)
+        assert not store.has_chunk(history.snapshots[2])
+
+
+def test_a_seed_that_lacks_its_index_does_not_know_what_its_data_are_and_removes_nothing(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = run_of(home).manifest.data.index
+    with Store(home.store) as store:
+        before = set(StoreReader(home.store).listed())
+        store.chunk_path(index).unlink()
+    code, _, err = run(capsys, home, "gc", "--seed")
+    assert (code, "CKPT-MISSING" in err) == (4, True)
+    assert {digest for digest, _ in before - set(StoreReader(home.store).listed())} == {index}
+
+
+def publish_alone(home: Home) -> Run:
+    """In place of what is there."""
+    shutil.rmtree(home.store)
+    return publish(home, rules=policy(participants_min=1, snapshot_every=2), steps=99)
+
+
+def forget_the_data(home: Home, of: Run) -> None:
+    spec = of.manifest.data
+    with Store(home.store) as store:
+        data = DataIndex.from_bytes(
+            store.read_blob(spec.index),
+            train_blocks=spec.train_blocks,
+            validation_blocks=spec.validation_blocks,
+        )
+        pieces = (spec.index, *store.manifest(spec.index).chunks)
+        for digest in (*data.train, *data.validation, *pieces):
+            store.chunk_path(digest).unlink()
 
 
 def test_gc_makes_room_on_a_disk_that_is_full(

@@ -18,6 +18,7 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.names import label
 from p2ptrain.node import consent
 from p2ptrain.node.home import Home
+from p2ptrain.node.update_format import UpdateFormat
 from p2ptrain.observe.states import size
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
@@ -54,13 +55,14 @@ def test_what_joiners_take_of_members_is_said_where_they_do(run: Run, tmp_path: 
         ]
 
 
-def test_a_seed_is_told_of_the_vectors_that_it_has_and_of_no_trainer(
+def test_a_seed_is_told_of_the_vectors_that_it_has_and_the_update_but_of_no_trainer(
     run: Run, tmp_path: Path
 ) -> None:
-    numel = layout_of(run.manifest.model).numel
+    vectors = 8 * layout_of(run.manifest.model).numel
+    update = UpdateFormat.of(run.id, run.manifest).payload_bytes(0)
     lines = consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer)
     (memory,) = (line for line in lines if line.startswith("memory"))
-    assert memory == f"memory    150 MB and {size(8 * numel)} for this node"
+    assert memory == f"memory    150 MB and {size(vectors + update)} for this node"
 
 
 @pytest.mark.parametrize("typed", ["y\n", "Yes\n"])

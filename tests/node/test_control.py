@@ -123,7 +123,7 @@ async def test_a_list_that_the_organiser_wrote_takes_effect_at_once(tmp_path: Pa
         newer = Allowlist.of(r.run.id, 2, [BOB.peer])
         organiser = load_or_create(r.parts.home.identity)
         save_allowlist(r.parts.home.allowlist, SignedAllowlist.publish(organiser, newer))
-        r.parts.pending[BOB.peer] = Asking(r.parts.now(), "")
+        r.parts.pending[BOB.peer] = Asking(r.parts.now(), "", b"")
         assert await answer(r, b'{"command":"pending"}\n') == {"pending": [BOB.peer]}
         said = await answer(r, b'{"command":"reload-allowlist"}\n')
         assert said == {"newer": True, "sequence": 2}

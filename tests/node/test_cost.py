@@ -10,7 +10,7 @@ import pytest
 from p2ptrain.config.run_file import RunFile, parse_run_file
 from p2ptrain.config.samples import sample
 from p2ptrain.errors import ConfigError
-from p2ptrain.node.cost import block_bytes, costs_of, sent_bytes
+from p2ptrain.node.cost import H100_BYTES, block_bytes, costs_of, sent_bytes
 from p2ptrain.node.lint import lints_of
 from p2ptrain.run.draft import model_spec
 from p2ptrain.trainer.peak import flops_per_token, mfu
@@ -51,8 +51,15 @@ def test_where_nobody_measured_a_peer_has_a_usual_mfu_by_the_formula_that_traine
     """At a context of 8192 another count of attention would make a difference of an eighth."""
     run = run_with("intellect1_10b")
     costs = costs_of(run, [2])
-    assert mfu(model_spec(run), "NVIDIA H100", 1, costs.tokens_per_s) == pytest.approx(0.4)
+    assert mfu(model_spec(run), "NVIDIA H100", 4, costs.tokens_per_s) == pytest.approx(0.4)
     assert costs.step_operations == costs.step_tokens * flops_per_token(model_spec(run))
+
+
+def test_a_peer_is_taken_to_have_as_many_gpus_as_hold_its_trainer() -> None:
+    large, small = (costs_of(run_with(name), [2]) for name in ("intellect1_10b", "tiny"))
+    assert (small.h100s, large.h100s) == (1, 4)
+    assert 3 * H100_BYTES < large.trainer_bf16.least <= 4 * H100_BYTES
+    assert "inner.steps" in fields(run_with("intellect1_10b"))
 
 
 def test_fragments_are_sent_in_turns_and_hide_behind_training_as_far_as_it_goes_on() -> None:

@@ -24,6 +24,8 @@ from p2ptrain.node.fitness import (
     stored_bytes,
 )
 from p2ptrain.node.home import Home
+from p2ptrain.node.observing import as_observer
+from p2ptrain.node.update_format import UpdateFormat
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
 from p2ptrain.trainer import gpus
@@ -84,14 +86,26 @@ def test_memory_that_is_not_there_is_a_fault_and_what_is_used_now_a_doubt(
     assert finding.is_fault
     assert finding.what.startswith("this run takes ")
     assert said(config, replace(AMPLE, memory_free=8 * vector), run) == [("MEM-HOST", False)]
-    # On a GPU the trainer's vectors lie there, and a seed keeps θ and m alone.
+    # On a GPU the trainer's vectors lie there; a seed keeps θ and m, and applies updates.
     on_gpu, seed = replace(config, device="cuda"), replace(config, seed=True)
     assert said(on_gpu, replace(AMPLE, memory=8 * vector), run) == []
     assert said(on_gpu, replace(AMPLE, memory=3 * vector), run) == [("MEM-HOST", True)]
     either, eight = replace(config, device="auto"), replace(AMPLE, memory=8 * vector)
     assert said(either, eight, run) == []
     assert said(either, replace(eight, takes_gpu=False), run) == [("MEM-HOST", True)]
-    assert said(seed, replace(AMPLE, memory=2 * vector), run) == []
+    needed = 2 * vector + UpdateFormat.of(run.id, run.manifest).payload_bytes(0)
+    assert said(seed, replace(AMPLE, memory=needed - 1), run) == [("MEM-HOST", True)]
+    assert said(seed, replace(AMPLE, memory=needed), run) == []
+
+
+def test_an_observer_needs_no_memory_for_a_state_that_it_never_loads(
+    config: NodeConfig, run: Run
+) -> None:
+    vector = 4 * layout_of(run.manifest.model).numel
+    small = replace(AMPLE, memory=2 * vector - 1, memory_free=0)
+    assert said(replace(config, seed=True), small, run) == [("MEM-HOST", True)]
+    assert said(as_observer(config), small, run) == []
+    assert said(as_observer(config), replace(small, disk_free=0), run) == [("DISK-LOW", True)]
 
 
 def test_activations_have_half_of_what_node_and_trainer_leave(config: NodeConfig, run: Run) -> None:

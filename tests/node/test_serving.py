@@ -8,13 +8,20 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.names import label
 from p2ptrain.node import serving as module
-from p2ptrain.node.hello import HelloReply, HelloRequest, decode_reply, encode_request
+from p2ptrain.node.hello import (
+    HelloReply,
+    HelloRequest,
+    decode_reply,
+    decode_request,
+    encode_request,
+)
 from p2ptrain.node.life import narrate
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.serving import PEER_BURST, SITE_BURST, answer_hellos
@@ -24,6 +31,8 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.status import NodeStatus, status_lines
 from p2ptrain.run import JoinRequest, Run
 from tests.node.rig import ANN, BOB, CAI, OWN_ADDRESS, Rig, rig, settled, somebody
+
+DAN = somebody(104)
 
 
 async def hello(r: Rig, peer: PeerId, join: bytes = b"") -> HelloReply:
@@ -63,6 +72,57 @@ async def test_a_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
             await hello(r, CAI.peer, request_of(CAI, r.run.id))
         assert list(r.parts.pending) == [CAI.peer]
         assert [each["note"] for each in r.said("join-request")] == ["a volunteer"]
+
+
+async def test_a_request_that_reached_another_node_is_passed_on_to_the_organisers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PASS_ON_S", 0.0)
+    async with rig(tmp_path, allowed=[ANN.peer, BOB.peer]) as r, trio.open_nursery() as nursery:
+        organiser = r.run.manifest.organiser
+        r.parts.identity = ANN
+        request = request_of(CAI, r.run.id)
+        await hello(r, CAI.peer, request)
+        await hello(r, BOB.peer, request_of(DAN, r.run.id))  # It is passed on to nobody else.
+        nursery.start_soon(module.pass_requests_on, r.parts)
+        await trio.testing.wait_all_tasks_blocked()
+        assert r.network.requested == [], "the organiser is not connected"
+        r.network.peers = {organiser, BOB.peer}
+        r.parts.changes.ring()
+        await settled(lambda: bool(r.network.requested))
+        await hello(r, CAI.peer, request)  # Who asks again is not passed on each time.
+        ((to, sent),) = r.network.requested
+        assert (to, decode_request(sent)) == (organiser, HelloRequest(r.run.id, request))
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_organiser_hears_from_members_who_asks_them_and_from_nobody_else(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, allowed=[ANN.peer]) as r:
+        request = request_of(CAI, r.run.id)
+        await hello(r, BOB.peer, request)
+        assert r.parts.pending == {}
+        short = await hello(r, ANN.peer, request)
+        assert list(r.parts.pending) == module.asking(r.parts) == [CAI.peer]
+        assert (short.allowlist, short.peers) == (b"", {})
+        own = await hello(r, ANN.peer, request_of(ANN, r.run.id))
+        assert own.allowlist, "who has just been let in learns so"
+        with pytest.raises(RemoteProtocolError):
+            await hello(r, ANN.peer, b"noise")
+
+
+async def test_what_one_member_passes_on_leaves_room_for_what_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PENDING_MAX", 3)
+    async with rig(tmp_path, allowed=[ANN.peer, BOB.peer]) as r:
+        many, other = [somebody(number) for number in range(5)], somebody(9)
+        for each in many:
+            await hello(r, ANN.peer, request_of(each, r.run.id))
+        await hello(r, BOB.peer, request_of(other, r.run.id))
+        assert other.peer in r.parts.pending
+        assert len(r.parts.pending) == 3
 
 
 async def test_an_organiser_is_told_who_asks_on_the_terminal_and_in_the_status(

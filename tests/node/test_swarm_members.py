@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -129,12 +130,14 @@ def states(node: SwarmNode) -> list[object]:
 async def test_who_waits_for_approval_takes_part_once_the_organiser_has_given_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Though it has found another node than the organiser's."""
     monkeypatch.setattr(learning, "ASK_AGAIN_S", 0.5)
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(1))
         eve = s.add("eve")
-        s.nursery.start_soon(s.start, "eve")
+        s.nursery.start_soon(partial(s.start, "eve", bootstrap="ann"))
         await s.until(lambda: eve.peer in s.seed.parts.pending)
+        assert eve.peer not in s.seed.parts.network.connected()
         await s.until(lambda: states(eve)[-1] == "awaiting approval")
         assert await ask(s.seed, "pending") == {"pending": [eve.peer]}
         assert not eve.up

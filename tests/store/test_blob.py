@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ManifestInvalid
 from p2ptrain.store import BlobManifest, digest_of
-from p2ptrain.store.blob import META_BYTES_MAX, looks_like_manifest, rechunked
+from p2ptrain.store.blob import META_BYTES_MAX, describe, looks_like_manifest, read_whole, rechunked
 
 A, B = digest_of(b"a"), digest_of(b"b")
 
@@ -44,6 +47,23 @@ def test_a_manifest_survives_the_wire():
     assert BlobManifest.from_wire(sent.to_wire()) == sent
     assert sent.to_wire() == wire()
     assert [sent.chunk_size(0), sent.chunk_size(1)] == [1024, 476]
+
+
+@pytest.mark.parametrize("size", [0, 1, 1024, 300_000, 4_000_000])
+def test_a_blob_is_read_whole_without_a_second_copy_of_it(size):
+    data = random.Random(size).randbytes(size)
+    described = describe("update", [data], 1024, {})
+    starts = {chunk: at * 1024 for at, chunk in enumerate(described.chunks)}
+
+    def read_into(chunk, view):
+        view[:] = memoryview(data)[starts[chunk] :][: len(view)]
+
+    tracemalloc.start()
+    whole = read_whole(described, read_into)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert whole == data
+    assert peak < 1.2 * size + 2**16
 
 
 def test_an_empty_blob_has_no_chunks():
