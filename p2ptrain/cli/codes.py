@@ -47,7 +47,8 @@ RUNS = {
         "to ask, or the answer was no. --yes agrees beforehand."
     ),
     "RUN-MISMATCH": (
-        "The peer serves another run than the one that was asked for. Compare the two run ids."
+        "The peer serves another run than the one that was asked for, or than this home holds. "
+        "Compare the two run ids. Each run needs a home of its own: --home DIR."
     ),
     "RUN-VERSION": "The run was made for another version of p2ptrain than this one.",
     "RUN-ENDED": "The run has made all its outer steps; there is nothing left to train.",
