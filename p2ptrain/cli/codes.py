@@ -68,8 +68,9 @@ RUNS = {
         "The message says which."
     ),
     "AMEND-FAR": (
-        "An amendment makes a learning rate more than ten times larger or smaller, which is a slip "
-        "more often than not. Nothing was signed; --far says that it is meant."
+        "An amendment makes a learning rate more than ten times larger or smaller, or is for an "
+        "outer step more than a hundred ahead, which is a slip more often than not. Nothing was "
+        "signed; --far says that it is meant."
     ),
     "AMEND-DIFFERS": (
         "The run's ledger names an amendment and says of it what the organiser did not sign. "
@@ -77,7 +78,8 @@ RUNS = {
     ),
     "AMEND-MISSING": (
         "Members have agreed on an amendment that this node has not got yet. It asks all of them "
-        "for it, and waits before the outer step from which it holds."
+        "for it, and waits before the outer step from which it holds. An organiser's home that "
+        "lacks it signs no other before."
     ),
     "BRANCH": (
         "The run has lost a majority of its voters and goes on on a branch, or is about to. If the "

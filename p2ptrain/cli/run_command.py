@@ -206,7 +206,11 @@ def amend(
     ] = None,
     far: Annotated[
         bool,
-        typer.Option("--far", help="Let a rate become more than ten times larger or smaller."),
+        typer.Option(
+            "--far",
+            help="Let a rate become more than ten times larger or smaller, or change what is more "
+            "than a hundred outer steps ahead.",
+        ),
     ] = False,
     home: HomeOption = None,
     as_json: JsonOption = False,

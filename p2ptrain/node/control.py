@@ -102,7 +102,9 @@ async def _reload_amendments(parts: Parts) -> Answer:
     newer = parts.amendments.reload()
     if newer:
         await amendments_changed(parts)
-    return {"newer": newer, "step": parts.ledger.state.step}
+    state = parts.ledger.state
+    agreed = [each.digest for each in state.terms]
+    return {"newer": newer, "step": state.step, "agreed": agreed}
 
 
 async def _pending(parts: Parts) -> Answer:
