@@ -235,7 +235,7 @@ STORES = {
         "say, and its voters should be asked."
     ),
     "AUDIT-PARTIAL": (
-        "What was verified is good, but this home does not hold all that the rest takes. Fetch it, "
+        "What was replayed is good, but this home does not hold all that the rest takes. Fetch it, "
         "or verify where everything is kept."
     ),
     "LOG-CLOSED": "A log of this node was written to after it was closed.",
