@@ -57,6 +57,14 @@ RUNS = {
         "used."
     ),
     "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. It was not used.",
+    "ALLOW-UNHEARD": (
+        "An allowlist's number is used once, and nobody could be asked whether there is a newer "
+        "list than in this home. Nothing was signed. --anyway says that there is none."
+    ),
+    "ALLOW-QUORUM": (
+        "Who is taken off the allowlist is not heard any more, and votes until the next roster. "
+        "Too few would be left to agree on one. Nothing was signed; take off fewer at once."
+    ),
     "AMEND-SIGNER": "An amendment is not signed by the run's organiser. It was not used.",
     "AMEND-LATE": (
         "An amendment holds from an outer step that has begun, or begins before members can agree. "

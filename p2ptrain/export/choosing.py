@@ -39,7 +39,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A state to export. `updates_after`: outer steps that were ended since; none after the head."""
+    """A state to export. `updates_after`: outer steps that were ended since then."""
 
     origin: Provenance
     theta: Theta
