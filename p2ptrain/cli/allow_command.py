@@ -29,18 +29,35 @@ app = typer.Typer(
 )
 
 PeerArgument = Annotated[str, typer.Argument(metavar="PEERID", help="As `p2ptrain id` prints it.")]
+AnywayOption = Annotated[
+    bool,
+    typer.Option(
+        "--anyway",
+        help="Sign it though others may have a newer list, or too few would be left to vote.",
+    ),
+]
 
 
 @app.command(epilog=examples("p2ptrain allow add 12D3KooW… --home ORGANISER"))
-def add(peer: PeerArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
+def add(
+    peer: PeerArgument,
+    anyway: AnywayOption = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Let a peer take part from now on."""
-    _change(home, peer, add=True, as_json=as_json)
+    _change(home, peer, add=True, anyway=anyway, as_json=as_json)
 
 
 @app.command(epilog=examples("p2ptrain allow remove 12D3KooW… --home ORGANISER"))
-def remove(peer: PeerArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
+def remove(
+    peer: PeerArgument,
+    anyway: AnywayOption = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Take a peer off the list; it leaves the run at the next roster."""
-    _change(home, peer, add=False, as_json=as_json)
+    _change(home, peer, add=False, anyway=anyway, as_json=as_json)
 
 
 @app.command("list", epilog=examples("p2ptrain allow list", "p2ptrain allow list --json"))
@@ -97,19 +114,17 @@ def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
     return asking, None
 
 
-def _change(home: HomeOption, peer_text: str, *, add: bool, as_json: bool) -> None:
+def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_json: bool) -> None:
+    from p2ptrain.cli.allowing import changed_list
     from p2ptrain.ids import PeerId
     from p2ptrain.names import label
-    from p2ptrain.run import Allowlist, SignedAllowlist, load_allowlist, save_allowlist
+    from p2ptrain.run import SignedAllowlist, save_allowlist
 
     where = open_home(home)
     run = run_of(where)
     organiser = organiser_of(where, run)
     peer = PeerId(peer_from(peer_text))
-    held = load_allowlist(where.allowlist, run)
-    before = held.allowlist if held else Allowlist.of(run.id, 1, [organiser.peer])
-    changed = (peer not in before.peers) if add else (peer in before.peers)
-    after = (before.with_peer(peer) if add else before.without_peer(peer)) if changed else before
+    after, changed = changed_list(where, run, peer, add=add, anyway=anyway)
     if changed:
         save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))
         _tell_node(where.root)

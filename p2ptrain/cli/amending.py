@@ -7,15 +7,17 @@ run is, and if it changes something; what makes no run is refused in words.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from p2ptrain.cli.control import ask
 from p2ptrain.cli.output import progress
-from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError
+from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError, TryLater
 
 if TYPE_CHECKING:
     from p2ptrain.identity import Identity
+    from p2ptrain.ids import Digest
+    from p2ptrain.ledger.values import Terms
     from p2ptrain.node.home import Home
     from p2ptrain.run import Amendment, Leg, Run, SignedAmendment
     from p2ptrain.run.manifest import CodecSpec, RunManifest
@@ -24,8 +26,20 @@ FAR = 10.0
 """A rate that becomes so many times larger or smaller in one step was likely mistyped: whoever
 means it says so. An amendment that members have agreed on cannot be taken back."""
 
+FAR_STEPS = 100
+"""Who names an outer step so far ahead likely typed a digit too many: outer steps take minutes to
+hours. Once it is agreed, no amendment can be for an earlier one."""
+
 LEAD_STEPS = 2
 """The outer step under way may have its roster already; the next one's names the amendment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How far a run is: the outer step under way, and the amendments that members agreed on."""
+
+    step: int
+    agreed: tuple[Digest, ...]
 
 
 def asked(run: Run, step: int, changes: Mapping[str, object]) -> Amendment:
@@ -46,9 +60,11 @@ def amend(
     where: Home, run: Run, organiser: Identity, wanted: Amendment, *, far: bool = False
 ) -> SignedAmendment:
     """`wanted`, numbered after those that there are, signed, kept in the home, and published.
-    A rate that leaps is meant only with `far`.
+    A rate that leaps, or a step far ahead, is meant only with `far`.
 
-    Raises ConfigError: AMEND-LATE, AMEND-ORDER, AMEND-VALUE, AMEND-FAR.
+    Raises:
+        ConfigError: AMEND-LATE, AMEND-ORDER, AMEND-VALUE, AMEND-FAR.
+        TryLater: AMEND-MISSING.
     """
     from p2ptrain.run import SignedAmendment, load_amendments, save_amendments
     from p2ptrain.run.files import AMENDMENTS_MAX
@@ -62,11 +78,12 @@ def amend(
         )
     held = load_amendments(where.amendments, run)
     last = max((each.amendment for each in held), key=lambda each: each.number, default=None)
-    _check_step(wanted.step, reached(where, run), _lead_steps(wanted, run.manifest), last)
+    course = course_of(where, run)
+    _check_step(wanted.step, course.step, _lead_steps(wanted, run.manifest), last, far=far)
+    before = _leg(run, held, course)
     try:
         if len(held) >= AMENDMENTS_MAX:
             raise ValueError(f"it has {len(held)} amendments already, and no node keeps more")
-        before = _leg(run, held)
         numbered = replace(
             _with_its_block(wanted, before.manifest.codec),
             number=1 if last is None else last.number + 1,
@@ -80,7 +97,7 @@ def amend(
         raise ConfigError(
             f"run {run.manifest.name!r} cannot be amended so: {exc}",
             code="AMEND-VALUE",
-            evidence=[f"the run has {_words(run, held)}"],
+            evidence=[f"the run has {_words(before.manifest)}"],
             do="H is a multiple of the fragments, and at least as long as the overlap",
         ) from exc
     save_amendments(where.amendments, [*held, made])
@@ -88,24 +105,34 @@ def amend(
     return made
 
 
-def reached(where: Home, run: Run) -> int:
-    """The outer step under way, as the node here says; where none runs, the ledger in this home.
+def course_of(where: Home, run: Run) -> Course:
+    """How far the run is, as the node here says; where none runs, the ledger in this home.
 
     Raises P2PTrainError: a node runs here and does not say it.
     """
     from p2ptrain.cli.ledger_command import chain_of
 
     try:
-        step = ask(where.root, "reload-amendments").get("step")
+        told = ask(where.root, "reload-amendments")
     except P2PTrainError as error:
         if error.code != "NO-NODE":
             raise
     else:
-        if type(step) is not int:
-            raise RemoteProtocolError("the node here does not say how far the run is")
-        return step
+        return _told(told)
     links = chain_of(run, where.ledger).links
-    return links[-1].after.step if links else 0
+    if not links:
+        return Course(0, ())
+    state = links[-1].after
+    return Course(state.step, tuple(each.digest for each in state.terms))
+
+
+def _told(reply: Mapping[str, object]) -> Course:
+    from p2ptrain.ids import Digest, is_digest
+
+    step, agreed = reply.get("step"), reply.get("agreed")
+    if type(step) is not int or not isinstance(agreed, list) or not all(map(is_digest, agreed)):
+        raise RemoteProtocolError("the node here does not say how far the run is")
+    return Course(step, tuple(Digest(each) for each in agreed))
 
 
 def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
@@ -128,7 +155,9 @@ def _lead_steps(wanted: Amendment, manifest: RunManifest) -> int:
     return LEAD_STEPS + (by_schedule and manifest.sync.overlap_steps > 0)
 
 
-def _check_step(step: int, reached: int, lead_steps: int, last: Amendment | None) -> None:
+def _check_step(
+    step: int, reached: int, lead_steps: int, last: Amendment | None, *, far: bool
+) -> None:
     if step < reached + lead_steps:
         raise ConfigError(
             f"outer step {step} is too soon: {reached} is under way",
@@ -141,6 +170,13 @@ def _check_step(step: int, reached: int, lead_steps: int, last: Amendment | None
             f"amendment {last.number} is for outer step {last.step}; the next is for a later one",
             code="AMEND-ORDER",
             do=f"--from-step {last.step + 1}, or later",
+        )
+    if step > reached + FAR_STEPS and not far:
+        raise ConfigError(
+            f"outer step {step} is {step - reached} outer steps ahead: {reached} is under way",
+            code="AMEND-FAR",
+            likely="a slip of the pen: once it is agreed, nothing can be amended before that step",
+            do="correct it, or say --far if it is meant; it cannot be taken back",
         )
 
 
@@ -159,18 +195,44 @@ def _check_leap(before: RunManifest, change: Amendment) -> None:
             )
 
 
-def _leg(run: Run, held: Sequence[SignedAmendment]) -> Leg:
-    """The run by all amendments that there are, as if all had been agreed."""
+def _leg(run: Run, held: Sequence[SignedAmendment], course: Course) -> Leg:
+    """The run by the amendments that were agreed, and by those that members can still agree on. Who
+    came too late never holds, though its file stays.
+
+    Raises TryLater: one that was agreed is not here.
+    """
+    from p2ptrain.ledger.terms import why_not
     from p2ptrain.run import Leg
 
+    by_digest = {each.digest: each for each in held}
+    counted: list[SignedAmendment] = []
+    agreed: tuple[Terms, ...] = ()
+    for digest in course.agreed:
+        if digest not in by_digest:
+            raise _not_here(digest)
+        counted.append(by_digest[digest])
+        agreed += (by_digest[digest].terms,)
+    for each in sorted(held, key=lambda each: (each.amendment.number, each.digest)):
+        if not why_not(agreed, course.step, each.terms):
+            counted.append(each)
+            agreed += (each.terms,)
     leg = Leg(run.manifest)
-    for each in sorted(held, key=lambda each: each.amendment.number):
+    for each in counted:
         leg = leg.amended(each.amendment)
     return leg
 
 
-def _words(run: Run, held: Sequence[SignedAmendment]) -> str:
-    manifest = _leg(run, held).manifest
+def _not_here(digest: Digest) -> TryLater:
+    return TryLater(
+        "members have agreed on an amendment that is not in this home",
+        code="AMEND-MISSING",
+        evidence=[f"its digest is {digest}"],
+        likely="this home is from a backup: the node here fetches from others what it lacks",
+        do="start the node here, wait until it has caught up, and give the command again",
+    )
+
+
+def _words(manifest: RunManifest) -> str:
     inner, codec, sync = manifest.inner, manifest.codec, manifest.sync
     return (
         f"{manifest.data.train_blocks} blocks of data, {inner.steps} inner steps, "

@@ -47,7 +47,8 @@ RUNS = {
         "to ask, or the answer was no. --yes agrees beforehand."
     ),
     "RUN-MISMATCH": (
-        "The peer serves another run than the one that was asked for. Compare the two run ids."
+        "The peer serves another run than the one that was asked for, or than this home holds. "
+        "Compare the two run ids. Each run needs a home of its own: --home DIR."
     ),
     "RUN-VERSION": "The run was made for another version of p2ptrain than this one.",
     "RUN-ENDED": "The run has made all its outer steps; there is nothing left to train.",
@@ -56,6 +57,14 @@ RUNS = {
         "used."
     ),
     "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. It was not used.",
+    "ALLOW-UNHEARD": (
+        "An allowlist's number is used once, and nobody could be asked whether there is a newer "
+        "list than in this home. Nothing was signed. --anyway says that there is none."
+    ),
+    "ALLOW-QUORUM": (
+        "Who is taken off the allowlist is not heard any more, and votes until the next roster. "
+        "Too few would be left to agree on one. Nothing was signed; take off fewer at once."
+    ),
     "AMEND-SIGNER": "An amendment is not signed by the run's organiser. It was not used.",
     "AMEND-LATE": (
         "An amendment holds from an outer step that has begun, or begins before members can agree. "
@@ -67,8 +76,9 @@ RUNS = {
         "The message says which."
     ),
     "AMEND-FAR": (
-        "An amendment makes a learning rate more than ten times larger or smaller, which is a slip "
-        "more often than not. Nothing was signed; --far says that it is meant."
+        "An amendment makes a learning rate more than ten times larger or smaller, or is for an "
+        "outer step more than a hundred ahead, which is a slip more often than not. Nothing was "
+        "signed; --far says that it is meant."
     ),
     "AMEND-DIFFERS": (
         "The run's ledger names an amendment and says of it what the organiser did not sign. "
@@ -76,7 +86,8 @@ RUNS = {
     ),
     "AMEND-MISSING": (
         "Members have agreed on an amendment that this node has not got yet. It asks all of them "
-        "for it, and waits before the outer step from which it holds."
+        "for it, and waits before the outer step from which it holds. An organiser's home that "
+        "lacks it signs no other before."
     ),
     "BRANCH": (
         "The run has lost a majority of its voters and goes on on a branch, or is about to. If the "
@@ -232,7 +243,7 @@ STORES = {
         "say, and its voters should be asked."
     ),
     "AUDIT-PARTIAL": (
-        "What was verified is good, but this home does not hold all that the rest takes. Fetch it, "
+        "What was replayed is good, but this home does not hold all that the rest takes. Fetch it, "
         "or verify where everything is kept."
     ),
     "LOG-CLOSED": "A log of this node was written to after it was closed.",

@@ -87,7 +87,7 @@ def export(
     with what was certified before it is written, and the folder appears whole or not at all.
     """
     from p2ptrain.export.appearing import clear_away
-    from p2ptrain.export.choosing import HEAD, find
+    from p2ptrain.export.choosing import find
     from p2ptrain.export.folder import Plan, check_target, export
     from p2ptrain.export.parity import hindrance, is_wanted
     from p2ptrain.store import StoreReader
@@ -108,12 +108,13 @@ def export(
     seen: list[Parity] = []
     exported = export(plan, found.theta, folder, force=force, look=_looking(compared, seen))
     if as_json:
-        result_json(_facts(found.origin, exported, seen) | {"dtype": plan.dtype})
+        more = {"dtype": plan.dtype, "updates_after": found.updates_after}
+        result_json(_facts(found.origin, exported, seen) | more)
     else:
         lacking = hindrance(parameters) if parity is None else "--no-parity"
         for line in _lines(found.origin, exported, seen, lacking):
             result(line)
-    if found.updates_after and snapshot != HEAD:
+    if found.updates_after:
         progress(
             f"{found.updates_after} outer steps were ended after that; if their updates are held "
             "here, --snapshot head exports them, too"

@@ -89,6 +89,7 @@ NETWORK = {
     "SHUT-DOWN": "The network of this node has been closed; it is stopping.",
     "ISOLATED": (
         "Fewer members can be reached than the run needs to agree on anything. Nothing is lost: "
-        "training goes on when they are back."
+        "training goes on when they are back. Who was taken off the allowlist is not heard; the "
+        "organiser can let it in again."
     ),
 }

@@ -170,6 +170,16 @@ def publish(
     progress(f"start a seed for it: {to_paste(where.root, 'node --seed')}")
 
 
+FarOption = Annotated[
+    bool,
+    typer.Option(
+        "--far",
+        help="Let a rate become more than ten times larger or smaller, or change what is more "
+        "than a hundred outer steps ahead.",
+    ),
+]
+
+
 @app.command(
     epilog=examples(
         "p2ptrain run amend tiny --from-step 40 --lr 0.001",
@@ -204,10 +214,7 @@ def amend(
     outer_momentum: Annotated[
         float | None, typer.Option("--outer-momentum", help="As outer.momentum there.")
     ] = None,
-    far: Annotated[
-        bool,
-        typer.Option("--far", help="Let a rate become more than ten times larger or smaller."),
-    ] = False,
+    far: FarOption = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from p2ptrain.errors import ChunkMissing, ConfigError, ManifestInvalid, StoreError
+from p2ptrain.errors import ChunkMissing, ConfigError, ManifestInvalid, StoreError, TryLater
 from p2ptrain.export.provenance import Provenance, Standing
 from p2ptrain.export.source import Theta, ThetaInMemory, ThetaOfSnapshot
 from p2ptrain.ids import Digest, is_digest
 from p2ptrain.node.amendments import Amendments
-from p2ptrain.node.audit import Account, Named, Replay, choose
+from p2ptrain.node.audit import Account, Named, Replay, Verdict, choose
 from p2ptrain.pasting import to_paste
 from p2ptrain.run import Run
 from p2ptrain.state import SNAPSHOT, snapshot_meta
@@ -39,7 +39,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A state to export. `updates_after` are held and were not asked for."""
+    """A state to export. `updates_after`: outer steps that were ended since then."""
 
     origin: Provenance
     theta: Theta
@@ -55,6 +55,7 @@ def find(
     Raises:
         ConfigError: it means none, or one that is not held whole.
         StoreError: what is held is damaged, or there is none at all.
+        TryLater: the head, and not all that leads to it is held; code AUDIT-PARTIAL.
     """
     if wanted == HEAD:
         return _replayed(run, chain, store, tell)
@@ -148,18 +149,37 @@ def _replayed(run: Run, chain: Chain, store: StoreReader, tell: Callable[[str], 
         chain.amendments,
     )
     verdict = replay.judge()
-    if verdict.difference is not None:
-        raise StoreError(
-            f"{verdict.difference.what}",
-            code="CKPT-HASH",
-            likely="the disk under the store has a fault",
-            do=f"{to_paste(store.root.parent, 'verify')} says which entry is concerned; --snapshot "
-            "newest needs no updates",
-        )
+    _check_whole(verdict, end, store)
     assert replay.theta is not None
     standing: Standing = "replayed" if verdict.updates else "certified"
     origin = _origin(run, chain, standing, verdict.reached, named.digest, named, verdict.updates)
-    return Found(origin, ThetaInMemory(replay.theta), chain.account.end - verdict.reached)
+    return Found(origin, ThetaInMemory(replay.theta))
+
+
+def _check_whole(verdict: Verdict, end: int, store: StoreReader) -> None:
+    """A replay that came less far than the ledger is not the head, which was asked for.
+
+    Raises StoreError, TryLater.
+    """
+    home = store.root.parent
+    if verdict.difference is not None:
+        raise StoreError(
+            verdict.difference.what,
+            code="CKPT-HASH",
+            likely="the disk under the store has a fault",
+            do=f"{to_paste(home, 'verify')} says which entry is concerned; --snapshot newest needs "
+            "no updates",
+        )
+    if verdict.missing is not None:
+        lacking = verdict.missing
+        raise TryLater(
+            f"this is not the head: the {lacking.kind} of outer step {lacking.step} is not held "
+            f"here, and {end - verdict.reached} of the outer steps that were ended lack",
+            code="AUDIT-PARTIAL",
+            evidence=[lacking.digest],
+            likely="it was fetched with --no-updates, or this node is still fetching",
+            do=f"{to_paste(home, 'ckpt fetch')}; or --snapshot newest, which needs no updates",
+        )
 
 
 def _nothing_held(account: Account, store: StoreReader) -> ChunkMissing:

@@ -16,6 +16,7 @@ import trio
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.node.amending import amendments_changed
 from p2ptrain.node.gossip import admission_changed
+from p2ptrain.node.neighbours import newest_allowlist
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.reception import Answer, Command, Reception
 from p2ptrain.node.status import status
@@ -102,7 +103,9 @@ async def _reload_amendments(parts: Parts) -> Answer:
     newer = parts.amendments.reload()
     if newer:
         await amendments_changed(parts)
-    return {"newer": newer, "step": parts.ledger.state.step}
+    state = parts.ledger.state
+    agreed = [each.digest for each in state.terms]
+    return {"newer": newer, "step": state.step, "agreed": agreed}
 
 
 async def _pending(parts: Parts) -> Answer:
@@ -117,6 +120,7 @@ async def _scrub(parts: Parts) -> Answer:
 
 COMMANDS: dict[str, Command] = {
     "status": _status,
+    "newest-allowlist": newest_allowlist,
     "reload-allowlist": _reload_allowlist,
     "reload-amendments": _reload_amendments,
     "pending": _pending,

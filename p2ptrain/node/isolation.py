@@ -65,8 +65,14 @@ def unheard(parts: Parts) -> tuple[PeerId, ...]:
 
 
 def in_words(parts: Parts, missing: tuple[PeerId, ...]) -> str:
-    """Such as "3 of 5 voters cannot be heard: brave-otter (…Xk3f9Q), …"."""
+    """Such as "3 of 5 voters cannot be heard: brave-otter (…Xk3f9Q), …". Who is off the allowlist
+    does not come back by itself: the organiser has to let it in again.
+    """
     names = ", ".join(label(peer) for peer in missing[:NAMED_MAX])
     more = f" and {len(missing) - NAMED_MAX} more" if missing[NAMED_MAX:] else ""
     voters = len(parts.ledger.state.voters)
-    return f"{len(missing)} of {voters} voters cannot be heard: {names}{more}"
+    words = f"{len(missing)} of {voters} voters cannot be heard: {names}{more}"
+    off = [label(peer) for peer in missing if not parts.admission.admits(peer)]
+    if off:
+        words += f"; off the allowlist, and not heard for that: {', '.join(off[:NAMED_MAX])}"
+    return words

@@ -7,7 +7,7 @@ learnt is checked before it is kept: the digest is the run's id, the signature i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -20,6 +20,7 @@ from p2ptrain.errors import (
     PeerError,
     RemoteProtocolError,
     RunMismatch,
+    VersionMismatch,
 )
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
@@ -127,12 +128,74 @@ def _no_run(failures: list[P2PTrainError]) -> P2PTrainError:
     return kind(what, code=first.code, evidence=evidence, likely=first.likely, do=first.do)
 
 
+async def return_to(
+    network: Network, config: NodeConfig, run: Run, addresses: list[str], say: Say
+) -> None:
+    """Be connected to somebody of `run`, which our disk holds, if anybody answers.
+
+    Whoever answers at an address that somebody gave us with the command is asked for its run:
+    else a node would train for the run of its home when it was started for another.
+
+    Raises:
+        ConfigError: the addresses are wrong.
+        RunMismatch: all that were given are of another run. While one of them may be of this
+            one, the node goes on: a service does not start again after this.
+    """
+    left, others = list(addresses), dict[str, str]()
+    while left:
+        try:
+            peer = await network.connect_any(left, deadline_s=CONNECT_S)
+        except NetworkUnreachable as exc:
+            say(_going_on(exc))
+            break
+        given = [address for address in config.bootstrap if peer in address]
+        other = await _other_run(network, peer, config, run, given[0]) if given else None
+        if other is None:
+            break
+        others |= dict.fromkeys(given, other)
+        left = [address for address in left if peer not in address]
+    if others and others.keys() >= set(config.bootstrap):
+        raise _of_another_run(run, others)
+    for address, other in others.items():
+        say(f"{address} is of another run, {other}, and is not used")
+
+
+async def _other_run(
+    network: Network, peer: PeerId, config: NodeConfig, run: Run, address: str
+) -> str | None:
+    """The run that `peer` serves in words, if it surely is not `run`."""
+    try:
+        served = await _run_of(network, peer, config, address)
+    except NetworkUnreachable:
+        return None  # It may have just started, and asks us. Nothing that it says will be believed.
+    except VersionMismatch as exc:
+        return exc.what
+    return None if served.id == run.id else _in_words(served)
+
+
+def _of_another_run(run: Run, others: Mapping[str, str]) -> RunMismatch:
+    return RunMismatch(
+        "this home is of another run than the one that is served at the address given",
+        evidence=[
+            f"this home {_in_words(run)}",
+            *(f"{address}   {other}" for address, other in others.items()),
+        ],
+        likely="this home was used for an earlier run, or the address is not of this one",
+        do="for the run at the address add --home DIR, with a folder of its own; without "
+        "--bootstrap this home goes on with its own",
+    )
+
+
 async def reconnect(network: Network, addresses: list[str], say: Say) -> None:
     """Be connected to somebody of a run that we know; where nobody answers, go on and try later."""
     try:
         await network.connect_any(addresses, deadline_s=CONNECT_S)
     except NetworkUnreachable as exc:
-        say(f"{exc.what}; going on with what is on this disk, and trying again")
+        say(_going_on(exc))
+
+
+def _going_on(exc: NetworkUnreachable) -> str:
+    return f"{exc.what}; going on with what is on this disk, and trying again"
 
 
 async def ask(network: Network, peer: PeerId, request: HelloRequest) -> HelloReply:
@@ -209,11 +272,15 @@ def _check_expected(run: Run, config: NodeConfig) -> None:
             "this is another run than the one you asked for",
             evidence=[
                 f"asked for {config.run}",
-                f"found     {run.id} ({run.manifest.name!r} by {label(run.manifest.organiser)})",
+                f"found     {_in_words(run)}",
             ],
             likely="the address belongs to another run, or this home was used for another one",
             do="ask the organiser for the right address, or use another --home",
         )
+
+
+def _in_words(run: Run) -> str:
+    return f"{run.id} ({run.manifest.name!r} by {label(run.manifest.organiser)})"
 
 
 def _pending(run: Run, me: PeerId) -> NotAuthorised:

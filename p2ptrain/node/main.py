@@ -203,7 +203,7 @@ async def _join(
         reception.enter(Connecting())
         save_run(home.manifest, run)
     elif ways_in:
-        await learning.reconnect(network, ways_in, say)
+        await learning.return_to(network, config, run, ways_in, say)
     admission.enter(run)
     network.refresh_admission()
     say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,10 +13,18 @@ import pytest
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.names import label
 from p2ptrain.node.home import Home
-from p2ptrain.run import load_allowlist, load_run
+from p2ptrain.run import Allowlist, SignedAllowlist, load_allowlist, load_run, save_allowlist
+from p2ptrain.testing.histories import make_history
+from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command, Outcome, fake_node
 
-PEER = Identity.from_seed(b"\x07" * 32).peer
+PEER, OTHER, THIRD = (Identity.from_seed(bytes([number]) * 32).peer for number in (7, 8, 9))
+
+
+def says(*others: str, heard: int = 0, voters: Sequence[str] = ()) -> bytes:
+    """What a node says once it has asked its neighbours."""
+    told = {"sequence": 1, "heard": heard, "others": others, "voters": voters}
+    return json.dumps(told).encode() + b"\n"
 
 
 def listed(home: Path) -> tuple[int, set[str]]:
@@ -64,6 +73,7 @@ def test_the_command_that_lets_somebody_in_does_so_wherever_it_is_pasted(
         told = p2ptrain("allow", "list", "--home", home).err
     program, *words = shlex.split(told.partition("asks to be let in: ")[2].splitlines()[0])
     assert program == "p2ptrain"
+    (home / "control.sock").unlink()
     assert p2ptrain(*words).code == 0
     assert listed(home) == (2, {PEER})
 
@@ -102,9 +112,9 @@ def test_that_a_node_was_not_asked_is_not_told_as_if_nobody_asked_it(
 
 
 def test_a_running_node_is_told(p2ptrain: Command, organiser_home: Path) -> None:
-    with fake_node(organiser_home, b'{"newer":true}\n') as requests:
+    with fake_node(organiser_home, says(), b'{"newer":true}\n') as requests:
         outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
-    assert requests == [{"command": "reload-allowlist"}]
+    assert requests == [{"command": "newest-allowlist"}, {"command": "reload-allowlist"}]
     assert outcome.code == 0
     assert "no node runs here" not in outcome.err
 
@@ -113,7 +123,7 @@ def test_a_running_node_is_told(p2ptrain: Command, organiser_home: Path) -> None
 def test_a_node_that_answers_oddly_does_not_undo_the_change(
     reply: bytes, p2ptrain: Command, organiser_home: Path
 ) -> None:
-    with fake_node(organiser_home, reply):
+    with fake_node(organiser_home, says(), reply):
         outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
     assert outcome.code == 0
     assert "the node here was not told" in outcome.err
@@ -168,3 +178,72 @@ def test_a_forged_list_on_disk_is_not_built_upon(p2ptrain: Command, organiser_ho
     assert outcome.code == 2
     assert "error[RUN-FILE]" in outcome.err
     assert path.read_bytes() == bytes(data)
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """The organiser's home of a run that has begun."""
+    home = Home(tmp_path / "begun")
+    make_history(home, publish(home, rules=policy(participants_min=1)), 2)
+    return home.root
+
+
+def test_a_number_that_may_be_in_use_is_not_signed_again(p2ptrain: Command, begun: Path) -> None:
+    """As where a home is restored from a backup: others may hold another list 2."""
+    words = ("allow", "add", PEER, "--home", begun)
+    outcome = p2ptrain(*words)
+    assert (outcome.code, outcome.err.split()[0]) == (75, "error[ALLOW-UNHEARD]")
+    assert "no node runs here" in outcome.err
+    assert listed(begun) == (1, set())
+    assert p2ptrain(*words, "--anyway").code == 0
+    assert listed(begun) == (2, {PEER})
+
+
+def test_who_reaches_none_of_the_others_signs_nothing_and_who_is_alone_does(
+    p2ptrain: Command, begun: Path
+) -> None:
+    words = ("allow", "add", PEER, "--home", begun)
+    with fake_node(begun, says(OTHER)):
+        outcome = p2ptrain(*words)
+    assert outcome.err.startswith("error[ALLOW-UNHEARD] the node here is connected to nobody")
+    assert listed(begun) == (1, set())
+    (begun / "control.sock").unlink()
+    with fake_node(begun, says(), b'{"newer":true}\n'):
+        assert p2ptrain(*words).code == 0
+
+
+@pytest.mark.parametrize("reply", [b"{}", b'{"heard":1,"others":[7],"voters":[]}'], ids=str)
+def test_a_node_that_does_not_say_what_others_have_is_an_error(
+    reply: bytes, p2ptrain: Command, begun: Path
+) -> None:
+    with fake_node(begun, reply + b"\n"):
+        assert p2ptrain("allow", "add", PEER, "--home", begun).code != 0
+    assert listed(begun) == (1, set())
+
+
+def test_voters_are_taken_off_the_list_one_roster_after_the_other(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
+    """Two of three at once would leave no quorum that could agree on a roster without them."""
+    run = load_run(Home(organiser_home).manifest)
+    assert run is not None
+    organiser = load_or_create(organiser_home / "identity.key")
+    everybody = Allowlist.of(run.id, 2, [organiser.peer, PEER, OTHER, THIRD])
+    save_allowlist(Home(organiser_home).allowlist, SignedAllowlist.publish(organiser, everybody))
+
+    def removed(peer: str, *voters: str) -> str:
+        told = says(PEER, OTHER, heard=2, voters=[organiser.peer, *voters])
+        (organiser_home / "control.sock").unlink(missing_ok=True)
+        replies = [told] if "too few" in expected else [told, b'{"newer":true}\n']
+        with fake_node(organiser_home, *replies):
+            return p2ptrain("allow", "remove", peer, "--home", organiser_home).err
+
+    expected = "is off the allowlist, number 3"
+    assert expected in removed(PEER, PEER, OTHER)
+    expected = "error[ALLOW-QUORUM] with this list too few"
+    refused = removed(OTHER, PEER, OTHER)
+    assert expected in refused
+    assert PEER in refused
+    assert listed(organiser_home) == (3, {OTHER, THIRD})
+    expected = "is off the allowlist, number 4"
+    assert expected in removed(OTHER, OTHER, THIRD), "the next roster has another in its place"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from functools import partial
 from pathlib import Path
@@ -9,17 +10,30 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.cli import amending
-from p2ptrain.cli.amending import reached
+from p2ptrain.cli.amending import Course, course_of
 from p2ptrain.cli.control import ask
 from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.identity import load_or_create
 from p2ptrain.node.home import Home
-from p2ptrain.run import Amendment, Run, load_amendments, load_run
+from p2ptrain.run import (
+    Amendment,
+    Run,
+    SignedAmendment,
+    load_amendments,
+    load_run,
+    save_amendments,
+)
 from p2ptrain.sync import SyncSpec
-from p2ptrain.testing.published import publish
+from p2ptrain.testing.histories import make_history
+from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command, fake_node
 
 STEPS = ("--from-step", 3)
+
+
+def says(step: int, *agreed: str) -> bytes:
+    """A node's answer."""
+    return json.dumps({"newer": False, "step": step, "agreed": agreed}).encode() + b"\n"
 
 
 def kept(home: Path) -> list[Amendment]:
@@ -63,13 +77,13 @@ def test_a_codec_comes_with_its_own_block_unless_the_run_has_one_of_its_own(
 def test_a_node_that_runs_is_asked_how_far_it_is_and_told(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
-    reply = b'{"newer":false,"step":1}\n'
+    reply = says(1)
     with fake_node(organiser_home, reply, reply) as requests:
         outcome = p2ptrain("run", "amend", "tiny", *STEPS, "--lr", 0.01, "--home", organiser_home)
     assert outcome.code == 0
     assert [each["command"] for each in requests] == ["reload-amendments"] * 2
     (organiser_home / "control.sock").unlink()
-    with fake_node(organiser_home, b'{"newer":false,"step":4}\n'):
+    with fake_node(organiser_home, says(4)):
         late = p2ptrain(
             "run", "amend", "tiny", "--from-step", 5, "--lr", 0.02, "--home", organiser_home
         )
@@ -167,6 +181,62 @@ def test_what_changes_nothing_or_comes_before_another_is_refused(
     assert len(kept(organiser_home)) == 1
 
 
+@pytest.fixture
+def ten_steps_on(tmp_path: Path) -> Home:
+    """The home of a run that is in outer step 10; an amendment for step 4 came too late for it."""
+    home = Home(tmp_path / "ten")
+    run = publish(home, rules=policy(participants_min=1), steps=999)
+    make_history(home, run, 10)
+    late = Amendment(run.id, 1, 4, outer_lr=0.07)
+    save_amendments(
+        home.amendments, [SignedAmendment.publish(load_or_create(home.identity), late, run)]
+    )
+    return home
+
+
+def test_an_amendment_that_was_passed_over_can_be_repeated(
+    p2ptrain: Command, ten_steps_on: Home
+) -> None:
+    words = ("run", "amend", "swarm", "--home", ten_steps_on.root)
+    assert p2ptrain(*words, "--from-step", 12, "--outer-lr", 0.07).code == 0
+    assert [(each.number, each.step) for each in kept(ten_steps_on.root)] == [(1, 4), (2, 12)]
+    again = p2ptrain(*words, "--from-step", 13, "--outer-lr", 0.07)
+    assert "it changes nothing" in again.err, "members can still agree on the second"
+
+
+def test_a_leap_is_from_the_rate_that_holds_not_from_one_that_never_did(
+    p2ptrain: Command, ten_steps_on: Home
+) -> None:
+    leap = ("--from-step", 12, "--outer-lr", 0.05, "--home", ten_steps_on.root)
+    assert "and it is 0.7" in p2ptrain("run", "amend", "swarm", *leap).err
+
+
+def test_what_the_node_says_was_agreed_holds_though_its_step_has_begun(
+    p2ptrain: Command, ten_steps_on: Home
+) -> None:
+    words = ("run", "amend", "swarm", "--from-step", 12, "--home", ten_steps_on.root)
+    where, run = ten_steps_on, load_run(ten_steps_on.manifest)
+    assert run is not None
+    [held] = load_amendments(where.amendments, run)
+    with fake_node(where.root, says(10, held.digest)):
+        assert "it changes nothing" in p2ptrain(*words, "--outer-lr", 0.07).err
+    where.control.unlink()
+    with fake_node(where.root, says(10, "ab" * 32)):
+        lacking = p2ptrain(*words, "--outer-lr", 0.5)
+    assert (lacking.code, lacking.err.split()[0]) == (75, "error[AMEND-MISSING]")
+    assert len(kept(where.root)) == 1
+
+
+def test_a_digit_too_many_in_a_step_is_a_slip_unless_it_is_meant(
+    p2ptrain: Command, ten_steps_on: Home
+) -> None:
+    words = ("run", "amend", "swarm", "--codec", "fp16", "--home", ten_steps_on.root)
+    slip = p2ptrain(*words, "--from-step", 120)
+    assert slip.err.startswith("error[AMEND-FAR] outer step 120 is 110 outer steps ahead: 10 is")
+    assert len(kept(ten_steps_on.root)) == 1
+    assert p2ptrain(*words, "--from-step", 120, "--far").code == 0
+
+
 def test_who_amends_a_run_after_its_end_is_told_when_that_is(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
@@ -211,7 +281,7 @@ def organised(organiser_home: Path) -> tuple[Home, Run]:
 def test_where_no_node_runs_the_ledger_in_the_home_says_how_far_the_run_is(
     organised: tuple[Home, Run],
 ) -> None:
-    assert reached(*organised) == 0
+    assert course_of(*organised) == Course(0, ())
 
 
 def test_a_node_that_runs_and_is_silent_is_an_error_and_nothing_is_signed(
@@ -225,7 +295,7 @@ def test_a_node_that_runs_and_is_silent_is_an_error_and_nothing_is_signed(
         silent.bind(str(where.control))
         silent.listen()
         with pytest.raises(TryLater) as caught:
-            reached(*organised)
+            course_of(*organised)
         outcome = p2ptrain("run", "amend", "tiny", *STEPS, "--lr", 0.01, "--home", where.root)
     assert caught.value.code == "NODE-SILENT"
     assert (outcome.code, outcome.err.split()[0]) == (75, "error[NODE-SILENT]")
@@ -234,7 +304,16 @@ def test_a_node_that_runs_and_is_silent_is_an_error_and_nothing_is_signed(
 
 @pytest.mark.parametrize(
     "reply",
-    [b"", b"{}", b"[]", b'{"step":"2"}', b'{"step":true}', b'{"error":"the disk is full"}'],
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"step":"2","agreed":[]}',
+        b'{"step":2}',
+        b'{"step":true,"agreed":[]}',
+        b'{"step":2,"agreed":[4]}',
+        b'{"error":"the disk is full"}',
+    ],
     ids=str,
 )
 def test_a_node_that_does_not_say_how_far_the_run_is_is_an_error_too(
@@ -242,4 +321,4 @@ def test_a_node_that_does_not_say_how_far_the_run_is_is_an_error_too(
 ) -> None:
     where, _ = organised
     with fake_node(where.root, reply + b"\n"), pytest.raises(RemoteProtocolError):
-        reached(*organised)
+        course_of(*organised)

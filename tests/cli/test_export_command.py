@@ -88,18 +88,24 @@ def test_head_is_the_newest_snapshot_and_the_updates_after_it(
     state.apply(payload, manifest.outer.lr, manifest.outer.momentum, form.codec)
     done = export("--snapshot", "head", "--json")
     assert done.json["theta"] == blake3(state.theta.tobytes()).hexdigest()
-    assert (done.json["step"], done.json["updates"]) == (5, 1)
+    assert (done.json["step"], done.json["updates"], done.json["updates_after"]) == (5, 1, 0)
     assert (done.json["standing"], done.json["snapshot_step"]) == ("replayed", 4)
     state.close()
 
 
-def test_a_head_without_its_update_is_the_snapshot_itself(
-    export: Command, home: Home, history: History
+def test_a_head_without_its_update_names_it_and_is_not_something_older(
+    export: Command, home: Home, history: History, tmp_path: Path
 ) -> None:
     with Store(home.store) as store:
         store.chunk_path(history.updates[4]).unlink()
-    done = export("--snapshot", "head", "--json")
-    assert (done.json["step"], done.json["standing"]) == (4, "certified")
+    done = export("--snapshot", "head")
+    assert done.code == 75
+    assert "error[AUDIT-PARTIAL] this is not the head: the update of outer step 4" in done.err
+    assert "1 of the outer steps that were ended lack" in done.err
+    assert history.updates[4] in done.err
+    assert "ckpt fetch" in done.err
+    assert not (tmp_path / "out").exists()
+    assert export("--snapshot", "newest", "--json").json["updates_after"] == 1
 
 
 def test_what_nobody_certified_is_exported_under_its_whole_digest_and_says_so(

@@ -105,6 +105,20 @@ def test_the_home_is_of_another_run(here: Here, organiser: Path) -> None:
     assert "--home" in screen.do
 
 
+@pytest.mark.parametrize("words", [["node", "--seed", "--yes"], ["ckpt", "fetch"]], ids=" ".join)
+def test_an_address_of_another_run_than_the_home_holds(
+    words: list[str], here: Here, organiser: Path, run: Run
+) -> None:
+    others = replace(run.manifest, organiser=LIAR.peer).to_payload()
+    other = Signed.by(LIAR, "manifest", others).to_bytes()
+    with peer(LIAR, lambda: reply(other)) as liar:
+        screen = here(*words, "--home", organiser, "--bootstrap", liar.address, *ON_LOOPBACK)
+    screen.is_error("RUN-MISMATCH", 3)
+    assert run.id in screen.evidence
+    assert LIAR.peer in screen.evidence
+    assert "--home" in screen.do
+
+
 def test_a_run_of_another_version(run: Run, node_here: Here) -> None:
     payload = unpack(run.signed.payload, bytes_max=1 << 20)
     assert isinstance(payload, dict)

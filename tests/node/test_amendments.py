@@ -157,8 +157,8 @@ async def test_what_is_heard_is_kept_told_to_the_ledger_and_passed_on(tmp_path: 
 async def test_the_organisers_tool_tells_the_node(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99) as r:
         save_amendments(r.parts.home.amendments, [of(r)])
-        assert await _reload_amendments(r.parts) == {"newer": True, "step": 0}
-        assert await _reload_amendments(r.parts) == {"newer": False, "step": 0}
+        assert await _reload_amendments(r.parts) == {"newer": True, "step": 0, "agreed": []}
+        assert await _reload_amendments(r.parts) == {"newer": False, "step": 0, "agreed": []}
         assert r.heard() == [Amendable(frozenset({of(r).terms}))]
 
 

@@ -93,7 +93,7 @@ async def test_a_line_that_is_no_command_is_answered_with_those_that_are(
 ) -> None:
     async with serving(tmp_path) as r:
         said = await answer(r, line)
-        commands = "status, reload-allowlist, reload-amendments, pending, scrub"
+        commands = "status, newest-allowlist, reload-allowlist, reload-amendments, pending, scrub"
         assert said == {"error": f"a command is one of {commands}"}
         assert "peer" in await answer(r, b'{"command":"status"}\n')
 

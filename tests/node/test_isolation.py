@@ -10,7 +10,7 @@ import trio
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.names import label
 from p2ptrain.node import isolation
-from p2ptrain.node.isolation import notice_isolation, unheard
+from p2ptrain.node.isolation import in_words, notice_isolation, unheard
 from p2ptrain.node.status import status
 from p2ptrain.observe.states import Serving, StandingBy, Training
 from p2ptrain.testing.published import policy
@@ -62,3 +62,13 @@ async def test_who_waits_says_that_it_waits_in_vain_until_a_quorum_is_heard(
         assert r.parts.standing.warnings == {}
         assert [each["reason"] for each in r.said("isolated")] == [words, ""]
         nursery.cancel_scope.cancel()
+
+
+async def test_voters_who_are_off_the_allowlist_are_named_since_they_will_not_come_back(
+    tmp_path: Path,
+) -> None:
+    """Founders are on it always; who voted in place of one of them is not."""
+    async with rig(tmp_path, allowed=[ANN.peer], rules=policy(participants_min=1)) as r:
+        words = in_words(r.parts, (ANN.peer, BOB.peer))
+        assert f"cannot be heard: {label(ANN.peer)}, {label(BOB.peer)}; off the" in words
+        assert words.endswith(f"not heard for that: {label(BOB.peer)}")

@@ -13,10 +13,10 @@ from p2ptrain.errors import NetworkUnreachable, P2PTrainError, PeerLost, RunMism
 from p2ptrain.ids import PeerId
 from p2ptrain.node.hello import HelloReply, encode_reply
 from p2ptrain.node.home import Home
-from p2ptrain.node.learning import learn_run
+from p2ptrain.node.learning import learn_run, return_to
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
-from tests.node.rig import ANN, BOB
+from tests.node.rig import ANN, BOB, CAI
 
 
 @dataclass
@@ -67,3 +67,49 @@ async def test_while_one_of_them_may_serve_the_run_it_is_worth_trying_again(
     error = await failure(tmp_path, {ANN.peer: run.to_bytes(), **others})
     assert isinstance(error, NetworkUnreachable)
     assert error.exit_code == 5
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Run:
+    """The run that our home holds."""
+    return publish(Home(tmp_path / "home"), steps=3)
+
+
+async def returned(run: Run, manifests: dict[PeerId, bytes], *given: PeerId) -> list[str]:
+    """What is said on the way back to `run`, with CAI met before."""
+    said, config = list[str](), NodeConfig(Path("home"), bootstrap=given)
+    network = Addresses(manifests)
+    await return_to(network, config, run, [*given, CAI.peer], said.append)  # type: ignore[arg-type]
+    return said
+
+
+async def test_who_is_started_for_another_run_than_its_home_holds_is_told_which_both_are(
+    run: Run, earlier: Run
+) -> None:
+    """Not by those who were met in the run before: nobody meant them."""
+    serves = {ANN.peer: run.to_bytes(), CAI.peer: earlier.to_bytes()}
+    with pytest.raises(RunMismatch) as caught:
+        await returned(earlier, serves, ANN.peer)
+    told = "\n".join(caught.value.evidence)
+    assert caught.value.exit_code == 3
+    assert run.id in told
+    assert earlier.id in told
+    assert ANN.peer in told
+    assert "--home DIR" in caught.value.do
+
+
+@pytest.mark.parametrize("bob", [None, b"", b"earlier"], ids=["away", "silent", "of this run"])
+async def test_while_one_address_may_be_of_the_run_in_the_home_it_goes_on(
+    run: Run, earlier: Run, bob: bytes | None
+) -> None:
+    serves = {ANN.peer: run.to_bytes()}
+    if bob is not None:
+        serves[BOB.peer] = earlier.to_bytes() if bob else b""
+    said = await returned(earlier, serves, ANN.peer, BOB.peer)
+    assert said[-1].startswith(f"{ANN.peer} is of another run, {run.id}")
+
+
+async def test_who_finds_its_run_again_or_nobody_says_nothing_of_others(earlier: Run) -> None:
+    assert await returned(earlier, {ANN.peer: earlier.to_bytes()}, ANN.peer) == []
+    [said] = await returned(earlier, {}, ANN.peer)
+    assert "going on with what is on this disk" in said

@@ -8,7 +8,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.events import SnapshotTaken
 from p2ptrain.ledger.messages import Accept
 from p2ptrain.ledger.state import LedgerState, apply, genesis
-from p2ptrain.ledger.values import Commit, LineId, Participant, Roster, SnapshotRef, Value, Vote
+from p2ptrain.ledger.values import Commit, Participant, Roster, SnapshotRef, Value, Vote
 from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
 from p2ptrain.testing.simulation.checkers import (
@@ -118,7 +118,7 @@ def test_a_fork_with_proof_against_a_liar_is_none_of_the_ledgers() -> None:
 
 
 def vote_of(voter: PeerId, entry: Digest) -> Accept:
-    unsigned = Vote(LineId(RULES.run), 1, 0, entry, voter, b"")
+    unsigned = Vote(RULES.run, 1, 0, entry, voter, b"")
     return Accept(replace(unsigned, signature=signature_of(voter, unsigned.message)))
 
 

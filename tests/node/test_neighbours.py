@@ -1,0 +1,79 @@
+"""Before the organiser signs another allowlist, its node asks others for the newest one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from p2ptrain.errors import PeerLost
+from p2ptrain.identity import load_or_create
+from p2ptrain.ids import PeerId
+from p2ptrain.node import neighbours
+from p2ptrain.node.hello import HelloReply, encode_reply
+from p2ptrain.node.neighbours import newest_allowlist
+from p2ptrain.run import Allowlist, SignedAllowlist, load_allowlist
+from tests.node.rig import ANN, BOB, CAI, Rig, rig
+
+STRANGER = PeerId("12D3KooWStranger")
+
+
+def showing(
+    r: Rig, lists: dict[PeerId, bytes | None]
+) -> Callable[[PeerId, bytes], Awaitable[bytes]]:
+    """Neighbours who show these lists; None: it hangs up."""
+
+    async def answer(peer: PeerId, question: bytes) -> bytes:
+        shown = lists[peer]
+        if shown is None:
+            raise PeerLost("it hung up", peer=peer)
+        return encode_reply(HelloReply(r.run.to_bytes(), shown, b"", True, {}))
+
+    r.network.peers = {*lists, STRANGER}
+    return answer
+
+
+def listing(r: Rig, sequence: int, *peers: PeerId) -> bytes:
+    organiser = load_or_create(r.parts.home.identity)
+    made = Allowlist.of(r.run.id, sequence, [organiser.peer, *peers])
+    return SignedAllowlist.publish(organiser, made).to_bytes()
+
+
+async def test_the_newest_list_that_others_have_is_taken_home(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        old, new = listing(r, 1, ANN.peer), listing(r, 6, ANN.peer, BOB.peer, CAI.peer)
+        r.network.answer = showing(r, {ANN.peer: old, BOB.peer: new, CAI.peer: None})
+        told = await newest_allowlist(r.parts)
+        state = r.parts.ledger.state
+        assert told == {"sequence": 6, "heard": 2, "others": [], "voters": list(state.voters)}
+        kept = load_allowlist(r.parts.home.allowlist, r.run)
+        assert kept is not None
+        assert kept.allowlist.sequence == 6
+        assert r.network.refreshed == 1
+        assert STRANGER not in [peer for peer, _ in r.network.requested]
+
+
+async def test_whose_list_cannot_be_believed_was_not_heard(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        r.network.answer = showing(r, {ANN.peer: b"", BOB.peer: b"a forgery", CAI.peer: None})
+        told = await newest_allowlist(r.parts)
+        assert (told["sequence"], told["heard"]) == (1, 0)
+        assert len(r.said("bad-hello")) == 2
+
+
+async def test_who_does_not_answer_keeps_nobody_waiting_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "ANSWER_S", 0.01)
+    async with rig(tmp_path) as r:
+        shown = showing(r, {ANN.peer: listing(r, 2, ANN.peer), BOB.peer: None})
+
+        async def answer(peer: PeerId, question: bytes) -> bytes:
+            if peer == BOB.peer:
+                await trio.sleep_forever()
+            return await shown(peer, question)
+
+        r.network.answer = answer
+        assert (await newest_allowlist(r.parts))["sequence"] == 2
