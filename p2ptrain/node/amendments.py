@@ -26,6 +26,13 @@ KEPT_STEPS = 8
 """Who was left out for longer has less than what `policy.influence_max` leaves room for anyway."""
 
 
+def kept_steps(run: Run) -> int:
+    """Over so many outer steps before this one, work in it may have been kept. Of fragments each
+    carries the work of as many outer steps as there are fragments.
+    """
+    return KEPT_STEPS * run.manifest.sync.fragments
+
+
 class Amendments:
     """`legs` are worked out once for each list that was agreed."""
 
@@ -112,7 +119,7 @@ class Amendments:
         kept from outer steps before, in which more was allowed. Ask `missing` first; raises as
         `leg` does.
         """
-        steps = range(max(0, step - KEPT_STEPS), step + 1)
+        steps = range(max(0, step - kept_steps(self._run)), step + 1)
         return max(self.leg(agreed, each).manifest.influence_max for each in steps)
 
     def _follow(self, agreed: Agreed) -> tuple[Leg, ...]:

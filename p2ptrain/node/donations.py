@@ -27,7 +27,8 @@ OFFER_BYTES_MAX = 2048
 COUNT_MAX = 2**48
 
 AGE_STEPS_MAX = 20
-"""Outer steps. What a newcomer lacks most is how large gradients are, and that changes slowly."""
+"""Outer steps, times the number of fragments: a trainer writes its state down when each had its
+turn. What a newcomer lacks most is how large gradients are, and that changes slowly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,13 @@ class Offer:
     def is_for(self, run: RunId, layout: Layout) -> bool:
         return (self.run, self.layout) == (run, layout.digest)
 
-    def is_current(self, step: int) -> bool:
+    def is_current(self, step: int, fragments: int) -> bool:
         """Whether somebody at outer step `step` can use it. Who is behind will be there soon."""
-        return self.step <= step and not self.is_too_old(step)
+        return self.step <= step and not self.is_too_old(step, fragments)
 
-    def is_too_old(self, step: int) -> bool:
+    def is_too_old(self, step: int, fragments: int) -> bool:
         """Whether nobody at outer step `step`, or later, can begin with it any more."""
-        return self.step < step - AGE_STEPS_MAX
+        return self.step < step - AGE_STEPS_MAX * fragments
 
     def check_manifest(self, manifest: BlobManifest, layout: Layout) -> None:
         """What the blob announces, before any more of it is fetched.

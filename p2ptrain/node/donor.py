@@ -78,7 +78,8 @@ def _has_room(parts: Parts, kept: list[Offer]) -> bool:
     """Whether another state may be kept beside these, the oldest first."""
     wanted = still_offered(parts)
     kept[:] = [each for each in kept if each.digest in wanted]
-    if len(kept) >= KEPT_MAX and kept[0].is_too_old(parts.ledger.state.step):
+    step, fragments = parts.ledger.state.step, parts.manifest.sync.fragments
+    if len(kept) >= KEPT_MAX and kept[0].is_too_old(step, fragments):
         parts.offered.pop(kept.pop(0).digest, None)
     return len(kept) < KEPT_MAX
 

@@ -1,19 +1,13 @@
-"""What a trainer has to know of the run as it holds in an outer step: how much, how fast, how far.
+"""What a trainer has to know of the run as it holds in an outer step: how much, and how fast.
 
 The one place where `training` meets amendments. Ask after `Parts.until_known` only.
 """
 
 from __future__ import annotations
 
-import math
-
-import trio
-
-from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ipc import frames
 from p2ptrain.node.orders import Pace
 from p2ptrain.node.parts import Parts
-from p2ptrain.ring import own_peak
 from p2ptrain.run import Leg
 
 
@@ -45,25 +39,3 @@ def seconds_of(progress: frames.Progress, block_tokens: int) -> float:
 def computed_s(progress: frames.Progress, block_tokens: int) -> float:
     """How much of that the trainer computed: all but its wait for the block."""
     return max(0.0, seconds_of(progress, block_tokens) - progress.data_wait_s)
-
-
-async def hold_to_the_bound(parts: Parts, step: int) -> None:
-    """What would be refused by the others is not offered. θ is in use all the while.
-
-    Raises:
-        TrainerDiverged: the weights that were trained here are too far from θ.
-    """
-    arena, most = parts.arena, parts.influence_max(step)
-    assert arena is not None
-    pieces = [slice(*each) for each in parts.fragment(step).ranges]
-    peaks = await trio.to_thread.run_sync(
-        lambda: [own_peak(arena.theta[each], arena.local[each]) for each in pieces]
-    )
-    if not all(map(math.isfinite, peaks)):
-        raise TrainerDiverged("a weight that was trained here is not a finite number")
-    if (peak := max(peaks)) > most:
-        raise TrainerDiverged(
-            f"a weight that was trained here is {peak:.3g} away from the shared one; "
-            f"this run takes at most {most:.3g}",
-            code="DIVERGED",
-        )

@@ -175,7 +175,7 @@ def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
     if not offer.is_for(parts.run, parts.layout):
         raise _Useless("it offers a state of another run or model")
     step = parts.ledger.state.step
-    if not offer.is_current(step):
+    if not offer.is_current(step, parts.manifest.sync.fragments):
         told = f"its state is of outer step {offer.step}, where {step} is the newest"
         parts.complain("donor-not-current", peer, reason=told)
         return None

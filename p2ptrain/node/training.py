@@ -14,13 +14,11 @@ import trio
 from p2ptrain.errors import StoreError, TrainerError, TrainerExited
 from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
-from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.state import Phase
-from p2ptrain.node import data, halvings, validating
+from p2ptrain.node import data, halvings, offering, validating
 from p2ptrain.node.legs import (
     computed_s,
     first_inner_step,
-    hold_to_the_bound,
     pace_of,
     rates_of,
     seconds_of,
@@ -33,7 +31,6 @@ from p2ptrain.node.orders import (
     Order,
     RebaseOrder,
     TrainOrder,
-    Work,
     after,
     next_orders,
 )
@@ -88,6 +85,7 @@ class Conversation:
         """
         if self._parts.ledger.state.phase is not Phase.ENDED:
             self._parts.enter(Loading())
+        await offering.offer_again(self._parts)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen)
@@ -150,16 +148,22 @@ class Conversation:
 
     async def _give_orders(self) -> None:
         while True:
-            if self._orders_due():
-                # All data first: between the orders nothing may take long, since θ must not move
-                # from the first one on until the trainer has read it.
-                await data.paths_of(self._parts, self._blocks_of(self._orders_due()))
-            orders = self._orders_due()
+            orders = await self._orders_with_data()
             for order in orders:
                 await self._give(order)
             measures = await self._measure_our_share()
             if not orders and not measures:
                 await self._parts.changes.wait()
+
+    async def _orders_with_data(self) -> list[Order]:
+        """What is due, whose data are here: between the orders nothing may take long, since θ must
+        not move from the first one on until the trainer has read it.
+        """
+        orders, held = self._orders_due(), list[Digest]()
+        while (blocks := self._blocks_of(orders)) != held:
+            await data.paths_of(self._parts, blocks)
+            orders, held = self._orders_due(), blocks  # Meanwhile a lease may have grown.
+        return orders
 
     def _taken(self) -> bool:
         """Whether what the trainer was ready with is in θ."""
@@ -190,11 +194,9 @@ class Conversation:
         if not lease and self._may_read_theta():
             parts.standing.work = None
             parts.enter(StandingBy("for a place in the next roster"))
-        work = parts.standing.work
-        pace = pace_of(parts, state.step)
-        stands = work is not None and work.stands_for(state.step, lease, pace)
-        if self._desk is None and stands:
+        if self._desk is None and offering.stands(parts):
             return []  # The trainer before this one made it; `local` must stay as it is.
+        pace = pace_of(parts, state.step)
         orders = next_orders(self._desk, state.step, lease, pace, taken=self._taken())
         return orders if orders and self._may_give(orders[0]) else []
 
@@ -333,30 +335,21 @@ class Conversation:
         if ready.block_paths != self._paths:
             raise TrainerError("the trainer did not train on the blocks that it was given")
         assert self._desk is not None
-        await hold_to_the_bound(parts, self._desk.step)
+        await offering.hold_to_the_bound(parts, self._desk.step)
         if self._whole_lease_of(ready) != lease:
             return
         self._desk = replace(self._desk, offered=ready.blocks)
         self._running.useful = True
         parts.standing.warnings.pop(RESTARTED, None)
-        parts.standing.work = Work(ready.step, lease, ready.tokens)
-        parts.journal.write(
-            "ready",
-            peer=parts.me,
-            step=ready.step,
-            head=parts.ledger.state.head,
-            tokens=ready.tokens,
-            trained=lease,
-            loss=ready.loss,
-        )
-        parts.enter(StandingBy("for the others to finish their inner steps"))
-        await parts.tell(Ready(parts.me, ready.step, ready.tokens, ready.blocks))
-        parts.speak_now()
+        await offering.offer(parts, ready, lease)
 
     def _whole_lease_of(self, ready: frames.FragmentReady) -> tuple[int, ...]:
-        """What is due of our lease as it is agreed now, if that is what is `ready`."""
+        """What is due of our lease as it is agreed now, if that is what is `ready`, on a θ that was
+        not found wrong since: work that stands outlives `_watch`, which ends this trainer."""
         state, desk = self._parts.ledger.state, self._desk
-        if desk is None or not ready.step == desk.step == state.step:
+        if self._rests_on_wrong_theta or desk is None:
+            return ()
+        if not ready.step == desk.step == state.step:
             return ()
         lease = state.leases.get(self._parts.me, ())
         due = desk.due(lease, pace_of(self._parts, state.step))

@@ -63,12 +63,15 @@ async def own_files(parts: Parts, idle: Callable[[], bool]) -> tuple[str, ...]:
 
 
 def measured(parts: Parts, step: int, loss: float, tokens: int) -> None:
-    """Tell everybody what the trainer says of our share of θ of `step`, the ledger's head."""
+    """Tell everybody what the trainer says of our share of θ of `step`, the ledger's head when
+    it was asked."""
     if not 0 <= loss <= LOSS_MAX_NATS:
         parts.journal.write("evaluation-failed", code="NAN", reason=f"the loss of θ is {loss:.3g}")
         return
+    share = shares(parts, step).get(parts.me)
+    if share is None:
+        return  # The ledger went on meanwhile, and was pruned: nobody counts for that θ any more.
     _begin(parts, step)
-    share = shares(parts, step)[parts.me]  # It was asked for by this, while θ of `step` was in use.
     report = ValidationReport(step, share.first, share.stop, tokens, loss * tokens)
     parts.validation.own = report
     refused = parts.validation.hear(parts.me, report)

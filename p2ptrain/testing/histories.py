@@ -27,7 +27,7 @@ from p2ptrain.ledger.values import (
     Value,
     vote_message,
 )
-from p2ptrain.node.amendments import KEPT_STEPS
+from p2ptrain.node.amendments import kept_steps
 from p2ptrain.node.chain import rules_of
 from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.home import Home
@@ -106,7 +106,7 @@ def _amended(run: Run, amendments: Sequence[SignedAmendment], step: int) -> RunM
 
 
 def _influence_max(run: Run, amendments: Sequence[SignedAmendment], step: int) -> float:
-    steps = range(max(0, step - KEPT_STEPS), step + 1)
+    steps = range(max(0, step - kept_steps(run)), step + 1)
     return max(_amended(run, amendments, each).influence_max for each in steps)
 
 

@@ -58,6 +58,9 @@ class Share:
     """One fragment's parameters, as far as this rank has them: `own` in the model, and the slices
     of the arena. `anchor` is θ as it was last read: what a Rebase measures θ's way from. An eager
     trainer begins at `anchor` and its `beside`, and offers what it has made from there on.
+
+    It may be empty: of an embedding that is a fragment of its own, the last of many ranks have no
+    rows. To copy nothing is an error to torch.
     """
 
     own: list[Tensor] = field(default_factory=list)
@@ -72,6 +75,14 @@ class Share:
         """Have θ as the node has it."""
         if self.mirror is not None and self.places:
             self.mirror.fetch(self.places)
+
+    @torch.no_grad()
+    def show(self) -> None:
+        """Parameters become θ, and nothing is noted of it."""
+        if not self.own:
+            return
+        self.fetch()
+        torch._foreach_copy_(self.own, self.theta)
 
     @torch.no_grad()
     def merge(self, mixing: float) -> None:
@@ -212,13 +223,13 @@ class Arena:
         with torch.no_grad():
             kept = [shard.clone() for shard in own]
             for share in self._fragments:
-                share.fetch()
-                torch._foreach_copy_(share.own, share.theta)
+                share.show()
         try:
             yield
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(own, kept)
+                if own:
+                    torch._foreach_copy_(own, kept)
 
 
 def own_share(parameter: Tensor, entry: LayoutEntry) -> tuple[Tensor, int]:

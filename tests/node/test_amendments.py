@@ -25,6 +25,7 @@ from p2ptrain.node.topics import amendments_topic
 from p2ptrain.run import Amendment, Leg, Run, SignedAmendment, save_amendments
 from p2ptrain.run.files import AMENDMENTS_MAX
 from p2ptrain.store import digest_of
+from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.published import policy, publish
 from tests.node.rig import ANN, BOB, Rig, rig, settled
 
@@ -198,6 +199,18 @@ async def test_the_bound_on_influence_leaves_room_for_work_of_before(tmp_path: P
         before = r.run.manifest.influence_max
         assert [r.parts.influence_max(step) for step in (0, 1, 8)] == [before] * 3
         assert r.parts.influence_max(9) == pytest.approx(before / 100)
+
+
+async def test_work_of_before_is_kept_for_as_many_inner_steps_in_fragments(tmp_path: Path) -> None:
+    """An outer step is one fragment's: of two, it takes half of the inner steps."""
+    halves = SyncSpec(fragments=2)
+    async with rig(tmp_path, steps=99, inner_steps=4, rules=ALONE, sync=halves) as r:
+        one = of(r, 1, 1, lr=0.001)
+        r.parts.amendments.consider(listed(one))
+        r.decide(naming(r, one.terms))
+        before = r.run.manifest.influence_max
+        assert [r.parts.influence_max(step) for step in (0, 9, 16)] == [before] * 3
+        assert r.parts.influence_max(17) == pytest.approx(before / 100)
 
 
 async def test_status_tells_what_holds_what_is_to_come_and_what_came_too_late(

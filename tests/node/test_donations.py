@@ -411,6 +411,15 @@ async def test_states_from_long_ago_and_from_ahead_are_not_taken_yet(
         assert r.said("donor-refused") == []
 
 
+def test_a_state_may_be_as_old_in_inner_steps_however_many_fragments_there_are() -> None:
+    """A trainer writes it down once for all fragments together: of 24, every 24 outer steps."""
+    offer = Offer(RunId("a" * 64), Digest("b" * 64), 0, 1, Digest("c" * 64))
+    for fragments in (1, 2, 24):
+        oldest = AGE_STEPS_MAX * fragments
+        assert [offer.is_current(oldest + more, fragments) for more in (0, 1)] == [True, False]
+    assert offer.is_current(21, 24)
+
+
 async def test_who_is_asked_first_has_contributed_most_and_trains_and_is_heard(
     tmp_path: Path,
 ) -> None:
@@ -534,7 +543,7 @@ async def test_who_asks_again_and_again_does_not_fill_the_donors_disk(
         assert len(r.said("inner-state-offered")) == len(still_offered(r.parts)) == KEPT_MAX
         # The oldest is of no use to anybody any more: it makes room.
         oldest = still_offered(r.parts)[0]
-        monkeypatch.setattr(Offer, "is_too_old", lambda offer, step: offer.digest == oldest)
+        monkeypatch.setattr(Offer, "is_too_old", lambda offer, *_: offer.digest == oldest)
         assert await ask() == LATER
         await settled(lambda: len(r.said("inner-state-offered")) == KEPT_MAX + 1)
         await trio.testing.wait_all_tasks_blocked(0.05)

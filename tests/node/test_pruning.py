@@ -48,6 +48,7 @@ from p2ptrain.node.home import Home
 from p2ptrain.node.pruning import notice_pruned, prune, prune_home
 from p2ptrain.node.status import status
 from p2ptrain.node.topics import BASE_PROTOCOL
+from p2ptrain.node.validating import measured, shares
 from p2ptrain.observe.status import status_lines
 from p2ptrain.run import Run
 from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, Store, record_log
@@ -286,6 +287,25 @@ async def test_a_running_node_prunes_when_it_may_and_goes_on(tmp_path: Path) -> 
         assert parts.origin.words in [line.strip() for line in status_lines(await status(parts))]
     ledger, log, _ = open_ledger(parts.home, r.run, parts.identity, 0.0)
     assert (ledger.state, pruning.origin_in(log)) == (parts.ledger.state, parts.origin)
+
+
+async def test_what_was_measured_of_a_step_that_was_pruned_meanwhile_is_dropped(
+    tmp_path: Path,
+) -> None:
+    """The ledger goes on while a trainer measures, which takes long where θ is large."""
+    async with rig(tmp_path, **ALONE) as r:
+        parts = r.parts
+        grown(r, parts.identity, STEPS)
+        asked = 2
+        assert set(shares(parts, asked)) == {parts.me}
+        parts.config = replace(parts.config, keep_entries=16)
+        snapshot = parts.store.put_blob("snapshot", [b"theta"], {})
+        parts.store.put_head(Head(parts.run, 20, digest("h"), 10, snapshot, 10))
+        await prune(parts)
+        assert parts.ledger.kept.start.step > asked
+        measured(parts, asked, 3.0, 32)
+        assert (parts.validation.own, parts.validation.newest) == (None, None)
+        assert r.said("share-evaluated") == []
 
 
 async def test_who_finds_nobody_that_keeps_what_it_lacks_says_so_and_ends(

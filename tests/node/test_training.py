@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from p2ptrain.identity import load_or_create
 from p2ptrain.ipc import channel, frames
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.values import Commit, Participant, Skip
-from p2ptrain.node import quarantine, restarts
+from p2ptrain.node import quarantine, restarts, transfer
 from p2ptrain.node import training as module
 from p2ptrain.node.home import Home
 from p2ptrain.node.orders import Work
@@ -278,6 +278,42 @@ async def test_theta_is_in_use_from_the_order_until_the_trainer_has_answered(
         remote.stuck = False
         await settled(lambda: not r.parts.standing.theta_in_use)
         assert orders(remote)[-2:] == ["merge 1", "train 1 (2 blocks from 2)"]
+
+
+async def test_theta_is_not_in_use_while_data_are_waited_for_that_are_due_since_a_moment_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody may have them for long, and θ could not move meanwhile."""
+    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    remote = Remote()
+    async with rig(tmp_path, rules=ALONE, steps=9) as r, trio.open_nursery() as nursery:
+        know_data(r)
+        first = taken_away(r, r.parts.ledger.state.leases[r.parts.me])
+        r.parts.outer.step = 0
+        nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
+        await settled(lambda: len(r.said("fetch-delayed")) == 1)
+        close_step(r, skip=True)
+        lease = r.parts.ledger.state.leases[r.parts.me]
+        more = taken_away(r, lease[len(first) :])
+        for data in first:
+            r.parts.store.put_chunk(data)
+        await settled(lambda: len(r.said("fetch-delayed")) == 2)
+        assert not r.parts.standing.theta_in_use
+        assert orders(remote) == []
+        for data in more:
+            r.parts.store.put_chunk(data)
+        await settled(lambda: r.parts.standing.work == Work(1, lease, 64))
+        assert orders(remote) == ["load 1", "train 1 (4 blocks from 2)"]
+        nursery.cancel_scope.cancel()
+
+
+def taken_away(r: Rig, blocks: Sequence[int]) -> list[bytes]:
+    """These data blocks, which are not in the store any more."""
+    paths = [r.parts.store.chunk_path(r.parts.data_block(each)) for each in blocks]
+    held = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.unlink()
+    return held
 
 
 async def test_a_node_that_is_no_member_stands_by_with_empty_hands(tmp_path: Path) -> None:

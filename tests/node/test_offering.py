@@ -1,0 +1,104 @@
+"""Work that is ready is offered once it may be, and until our own ledger has heard of it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+from numpy.typing import NDArray
+
+from p2ptrain.errors import TrainerError
+from p2ptrain.ipc import frames
+from p2ptrain.ledger.events import Ready
+from p2ptrain.node import offering, quarantine
+from p2ptrain.node import training as module
+from p2ptrain.node.orders import Work
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.quarantine import Contradiction
+from p2ptrain.store import digest_of
+from p2ptrain.testing.fake_trainer import FakeTrainer, Remote
+from tests.node.rig import settled
+from tests.node.test_training import orders, training
+
+FOUND = Contradiction(0, digest_of(b"own"), digest_of(b"certified"))
+
+
+async def test_work_of_a_trainer_that_ended_before_our_ledger_heard_of_it_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank's host drops while what it made is held to the bound. If this node is the only voter,
+    nobody else would ever ask for it.
+    """
+    monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
+    measures, goes_on, noticed = threading.Event(), threading.Event(), threading.Event()
+    own_peak = offering.own_peak
+
+    def slow_peak(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
+        measures.set()
+        assert goes_on.wait(30.0)
+        return own_peak(theta, local)
+
+    def lose_a_rank(trainer: FakeTrainer) -> None:
+        if measures.is_set() and not noticed.is_set():
+            noticed.set()
+            raise TrainerError("a rank has gone", code="TRAINER-RANKS")
+
+    monkeypatch.setattr(offering, "own_peak", slow_peak)
+    monkeypatch.setattr(FakeTrainer, "check", lose_a_rank)
+    remote = Remote()
+    async with training(tmp_path, remote) as r:
+        await settled(noticed.is_set)
+        monkeypatch.setattr(module, "CHECK_EVERY_S", 60.0)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        goes_on.set()
+        await settled(lambda: len(r.said("trainer-started")) == 2)
+        await settled(lambda: r.events.statistics().current_buffer_used > 0)
+        assert set(r.heard()) == {Ready(r.parts.me, 0, 32, 2)}
+        await settled(lambda: r.parts.standing.trainer_up)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert r.parts.standing.work == Work(0, (0, 1), 32)
+        assert orders(remote) == ["load 0", "train 0 (2 blocks from 0)"]
+        assert len(r.said("ready")) == 1
+
+
+@pytest.mark.parametrize("found", ["before it is ready", "while it is held to the bound"])
+async def test_what_was_trained_on_a_theta_that_is_found_wrong_is_not_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str
+) -> None:
+    """Though its trainer has not ended yet: once θ is right again it would be averaged."""
+    heard, own_peak, note = threading.Event(), offering.own_peak, module.Conversation._note_ready
+    at_once = found == "before it is ready"
+
+    async def note_and_tell(conversation: module.Conversation, ready: frames.FragmentReady) -> None:
+        first = not heard.is_set()
+        if first and at_once:
+            quarantine.begin(conversation._parts, FOUND)
+        await note(conversation, ready)
+        if first:
+            works.append(conversation._parts.standing.work)
+            heard.set()
+
+    def find_and_measure(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
+        if not heard.is_set() and not at_once:
+            trio.from_thread.run_sync(quarantine.begin, parts[0], FOUND)
+        return own_peak(theta, local)
+
+    works, parts = list[Work | None](), list[Parts]()
+    monkeypatch.setattr(module.Conversation, "_note_ready", note_and_tell)
+    monkeypatch.setattr(offering, "own_peak", find_and_measure)
+    monkeypatch.setattr(FakeTrainer, "check", lambda trainer: heard.wait(30.0))
+    remote = Remote(held=True)
+    async with training(tmp_path, remote) as r:
+        parts.append(r.parts)
+        remote.held = False
+        await settled(lambda: len(r.said("trainer-started")) == 2)
+        assert works == [None]
+        assert r.heard() == []
+        r.parts.outer.step = 0
+        r.parts.changes.ring()
+        await settled(lambda: r.parts.standing.work == Work(0, (0, 1), 32))
+        assert orders(remote) == 2 * ["load 0", "train 0 (2 blocks from 0)"]
