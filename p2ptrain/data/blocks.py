@@ -35,13 +35,22 @@ BLOCK_BYTES_MAX = 2**26
 Tokens = npt.NDArray[np.integer[Any]]
 
 
+def encoded_bytes(vocab: int, sequences: int, sequence: int) -> int:
+    """The length of a block's file: 2 bytes a token, or 4 where the vocabulary needs them."""
+    return HEADER_BYTES + _token_bytes(vocab) * sequences * (sequence + 1)
+
+
+def _token_bytes(vocab: int) -> int:
+    return 2 if vocab <= 2**16 else 4
+
+
 def encode_block(rows: Tokens, vocab: int) -> bytes:
     """The file of a block of tokens shaped [sequences, sequence + 1], all below `vocab`."""
     assert rows.ndim == 2, f"a block of shape {rows.shape}"
     assert rows.size > 0, "a block without tokens"
     assert int(rows.min()) >= 0, "a negative token"
     assert int(rows.max()) < vocab, "a token outside the vocabulary"
-    token_bytes = 2 if vocab <= 2**16 else 4
+    token_bytes = _token_bytes(vocab)
     body = np.ascontiguousarray(rows, dtype=f"<u{token_bytes}").tobytes()
     header = _HEADER.pack(MAGIC, token_bytes, rows.shape[0], rows.shape[1], zlib.crc32(body))
     assert len(header) + len(body) <= BLOCK_BYTES_MAX, "a block over the limit"

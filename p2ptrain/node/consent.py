@@ -15,16 +15,20 @@ from typing import TextIO
 import trio
 
 from p2ptrain.config.node import NodeConfig
+from p2ptrain.data.blocks import encoded_bytes
 from p2ptrain.errors import ConfigError
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.node.describing import run_lines
-from p2ptrain.node.needs import memory_of
+from p2ptrain.node.needs import NodeMemory, memory_of
 from p2ptrain.observe.states import size
 from p2ptrain.run import Run
 from p2ptrain.trainer.cost import trainer_memory
 
 AGREED = {"y", "yes"}
+
+STEPS_A_DAY = 144
+"""Of ten minutes each: twice as long ones take half the traffic."""
 
 HOW_TO_ANSWER = "y or n in the terminal where this node was started; or start it again with --yes"
 """For who asks for the status of a node that asks."""
@@ -56,9 +60,28 @@ def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
         f"disk      {snapshots} of {each}, one more while it is written, "
         f"the updates since the oldest,{inner} and {data}"
     )
+    yield from _traffic(run, config, node)
     yield f"you are   {label(me)}"
     for number, promise in enumerate(promises()):
         yield ("know that " if number == 0 else " " * 10) + promise
+
+
+def _traffic(run: Run, config: NodeConfig, node: NodeMemory) -> Iterator[str]:
+    """By a day of outer steps of ten minutes, since nobody has trained here yet."""
+    update = node.updates // 2
+    first = f"traffic   a snapshot of {size(node.theta + node.momentum)} comes down first; then,"
+    indent, others = " " * 10, "what others ask for (see --limit-up)"
+    yield f"{first} if an outer step takes 10 minutes,"
+    if config.seed:
+        updates = size(update * STEPS_A_DAY)
+        yield f"{indent}{updates} of updates a day, and all data; up goes {others}"
+        return
+    manifest = run.manifest
+    vocab, sequence = manifest.model.vocab, manifest.model.sequence
+    block = encoded_bytes(vocab, manifest.inner.batch_sequences, sequence)
+    down = 2 * update + manifest.blocks_per_step * block
+    daily = f"{size(2 * update * STEPS_A_DAY)} up and {size(down * STEPS_A_DAY)} down a day"
+    yield f"{indent}up to {daily}; besides, up goes {others}"
 
 
 async def ask(

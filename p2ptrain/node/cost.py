@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from p2ptrain.config.run_file import RunFile
+from p2ptrain.data.blocks import encoded_bytes
 from p2ptrain.kernels import codec
 from p2ptrain.node.needs import NodeMemory, node_memory
 from p2ptrain.run.draft import inner_spec, model_spec
@@ -152,8 +153,5 @@ def sent_bytes(update_bytes: int, peers: int) -> int:
 
 
 def block_bytes(run: RunFile) -> int:
-    """A block of data: its header, and 2 bytes a token, or 4 where the vocabulary needs them."""
-    from p2ptrain.data.blocks import HEADER_BYTES
-
-    token_bytes = 2 if run.model.vocab <= 2**16 else 4
-    return HEADER_BYTES + token_bytes * run.inner.batch_sequences * (run.model.sequence + 1)
+    """The length of one block of data, one inner step's batch."""
+    return encoded_bytes(run.model.vocab, run.inner.batch_sequences, run.model.sequence)

@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
+import numpy as np
 import pytest
 
 from p2ptrain.config.node import NodeConfig
+from p2ptrain.data.blocks import encode_block
 from p2ptrain.errors import ConfigError
 from p2ptrain.names import label
 from p2ptrain.node import consent
@@ -63,6 +65,22 @@ def test_a_seed_is_told_of_the_vectors_that_it_has_and_the_update_but_of_no_trai
     lines = consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer)
     (memory,) = (line for line in lines if line.startswith("memory"))
     assert memory == f"memory    150 MB and {size(vectors + update)} for this node"
+
+
+def test_the_screen_says_what_goes_up_and_down_in_a_day_of_steps_of_ten_minutes(
+    run: Run, tmp_path: Path
+) -> None:
+    update = UpdateFormat.of(run.id, run.manifest).payload_bytes(0)
+    model, inner = run.manifest.model, run.manifest.inner
+    rows = np.zeros((inner.batch_sequences, model.sequence + 1), dtype=np.int64)
+    blocks = run.manifest.blocks_per_step * len(encode_block(rows, model.vocab))
+    day = 24 * 6
+    lines = "\n".join(consent.screen(run, NodeConfig(tmp_path), BOB.peer))
+    assert (
+        f"{size(2 * update * day)} up and {size((2 * update + blocks) * day)} down a day" in lines
+    )
+    seed = "\n".join(consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer))
+    assert f"{size(update * day)} of updates a day" in seed
 
 
 @pytest.mark.parametrize("typed", ["y\n", "Yes\n"])
