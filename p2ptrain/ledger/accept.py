@@ -16,8 +16,9 @@ from enum import Enum
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.evidence import Evidence
-from p2ptrain.ledger.gathering import gathered
+from p2ptrain.ledger.gathering import gathered, rested_at_least_until
 from p2ptrain.ledger.reducing import (
+    could_take_part,
     failure_known,
     finished_update,
     is_made,
@@ -82,7 +83,7 @@ def may_accept(
     if isinstance(value, Roster) and (missing := _terms_missing(view, value)) is not None:
         return Verdict(Answer.LATER, f"this node does not have amendment {missing.number} yet")
     if isinstance(value, Roster):
-        fault = "" if late else _usurped(rules, state, view, value)
+        fault = "" if late else _usurped(rules, state, view, value, now)
         if forced:
             return Verdict(Answer.LATER, fault) if fault and doubtful else _YES
         return _judge_roster(rules, state, view, value, now, fault)
@@ -130,21 +131,50 @@ def _contradicted(view: View, commit: Commit) -> str:
     return ""
 
 
-def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster) -> str:
+def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: float) -> str:
     """Whose place or part it would take away without a cause that is known here (SPEC.md S11)."""
     names, taking = set(roster.members), set(roster.peers)
-    reducing = state.phase is Phase.REDUCE
-    fallen = suspicion_of(state, view).fallen() if reducing else set()
+    opened = state.roster
+    fallen = suspicion_of(state, view).fallen(len(opened.peers)) if opened is not None else set()
     excused = names | view.down | fallen | {view.me}
     for peer in state.members:
         if peer not in excused and view.stays(peer):
             return f"it drops {peer}, which is here for all that this node knows"
     if not roster.participants:
         return ""
-    parts = survivors(rules, state, view) if reducing else gathered(rules, state, view).contributors
-    left_out = sum(part.peer not in taking for part in parts)
-    if 2 * left_out > len(parts):
-        return f"it leaves out {left_out} of {len(parts)} that could take part"
+    if opened is None and (hasty := _hasty(rules, state, view, now)):
+        return hasty
+    able = set(
+        could_take_part(rules, state, view)
+        if opened is not None
+        else (part.peer for part in gathered(rules, state, view).contributors)
+    )
+    if 2 * len(able - taking) > len(able):
+        return f"it leaves out {len(able - taking)} of {len(able)} that could take part"
+    return _misquoted(state, view, roster)
+
+
+def _hasty(rules: Rules, state: LedgerState, view: View, now: float) -> str:
+    """Why this is no time to open a reduce: who is first to say that it is ready, though it has
+    trained nothing, would average alone, and step after step could be opened to be skipped.
+    """
+    have = gathered(rules, state, view)
+    if have.awaited and not have.enough:
+        return "it opens a reduce though no quorum is ready"
+    if now < rested_at_least_until(rules, view):
+        return f"the last {view.skips} outer steps were skipped, and it opens the next too soon"
+    return ""
+
+
+def _misquoted(state: LedgerState, view: View, roster: Roster) -> str:
+    """Whose numbers are others than it said: it would have to say that its work is lost."""
+    known = set(state.roster.participants) if state.roster is not None else set()
+    for part in roster.participants:
+        ready = view.ready.get(part.peer)
+        said = ready is not None and (ready.step, ready.tokens, ready.blocks)
+        is_known = part.peer == view.me or part in known
+        if not is_known and said != (state.step, part.tokens, part.blocks):
+            return f"{part.peer} is not known here to have trained {part.tokens} tokens"
     return ""
 
 

@@ -109,10 +109,21 @@ def while_gathering(
 
 def rests_until(rules: Rules, view: View) -> float:
     """Until when no reduce is opened. The first skip may be an accident: it is followed at once."""
+    return _after_rest(rules, view, 1.0)
+
+
+def rested_at_least_until(rules: Rules, view: View) -> float:
+    """Until when no voter lets another open one: half of that, since each saw a quorum ready at a
+    time of its own, and none need be late for it.
+    """
+    return _after_rest(rules, view, 0.5)
+
+
+def _after_rest(rules: Rules, view: View, part: float) -> float:
     if view.skips < 2 or view.enough_since is None:
         return -math.inf
     doubled = min(view.skips - 2, 32)  # 2.0**1024 is no float.
-    return view.enough_since + min(REST_S_MAX, rules.grace_s * 2.0**doubled)
+    return view.enough_since + part * min(REST_S_MAX, rules.grace_s * 2.0**doubled)
 
 
 def opening(

@@ -19,6 +19,9 @@ from p2ptrain.ledger.view import View
 from p2ptrain.ledger.voices import Voices
 from p2ptrain.ledger.vouching import snapshot_to_name
 
+TRIES_BY_SUSPICION = 2
+"""After so many attempts participants sit out by turns: a run that allows no more has no turns."""
+
 
 def while_reducing(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
     update = finished_update(state, view)
@@ -141,22 +144,37 @@ def _again(rules: Rules, state: LedgerState, view: View, now: float, why: str) -
 
 
 def survivors(rules: Rules, state: LedgerState, view: View) -> tuple[Participant, ...]:
-    """Who would take part in the next attempt.
+    """Who would take part in the next attempt: of who could, all but the suspects, as long as these
+    are at most half, since few voices are enough to suspect many.
 
-    Not who is down or leaves, or said that its work is lost and is not ready again; nor who is
-    named by at least half of the others that reported; but if that leaves too few, the named get
-    another chance: two neighbours may well accuse each other.
+    Where that has not helped, a third sits out, by turns: who spoils averages without a trace (it
+    sends two means, or accuses another each time) is then missing in most outer steps, and so is
+    one of two that cannot reach each other.
+    """
+    here = could_take_part(rules, state, view)
+    least = max(rules.participants_min, 2, (len(here) + 1) // 2)
+    blamed = suspicion_of(state, view).blamed
+    sitting_out = [blamed]
+    if state.tries >= TRIES_BY_SUSPICION:
+        turn = set(sorted(here)[(state.step + state.tries) % 3 :: 3])
+        sitting_out = [turn | blamed, turn]
+    for out in sitting_out:
+        chosen = tuple(part for peer, part in here.items() if peer not in out)
+        if len(chosen) >= least:
+            return chosen
+    return tuple(here.values())
+
+
+def could_take_part(rules: Rules, state: LedgerState, view: View) -> dict[PeerId, Participant]:
+    """All that took part, or are ready now, but who is down or leaves, or said that its work is
+    lost and is not ready again.
     """
     roster = state.roster
     assert roster is not None
     ready = {each.peer: each for each in gathered(rules, state, view).contributors}
     numbers = {each.peer: each for each in roster.participants} | ready
-    suspicion = suspicion_of(state, view)
-    gone = view.down | (suspicion.confessed - ready.keys())
-    here = [peer for peer in numbers if peer not in gone and view.stays(peer)]
-    trusted = [peer for peer in here if peer not in suspicion.blamed]
-    chosen = trusted if len(trusted) >= max(rules.participants_min, 2) else here
-    return tuple(numbers[peer] for peer in chosen)
+    gone = view.down | (suspicion_of(state, view).confessed - ready.keys())
+    return {peer: part for peer, part in numbers.items() if peer not in gone and view.stays(peer)}
 
 
 def suspicion_of(state: LedgerState, view: View) -> Suspicion:

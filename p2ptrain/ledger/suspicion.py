@@ -45,11 +45,12 @@ class Suspicion:
         self.blamed = {peer for peer in before | named if self._is_blamed(peer)}
         return confesses or self.blamed != before
 
-    def fallen(self) -> set[PeerId]:
-        """Who is blamed by two others at least and has not said a word itself: one may lie, and who
-        is well reports, too.
+    def fallen(self, participants: int) -> set[PeerId]:
+        """Who is blamed by more than half of the other `participants` and has not said a word
+        itself: few may lie, and who is well reports, too, though perhaps later than liars do.
         """
-        return {peer for peer in self.blamed - self.reporters if self._voices[peer] > 1}
+        silent = self.blamed - self.reporters
+        return {peer for peer in silent if 2 * self._voices[peer] > participants - 1}
 
     def _is_blamed(self, peer: PeerId) -> bool:
         others = len(self.reporters) - (peer in self.reporters)

@@ -69,7 +69,9 @@ class Cost:
 
 @dataclass(slots=True)
 class Scale:
-    """`watched` peers hear all reports and check signatures themselves."""
+    """All hear who is ready, since no voter takes it from a proposer (S11); `watched` peers hear
+    all other reports, too, and check signatures themselves.
+    """
 
     rules: Rules
     identities: dict[PeerId, Identity]
@@ -111,7 +113,8 @@ class Scale:
             if other != report.peer:
                 self._count_received(other, REPORT_BYTES)
                 self._pass_on(other, REPORT_BYTES)
-        for other in self.watched:
+        told = self.ledgers if isinstance(report, Ready) else self.watched
+        for other in told:
             if other != report.peer:
                 self.clock.after(DELAY_S, partial(self._tell, other, (report,)))
 

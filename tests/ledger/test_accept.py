@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -19,6 +20,7 @@ from p2ptrain.ledger.events import (
     SnapshotTaken,
     UpdateHeld,
 )
+from p2ptrain.ledger.reducing import survivors
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef, Terms, Value
 from p2ptrain.ledger.view import View
@@ -33,6 +35,8 @@ REDUCING = chain_of(RULES, [OPENING])[1]
 AGAIN = Roster(0, 1, (A, B), (), EVERYBODY[:2])
 U = digest("u")
 ME_READY = Ready(A, 0, 200, 2)
+OTHERS_READY = (Ready(B, 0, 200, 2), Ready(C, 0, 200, 2))
+ALL_READY = (ME_READY, *OTHERS_READY)
 
 
 def verdict(
@@ -93,12 +97,12 @@ def test_a_roster_that_names_an_amendment_needs_it_forced_or_not() -> None:
     other = Amendable(frozenset({replace(terms, blocks=9)}))
     amending = replace(OPENING, terms=terms)
     later = Verdict(Answer.LATER, "this node does not have amendment 1 yet")
-    assert verdict(GENESIS, amending, ME_READY) == later
-    assert verdict(GENESIS, amending, ME_READY, other) == later
+    assert verdict(GENESIS, amending, *ALL_READY) == later
+    assert verdict(GENESIS, amending, *ALL_READY, other) == later
     assert verdict(GENESIS, amending, forced=True) == later
-    assert verdict(GENESIS, amending, ME_READY, have) == YES
+    assert verdict(GENESIS, amending, *ALL_READY, have) == YES
     assert verdict(GENESIS, amending, have, forced=True) == YES
-    assert verdict(GENESIS, OPENING, ME_READY, have) == YES
+    assert verdict(GENESIS, OPENING, *ALL_READY, have) == YES
 
 
 def test_a_voter_with_another_result_refuses_unless_forced() -> None:
@@ -162,8 +166,8 @@ def test_an_invalid_value_is_refused_forced_or_not() -> None:
 def test_a_voter_does_not_let_itself_be_dropped_while_it_is_here() -> None:
     without_me = Roster(0, 0, (B, C), (), EVERYBODY[1:])
     assert verdict(GENESIS, without_me).answer is Answer.NO
-    assert verdict(GENESIS, without_me, Leaving(A)) == YES
-    assert verdict(GENESIS, without_me, Allowed(frozenset({B, C}))) == YES
+    assert verdict(GENESIS, without_me, Leaving(A), *ALL_READY) == YES
+    assert verdict(GENESIS, without_me, Allowed(frozenset({B, C})), *ALL_READY) == YES
     assert verdict(GENESIS, without_me, forced=True) == YES
 
 
@@ -172,13 +176,13 @@ C_IS_HERE = Verdict(Answer.LATER, "it drops c, which is here for all that this n
 
 
 def test_nobody_is_dropped_who_is_here() -> None:
-    assert verdict(GENESIS, WITHOUT_C, ME_READY) == C_IS_HERE
-    assert verdict(GENESIS, WITHOUT_C, ME_READY, PeerDown(C)) == YES
-    assert verdict(GENESIS, WITHOUT_C, ME_READY, Leaving(C)) == YES
-    assert verdict(GENESIS, WITHOUT_C, ME_READY, Allowed(frozenset({A, B}))) == YES
+    assert verdict(GENESIS, WITHOUT_C, *ALL_READY) == C_IS_HERE
+    assert verdict(GENESIS, WITHOUT_C, *ALL_READY, PeerDown(C)) == YES
+    assert verdict(GENESIS, WITHOUT_C, *ALL_READY, Leaving(C)) == YES
+    assert verdict(GENESIS, WITHOUT_C, *ALL_READY, Allowed(frozenset({A, B}))) == YES
     learner = chain_of(RULES, [Roster(0, 0, (A, B, C), (D,))])[1]
     drops_d = Verdict(Answer.LATER, "it drops d, which is here for all that this node knows")
-    assert verdict(learner, OPENING, ME_READY) == drops_d
+    assert verdict(learner, OPENING, *ALL_READY) == drops_d
 
 
 def test_who_fell_silent_in_the_reduce_may_be_dropped_on_the_word_of_two() -> None:
@@ -216,15 +220,74 @@ def test_nobody_averages_without_most_of_those_who_could_take_part() -> None:
     assert may_accept(rules_of_one, GENESIS, view, alone, 0.0, forced=False) == YES
 
 
-def test_an_attempt_may_leave_out_who_is_blamed_and_not_the_rest() -> None:
-    rules_of_one = replace(RULES, participants_min=1)
+def test_few_voices_do_not_make_an_attempt_of_a_few() -> None:
+    """Who is first to give a reduce up and blames all but its accomplice would average with it."""
+    rules = small_rules("a b c d e", participants_min=2)
+    names = peers("a b c d e")
+    everybody = tuple(Participant(peer, 200, 2) for peer in names)
+    opened = chain_of(rules, [Roster(0, 0, names, (), everybody)])[1]
     view = View(A)
-    view.note(ReduceFailed(B, 0, 0))
-    again = Roster(0, 1, (A, B, C), (), (EVERYBODY[1],))
-    later = Verdict(Answer.LATER, "it leaves out 2 of 3 that could take part")
-    assert may_accept(rules_of_one, REDUCING, view, again, 0.0, forced=False) == later
-    view.note(ReduceFailed(A, 0, 0, (C,)))
-    assert may_accept(rules_of_one, REDUCING, view, again, 0.0, forced=False) == YES
+    view.note(ReduceFailed(names[4], 0, 0, names[:3]))
+    again = Roster(0, 1, names, (), everybody[3:])
+    later = Verdict(Answer.LATER, "it leaves out 3 of 5 that could take part")
+    assert may_accept(rules, opened, view, again, 0.0, forced=False) == later
+    assert survivors(rules, opened, view) == everybody
+    for peer in (A, B, D):
+        view.note(ReduceFailed(peer, 0, 0, (C,)))
+    assert survivors(rules, opened, view) == (*everybody[:2], *everybody[3:])
+
+
+def test_what_no_blame_has_mended_is_tried_by_turns() -> None:
+    """Who sends two means, or accuses somebody else each time, is not always there."""
+    rules = small_rules("a b c", participants_min=2, attempts_max=4)
+    taking = []
+    for step in range(3):
+        at = replace(chain_of(rules, [replace(OPENING, attempt=n) for n in range(3)])[1], step=step)
+        for tries in (2, 3):
+            again = replace(at, attempt=tries + at.tried_before)
+            taking.append("".join(sorted(each.peer for each in survivors(rules, again, View(A)))))
+    assert taking == ["ab", "bc", "bc", "ac", "ac", "ab"]
+
+
+def test_a_reduce_is_not_opened_among_those_who_claim_to_be_ready_first() -> None:
+    two = Roster(0, 0, (A, B, C, D), (), (*EVERYBODY[:1], *EVERYBODY[2:]))
+    four = chain_of(small_rules("a b c d"), [])[1]
+    some = (ME_READY, OTHERS_READY[1])
+    hasty = Verdict(Answer.LATER, "it opens a reduce though no quorum is ready")
+    assert verdict(four, two, OTHERS_READY[1]) == hasty
+    view = View(B)
+    for event in some:
+        view.note(event)
+    rules = small_rules("a b c d", quorum="two-thirds")
+    assert may_accept(rules, four, view, two, 0.0, forced=False) == hasty
+    assert may_accept(rules, four, view, two, 0.0, forced=True, doubtful=True) == hasty
+    for peer in (C, D):
+        view.note(PeerDown(peer))
+    assert may_accept(rules, four, view, two, 0.0, forced=True) == YES
+
+
+def test_nobody_opens_step_after_step_to_have_them_skipped() -> None:
+    """A proposer rests so long by itself; a liar is held to half of it."""
+    view = View(A, skips=3, enough_since=100.0)
+    for event in ALL_READY:
+        view.note(event)
+    rests_s = 2 * RULES.grace_s
+    too_soon = "the last 3 outer steps were skipped, and it opens the next too soon"
+    judged = partial(may_accept, RULES, GENESIS, view, OPENING, forced=False)
+    assert judged(100.0 + rests_s / 2 - 0.01) == Verdict(Answer.LATER, too_soon)
+    assert judged(100.0 + rests_s / 2) == YES
+
+
+def test_nobody_s_work_is_given_other_numbers_than_it_said() -> None:
+    bent = replace(OPENING, participants=(*EVERYBODY[:2], Participant(C, 199, 2)))
+    unsaid = Verdict(Answer.LATER, "c is not known here to have trained 199 tokens")
+    assert verdict(GENESIS, bent, *ALL_READY) == unsaid
+    assert verdict(GENESIS, bent, *ALL_READY, forced=True, doubtful=True) == unsaid
+    assert verdict(GENESIS, bent, *ALL_READY, Ready(C, 0, 199, 2)) == YES
+    again = replace(AGAIN, participants=(EVERYBODY[0], Participant(B, 199, 2)))
+    failed = (ME_READY, PeerDown(C), ReduceFailed(B, 0, 0))
+    assert verdict(REDUCING, AGAIN, *failed) == YES, "what the roster says needs not be said again"
+    assert verdict(REDUCING, again, *failed).answer is Answer.LATER
 
 
 def test_a_stranger_to_this_allowlist_has_to_wait_for_a_newer_one() -> None:
@@ -247,7 +310,7 @@ def test_a_stranger_to_this_allowlist_has_to_wait_for_a_newer_one() -> None:
 def test_a_roster_may_only_use_this_node_as_it_reported(
     report: Ready | None, answer: Answer
 ) -> None:
-    events = [] if report is None else [report]
+    events = OTHERS_READY if report is None else (*OTHERS_READY, report)
     assert verdict(GENESIS, OPENING, *events).answer is answer
 
 

@@ -28,14 +28,15 @@ def test_against_itself_one_voice_is_enough_and_it_is_no_blame_of_others() -> No
     assert (suspicion.confessed, suspicion.blamed) == ({A}, set())
 
 
-def test_who_is_blamed_by_two_and_says_nothing_has_fallen() -> None:
+def test_who_is_blamed_by_most_of_the_others_and_says_nothing_has_fallen() -> None:
     suspicion = Suspicion()
     suspicion.add(A, [C])
-    assert (suspicion.blamed, suspicion.fallen()) == ({C}, set()), "one may lie"
+    assert (suspicion.blamed, suspicion.fallen(4)) == ({C}, set()), "one may lie"
     suspicion.add(B, [C])
-    assert suspicion.fallen() == {C}
+    assert suspicion.fallen(4) == {C}
+    assert suspicion.fallen(5) == set(), "two of four others may be first to speak, and lie"
     suspicion.add(C, [])
-    assert (suspicion.blamed, suspicion.fallen()) == ({C}, set()), "it is there"
+    assert (suspicion.blamed, suspicion.fallen(4)) == ({C}, set()), "it is there"
 
 
 def test_two_neighbours_who_name_each_other_are_both_blamed() -> None:

@@ -78,7 +78,7 @@ def claims_not_doubted(patch: Patch) -> None:
 
 def others_dropped_at_will(patch: Patch) -> None:
     """Whoever drops others will know why."""
-    patch(accept, "_usurped", lambda rules, at, view, roster: "")
+    patch(accept, "_usurped", lambda rules, at, view, roster, now: "")
 
 
 def snapshot_not_checked(patch: Patch) -> None:
