@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from pathlib import Path
 
 from p2ptrain.crowding import IsMember, most_dispensable, nobody
@@ -49,6 +50,13 @@ class AddressBook:
     def snapshot(self) -> dict[PeerId, list[str]]:
         """All of it, for a PeerCache."""
         return {peer: [str(a) for a in known] for peer, known in self._addresses.items()}
+
+
+def newest_first(met: Mapping[PeerId, list[str]]) -> list[str]:
+    """All addresses of a snapshot in the order to dial them: who was heard of last comes first, and
+    an older address of anybody after the newest of everybody."""
+    ranks = zip_longest(*reversed(list(met.values())))
+    return [address for rank in ranks for address in rank if address is not None]
 
 
 class PeerCache:

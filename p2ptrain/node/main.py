@@ -21,7 +21,7 @@ from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.names import label
-from p2ptrain.net import Network, PeerCache, open_network
+from p2ptrain.net import Network, PeerCache, newest_first, open_network
 from p2ptrain.node import checkpoints, consent, fitness, learning
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import Made, assembled
@@ -187,7 +187,7 @@ async def _join(
     met = PeerCache(home.peers).load()
     for peer, addresses in met.items():
         network.remember(peer, addresses)
-    ways_in = [*config.bootstrap, *(address for told in met.values() for address in told)]
+    ways_in = [*config.bootstrap, *newest_first(met)]
     known = learning.known_run(home, config)
     if ways_in:
         reception.enter(Connecting())

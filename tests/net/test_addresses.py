@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from p2ptrain.errors import ConfigError
 from p2ptrain.identity import Identity
 from p2ptrain.net.addresses import Address, parse, parse_told, parse_with_peer
-from p2ptrain.net.book import ADDRESSES_PER_PEER_MAX, PEERS_MAX, AddressBook, PeerCache
+from p2ptrain.net.book import (
+    ADDRESSES_PER_PEER_MAX,
+    PEERS_MAX,
+    AddressBook,
+    PeerCache,
+    newest_first,
+)
 
 PEER = Identity.from_seed(b"p" * 32).peer
 OTHER = Identity.from_seed(b"o" * 32).peer
@@ -131,6 +137,14 @@ class TestAddressBook:
         book = AddressBook()
         book.remember(PEER, ["nonsense"])
         assert book.snapshot() == {}
+
+    def test_who_was_heard_of_last_is_dialled_first_and_second_addresses_last(self) -> None:
+        book = AddressBook()
+        book.remember(PEER, ["/ip4/10.0.0.1/tcp/2", "/ip4/10.0.0.1/tcp/1"])
+        book.remember(OTHER, ["/ip4/10.0.0.2/tcp/1"])
+        order = [address.split("/p2p/")[0] for address in newest_first(book.snapshot())]
+        assert order == ["/ip4/10.0.0.2/tcp/1", "/ip4/10.0.0.1/tcp/2", "/ip4/10.0.0.1/tcp/1"]
+        assert newest_first({}) == []
 
 
 class TestPeerCache:
