@@ -187,6 +187,25 @@ class TestPeerCache:
         path.write_text(json.dumps(entries))
         assert PeerCache(path).load() == {PEER: [HERE]}
 
+    def test_of_more_than_a_file_may_hold_members_and_the_newest_are_kept(
+        self, tmp_path: Path
+    ) -> None:
+        cache = PeerCache(tmp_path / "peers.json")
+        names = [f"{'x' * 60}.{'y' * 60}.{'z' * 60}.n{number}" for number in range(8)]
+        met = {
+            peer: [f"/dns4/{name}/tcp/4201/p2p/{peer}" for name in names]
+            for peer in (Identity.from_seed(n.to_bytes(32, "big")).peer for n in range(PEERS_MAX))
+        }
+        order = list(met)
+        members = [*order[:50], order[1000]]
+        cache.save(met, members.__contains__)
+        kept = cache.load()
+        assert cache.complaint == ""
+        newest = order[PEERS_MAX - len(kept) + len(members) :]
+        assert list(kept) == [*members, *newest]
+        assert all(kept[peer] == met[peer] for peer in kept)
+        assert len(kept) > 800
+
     def test_a_failed_save_leaves_the_old_file(self, tmp_path: Path) -> None:
         path = tmp_path / "peers.json"
         cache = PeerCache(path)
