@@ -2,12 +2,12 @@
 
 open_network -> Network        connect, request and handle, publish and subscribe, discover
 PeerConnected, PeerDisconnected
-PeerCache                      peers met before, on disk
+PeerCache, newest_first        peers met before, on disk
 """
 
 from __future__ import annotations
 
-from p2ptrain.net.book import AddressBook, PeerCache
+from p2ptrain.net.book import AddressBook, PeerCache, newest_first
 from p2ptrain.net.connections import Event, PeerConnected, PeerDisconnected
 from p2ptrain.net.faults import DialFailed
 from p2ptrain.net.network import Network, open_network
@@ -20,5 +20,6 @@ __all__ = [
     "PeerCache",
     "PeerConnected",
     "PeerDisconnected",
+    "newest_first",
     "open_network",
 ]

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from pathlib import Path
 
 from p2ptrain.crowding import IsMember, most_dispensable, nobody
@@ -51,6 +52,13 @@ class AddressBook:
         return {peer: [str(a) for a in known] for peer, known in self._addresses.items()}
 
 
+def newest_first(met: Mapping[PeerId, list[str]]) -> list[str]:
+    """All addresses of a snapshot in the order to dial them: who was heard of last comes first, and
+    an older address of anybody after the newest of everybody."""
+    ranks = zip_longest(*reversed(list(met.values())))
+    return [address for rank in ranks for address in rank if address is not None]
+
+
 class PeerCache:
     """A file of peers met before. It may be lost or broken at any time: then it is empty."""
 
@@ -72,13 +80,14 @@ class PeerCache:
             return {}
         return self._checked(content)
 
-    def save(self, addresses: Mapping[PeerId, Iterable[str]]) -> None:
-        """Write the file anew, whole or not at all.
+    def save(self, addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember = nobody) -> None:
+        """Write the file anew, whole or not at all. `addresses` are those of a snapshot; of more
+        than `load` would read, the members' are kept, and then the newest.
 
         Raises:
             OSError: the disk is full or the folder is not ours.
         """
-        content = json.dumps({peer: list(known) for peer, known in addresses.items()}, indent=0)
+        content = _fitting(addresses, is_member)
         descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
         try:
             with os.fdopen(descriptor, "w") as file:
@@ -103,3 +112,20 @@ class PeerCache:
             if is_peer_id(peer) and isinstance(addresses, list):
                 book.remember(PeerId(peer), [a for a in addresses if isinstance(a, str)])
         return book.snapshot()
+
+
+def _fitting(addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember) -> str:
+    """As much of `addresses` as a file may hold, in its order."""
+    texts = {peer: _entry(peer, known) for peer, known in addresses.items()}
+    kept, left = set(), FILE_BYTES_MAX - len("{}")
+    newest = list(texts)[::-1]
+    for peer in sorted(newest, key=is_member, reverse=True):
+        left -= len(texts[peer]) + len(",")
+        if left < 0:
+            break
+        kept.add(peer)
+    return "{" + ",".join(text for peer, text in texts.items() if peer in kept) + "}"
+
+
+def _entry(peer: PeerId, known: Iterable[str]) -> str:
+    return json.dumps({peer: list(known)}, indent=0)[1:-1]

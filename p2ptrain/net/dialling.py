@@ -1,4 +1,4 @@
-"""Getting connected: each address probed, then dialled, one at a time and with a deadline.
+"""Getting connected: each address probed, then dialled, a few at once and with a deadline.
 
 Whatever libp2p says when a dial fails is turned here into a code, evidence and advice.
 """
@@ -34,6 +34,11 @@ PROBE_S_MAX = 6.0
 PEERSTORE_S = 3600
 """libp2p's own dials, of its DHT, use what we tell it for this long."""
 
+AT_ONCE = 16
+"""Addresses that are tried at the same time. Most of those met before may be dead."""
+ADDRESS_S_MIN = 3.0
+"""Each has at least this long: a far one takes several round trips to finish the handshake."""
+
 _WHO_ANSWERED = re.compile(r"remote_peer_id_from_pubkey=(\w+)")
 
 
@@ -63,33 +68,60 @@ class Dialler:
                 likely="the address was copied from this machine, or its key from another one",
                 do="give the address of another peer",
             )
-        ends = trio.current_time() + deadline_s
-        async with self._one_at_a_time(address, peer, ends):
-            if peer not in self._connected():
-                await self._dial(address, peer, ends)
+        if peer not in self._connected():
+            await self._dial(address, peer, trio.current_time() + deadline_s)
         return peer
 
-    async def connect_any(self, texts: Sequence[str], *, deadline_s: float) -> PeerId:
+    async def connect_any(
+        self, texts: Sequence[str], *, or_else: Sequence[str] = (), deadline_s: float
+    ) -> PeerId:
         """Be connected to the first peer that answers; each address gets its share of the time.
+
+        The addresses `or_else` are tried where no other answers, and have as much time again.
 
         Raises:
             ConfigError, NetworkUnreachable: none does; the evidence has a line for each address.
         """
-        if not texts:
+        if not texts and not or_else:
             raise ConfigError(
                 "there is no address to connect to",
                 code="ADDR-NONE",
                 do="give the address of a peer of the run",
             )
-        ends = trio.current_time() + deadline_s
         failures: list[tuple[str, P2PTrainError]] = []
-        for number, text in enumerate(texts):
-            share_s = (ends - trio.current_time()) / (len(texts) - number)
-            try:
-                return await self.connect(text, deadline_s=max(share_s, 0.1))
-            except (ConfigError, NetworkUnreachable) as exc:
-                failures.append((text, exc))
-        raise none_answered(failures)
+        for some in (texts, or_else):
+            peer, failed = await self._first_of(some, trio.current_time() + deadline_s)
+            if peer is not None:
+                return peer
+            failures += failed
+        raise none_answered(failures, untried=len(texts) + len(or_else) - len(failures))
+
+    async def _first_of(
+        self, texts: Sequence[str], ends: float
+    ) -> tuple[PeerId | None, list[tuple[str, P2PTrainError]]]:
+        """Who answers first, or else what went wrong, in the order of `texts`; what was not tried
+        by the time `ends` is left out."""
+        found: list[PeerId] = []
+        failed: dict[int, P2PTrainError] = {}
+        queue = iter(enumerate(texts))
+
+        async def try_one_after_the_other() -> None:
+            for number, text in queue:
+                left_s = ends - trio.current_time()
+                if left_s <= 0:
+                    return
+                share_s = max(left_s * AT_ONCE / (len(texts) - number), ADDRESS_S_MIN)
+                try:
+                    found.append(await self.connect(text, deadline_s=min(share_s, left_s)))
+                except (ConfigError, NetworkUnreachable) as exc:
+                    failed[number] = exc
+                else:
+                    nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for _ in texts[:AT_ONCE]:
+                nursery.start_soon(try_one_after_the_other)
+        return (found[0] if found else None), [(texts[n], failed[n]) for n in sorted(failed)]
 
     async def connect_peer(self, peer: PeerId, *, deadline_s: float) -> None:
         """Be connected to `peer`, at whatever address of it is known.
@@ -129,6 +161,11 @@ class Dialler:
     async def _dial(self, address: Address, peer: PeerId, ends: float) -> None:
         left_s = max(ends - trio.current_time(), 0.0)
         host = await probe(address, deadline_s=min(left_s * 0.6, PROBE_S_MAX))
+        async with self._one_at_a_time(address, peer, ends):
+            if peer not in self._connected():
+                await self._shake_hands(address, host, peer, ends)
+
+    async def _shake_hands(self, address: Address, host: str, peer: PeerId, ends: float) -> None:
         target = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{address.port}")
         network: Any = self._host.get_network()
         with trio.move_on_at(ends) as scope:

@@ -91,22 +91,25 @@ def attempt(address: str, words: str) -> str:
     return f"tried   {address}   {words}"
 
 
-def none_answered(failures: Sequence[tuple[str, P2PTrainError]]) -> P2PTrainError:
+def none_answered(failures: Sequence[tuple[str, P2PTrainError]], untried: int = 0) -> P2PTrainError:
     """One error for all addresses tried; the one that was got furthest with gives the code, of
-    those that can be dialled from everywhere if there are any.
+    those that can be dialled from everywhere if there are any. For `untried` more there was no
+    time.
     """
-    if len(failures) == 1:
+    if len(failures) == 1 and not untried:
         return failures[0][1]
     dialled = [failure for _, failure in failures if isinstance(failure, DialFailed)]
     best = max(dialled, key=_how_far) if dialled else failures[0][1]
     summary = NetworkUnreachable if dialled else ConfigError
+    rest = [f"{untried} more were not tried: the time was over"] if untried else []
     return summary(
         f"none of the {len(failures)} addresses answered",
         code=best.code,
         evidence=[
             attempt(text, error.words if isinstance(error, DialFailed) else error.what)
             for text, error in failures
-        ],
+        ]
+        + rest,
         likely=best.likely,
         do=best.do,
     )

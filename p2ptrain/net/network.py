@@ -104,13 +104,20 @@ class Network:
         """
         return await self._dialler.connect(address, deadline_s=deadline_s)
 
-    async def connect_any(self, addresses: Sequence[str], *, deadline_s: float = DIAL_S) -> PeerId:
-        """Be connected to the first of `addresses` that answers.
+    async def connect_any(
+        self,
+        addresses: Sequence[str],
+        *,
+        or_else: Sequence[str] = (),
+        deadline_s: float = DIAL_S,
+    ) -> PeerId:
+        """Be connected to the first of `addresses` that answers; or to one of `or_else`, which have
+        as much time again.
 
         Raises:
             ConfigError, NetworkUnreachable: none does; the evidence has a line for each.
         """
-        return await self._dialler.connect_any(addresses, deadline_s=deadline_s)
+        return await self._dialler.connect_any(addresses, or_else=or_else, deadline_s=deadline_s)
 
     async def connect_peer(self, peer: PeerId, *, deadline_s: float = DIAL_S) -> None:
         """Be connected to `peer`, at whatever address of it is remembered.

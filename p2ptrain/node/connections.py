@@ -12,9 +12,11 @@ from p2ptrain.errors import P2PTrainError, PeerError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.detector import Colour
 from p2ptrain.ledger.events import PeerDown, PeerUp
-from p2ptrain.net import PeerCache, PeerDisconnected
+from p2ptrain.net import Network, PeerCache, PeerDisconnected, newest_first
+from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.topics import provider_key
+from p2ptrain.observe.journal import Journal
 
 LOOK_EVERY_S = 1.0
 DIAL_S = 6.0
@@ -95,9 +97,21 @@ async def find_peers(parts: Parts) -> None:
             await _save(parts, cache)
 
 
+def met_before(network: Network, home: Home, journal: Journal) -> list[str]:
+    """Remember whom the disk knows; gives their addresses in the order to dial them."""
+    cache = PeerCache(home.peers)
+    met = cache.load()
+    if cache.complaint:
+        journal.write("peers-not-loaded", reason=cache.complaint)
+    for peer, addresses in met.items():
+        network.remember(peer, addresses)
+    return newest_first(met)
+
+
 async def _save(parts: Parts, cache: PeerCache) -> None:
     try:
-        await trio.to_thread.run_sync(cache.save, parts.network.known_addresses())
+        known, members = parts.network.known_addresses(), parts.ledger.state.members
+        await trio.to_thread.run_sync(cache.save, known, frozenset(members).__contains__)
     except OSError as exc:  # A start without it takes longer; that is all.
         parts.complain("peers-not-saved", str(cache), reason=str(exc))
 

@@ -81,7 +81,7 @@ async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) 
     left, useless = list(addresses), list[P2PTrainError]()
     while left:
         try:
-            peer = await network.connect_any(left, deadline_s=CONNECT_S)
+            peer = await _connect(network, config, left)
         except (ConfigError, NetworkUnreachable) as exc:
             raise _no_run([*useless, exc]) from exc
         ways = [address for address in left if peer in address]
@@ -144,7 +144,7 @@ async def return_to(
     left, others = list(addresses), dict[str, str]()
     while left:
         try:
-            peer = await network.connect_any(left, deadline_s=CONNECT_S)
+            peer = await _connect(network, config, left)
         except NetworkUnreachable as exc:
             say(_going_on(exc))
             break
@@ -186,12 +186,23 @@ def _of_another_run(run: Run, others: Mapping[str, str]) -> RunMismatch:
     )
 
 
-async def reconnect(network: Network, addresses: list[str], say: Say) -> None:
+async def reconnect(network: Network, config: NodeConfig, addresses: list[str], say: Say) -> None:
     """Be connected to somebody of a run that we know; where nobody answers, go on and try later."""
     try:
-        await network.connect_any(addresses, deadline_s=CONNECT_S)
+        await _connect(network, config, addresses)
     except NetworkUnreachable as exc:
         say(_going_on(exc))
+
+
+async def _connect(network: Network, config: NodeConfig, addresses: list[str]) -> PeerId:
+    """Whoever answers first, of those who were given with the command if any of them does.
+
+    Raises:
+        ConfigError, NetworkUnreachable: nobody does.
+    """
+    given = [address for address in addresses if address in config.bootstrap]
+    met = [address for address in addresses if address not in config.bootstrap]
+    return await network.connect_any(given, or_else=met, deadline_s=CONNECT_S)
 
 
 def _going_on(exc: NetworkUnreachable) -> str:
@@ -242,7 +253,7 @@ async def be_admitted(
             asked = True
         await trio.sleep(ASK_AGAIN_S)
         if ways_in and not network.connected():
-            await reconnect(network, ways_in, say)
+            await reconnect(network, config, ways_in, say)
 
 
 async def _refresh(

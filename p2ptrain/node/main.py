@@ -21,10 +21,11 @@ from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.names import label
-from p2ptrain.net import Network, PeerCache, open_network
+from p2ptrain.net import Network, open_network
 from p2ptrain.node import checkpoints, consent, fitness, learning
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import Made, assembled
+from p2ptrain.node.connections import met_before
 from p2ptrain.node.control import serve_commands
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.inviting import invite
@@ -184,10 +185,7 @@ async def _join(
     say: learning.Say,
 ) -> Run:
     """Know the run, be connected to somebody if there is anybody, and be admitted."""
-    met = PeerCache(home.peers).load()
-    for peer, addresses in met.items():
-        network.remember(peer, addresses)
-    ways_in = [*config.bootstrap, *(address for told in met.values() for address in told)]
+    ways_in = [*config.bootstrap, *met_before(network, home, reception.journal)]
     known = learning.known_run(home, config)
     if ways_in:
         reception.enter(Connecting())

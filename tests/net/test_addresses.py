@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from p2ptrain.errors import ConfigError
 from p2ptrain.identity import Identity
 from p2ptrain.net.addresses import Address, parse, parse_told, parse_with_peer
-from p2ptrain.net.book import ADDRESSES_PER_PEER_MAX, PEERS_MAX, AddressBook, PeerCache
+from p2ptrain.net.book import (
+    ADDRESSES_PER_PEER_MAX,
+    PEERS_MAX,
+    AddressBook,
+    PeerCache,
+    newest_first,
+)
 
 PEER = Identity.from_seed(b"p" * 32).peer
 OTHER = Identity.from_seed(b"o" * 32).peer
@@ -132,6 +138,14 @@ class TestAddressBook:
         book.remember(PEER, ["nonsense"])
         assert book.snapshot() == {}
 
+    def test_who_was_heard_of_last_is_dialled_first_and_second_addresses_last(self) -> None:
+        book = AddressBook()
+        book.remember(PEER, ["/ip4/10.0.0.1/tcp/2", "/ip4/10.0.0.1/tcp/1"])
+        book.remember(OTHER, ["/ip4/10.0.0.2/tcp/1"])
+        order = [address.split("/p2p/")[0] for address in newest_first(book.snapshot())]
+        assert order == ["/ip4/10.0.0.2/tcp/1", "/ip4/10.0.0.1/tcp/2", "/ip4/10.0.0.1/tcp/1"]
+        assert newest_first({}) == []
+
 
 class TestPeerCache:
     def test_what_is_saved_is_loaded(self, tmp_path: Path) -> None:
@@ -172,6 +186,25 @@ class TestPeerCache:
         }
         path.write_text(json.dumps(entries))
         assert PeerCache(path).load() == {PEER: [HERE]}
+
+    def test_of_more_than_a_file_may_hold_members_and_the_newest_are_kept(
+        self, tmp_path: Path
+    ) -> None:
+        cache = PeerCache(tmp_path / "peers.json")
+        names = [f"{'x' * 60}.{'y' * 60}.{'z' * 60}.n{number}" for number in range(8)]
+        met = {
+            peer: [f"/dns4/{name}/tcp/4201/p2p/{peer}" for name in names]
+            for peer in (Identity.from_seed(n.to_bytes(32, "big")).peer for n in range(PEERS_MAX))
+        }
+        order = list(met)
+        members = [*order[:50], order[1000]]
+        cache.save(met, members.__contains__)
+        kept = cache.load()
+        assert cache.complaint == ""
+        newest = order[PEERS_MAX - len(kept) + len(members) :]
+        assert list(kept) == [*members, *newest]
+        assert all(kept[peer] == met[peer] for peer in kept)
+        assert len(kept) > 800
 
     def test_a_failed_save_leaves_the_old_file(self, tmp_path: Path) -> None:
         path = tmp_path / "peers.json"

@@ -6,7 +6,7 @@ import os
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from p2ptrain.errors import (
     RunMismatch,
 )
 from p2ptrain.identity import Identity
-from p2ptrain.net import PeerConnected, PeerDisconnected, open_network
+from p2ptrain.net import Network, PeerConnected, PeerDisconnected, open_network
 from p2ptrain.net.listening import claimed
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
@@ -290,6 +290,60 @@ class TestSeveralAddresses:
         async with networks(1) as (network,), server(silent) as address:
             with trio.fail_after(15), pytest.raises(NetworkUnreachable):
                 await network.connect_any([address] * 20, deadline_s=1.0)
+
+    async def test_a_far_one_is_reached_beside_many_dead_ones(self) -> None:
+        async with (
+            networks(2) as (left, right),
+            server(silent) as dead,
+            server(far_away(right)) as address,
+        ):
+            far = address.replace(NOBODY, right.peer)
+            assert await left.connect_any([far, *of_many(dead)]) == right.peer
+
+    async def test_those_met_before_have_time_of_their_own(self) -> None:
+        async with networks(2) as (left, right), server(silent) as dead:
+            some = of_many(dead)
+            assert await left.connect_any(some, or_else=right.addresses(), deadline_s=1) == (
+                right.peer
+            )
+
+    async def test_many_dead_ones_take_no_longer_than_the_deadline(self) -> None:
+        async with networks(1) as (network,), server(silent) as dead:
+            with trio.fail_after(8), pytest.raises(NetworkUnreachable) as caught:
+                await network.connect_any(of_many(dead), deadline_s=1.0)
+        *tried, last = caught.value.evidence
+        assert last == f"{DEAD - len(tried)} more were not tried: the time was over"
+
+
+DEAD = 150
+
+
+def of_many(address: str) -> list[str]:
+    """`address`, as if it were that of many peers."""
+    return [address.replace(NOBODY, identity(1000 + number).peer) for number in range(DEAD)]
+
+
+def far_away(network: Network) -> Serve:
+    """A way to `network` on which everything takes 100 ms."""
+
+    async def carry(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async for piece in source:
+                with trio.move_on_after(0.1):
+                    await trio.sleep_forever()
+                await sink.send_all(piece)
+            await sink.send_eof()
+
+    async def serve(near: trio.SocketStream) -> None:
+        port = int(network.addresses()[0].split("/")[4])
+        async with (
+            await trio.open_tcp_stream("127.0.0.1", port) as far,
+            trio.open_nursery() as both,
+        ):
+            both.start_soon(carry, near, far)
+            both.start_soon(carry, far, near)
+
+    return serve
 
 
 def put_instead(place: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:

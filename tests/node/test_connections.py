@@ -11,10 +11,11 @@ import pytest
 import trio
 import trio.testing
 
+from p2ptrain.crowding import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.detector import Colour
 from p2ptrain.ledger.events import Heard, PeerDown, PeerUp
-from p2ptrain.net import PeerCache
+from p2ptrain.net import PeerCache, book
 from p2ptrain.node import connections
 from p2ptrain.node.assembly import EVENTS_MAX
 from p2ptrain.node.connections import (
@@ -22,6 +23,7 @@ from p2ptrain.node.connections import (
     _judge,
     find_peers,
     known_peers,
+    met_before,
     stay_connected,
     watch_peers,
 )
@@ -160,10 +162,40 @@ async def test_addresses_are_kept_when_the_node_ends(tmp_path: Path) -> None:
         assert PeerCache(r.parts.home.peers).load() == {ANN.peer: [address]}
 
 
+async def test_members_are_kept_before_others_where_a_file_cannot_hold_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book, "FILE_BYTES_MAX", 150)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        for peer in (ANN.peer, BOB.peer, CAI.peer):
+            r.network.remember(peer, [f"/ip4/127.0.0.1/tcp/1/p2p/{peer}"])
+        nursery.start_soon(find_peers, r.parts)
+        await settled(r.parts.home.peers.exists)
+        assert set(PeerCache(r.parts.home.peers).load()) == {ANN.peer}
+        nursery.cancel_scope.cancel()
+
+
+async def test_those_met_before_are_remembered_and_a_broken_file_of_them_is_told(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        parts, address = r.parts, f"/ip4/127.0.0.1/tcp/1/p2p/{ANN.peer}"
+        PeerCache(parts.home.peers).save({ANN.peer: [address]})
+        assert met_before(parts.network, parts.home, parts.journal) == [address]
+        assert r.network.addresses_of(ANN.peer) == [address]
+        assert not r.said("peers-not-loaded")
+        parts.home.peers.write_bytes(b"{")
+        assert met_before(parts.network, parts.home, parts.journal) == []
+        assert "was ignored" in str(r.said("peers-not-loaded"))
+
+
 async def test_a_disk_too_full_for_addresses_costs_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(cache: PeerCache, addresses: Mapping[PeerId, Iterable[str]]) -> None:
+    def full(
+        cache: PeerCache, addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember
+    ) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(PeerCache, "save", full)

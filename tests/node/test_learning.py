@@ -25,11 +25,14 @@ class Addresses:
 
     manifests: dict[PeerId, bytes]
 
-    async def connect_any(self, addresses: Sequence[str], *, deadline_s: float) -> PeerId:
-        for peer in self.manifests:
-            if peer in addresses:
-                return peer
-        raise NetworkUnreachable("nobody answers", evidence=addresses)
+    async def connect_any(
+        self, addresses: Sequence[str], *, or_else: Sequence[str], deadline_s: float
+    ) -> PeerId:
+        for some in (addresses, or_else):
+            for peer in self.manifests:
+                if peer in some:
+                    return peer
+        raise NetworkUnreachable("nobody answers", evidence=[*addresses, *or_else])
 
     async def request(self, peer: PeerId, *rest: object, **limits: object) -> bytes:
         if not self.manifests[peer]:
@@ -113,3 +116,13 @@ async def test_who_finds_its_run_again_or_nobody_says_nothing_of_others(earlier:
     assert await returned(earlier, {ANN.peer: earlier.to_bytes()}, ANN.peer) == []
     [said] = await returned(earlier, {}, ANN.peer)
     assert "going on with what is on this disk" in said
+
+
+async def test_those_met_before_are_dialled_where_nobody_answers_who_was_given(
+    run: Run, earlier: Run
+) -> None:
+    """Else the first whom the cache names would hide that the address given is of another run."""
+    serves = {CAI.peer: earlier.to_bytes(), ANN.peer: run.to_bytes()}
+    with pytest.raises(RunMismatch):
+        await returned(earlier, serves, ANN.peer)
+    assert await returned(earlier, {CAI.peer: earlier.to_bytes()}, ANN.peer) == []
