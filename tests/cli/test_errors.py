@@ -199,6 +199,7 @@ def ended(size):
     finally:
         print("cleared")
 
+signal.signal({number}, signal.SIG_DFL)  # under nohup it is ignored, and meant to be
 if {deaf}:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 samples.sample = ended
