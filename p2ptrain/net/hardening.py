@@ -21,7 +21,6 @@ from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_x25519_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.network.config import ConnectionConfig, RetryConfig
-from libp2p.peer.envelope import Envelope
 from libp2p.peer.id import ID
 from libp2p.security.exceptions import HandshakeFailure
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_ID
@@ -34,6 +33,7 @@ from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.net.bounds import bound_connections, is_crowded
 from p2ptrain.net.credit import give_credit_by_halves
 from p2ptrain.net.handshakes import bound_handshakes
+from p2ptrain.net.introductions import bound_introductions, bound_peerstore
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
     """A host that is not running yet."""
     quieten()
     bound_connections()
+    bound_introductions()
     give_credit_by_halves()
     keys: KeyPair = create_new_key_pair(identity.seed)
     host = new_host(
@@ -80,7 +81,7 @@ def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
         disable_identify_address_discovery=True,
         enable_mDNS=mdns,
     )
-    hear_with_older_records(host)
+    bound_peerstore(host)
     network: Any = host.get_network()
     # A token is lost with every inbound connection; after 250 the host would refuse everybody.
     network._inbound_limiter = trio.CapacityLimiter(10**9)
@@ -90,25 +91,6 @@ def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
     network.auto_connector.maybe_connect = _do_nothing  # it would dial every peer ever heard of
     network.set_stream_handler(_contained_handler(network.common_stream_handler))
     return host
-
-
-def hear_with_older_records(host: IHost) -> None:
-    """Leave a peer's record alone that is older than the one we know, and hear what came with it.
-
-    libp2p ignores all that comes with it, for two hours. So whoever started again with its clock
-    set back was neither heard nor told anything by those who knew it; nor was the older of two
-    with one name, once the younger had gone.
-    """
-    store: Any = host.get_peerstore()
-    consume = store.consume_peer_record
-
-    def take(envelope: Envelope, ttl: int) -> bool:
-        is_its_own = ID.from_pubkey(envelope.public_key) == envelope.record().peer_id
-        if is_its_own:
-            consume(envelope, ttl)
-        return is_its_own
-
-    store.consume_peer_record = take
 
 
 def _connection_config() -> ConnectionConfig:

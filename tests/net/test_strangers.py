@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import struct
 from contextlib import AsyncExitStack, suppress
+from typing import Any
 
 import pytest
 import trio
 from libp2p.custom_types import TProtocol
+from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.io.exceptions import IOException
 from libp2p.kad_dht.pb.kademlia_pb2 import Message, Record
 from libp2p.network.stream.exceptions import StreamError
+from libp2p.peer.envelope import seal_record
 from libp2p.peer.id import ID
+from libp2p.peer.peer_record import PeerRecord
 from libp2p.peer.peerinfo import PeerInfo
+from libp2p.pubsub.pb import rpc_pb2
 from libp2p.stream_muxer.yamux.yamux import (
     FLAG_SYN,
     TYPE_DATA,
@@ -231,6 +236,73 @@ async def test_only_who_is_admitted_is_put_on_record_and_with_few_addresses() ->
         assert await tell(hostile, provider(hostile, 100))
         assert kept(victim) == {bytes.fromhex(RUN): 8}
         assert not await tell(hostile, provider(hostile, 10_000))
+
+
+def introduction(hostile: Hostile, *, listened: int, recorded: int, protocols: int) -> bytes:
+    """What identify and its push say, signed as it should be."""
+    addresses = [Multiaddr(f"/ip4/10.0.{n >> 8}.{n & 255}/tcp/1") for n in range(1, 1 + recorded)]
+    record = PeerRecord(hostile.host.get_id(), addresses, seq=2**62)
+    envelope = seal_record(record, hostile.host.get_private_key())
+    message = Identify(
+        listen_addrs=[Multiaddr(f"/ip4/10.1.0.1/tcp/{n}").to_bytes() for n in range(listened)],
+        protocols=[f"/{n}" for n in range(protocols)],
+        signedPeerRecord=envelope.marshal_envelope(),
+    )
+    return bytes(encode_varint_prefixed(message.SerializeToString()))
+
+
+def known_of(victim: Network, hostile: Hostile) -> tuple[int, int]:
+    """How many addresses and protocols."""
+    known: Any = victim._host.get_peerstore()
+    data = known.peer_data_map[hostile.host.get_id()]
+    return len(data.addrs), len(data.protocols)
+
+
+async def push(hostile: Hostile, introduction: bytes) -> None:
+    """Returns once the other side has done with it."""
+    stream = await hostile.open("/ipfs/id/push/1.0.0")
+    with suppress(StreamError):
+        await stream.write(introduction)
+        await stream.read(1)
+
+
+async def test_of_what_a_peer_says_of_itself_little_is_kept() -> None:
+    async with networks(1) as (victim,), hostile_to(victim) as hostile:
+        await push(hostile, introduction(hostile, listened=16, recorded=0, protocols=70))
+        assert known_of(victim, hostile) == (0, 64)
+        await push(hostile, introduction(hostile, listened=300, recorded=100, protocols=1))
+        assert known_of(victim, hostile) == (16, 1)
+
+
+async def test_a_stranger_that_claims_to_live_everywhere_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compared with each other, its addresses would take us a minute; 20 times as many fit."""
+    compared = 0
+    same = Multiaddr.__eq__
+
+    def count(one: Multiaddr, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return bool(same(one, other))
+
+    monkeypatch.setattr(Multiaddr, "__eq__", count)
+    async with networks(1) as (victim,), hostile_to(victim) as hostile:
+        await push(hostile, introduction(hostile, listened=0, recorded=20_000, protocols=0))
+        await push(hostile, introduction(hostile, listened=0, recorded=300, protocols=0))
+        assert compared < 2_000
+
+
+async def test_a_record_in_a_frame_of_gossip_is_bounded() -> None:
+    async with networks(1) as (victim,), hostile_to(victim) as hostile:
+        told = Identify.FromString(
+            introduction(hostile, listened=0, recorded=5_000, protocols=0)[3:]
+        )
+        stream = await hostile.open(MESHSUB)
+        frame = rpc_pb2.RPC(senderRecord=told.signedPeerRecord).SerializeToString()
+        await stream.write(encode_varint_prefixed(frame))
+        await all_arrived(hostile)
+        assert known_of(victim, hostile)[0] <= 16
 
 
 async def test_who_is_not_admitted_finds_the_run() -> None:

@@ -1,0 +1,89 @@
+"""How much a peer may say of itself and of others: its addresses, its protocols, its signed record.
+
+libp2p 0.8.1 takes a megabyte, and compares each address with all before it: one message of a
+stranger would stop our loop for twenty minutes. It does not know who may connect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from libp2p.abc import IHost, INetStream, IPeerStore
+from libp2p.host import basic_host
+from libp2p.identity import update as of_identify
+from libp2p.identity.identify.pb.identify_pb2 import Identify
+from libp2p.identity.identify_push import identify_push
+from libp2p.identity.update import update_peerstore_from_identify
+from libp2p.kad_dht import utils as of_dht
+from libp2p.peer.envelope import Envelope, consume_envelope
+from libp2p.peer.id import ID
+from libp2p.peer.peer_record import PeerRecord
+from libp2p.pubsub import gossipsub
+from libp2p.pubsub import utils as of_gossip
+from libp2p.utils.varint import read_length_prefixed_protobuf
+from multiaddr import Multiaddr
+
+MESSAGE_BYTES_MAX = 8 << 10
+"""Ours has about one KiB: some fifteen protocols, and our addresses twice."""
+RECORD_BYTES_MAX = 4 << 10
+ADDRESSES_MAX = 16
+"""Of one peer, whoever tells them. Heartbeats tell 8."""
+PROTOCOLS_MAX = 64
+
+
+def bound_introductions() -> None:
+    """From now on, on every host of this process."""
+    for module in (basic_host, identify_push):
+        setattr(module, read_length_prefixed_protobuf.__name__, _read)
+        setattr(module, update_peerstore_from_identify.__name__, _update)
+    for module in (of_identify, of_dht, of_gossip, gossipsub):
+        setattr(module, consume_envelope.__name__, _open_record)
+
+
+def bound_peerstore(host: IHost) -> None:
+    """Let it keep the newest addresses of a peer, and records of that peer only."""
+    store: Any = host.get_peerstore()
+    add, consume = store.add_addrs, store.consume_peer_record
+
+    def add_few(peer: ID, addresses: Sequence[Multiaddr], ttl: int = 0) -> None:
+        add(peer, addresses[:ADDRESSES_MAX], ttl)
+        if peer in store.peer_data_map:
+            del store.peer_data_map[peer].addrs[:-ADDRESSES_MAX]
+
+    def take(envelope: Envelope, ttl: int) -> bool:
+        """Leave a peer's record alone that is older than the one we know, and hear what came with
+        it.
+
+        libp2p ignores all that comes with it, for two hours. So whoever started again with its
+        clock set back was neither heard nor told anything by those who knew it; nor was the older
+        of two with one name, once the younger had gone.
+        """
+        is_its_own = ID.from_pubkey(envelope.public_key) == envelope.record().peer_id
+        if is_its_own:
+            consume(envelope, ttl)
+        return is_its_own
+
+    store.add_addrs, store.consume_peer_record = add_few, take
+
+
+async def _read(stream: INetStream, use_varint_format: bool = True) -> bytes:
+    """In place of libp2p's own, with a bound for this one message."""
+    try:
+        return await read_length_prefixed_protobuf(stream, use_varint_format, MESSAGE_BYTES_MAX)
+    except Exception:
+        await stream.reset()  # or libp2p would read on, to the end, for peers of long ago
+        raise
+
+
+async def _update(store: IPeerStore, peer: ID, message: Identify) -> None:
+    del message.listen_addrs[ADDRESSES_MAX:]
+    del message.protocols[PROTOCOLS_MAX:]
+    await update_peerstore_from_identify(store, peer, message)
+
+
+def _open_record(record: bytes, domain: str) -> tuple[Envelope, PeerRecord]:
+    """In place of libp2p's own, which parses whatever a frame of gossip can hold."""
+    if len(record) > RECORD_BYTES_MAX:
+        raise ValueError(f"a peer's record has {len(record)} bytes")
+    return consume_envelope(record, domain)
