@@ -11,6 +11,7 @@ ledger is long enough for that.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ QUEUE_MESSAGES = 64
 
 SEND_S = 5.0
 PEERS_MAX = 2048
+"""Who have something on its way to them at once."""
 
 Item = TypeVar("Item")
 
@@ -82,8 +84,12 @@ class Outboxes:
     async def _send_all(
         self, peer: PeerId, box: _Outbox, messages: trio.MemoryReceiveChannel[bytes]
     ) -> None:
-        async for message in messages:
-            box.done(message, arrived=await self._arrives(peer, message))
+        """Until nothing is left: in an open run, names are free, and boxes are not."""
+        with suppress(trio.WouldBlock):
+            while True:
+                message = messages.receive_nowait()
+                box.done(message, arrived=await self._arrives(peer, message))
+        del self._boxes[peer]
 
     async def _arrives(self, peer: PeerId, message: bytes) -> bool:
         try:

@@ -11,7 +11,7 @@ import trio.testing
 
 from p2ptrain.errors import LocalProtocolError, PeerTooSlow, PeerUnreachable
 from p2ptrain.ids import PeerId
-from p2ptrain.node.outboxes import QUEUE_MESSAGES, Outboxes
+from p2ptrain.node.outboxes import PEERS_MAX, QUEUE_MESSAGES, Outboxes
 from tests.node.rig import ANN, BOB, Rig, rig, settled
 
 
@@ -50,6 +50,16 @@ async def test_a_peer_that_takes_nothing_delays_nobody_else_and_loses_what_does_
         assert [peer for peer, _ in r.network.requested].count(ANN.peer) == 1
         stuck.set()
         await settled(lambda: [p for p, _ in r.network.requested].count(ANN.peer) == QUEUE_MESSAGES)
+
+
+async def test_peers_to_whom_all_has_gone_take_no_place(tmp_path: Path) -> None:
+    async with outboxes(tmp_path) as (r, boxes):
+        for number in range(PEERS_MAX):
+            boxes.post(PeerId(f"stranger-{number}"), b"page")
+        boxes.post(ANN.peer, b"no room")
+        await settled(lambda: len(r.network.requested) == PEERS_MAX)
+        boxes.post(ANN.peer, b"vote")
+        await settled(lambda: r.network.requested[-1] == (ANN.peer, b"vote"))
 
 
 async def test_a_lost_message_is_noted_once_and_the_next_one_is_tried(tmp_path: Path) -> None:
