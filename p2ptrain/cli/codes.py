@@ -36,6 +36,11 @@ RUNS = {
         "The folder that was given as the home cannot be one: it is a file, another user's, or on "
         "a disk that cannot be written to. Choose another with --home."
     ),
+    "HOME-UNSAFE": (
+        "Another user of this machine could write in the home, or a file in it is a symbolic link. "
+        "A node that trusts such files could be made to break its promises, or to overwrite files "
+        "elsewhere, so it does not start. The message prints the command that repairs the home."
+    ),
     "RUN-FILE": (
         "A document of the run in the home is damaged or belongs to another run. Move it away; a "
         "node fetches it again."

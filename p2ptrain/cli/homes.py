@@ -39,8 +39,8 @@ def open_home(given: Path | None, *, to_write: bool = True, to_make: bool = Fals
     """The home; made, if it is not there yet, only `to_make` one: where a name was mistyped nothing
     is left. Who only looks may do so on a read-only disk.
 
-    Raises ConfigError: it cannot be a home, because of what is there, or of who we are; or there is
-        nothing to look at.
+    Raises ConfigError: the path cannot be a home, because of what is there or because of the user
+        of this process; another user could write in it; or there is nothing to look at.
     """
     from p2ptrain.node.home import Home
 
@@ -53,6 +53,8 @@ def open_home(given: Path | None, *, to_write: bool = True, to_make: bool = Fals
         if path.exists() and not path.is_dir():
             raise _no_home(path, "it is a file", likely="it was misspelt") from exc
         raise _no_home(path, exc.strerror or str(exc)) from exc
+    if to_write:
+        home.refuse_if_unsafe()
     for folder in (home.root, home.run):
         if to_write and not os.access(folder, os.W_OK | os.X_OK):
             raise _no_home(path, "it cannot be written to")

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2ptrain.errors import IdentityInUse
+from p2ptrain.node.home_safety import refuse_unsafe_home
 from p2ptrain.pasting import to_paste
 
 
@@ -36,7 +37,11 @@ class Home:
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.run.mkdir(exist_ok=True)
+        self.run.mkdir(exist_ok=True, mode=0o700)
+
+    def refuse_if_unsafe(self) -> None:
+        """Raise ConfigError (HOME-UNSAFE) if another user could write in this home."""
+        refuse_unsafe_home(self.root, (self.run, self.store, self.inner))
 
     @property
     def identity(self) -> Path:
@@ -111,9 +116,12 @@ def sole_use(home: Home) -> Iterator[None]:
     crash leaves nothing to clean up.
 
     Raises:
+        ConfigError: another user could write in this home.
         IdentityInUse: another process holds it; the evidence names its process id.
     """
-    descriptor = os.open(home.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    home.refuse_if_unsafe()
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(home.root / "lock", flags, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

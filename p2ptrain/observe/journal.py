@@ -82,14 +82,30 @@ class Journal:
 
     def _append(self, line: bytes) -> None:
         if self._file is None:
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
-            _end_torn_line(self.path, self._file)
+            self._file = _open_to_append(self.path)
+            _end_torn_line(self._file)
         if self._file.tell() + len(line) > self._bytes_max and self._file.tell():
             self._file.close()
             self._file = None
             os.replace(self.path, put_aside(self.path))
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+            self._file = _open_to_append(self.path)
         self._file.write(line)
+
+
+def _open_to_append(path: Path) -> IO[bytes]:
+    """Open the file for its owner alone, since it names peers and addresses. A symbolic link is
+    refused: it would let another user choose which of our files grows.
+
+    Raises OSError.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)  # Earlier versions made it readable by everybody.
+        return os.fdopen(descriptor, "a+b", buffering=0)
+    except OSError:
+        os.close(descriptor)
+        raise
 
 
 def put_aside(path: Path) -> Path:
@@ -119,13 +135,11 @@ def _record(line: bytes) -> dict[str, object] | None:
     return value if isinstance(value, dict) and "event" in value else None
 
 
-def _end_torn_line(path: Path, file: IO[bytes]) -> None:
-    """A crash may have left half a line; the next record must not be joined to it."""
-    if file.seek(0, os.SEEK_END):
-        with path.open("rb") as reader:
-            reader.seek(-1, os.SEEK_END)
-            if reader.read(1) != b"\n":
-                file.write(b"\n")
+def _end_torn_line(file: IO[bytes]) -> None:
+    """End the last line if a crash cut it short, so that the next record starts a line."""
+    size = file.seek(0, os.SEEK_END)
+    if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+        file.write(b"\n")
 
 
 def _printable(line: str) -> str:

@@ -1,0 +1,68 @@
+"""Refuse a home in which another user of this machine could write.
+
+A node opens its lock, its journal and its logs by name. In a folder that another user can write to,
+that user may replace them: a symbolic link makes us overwrite a file of ours elsewhere, and a log
+with other votes makes us break our promises. So a folder of the home must belong to us, and nobody
+else may write to it. It does not check what the files hold.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from p2ptrain.errors import ConfigError
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def refuse_unsafe_home(root: Path, folders: Iterable[Path], *, user: int | None = None) -> None:
+    """Check `root`, the `folders` in it that exist, and the entries of `root`.
+
+    A folder may be reached through a symbolic link, since users move stores to larger disks. A file
+    may not: nothing of ours makes such a link. `user` is the id that owns all of it, by default the
+    user of this process.
+
+    Raises:
+        ConfigError: code HOME-UNSAFE; its `do` is the command that repairs the home.
+    """
+    owner = os.geteuid() if user is None else user
+    for folder in (root, *(each for each in folders if each.exists())):
+        _check_folder(folder, owner)
+    for entry in sorted(root.iterdir()):
+        if entry.is_symlink() and not entry.is_dir():
+            raise _unsafe(
+                root,
+                f"{entry} is a symbolic link to {os.readlink(entry)}",
+                do=f"rm {shlex.quote(str(entry))}",
+            )
+
+
+def _check_folder(folder: Path, owner: int) -> None:
+    found = folder.stat()
+    if found.st_uid != owner:
+        raise _unsafe(
+            folder,
+            f"it belongs to user {found.st_uid}, and this process is user {owner}",
+            do=f"chown -R {owner} {shlex.quote(str(folder))}; or run the command as user "
+            f"{found.st_uid}",
+        )
+    if found.st_mode & OTHERS_WRITE:
+        raise _unsafe(
+            folder,
+            f"its mode is {stat.S_IMODE(found.st_mode):o}: other users can write to it",
+            do=f"chmod go-w {shlex.quote(str(folder))}",
+        )
+
+
+def _unsafe(folder: Path, seen: str, *, do: str) -> ConfigError:
+    return ConfigError(
+        f"{folder} is not safe as a home: another user could change what the node does",
+        code="HOME-UNSAFE",
+        evidence=[seen],
+        likely="the folder was made or copied by hand, or another user has changed it",
+        do=do,
+    )
