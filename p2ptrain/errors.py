@@ -11,7 +11,7 @@
     ├─ TryLater              75   nothing is wrong, but not now
     ├─ ProtocolError              abstract
     │  ├─ LocalProtocolError      we asked the core for something illegal: our bug
-    │  └─ RemoteProtocolError     a peer broke the protocol: drop the peer, never crash
+    │  └─ RemoteProtocolError  5  a peer broke the protocol: drop the peer, never crash
     ├─ PeerError                  expected and handled: PeerUnreachable, PeerLost, PeerTooSlow
     ├─ ReduceAborted              step, attempt, suspects
     ├─ StoreError                 ChunkMissing, ChunkCorrupt, ManifestInvalid, StoreFull
@@ -110,6 +110,7 @@ class LocalProtocolError(ProtocolError):
 class RemoteProtocolError(ProtocolError):
     """A peer sent what the protocol does not allow. Drop the peer; never crash."""
 
+    exit_code = 5
     default_code = "PEER-PROTOCOL"
 
     def __init__(self, what: str, *, peer: str = "", code: str = "") -> None:

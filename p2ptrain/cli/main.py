@@ -41,6 +41,7 @@ from p2ptrain.cli.simulate_command import SIMULATE_EXAMPLES, simulate
 from p2ptrain.cli.verify_command import EXAMPLES as VERIFY_EXAMPLES
 from p2ptrain.cli.verify_command import verify
 from p2ptrain.errors import ConfigError, P2PTrainError
+from p2ptrain.standard_error import disk_may_be_full, give_up_unwritten
 
 BUG = 1
 INTERRUPTED = 130
@@ -102,6 +103,13 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code; nothing is raised."""
+    try:
+        return _exit_code(arguments)
+    finally:
+        give_up_unwritten()
+
+
+def _exit_code(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # A terminal that has no θ shows \u03b8.
@@ -173,10 +181,11 @@ def _forget_output() -> None:
 def _usage(exc: TyperException, words: Sequence[str]) -> int:
     """A wrong option or argument, in the words of the parser."""
     show = getattr(exc, "show", None)
-    if show is not None:
-        show()
-    else:
-        print(exc, file=sys.stderr)
+    with disk_may_be_full():
+        if show is not None:
+            show()
+        else:
+            print(exc, file=sys.stderr)
     if "--json" in words:
         told = getattr(exc, "format_message", exc.__str__)()
         error = ConfigError(told, code="USAGE", do="the same command with --help")
@@ -197,7 +206,8 @@ def _report(exc: BaseException, words: Sequence[str]) -> int:
     if error is None:
         return INTERRUPTED
     if any(word in VERBOSE for word in words):
-        traceback.print_exception(exc)
+        with disk_may_be_full():
+            traceback.print_exception(exc)
     show_error(error)
     if "--json" in words:
         _tell_programs(error)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from typing import Annotated
 
 import typer
+
+from p2ptrain.standard_error import write_line
 
 SCHEMA = 1
 
@@ -29,7 +30,7 @@ def result_json(value: Mapping[str, object]) -> None:
 
 
 def progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    write_line(text)
 
 
 def examples(*lines: str) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from p2ptrain.errors import P2PTrainError
+from p2ptrain.standard_error import disk_may_be_full
 
 SCHEMA = 1
 LABELS = ("tried", "seen")
@@ -63,13 +64,18 @@ def printable(text: str) -> str:
 
 
 def show_error(error: P2PTrainError, stream: TextIO | None = None) -> None:
-    """Write the error to stderr, its first words in red where that can be seen."""
+    """Write the error to stderr, its first words in red where that can be seen. A process that was
+    started with stderr closed shows nothing.
+    """
     stream = stream or sys.stderr
+    if stream is None:
+        return
     head, *details = error_lines(error)
     if coloured(stream):
         mark, bracket, rest = head.partition("]")
         head = f"\033[1;31m{mark}{bracket}\033[0m{rest}"
-    print(head, *details, sep="\n", file=stream)
+    with disk_may_be_full():
+        print(head, *details, sep="\n", file=stream, flush=True)
 
 
 def coloured(stream: TextIO) -> bool:

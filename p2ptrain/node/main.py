@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -41,6 +40,7 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingAnswer, Checking, Connecting
 from p2ptrain.run import Run, save_run
+from p2ptrain.standard_error import write_line
 from p2ptrain.store import Disk
 
 
@@ -233,8 +233,7 @@ def _say(verbosity: int, text: str) -> None:
     """
     if verbosity >= 0:
         shown = "".join(letter if letter.isprintable() else "·" for letter in text)
-        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {shown}\n")
-        sys.stderr.flush()
+        write_line(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {shown}")
 
 
 def _first(group: BaseExceptionGroup[P2PTrainError]) -> P2PTrainError:

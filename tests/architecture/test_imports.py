@@ -13,7 +13,7 @@ from tests.architecture.sources import PACKAGE, Module, imports, modules
 TIERS = """
 ids
 errors
-allowance crowding encoding extras names pasting private_file sites
+allowance crowding encoding extras names pasting private_file sites standard_error
 identity
 config dataplane ipc kernels ledger store sync
 data net observe ring run state swarm

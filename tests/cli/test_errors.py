@@ -179,6 +179,52 @@ def test_what_cannot_be_written_is_an_error_with_a_code(unbuffered: str, tmp_pat
     assert "Exception" not in said
 
 
+FULL_STDERR = """
+import sys
+from pathlib import Path
+from p2ptrain.cli.main import main
+from p2ptrain.errors import StoreFull
+from p2ptrain.node import main as node
+
+def full(*_, **__):
+    for _ in range(2000):
+        node._say(0, "a line of the log")
+    raise StoreFull("No space left on device")
+
+node.run_node = full
+home = Path(sys.argv[1])
+sys.exit(main(["node", "--seed", "--home", str(home), *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.parametrize("verbose", [[], ["-v"]])
+def test_node_whose_log_is_on_the_full_disk_exits_as_if_it_were_not(
+    verbose: list[str], tmp_path: Path
+) -> None:
+    with open("/dev/full", "wb") as full:
+        code = subprocess.run(
+            [sys.executable, "-c", FULL_STDERR, str(tmp_path), *verbose], stderr=full, check=False
+        ).returncode
+    assert code == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [(["status", "--home", "nowhere"], 75), (["statu"], 2)]
+)
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_error_that_cannot_be_shown_keeps_its_exit_status(
+    words: list[str], status: int, redirection: str, tmp_path: Path
+) -> None:
+    line = f'exec "$0" -m p2ptrain.cli "$@" {redirection}'
+    done = subprocess.run(["sh", "-c", line, sys.executable, *words], check=False, cwd=tmp_path)
+    assert done.returncode == status
+
+
+def test_protocol_fault_of_a_peer_counts_as_a_fault_of_the_network() -> None:
+    assert errors.RemoteProtocolError.exit_code == 5
+    assert errors.LocalProtocolError.exit_code == 1
+
+
 def test_a_terminal_of_another_alphabet_is_shown_what_it_has(tmp_path: Path) -> None:
     run_file = tmp_path / "run.toml"
     run_file.write_text(samples.sample("tiny"))
