@@ -95,6 +95,23 @@ def test_a_node_that_only_pretends_is_found_out(pair: tuple[socket.socket, socke
         prove(pair[1], SECRET, CLAIM)
 
 
+def test_rank_refuses_its_own_proof_sent_back(pair: tuple[socket.socket, socket.socket]) -> None:
+    """An impostor without the secret listens in place of the node, and reflects what it gets."""
+    impostor, rank = pair
+    impostor.settimeout(admission.GREETING_LIMIT_S)
+
+    def reflect() -> None:
+        impostor.sendall(b"p2prank\x01" + bytes(32))
+        answer = impostor.recv(4096)
+        impostor.sendall(answer[-32:])
+
+    thread = threading.Thread(target=reflect)
+    thread.start()
+    with pytest.raises(RemoteProtocolError, match="does not know the ranks' secret"):
+        prove(rank, SECRET, CLAIM)
+    thread.join()
+
+
 def test_who_dawdles_is_not_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(TimeoutError):
         challenge(pair[0], SECRET, limit_s=0.05)
