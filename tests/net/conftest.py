@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial, wraps
 
 import pytest
 import trio
@@ -16,7 +14,6 @@ from p2ptrain.net import Network, open_network
 from p2ptrain.net.feed import SharedFeed
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
-TEST_S = 120.0
 DEADLINE_S = 60.0
 """Of what takes milliseconds, on a machine that others keep busy."""
 
@@ -83,19 +80,6 @@ async def echo(peer: PeerId, payload: bytes) -> bytes:
     return payload
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run `async def` tests in trio, with a deadline."""
-    function = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(function):
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    run = partial(function, **{name: pyfuncitem.funcargs[name] for name in names})
-
-    @wraps(function)
-    async def bounded() -> None:
-        with trio.fail_after(TEST_S):
-            await run()
-
-    trio.run(bounded)
-    return True
+@pytest.fixture(autouse=True)
+def threads_end(no_thread_lingers: None) -> None:
+    """No test of a network leaves a thread behind."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
@@ -219,6 +220,12 @@ async def rig(
         )
         async with assembled(around) as made:
             yield Rig(made.parts, run, network, diary, made.events)
+
+
+class NewRig(Protocol):
+    """The fixture `new_rig`: a rig with these arguments of `rig`, closed after the test's tasks."""
+
+    async def __call__(self, folder: Path, **settings: object) -> Rig: ...
 
 
 class Neighbour:

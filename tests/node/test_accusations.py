@@ -18,7 +18,7 @@ from p2ptrain.node import accusations
 from p2ptrain.node.agreement import agree
 from p2ptrain.node.home import Home
 from p2ptrain.store import RecordLog
-from tests.node.rig import ANN, rig, settled
+from tests.node.rig import ANN, NewRig, rig, settled
 
 
 def twice(liar: Identity, run: RunId) -> Evidence:
@@ -30,25 +30,27 @@ def twice(liar: Identity, run: RunId) -> Evidence:
     return Evidence(run, 1, liar.peer, *votes)
 
 
-async def test_evidence_is_written_down_once_and_said_aloud(tmp_path: Path) -> None:
-    async with rig(tmp_path, founders=(ANN.peer,)) as r, trio.open_nursery() as nursery:
-        evidence = twice(ANN, r.run.id)
-        nursery.start_soon(agree, r.parts, r.events)
-        await r.parts.tell(Accused(evidence))
-        await settled(lambda: bool(accusations.kept(r.parts.home)))
-        await accusations.keep(r.parts, evidence)
-        assert accusations.kept(r.parts.home) == [Accused(evidence)]
-        (warning,) = r.parts.standing.warnings.values()
-        assert (warning.code, "it is evicted" in warning.what) == ("VOTER-LIED", True)
-        nursery.cancel_scope.cancel()
+async def test_evidence_is_written_down_once_and_said_aloud(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path, founders=(ANN.peer,))
+    evidence = twice(ANN, r.run.id)
+    nursery.start_soon(agree, r.parts, r.events)
+    await r.parts.tell(Accused(evidence))
+    await settled(lambda: bool(accusations.kept(r.parts.home)))
+    await accusations.keep(r.parts, evidence)
+    assert accusations.kept(r.parts.home) == [Accused(evidence)]
+    (warning,) = r.parts.standing.warnings.values()
+    assert (warning.code, "it is evicted" in warning.what) == ("VOTER-LIED", True)
 
 
-async def test_a_restarted_node_remembers_who_lied(tmp_path: Path) -> None:
-    async with rig(tmp_path, founders=(ANN.peer,)) as r, trio.open_nursery() as nursery:
-        RecordLog(r.parts.home.evidence).append([encode_evidence(twice(ANN, r.run.id))])
-        nursery.start_soon(agree, r.parts, r.events)
-        await settled(lambda: ANN.peer in r.parts.ledger.view.accused)
-        nursery.cancel_scope.cancel()
+async def test_a_restarted_node_remembers_who_lied(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path, founders=(ANN.peer,))
+    RecordLog(r.parts.home.evidence).append([encode_evidence(twice(ANN, r.run.id))])
+    nursery.start_soon(agree, r.parts, r.events)
+    await settled(lambda: ANN.peer in r.parts.ledger.view.accused)
 
 
 async def test_a_namesake_is_told_with_what_to_do(tmp_path: Path) -> None:

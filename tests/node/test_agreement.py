@@ -21,7 +21,7 @@ from p2ptrain.node.parts import PAGES_BURST
 from p2ptrain.node.topics import LEDGER_PROTOCOL
 from p2ptrain.store import RecordLog
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, BOB, CAI, opening, rig, settled, signed, somebody
+from tests.node.rig import ANN, BOB, CAI, NewRig, opening, rig, settled, signed, somebody
 
 
 def test_neighbouring_effects_of_a_kind_share_a_write_and_keep_their_order() -> None:
@@ -98,44 +98,47 @@ async def test_a_log_that_cannot_be_shortened_now_grows_and_the_node_goes_on(
         assert parts.vote_records == len(binding)
 
 
-async def test_a_peer_that_asks_for_entries_gets_them(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        nursery.start_soon(agree, r.parts, r.events)
-        await r.parts.tell(Joining(ANN.peer))
-        await settled(lambda: r.parts.ledger.state.height == 1)
-        reply = await r.network.handlers[LEDGER_PROTOCOL](BOB.peer, encode(EntriesRequest(1)))
-        assert reply == b""
-        await settled(lambda: any(peer == BOB.peer for peer, _ in r.network.requested))
-        page = decode(next(data for peer, data in r.network.requested if peer == BOB.peer))
-        assert page.certified == tuple(r.parts.ledger.chain)  # type: ignore[union-attr]
-        nursery.cancel_scope.cancel()
+async def test_a_peer_that_asks_for_entries_gets_them(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    nursery.start_soon(agree, r.parts, r.events)
+    await r.parts.tell(Joining(ANN.peer))
+    await settled(lambda: r.parts.ledger.state.height == 1)
+    reply = await r.network.handlers[LEDGER_PROTOCOL](BOB.peer, encode(EntriesRequest(1)))
+    assert reply == b""
+    await settled(lambda: any(peer == BOB.peer for peer, _ in r.network.requested))
+    page = decode(next(data for peer, data in r.network.requested if peer == BOB.peer))
+    assert page.certified == tuple(r.parts.ledger.chain)  # type: ignore[union-attr]
 
 
-async def test_noise_costs_its_sender_an_answer_and_nothing_else(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        nursery.start_soon(agree, r.parts, r.events)
-        await settled(lambda: LEDGER_PROTOCOL in r.network.handlers)
-        for noise in (b"", b"noise", b"\x80", b"{" * 100):
-            with pytest.raises(RemoteProtocolError):
-                await r.network.handlers[LEDGER_PROTOCOL](ANN.peer, noise)
-        await r.parts.tell(Joining(ANN.peer))
-        await settled(lambda: r.parts.ledger.state.height == 1)
-        nursery.cancel_scope.cancel()
+async def test_noise_costs_its_sender_an_answer_and_nothing_else(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    nursery.start_soon(agree, r.parts, r.events)
+    await settled(lambda: LEDGER_PROTOCOL in r.network.handlers)
+    for noise in (b"", b"noise", b"\x80", b"{" * 100):
+        with pytest.raises(RemoteProtocolError):
+            await r.network.handlers[LEDGER_PROTOCOL](ANN.peer, noise)
+    await r.parts.tell(Joining(ANN.peer))
+    await settled(lambda: r.parts.ledger.state.height == 1)
 
 
-async def test_under_a_flood_peers_are_dropped_and_our_own_words_wait(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        request = Received(ANN.peer, EntriesRequest(1))
-        while "flood" not in parts.standing.warnings:
-            parts.hear(request)
-        while parts.events.statistics().current_buffer_used < EVENTS_MAX:
-            parts.events.send_nowait(request)
-        nursery.start_soon(parts.tell, Ready(parts.me, 0, 16, 1))
-        nursery.start_soon(parts.tell, PeerUp(ANN.peer))
-        nursery.start_soon(agree, parts, r.events)
-        await settled(lambda: parts.me in parts.ledger.view.ready, deadline_s=20.0)
-        nursery.cancel_scope.cancel()
+async def test_under_a_flood_peers_are_dropped_and_our_own_words_wait(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    parts = r.parts
+    request = Received(ANN.peer, EntriesRequest(1))
+    while "flood" not in parts.standing.warnings:
+        parts.hear(request)
+    while parts.events.statistics().current_buffer_used < EVENTS_MAX:
+        parts.events.send_nowait(request)
+    nursery.start_soon(parts.tell, Ready(parts.me, 0, 16, 1))
+    nursery.start_soon(parts.tell, PeerUp(ANN.peer))
+    nursery.start_soon(agree, parts, r.events)
+    await settled(lambda: parts.me in parts.ledger.view.ready, deadline_s=20.0)
 
 
 async def test_who_floods_the_ledger_keeps_nobody_else_from_being_heard(tmp_path: Path) -> None:
@@ -149,15 +152,16 @@ async def test_who_floods_the_ledger_keeps_nobody_else_from_being_heard(tmp_path
         assert said["peer"] == CAI.peer
 
 
-async def test_what_the_ledger_has_taken_counts_no_more_against_its_author(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        nursery.start_soon(agree, r.parts, r.events)
-        for _ in range(EVENTS_MAX // 256):
-            for _ in range(256):
-                r.parts.hear(Heard(BOB.peer, 0))
-            await settled(lambda: not r.parts.events.statistics().current_buffer_used)
-        assert "flood" not in r.parts.standing.warnings
-        nursery.cancel_scope.cancel()
+async def test_what_the_ledger_has_taken_counts_no_more_against_its_author(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    nursery.start_soon(agree, r.parts, r.events)
+    for _ in range(EVENTS_MAX // 256):
+        for _ in range(256):
+            r.parts.hear(Heard(BOB.peer, 0))
+        await settled(lambda: not r.parts.events.statistics().current_buffer_used)
+    assert "flood" not in r.parts.standing.warnings
 
 
 @pytest.mark.parametrize("question", [EntriesRequest(1), Prepare(1, 0)])
@@ -177,18 +181,19 @@ async def test_who_asks_for_page_after_page_gets_so_many_only(
         assert [said["peer"] for said in r.said("asks-too-often")] == [CAI.peer]
 
 
-async def test_who_makes_the_ledger_note_much_fills_no_journal(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        nursery.start_soon(agree, r.parts, r.events)
-        for _ in range(5):
-            for _ in range(NOTES_BURST):
-                r.parts.hear(Received(CAI.peer, Refused(1, 0, 0, "no")))
-            await settled(lambda: not r.parts.events.statistics().current_buffer_used)
-        r.parts.hear(Received(BOB.peer, Refused(1, 0, 0, "no")))
-        await settled(lambda: any(BOB.peer in str(note["text"]) for note in r.said("note")))
-        assert NOTES_BURST < len(r.said("note")) < 2 * NOTES_BURST
-        assert [said["peer"] for said in r.said("notes-kept-back")] == [CAI.peer]
-        nursery.cancel_scope.cancel()
+async def test_who_makes_the_ledger_note_much_fills_no_journal(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    nursery.start_soon(agree, r.parts, r.events)
+    for _ in range(5):
+        for _ in range(NOTES_BURST):
+            r.parts.hear(Received(CAI.peer, Refused(1, 0, 0, "no")))
+        await settled(lambda: not r.parts.events.statistics().current_buffer_used)
+    r.parts.hear(Received(BOB.peer, Refused(1, 0, 0, "no")))
+    await settled(lambda: any(BOB.peer in str(note["text"]) for note in r.said("note")))
+    assert NOTES_BURST < len(r.said("note")) < 2 * NOTES_BURST
+    assert [said["peer"] for said in r.said("notes-kept-back")] == [CAI.peer]
 
 
 async def test_a_vote_that_cannot_be_kept_is_never_sent(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from p2ptrain.run.files import AMENDMENTS_MAX
 from p2ptrain.store import digest_of
 from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.published import policy, publish
-from tests.node.rig import ANN, BOB, Rig, rig, settled
+from tests.node.rig import ANN, BOB, NewRig, Rig, rig, settled
 
 ALONE = policy(participants_min=1)
 
@@ -164,31 +164,30 @@ async def test_the_organisers_tool_tells_the_node(tmp_path: Path) -> None:
 
 
 async def test_what_was_agreed_is_asked_for_until_somebody_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(amending, "ASK_AGAIN_S", 0.01)
-    async with rig(tmp_path, steps=99, rules=ALONE) as r, trio.open_nursery() as nursery:
-        one, told = of(r, 1, 1), list[bytes]()
+    r = await new_rig(tmp_path, steps=99, rules=ALONE)
+    one, told = of(r, 1, 1), list[bytes]()
 
-        async def hello(peer: PeerId, payload: bytes) -> bytes:
-            if peer == ANN.peer:
-                raise PeerUnreachable("gone")
-            return encode_reply(HelloReply(b"", b"", told[0] if told else b"", True, {}))
+    async def hello(peer: PeerId, payload: bytes) -> bytes:
+        if peer == ANN.peer:
+            raise PeerUnreachable("gone")
+        return encode_reply(HelloReply(b"", b"", told[0] if told else b"", True, {}))
 
-        r.network.answer = hello
-        r.network.peers = {ANN.peer, BOB.peer}
-        r.decide(naming(r, one.terms), Commit(0, 0, digest_of(b"u")))
-        assert r.parts.lacks_terms(1)
-        assert not r.parts.lacks_terms(0)
-        nursery.start_soon(keep_amended, r.parts)
-        await settled(lambda: len(r.network.requested) > 3)
-        assert r.parts.standing.warnings["amendment"] == amending.MISSING
-        told.append(listed(one))
-        with trio.fail_after(30):
-            await r.parts.until_known(1)
-        await settled(lambda: "amendment" not in r.parts.standing.warnings)
-        assert r.parts.leg(1).manifest.codec.name == "fp16"
-        nursery.cancel_scope.cancel()
+    r.network.answer = hello
+    r.network.peers = {ANN.peer, BOB.peer}
+    r.decide(naming(r, one.terms), Commit(0, 0, digest_of(b"u")))
+    assert r.parts.lacks_terms(1)
+    assert not r.parts.lacks_terms(0)
+    nursery.start_soon(keep_amended, r.parts)
+    await settled(lambda: len(r.network.requested) > 3)
+    assert r.parts.standing.warnings["amendment"] == amending.MISSING
+    told.append(listed(one))
+    with trio.fail_after(30):
+        await r.parts.until_known(1)
+    await settled(lambda: "amendment" not in r.parts.standing.warnings)
+    assert r.parts.leg(1).manifest.codec.name == "fp16"
 
 
 async def test_the_bound_on_influence_leaves_room_for_work_of_before(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from p2ptrain.node.connections import (
     stay_connected,
     watch_peers,
 )
-from tests.node.rig import ANN, BOB, CAI, heartbeat, opening, rig, settled
+from tests.node.rig import ANN, BOB, CAI, NewRig, heartbeat, opening, rig, settled
 
 
 async def test_a_member_that_never_speaks_is_taken_for_down_after_a_while(tmp_path: Path) -> None:
@@ -47,16 +47,17 @@ async def test_a_member_that_never_speaks_is_taken_for_down_after_a_while(tmp_pa
             raise AssertionError("it was never missed")
 
 
-async def test_both_planes_are_told_who_the_members_are(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
-        nursery.start_soon(watch_peers, parts)
-        await settled(lambda: bool(r.network.members))
-        assert r.network.members == [parts.me, ANN.peer]
-        assert parts.listener._gate.is_member(ANN.peer)
-        assert not parts.listener._gate.is_member(BOB.peer)
-        nursery.cancel_scope.cancel()
+async def test_both_planes_are_told_who_the_members_are(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    parts = r.parts
+    r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+    nursery.start_soon(watch_peers, parts)
+    await settled(lambda: bool(r.network.members))
+    assert r.network.members == [parts.me, ANN.peer]
+    assert parts.listener._gate.is_member(ANN.peer)
+    assert not parts.listener._gate.is_member(BOB.peer)
 
 
 async def test_a_lost_connection_is_told_to_the_ledger_even_under_a_flood(tmp_path: Path) -> None:
@@ -87,26 +88,25 @@ async def test_what_waits_for_a_lost_peer_is_given_up_but_not_a_connection_that_
 
 
 async def test_who_was_cut_off_dials_everybody_as_soon_as_one_is_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(connections, "RETRY_FIRST_S", 1000.0)
     monkeypatch.setattr(connections, "OTHERS_TURN_S", 0.0)
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        dialled: list[PeerId] = []
+    r = await new_rig(tmp_path)
+    dialled: list[PeerId] = []
 
-        async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
-            dialled.append(peer)
+    async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
+        dialled.append(peer)
 
-        r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
-        for peer in (ANN.peer, BOB.peer):
-            r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
-        nursery.start_soon(stay_connected, r.parts)
-        await settled(lambda: len(dialled) == 2)
-        r.network.peers.add(ANN.peer)
-        await settled(lambda: len(dialled) == 3)
-        assert dialled[2] == BOB.peer
-        nursery.cancel_scope.cancel()
+    r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
+    for peer in (ANN.peer, BOB.peer):
+        r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
+    nursery.start_soon(stay_connected, r.parts)
+    await settled(lambda: len(dialled) == 2)
+    r.network.peers.add(ANN.peer)
+    await settled(lambda: len(dialled) == 3)
+    assert dialled[2] == BOB.peer
 
 
 async def test_who_was_not_heard_for_long_is_forgotten_unless_it_is_a_member(
@@ -133,22 +133,21 @@ async def test_only_admitted_peers_are_dialled_and_never_ourselves(tmp_path: Pat
 
 
 async def test_the_peer_with_the_smaller_id_dials_at_once_and_the_other_gives_it_time(
-    tmp_path: Path,
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        dialled: list[PeerId] = []
+    r = await new_rig(tmp_path)
+    dialled: list[PeerId] = []
 
-        async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
-            dialled.append(peer)
+    async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
+        dialled.append(peer)
 
-        r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
-        for peer in (ANN.peer, BOB.peer, CAI.peer):
-            r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
-        nursery.start_soon(stay_connected, r.parts)
-        await trio.testing.wait_all_tasks_blocked()
-        expected = {peer for peer in (ANN.peer, BOB.peer, CAI.peer) if r.parts.me < peer}
-        assert set(dialled) == expected
-        nursery.cancel_scope.cancel()
+    r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
+    for peer in (ANN.peer, BOB.peer, CAI.peer):
+        r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
+    nursery.start_soon(stay_connected, r.parts)
+    await trio.testing.wait_all_tasks_blocked()
+    expected = {peer for peer in (ANN.peer, BOB.peer, CAI.peer) if r.parts.me < peer}
+    assert set(dialled) == expected
 
 
 async def test_addresses_are_kept_when_the_node_ends(tmp_path: Path) -> None:
@@ -163,17 +162,16 @@ async def test_addresses_are_kept_when_the_node_ends(tmp_path: Path) -> None:
 
 
 async def test_members_are_kept_before_others_where_a_file_cannot_hold_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(book, "FILE_BYTES_MAX", 150)
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
-        for peer in (ANN.peer, BOB.peer, CAI.peer):
-            r.network.remember(peer, [f"/ip4/127.0.0.1/tcp/1/p2p/{peer}"])
-        nursery.start_soon(find_peers, r.parts)
-        await settled(r.parts.home.peers.exists)
-        assert set(PeerCache(r.parts.home.peers).load()) == {ANN.peer}
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+    for peer in (ANN.peer, BOB.peer, CAI.peer):
+        r.network.remember(peer, [f"/ip4/127.0.0.1/tcp/1/p2p/{peer}"])
+    nursery.start_soon(find_peers, r.parts)
+    await settled(r.parts.home.peers.exists)
+    assert set(PeerCache(r.parts.home.peers).load()) == {ANN.peer}
 
 
 async def test_those_met_before_are_remembered_and_a_broken_file_of_them_is_told(
@@ -191,7 +189,7 @@ async def test_those_met_before_are_remembered_and_a_broken_file_of_them_is_told
 
 
 async def test_a_disk_too_full_for_addresses_costs_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     def full(
         cache: PeerCache, addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember
@@ -199,7 +197,6 @@ async def test_a_disk_too_full_for_addresses_costs_a_line(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(PeerCache, "save", full)
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        nursery.start_soon(find_peers, r.parts)
-        await settled(lambda: bool(r.said("peers-not-saved")))
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    nursery.start_soon(find_peers, r.parts)
+    await settled(lambda: bool(r.said("peers-not-saved")))

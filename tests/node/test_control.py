@@ -23,7 +23,7 @@ from p2ptrain.observe.states import AwaitingApproval, Connecting
 from p2ptrain.observe.status import NodeStatus, status_lines
 from p2ptrain.run import Allowlist, SignedAllowlist, save_allowlist
 from p2ptrain.testing.published import publish
-from tests.node.rig import ANN, BOB, Rig, rig, settled
+from tests.node.rig import ANN, BOB, NewRig, Rig, rig, settled
 from tests.node.swarm import Diary
 
 
@@ -149,12 +149,13 @@ async def test_the_socket_is_its_owners_and_replaces_one_that_was_left_behind(
         assert not path.exists()
 
 
-async def test_a_home_with_a_long_path_has_a_socket_all_the_same(tmp_path: Path) -> None:
-    async with rig(tmp_path / ("deep" * 40)) as r, trio.open_nursery() as nursery:
-        reception = Reception(r.parts.me, r.parts.journal)
-        nursery.start_soon(serve_commands, r.parts.home.control, reception)
-        await settled(r.parts.home.control.exists)
-        nursery.cancel_scope.cancel()
+async def test_a_home_with_a_long_path_has_a_socket_all_the_same(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path / ("deep" * 40))
+    reception = Reception(r.parts.me, r.parts.journal)
+    nursery.start_soon(serve_commands, r.parts.home.control, reception)
+    await settled(r.parts.home.control.exists)
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ from p2ptrain.observe.status import status_lines
 from p2ptrain.run.envelope import Signed
 from p2ptrain.trainer.inner_bounds import check
 from p2ptrain.trainer.inner_format import HEADER_BYTES, WARM, newest, path_of, steps_in
-from tests.node.rig import ANN, BOB, CAI, Neighbour, Rig, heartbeat, rig, settled
+from tests.node.rig import ANN, BOB, CAI, Neighbour, NewRig, Rig, heartbeat, rig, settled
 from tests.node.test_training import know_data
 from tests.node.test_validating import TWO, commit
 from tests.trainer.inner_states import trained, write_state
@@ -476,138 +476,130 @@ async def asking(r: Rig, nursery: trio.Nursery) -> Ask:
 
 
 async def test_a_donor_makes_an_offer_when_asked_and_no_more_often_than_now_and_then(
-    tmp_path: Path,
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    async with rig(tmp_path, **OPTION) as r, trio.open_nursery() as nursery:
-        ask = await asking(r, nursery)
-        keep_state(r, 1)
-        assert await ask() == LATER
-        await settled(lambda: bool(r.said("inner-state-offered")))
-        first = await ask()
-        assert Offer.read(first, r.parts.me).step == 1
-        keep_state(r, 2)
-        assert [await ask() for _ in range(5)] == [first] * 5
-        assert len(r.said("inner-state-offered")) == 1
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, **OPTION)
+    ask = await asking(r, nursery)
+    keep_state(r, 1)
+    assert await ask() == LATER
+    await settled(lambda: bool(r.said("inner-state-offered")))
+    first = await ask()
+    assert Offer.read(first, r.parts.me).step == 1
+    keep_state(r, 2)
+    assert [await ask() for _ in range(5)] == [first] * 5
+    assert len(r.said("inner-state-offered")) == 1
 
 
 async def test_who_warms_up_itself_has_nothing_to_give(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """Who takes a state has the whole rate from its first inner step on."""
     monkeypatch.setattr(donor, "NOTHING_S", 0.0)
-    async with (
-        rig(tmp_path, **OPTION, join_warmup_steps=20) as r,
-        trio.open_nursery() as nursery,
-    ):
-        ask = await asking(r, nursery)
-        keep_state(r, 1, warmed=19)
-        assert await ask() == LATER
-        assert r.said("inner-state-offered") == []
-        keep_state(r, 2, warmed=20)
-        assert await ask() == LATER
-        await settled(lambda: bool(r.said("inner-state-offered")))
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, **OPTION, join_warmup_steps=20)
+    ask = await asking(r, nursery)
+    keep_state(r, 1, warmed=19)
+    assert await ask() == LATER
+    assert r.said("inner-state-offered") == []
+    keep_state(r, 2, warmed=20)
+    assert await ask() == LATER
+    await settled(lambda: bool(r.said("inner-state-offered")))
 
 
 async def test_a_newer_state_is_offered_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(donor, "OFFER_S", 0.0)
-    async with rig(tmp_path, **OPTION) as r, trio.open_nursery() as nursery:
-        ask = await asking(r, nursery)
-        for step in (1, 2):
-            keep_state(r, step)
-            assert await ask() == LATER
-            await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
-        assert [each["step"] for each in r.said("inner-state-offered")] == [1, 2]
-        assert len(still_offered(r.parts)) == 2
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, **OPTION)
+    ask = await asking(r, nursery)
+    for step in (1, 2):
+        keep_state(r, step)
+        assert await ask() == LATER
+        await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
+    assert [each["step"] for each in r.said("inner-state-offered")] == [1, 2]
+    assert len(still_offered(r.parts)) == 2
 
 
 async def test_who_asks_again_and_again_does_not_fill_the_donors_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(donor, "OFFER_S", 0.0)
-    async with rig(tmp_path, **OPTION) as r, trio.open_nursery() as nursery:
-        ask = await asking(r, nursery)
-        for step in range(1, KEPT_MAX + 1):
-            keep_state(r, step)
-            assert await ask() == LATER
-            await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
-        keep_state(r, KEPT_MAX + 1)
-        with trio.fail_after(30):
-            while (stands := await ask()) == LATER:
-                pass
-        assert Offer.read(stands, r.parts.me).step == KEPT_MAX
-        assert len(r.said("inner-state-offered")) == len(still_offered(r.parts)) == KEPT_MAX
-        # The oldest is of no use to anybody any more: it makes room.
-        oldest = still_offered(r.parts)[0]
-        monkeypatch.setattr(Offer, "is_too_old", lambda offer, *_: offer.digest == oldest)
+    r = await new_rig(tmp_path, **OPTION)
+    ask = await asking(r, nursery)
+    for step in range(1, KEPT_MAX + 1):
+        keep_state(r, step)
         assert await ask() == LATER
-        await settled(lambda: len(r.said("inner-state-offered")) == KEPT_MAX + 1)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert len(still_offered(r.parts)) == KEPT_MAX
-        assert oldest not in still_offered(r.parts)
-        nursery.cancel_scope.cancel()
+        await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
+    keep_state(r, KEPT_MAX + 1)
+    with trio.fail_after(30):
+        while (stands := await ask()) == LATER:
+            pass
+    assert Offer.read(stands, r.parts.me).step == KEPT_MAX
+    assert len(r.said("inner-state-offered")) == len(still_offered(r.parts)) == KEPT_MAX
+    # The oldest is of no use to anybody any more: it makes room.
+    oldest = still_offered(r.parts)[0]
+    monkeypatch.setattr(Offer, "is_too_old", lambda offer, *_: offer.digest == oldest)
+    assert await ask() == LATER
+    await settled(lambda: len(r.said("inner-state-offered")) == KEPT_MAX + 1)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert len(still_offered(r.parts)) == KEPT_MAX
+    assert oldest not in still_offered(r.parts)
 
 
 @pytest.mark.parametrize("damage", ["none", "cut", "flipped", "no header"])
-async def test_a_donor_gives_nothing_that_is_not_whole(damage: str, tmp_path: Path) -> None:
-    async with rig(tmp_path, **OPTION) as r, trio.open_nursery() as nursery:
-        ask = await asking(r, nursery)
-        if damage != "none":
-            file = keep_state(r, 1)
-            data = bytearray(file.read_bytes())
-            match damage:
-                case "cut":
-                    del data[-100:]
-                case "flipped":
-                    data[-100] ^= 1
-                case "no header":
-                    data[:4096] = bytes(4096)
-            file.write_bytes(data)
-        assert await ask() == LATER
-        with trio.fail_after(30):
-            while (reply := await ask()) == LATER:
-                pass
-        assert (reply, r.said("inner-state-offered"), still_offered(r.parts)) == (NOTHING, [], ())
-        nursery.cancel_scope.cancel()
+async def test_a_donor_gives_nothing_that_is_not_whole(
+    damage: str, tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path, **OPTION)
+    ask = await asking(r, nursery)
+    if damage != "none":
+        file = keep_state(r, 1)
+        data = bytearray(file.read_bytes())
+        match damage:
+            case "cut":
+                del data[-100:]
+            case "flipped":
+                data[-100] ^= 1
+            case "no header":
+                data[:4096] = bytes(4096)
+        file.write_bytes(data)
+    assert await ask() == LATER
+    with trio.fail_after(30):
+        while (reply := await ask()) == LATER:
+            pass
+    assert (reply, r.said("inner-state-offered"), still_offered(r.parts)) == (NOTHING, [], ())
 
 
 async def test_only_runs_with_the_option_have_donors_and_they_know_their_run(
-    tmp_path: Path,
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     async with rig(tmp_path / "fresh", join_optimizer="fresh") as r:
         await donate(r.parts)
         assert INNER_PROTOCOL not in r.network.handlers
-    async with rig(tmp_path / "donor", **OPTION) as r, trio.open_nursery() as nursery:
-        ask = await asking(r, nursery)
-        handler = r.network.handlers[INNER_PROTOCOL]
-        for nonsense in (ask_of(RunId("e" * 64)), b"\xc1", pack({"run": 1}), pack([])):
-            with pytest.raises(RemoteProtocolError):
-                await handler(ANN.peer, nonsense)
-        r.parts.config = replace(r.parts.config, keep_inner=False)
-        keep_state(r, 1)
-        assert [await ask() for _ in range(2)] == [NOTHING, NOTHING]
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path / "donor", **OPTION)
+    ask = await asking(r, nursery)
+    handler = r.network.handlers[INNER_PROTOCOL]
+    for nonsense in (ask_of(RunId("e" * 64)), b"\xc1", pack({"run": 1}), pack([])):
+        with pytest.raises(RemoteProtocolError):
+            await handler(ANN.peer, nonsense)
+    r.parts.config = replace(r.parts.config, keep_inner=False)
+    keep_state(r, 1)
+    assert [await ask() for _ in range(2)] == [NOTHING, NOTHING]
 
 
 async def test_what_is_offered_is_not_collected_for_as_long_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    async with rig(tmp_path, **OPTION) as r, trio.open_nursery() as nursery:
-        know_data(r)
-        ask = await asking(r, nursery)
-        keep_state(r, 1)
-        await ask()
-        await settled(lambda: bool(r.said("inner-state-offered")))
-        offer = Offer.read(await ask(), r.parts.me)
-        for _ in range(2):  # What was put lately is spared once.
-            await _collect(r.parts)
-        assert r.parts.store.holds_blob(offer.digest)
-        assert OFFER_S < donor.KEPT_S
-        r.parts.offered[offer.digest] = r.parts.now() - 1.0
+    r = await new_rig(tmp_path, **OPTION)
+    know_data(r)
+    ask = await asking(r, nursery)
+    keep_state(r, 1)
+    await ask()
+    await settled(lambda: bool(r.said("inner-state-offered")))
+    offer = Offer.read(await ask(), r.parts.me)
+    for _ in range(2):  # What was put lately is spared once.
         await _collect(r.parts)
-        assert not r.parts.store.holds_blob(offer.digest)
-        nursery.cancel_scope.cancel()
+    assert r.parts.store.holds_blob(offer.digest)
+    assert OFFER_S < donor.KEPT_S
+    r.parts.offered[offer.digest] = r.parts.now() - 1.0
+    await _collect(r.parts)
+    assert not r.parts.store.holds_blob(offer.digest)

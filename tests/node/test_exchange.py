@@ -42,7 +42,7 @@ from p2ptrain.store import digest_of
 from p2ptrain.testing.ledgers import small_rules
 from p2ptrain.testing.published import policy
 from tests.dataplane.conftest import certificate_in_the_name_of, named
-from tests.node.rig import ANN, BOB, entry_of, heartbeat, opening, rig, settled
+from tests.node.rig import ANN, BOB, NewRig, entry_of, heartbeat, opening, rig, settled
 
 RULES = small_rules("a b")
 A, B = RULES.founders
@@ -105,62 +105,62 @@ async def test_the_request_follows_from_roster_and_manifest_alone(tmp_path: Path
         assert request.deadline_s >= module.REDUCE_S_MIN
 
 
-async def test_a_ring_of_one_stores_its_update_and_says_so_once(tmp_path: Path) -> None:
-    async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        parts.outer.step = 0
-        assert parts.arena is not None
-        parts.arena.local[:] = parts.arena.theta - np.float32(0.01)
-        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
-        nursery.start_soon(exchange, parts)
-        await trio.testing.wait_all_tasks_blocked()
-        assert r.said("exchange-started") == []  # It has nothing to average yet.
-        parts.standing.work = Work(0, (0,), 16)
-        parts.changes.ring()
-        await settled(lambda: parts.standing.reduce is not None)
-        report = parts.standing.reduce
-        assert report is not None
-        assert report.update is not None
-        assert parts.store.holds_blob(report.update)
-        done = r.said("exchange-done")[0]
-        assert {"seconds", "scatter_s", "gather_s", "arithmetic_s", "cpu_s"} <= done.keys()
-        assert (done["sent_bytes"], done["received_bytes"]) == (0, 0)
-        shown = await status(parts)
-        assert shown.exchange["cpu_s"] == done["cpu_s"]
-        assert shown.exchanged.startswith("the last took ")
-        length = 0.01 * math.sqrt(parts.layout.numel)
-        assert shown.learning == {
-            "norm": pytest.approx(length, rel=1e-3),
-            "mean_norm": pytest.approx(length, rel=1e-2),
-            "cosine": pytest.approx(1.0, rel=1e-3),
-            "quantisation_error": done["quantisation_error"],
-        }
-        assert {name: done[name] for name in shown.learning} == shown.learning
-        parts.changes.ring()
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(r.said("exchange-started")) == 1
-        nursery.cancel_scope.cancel()
+async def test_a_ring_of_one_stores_its_update_and_says_so_once(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path, rules=policy(participants_min=1))
+    parts = r.parts
+    parts.outer.step = 0
+    assert parts.arena is not None
+    parts.arena.local[:] = parts.arena.theta - np.float32(0.01)
+    r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
+    nursery.start_soon(exchange, parts)
+    await trio.testing.wait_all_tasks_blocked()
+    assert r.said("exchange-started") == []  # It has nothing to average yet.
+    parts.standing.work = Work(0, (0,), 16)
+    parts.changes.ring()
+    await settled(lambda: parts.standing.reduce is not None)
+    report = parts.standing.reduce
+    assert report is not None
+    assert report.update is not None
+    assert parts.store.holds_blob(report.update)
+    done = r.said("exchange-done")[0]
+    assert {"seconds", "scatter_s", "gather_s", "arithmetic_s", "cpu_s"} <= done.keys()
+    assert (done["sent_bytes"], done["received_bytes"]) == (0, 0)
+    shown = await status(parts)
+    assert shown.exchange["cpu_s"] == done["cpu_s"]
+    assert shown.exchanged.startswith("the last took ")
+    length = 0.01 * math.sqrt(parts.layout.numel)
+    assert shown.learning == {
+        "norm": pytest.approx(length, rel=1e-3),
+        "mean_norm": pytest.approx(length, rel=1e-2),
+        "cosine": pytest.approx(1.0, rel=1e-3),
+        "quantisation_error": done["quantisation_error"],
+    }
+    assert {name: done[name] for name in shown.learning} == shown.learning
+    parts.changes.ring()
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(r.said("exchange-started")) == 1
 
 
 async def test_who_cannot_be_reached_is_suspected_and_theta_is_free_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(edges, "EDGE_S", 0.5)
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        parts.outer.step = 0
-        parts.detector.watch(ANN.peer, parts.now())
-        ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
-        roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
-        parts.ledger.state = replace(parts.ledger.state, roster=roster)
-        parts.standing.work = Work(0, (0,), 16)
-        nursery.start_soon(exchange, parts)
-        await settled(lambda: bool(r.said("exchange-failed")))
-        assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
-        assert not parts.outer.lock.locked()
-        await settled(lambda: r.events.statistics().current_buffer_used > 0)
-        assert r.heard() == [ReduceFailed(parts.me, 0, 0, (ANN.peer,))]
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    parts = r.parts
+    parts.outer.step = 0
+    parts.detector.watch(ANN.peer, parts.now())
+    ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
+    roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
+    parts.ledger.state = replace(parts.ledger.state, roster=roster)
+    parts.standing.work = Work(0, (0,), 16)
+    nursery.start_soon(exchange, parts)
+    await settled(lambda: bool(r.said("exchange-failed")))
+    assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
+    assert not parts.outer.lock.locked()
+    await settled(lambda: r.events.statistics().current_buffer_used > 0)
+    assert r.heard() == [ReduceFailed(parts.me, 0, 0, (ANN.peer,))]
 
 
 @pytest.mark.parametrize("they_dial", [True, False])
@@ -248,93 +248,89 @@ async def test_a_neighbour_whose_answer_or_certificate_is_bad_is_named_and_we_ar
 
 
 async def test_a_participant_that_is_no_peer_is_not_named_and_we_are_still_heard(
-    tmp_path: Path,
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """In an open run a lying proposer can put one into a roster."""
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts, nobody = r.parts, PeerId("nobody")
-        put_into_a_roster(parts, ANN.peer, nobody)
-        nursery.start_soon(exchange, parts)
-        await settled(lambda: bool(r.said("exchange-failed")))
-        nursery.cancel_scope.cancel()
-        assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
-        heard = read(parts.saying.say(gossip.describe(parts, parts.incarnation, 0)))
-        assert isinstance(heard, FullBeat)
+    r = await new_rig(tmp_path)
+    parts, nobody = r.parts, PeerId("nobody")
+    put_into_a_roster(parts, ANN.peer, nobody)
+    nursery.start_soon(exchange, parts)
+    await settled(lambda: bool(r.said("exchange-failed")))
+    assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
+    heard = read(parts.saying.say(gossip.describe(parts, parts.incarnation, 0)))
+    assert isinstance(heard, FullBeat)
 
 
 async def test_an_attempt_that_lost_its_point_while_it_waited_for_theta_is_not_begun(
-    tmp_path: Path,
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        parts.outer.step = 0
-        parts.standing.work = Work(0, (0,), 16)
-        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
-        async with parts.outer.lock:
-            nursery.start_soon(exchange, parts)
-            await settled(lambda: bool(r.said("exchange-started")))
-            r.decide(Commit(0, 0, digest_of(b"by others")))
-        await settled(lambda: bool(r.said("exchange-failed")))
-        assert r.said("exchange-connected") == []
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, rules=policy(participants_min=1))
+    parts = r.parts
+    parts.outer.step = 0
+    parts.standing.work = Work(0, (0,), 16)
+    r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
+    async with parts.outer.lock:
+        nursery.start_soon(exchange, parts)
+        await settled(lambda: bool(r.said("exchange-started")))
+        r.decide(Commit(0, 0, digest_of(b"by others")))
+    await settled(lambda: bool(r.said("exchange-failed")))
+    assert r.said("exchange-connected") == []
 
 
 async def test_who_no_longer_has_the_work_that_it_promised_says_so_and_is_not_waited_for(
-    tmp_path: Path,
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        parts.outer.step = 0
-        parts.detector.watch(ANN.peer, parts.now())
-        ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
-        roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
-        parts.ledger.state = replace(parts.ledger.state, roster=roster)
-        nursery.start_soon(exchange, parts)
-        await trio.testing.wait_all_tasks_blocked()
-        assert r.heard() == []  # This process never said that it was ready: it may yet be.
-        parts.ledger.view.note(Ready(parts.me, 0, 16, 1))
-        parts.changes.ring()
-        await settled(lambda: bool(r.said("exchange-failed")))
-        lost = ReduceFailed(parts.me, 0, 0, (parts.me,))
-        await settled(lambda: r.events.statistics().current_buffer_used > 0)
-        assert r.heard() == [lost]
-        assert r.said("exchange-started") == []
-        parts.changes.ring()
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(r.said("exchange-failed")) == 1
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    parts = r.parts
+    parts.outer.step = 0
+    parts.detector.watch(ANN.peer, parts.now())
+    ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
+    roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
+    parts.ledger.state = replace(parts.ledger.state, roster=roster)
+    nursery.start_soon(exchange, parts)
+    await trio.testing.wait_all_tasks_blocked()
+    assert r.heard() == []  # This process never said that it was ready: it may yet be.
+    parts.ledger.view.note(Ready(parts.me, 0, 16, 1))
+    parts.changes.ring()
+    await settled(lambda: bool(r.said("exchange-failed")))
+    lost = ReduceFailed(parts.me, 0, 0, (parts.me,))
+    await settled(lambda: r.events.statistics().current_buffer_used > 0)
+    assert r.heard() == [lost]
+    assert r.said("exchange-started") == []
+    parts.changes.ring()
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(r.said("exchange-failed")) == 1
 
 
 async def test_who_comes_back_with_other_work_than_the_roster_counts_on_says_so_and_offers_that(
-    tmp_path: Path,
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """Where means come late, work that was not taken is carried; who is restarted carries none. If
     that is so of all participants, nobody else is there to give the reduce up.
     """
-    async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        parts.outer.step, now = 0, parts.now()
-        state = r.decide(opening(parts.ledger.state, Participant(parts.me, 32, 2)))
-        nursery.start_soon(exchange, parts)
-        parts.standing.work = work = Work(0, state.leases[parts.me][:1], 16)
-        ready = Ready(parts.me, 0, 16, 1)
-        view, rules = parts.ledger.view, parts.ledger.rules
-        view.note(ready)
-        parts.changes.ring()
-        await settled(lambda: r.events.statistics().current_buffer_used > 1)
-        heard = r.heard()
-        assert heard == [ReduceFailed(parts.me, 0, 0, (parts.me,)), ready]
-        assert parts.standing.work == work
-        for event in heard:
-            view.note(event)
-        wish, _ = reconsider(rules, state, view, now)
-        assert isinstance(wish.value, Roster)
-        assert wish.value.participants == (Participant(parts.me, 16, 1),)
-        r.decide(wish.value)
-        parts.changes.ring()
-        await settled(lambda: bool(r.said("exchange-done")))
-        assert len(r.said("exchange-failed")) == 1
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, rules=policy(participants_min=1))
+    parts = r.parts
+    parts.outer.step, now = 0, parts.now()
+    state = r.decide(opening(parts.ledger.state, Participant(parts.me, 32, 2)))
+    nursery.start_soon(exchange, parts)
+    parts.standing.work = work = Work(0, state.leases[parts.me][:1], 16)
+    ready = Ready(parts.me, 0, 16, 1)
+    view, rules = parts.ledger.view, parts.ledger.rules
+    view.note(ready)
+    parts.changes.ring()
+    await settled(lambda: r.events.statistics().current_buffer_used > 1)
+    heard = r.heard()
+    assert heard == [ReduceFailed(parts.me, 0, 0, (parts.me,)), ready]
+    assert parts.standing.work == work
+    for event in heard:
+        view.note(event)
+    wish, _ = reconsider(rules, state, view, now)
+    assert isinstance(wish.value, Roster)
+    assert wish.value.participants == (Participant(parts.me, 16, 1),)
+    r.decide(wish.value)
+    parts.changes.ring()
+    await settled(lambda: bool(r.said("exchange-done")))
+    assert len(r.said("exchange-failed")) == 1
 
 
 async def test_an_attempt_is_moot_when_a_participant_says_that_its_work_is_lost(
@@ -354,19 +350,20 @@ async def test_an_attempt_is_moot_when_a_participant_says_that_its_work_is_lost(
         assert reason.suspects == (ANN.peer,)
 
 
-async def test_a_pseudo_gradient_that_is_not_finite_is_not_offered_again(tmp_path: Path) -> None:
-    async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        assert parts.arena is not None
-        parts.outer.step = 0
-        parts.standing.work = Work(0, (0,), 16)
-        parts.arena.local[0] = float("nan")
-        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
-        nursery.start_soon(exchange, parts)
-        await settled(lambda: r.events.statistics().current_buffer_used > 0)
-        assert r.heard() == [ReduceFailed(parts.me, 0, 0, (parts.me,))]
-        assert parts.standing.work is None
-        nursery.cancel_scope.cancel()
+async def test_a_pseudo_gradient_that_is_not_finite_is_not_offered_again(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path, rules=policy(participants_min=1))
+    parts = r.parts
+    assert parts.arena is not None
+    parts.outer.step = 0
+    parts.standing.work = Work(0, (0,), 16)
+    parts.arena.local[0] = float("nan")
+    r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
+    nursery.start_soon(exchange, parts)
+    await settled(lambda: r.events.statistics().current_buffer_used > 0)
+    assert r.heard() == [ReduceFailed(parts.me, 0, 0, (parts.me,))]
+    assert parts.standing.work is None
 
 
 async def test_who_is_a_moment_later_than_the_others_makes_the_committed_update_itself(

@@ -46,7 +46,7 @@ from p2ptrain.node.hello import HelloReply, encode_reply
 from p2ptrain.node.orders import Work
 from p2ptrain.node.topics import allowlist_topic, heartbeat_topic
 from p2ptrain.run import Allowlist, SignedAllowlist
-from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, settled, somebody
+from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, opening, rig, settled, somebody
 
 UPDATE = Digest("d" * 64)
 
@@ -114,17 +114,16 @@ async def test_a_node_describes_itself_in_bounds(tmp_path: Path) -> None:
 
 
 async def test_a_heartbeat_goes_out_at_once_when_something_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        nursery.start_soon(speak, r.parts)
-        await settled(lambda: len(r.network.published) == 1)
-        r.parts.speak_now()
-        await settled(lambda: len(r.network.published) == 2)
-        serials = [decode(payload).serial for _, payload in r.network.published]
-        assert serials == [0, 1]
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    nursery.start_soon(speak, r.parts)
+    await settled(lambda: len(r.network.published) == 1)
+    r.parts.speak_now()
+    await settled(lambda: len(r.network.published) == 2)
+    serials = [decode(payload).serial for _, payload in r.network.published]
+    assert serials == [0, 1]
 
 
 @pytest.mark.parametrize(("peers", "seconds"), [(0, 2.0), (20, 2.0), (40, 4.0), (100, 10.0)])
@@ -134,23 +133,26 @@ def test_in_a_large_run_everybody_speaks_less(peers: int, seconds: float) -> Non
 
 @pytest.mark.parametrize("admission", ["open", "allowlist"])
 async def test_in_an_open_run_others_let_nobody_wait_longer_than_twenty_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, admission: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    admission: str,
+    new_rig: NewRig,
+    nursery: trio.Nursery,
 ) -> None:
     many = [somebody(number).peer for number in range(201, 301)]
-    async with rig(tmp_path, admission=admission) as r, trio.open_nursery() as nursery:
-        parts, now = r.parts, r.parts.now()
-        for peer in many:
-            parts.peers.take(peer, heartbeat(r.run.id), now)
-        topics = Topics(r)
-        nursery.start_soon(listen, parts)
-        await topics.say(ANN.peer, heartbeat_topic(r.run.id), encode(heartbeat(r.run.id)))
-        await settled(lambda: len(parts.peers) == 101)
-        expected = {"open": len(parts.ledger.state.members) + 20, "allowlist": 101}[admission]
-        assert speakers(parts) == expected
-        found = parts.namesakes.other(ANN.peer, 2, parts.now())
-        assert found is not None
-        assert found.again_ms == pytest.approx(1250 * interval_s(expected), rel=0.2)
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, admission=admission)
+    parts, now = r.parts, r.parts.now()
+    for peer in many:
+        parts.peers.take(peer, heartbeat(r.run.id), now)
+    topics = Topics(r)
+    nursery.start_soon(listen, parts)
+    await topics.say(ANN.peer, heartbeat_topic(r.run.id), encode(heartbeat(r.run.id)))
+    await settled(lambda: len(parts.peers) == 101)
+    expected = {"open": len(parts.ledger.state.members) + 20, "allowlist": 101}[admission]
+    assert speakers(parts) == expected
+    found = parts.namesakes.other(ANN.peer, 2, parts.now())
+    assert found is not None
+    assert found.again_ms == pytest.approx(1250 * interval_s(expected), rel=0.2)
 
 
 async def test_in_an_open_run_all_members_count(tmp_path: Path) -> None:
@@ -163,15 +165,16 @@ async def test_in_an_open_run_all_members_count(tmp_path: Path) -> None:
         assert speakers(parts) == 30
 
 
-async def test_who_floods_is_named_in_the_journal(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        Topics(r)
-        r.network.floods = {ANN.peer: 700}
-        nursery.start_soon(listen, r.parts)
-        await settled(lambda: bool(r.said("gossip-flood")))
-        (said,) = r.said("gossip-flood")
-        assert (said["peer"], said["unread"]) == (ANN.peer, 700)
-        nursery.cancel_scope.cancel()
+async def test_who_floods_is_named_in_the_journal(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    Topics(r)
+    r.network.floods = {ANN.peer: 700}
+    nursery.start_soon(listen, r.parts)
+    await settled(lambda: bool(r.said("gossip-flood")))
+    (said,) = r.said("gossip-flood")
+    assert (said["peer"], said["unread"]) == (ANN.peer, 700)
 
 
 class Topics:
@@ -193,20 +196,19 @@ class Topics:
 
 
 async def test_only_admitted_peers_are_heard_and_nonsense_costs_a_line_at_most(
-    tmp_path: Path,
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    async with rig(tmp_path, allowed=[ANN.peer]) as r, trio.open_nursery() as nursery:
-        topics, topic = Topics(r), heartbeat_topic(r.run.id)
-        nursery.start_soon(listen, r.parts)
-        await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
-        for _ in range(50):
-            await topics.say(ANN.peer, topic, b"nonsense")
-        await topics.say(ANN.peer, topic, encode(heartbeat(r.run.id)))
-        await settled(lambda: len(r.parts.peers) == 1)
-        assert r.parts.peers.get(ANN.peer) is not None
-        assert len(r.said("bad-gossip")) == 1
-        assert r.heard() == [Heard(ANN.peer, 0, r.run.id)]
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, allowed=[ANN.peer])
+    topics, topic = Topics(r), heartbeat_topic(r.run.id)
+    nursery.start_soon(listen, r.parts)
+    await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
+    for _ in range(50):
+        await topics.say(ANN.peer, topic, b"nonsense")
+    await topics.say(ANN.peer, topic, encode(heartbeat(r.run.id)))
+    await settled(lambda: len(r.parts.peers) == 1)
+    assert r.parts.peers.get(ANN.peer) is not None
+    assert len(r.said("bad-gossip")) == 1
+    assert r.heard() == [Heard(ANN.peer, 0, r.run.id)]
 
 
 def beats_of(r: Rig, serial: int, *changes: dict[str, object]) -> list[bytes]:
@@ -217,71 +219,70 @@ def beats_of(r: Rig, serial: int, *changes: dict[str, object]) -> list[bytes]:
     return [saying.say(each) for each in (told, *later)]
 
 
-async def test_small_heartbeats_are_heard_like_full_ones(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        topics, topic = Topics(r), heartbeat_topic(r.run.id)
-        nursery.start_soon(listen, r.parts)
-        for payload in beats_of(r, FULL_AT_FIRST, {}, {"ready": ReadyReport(0, 32, 2)}):
-            await topics.say(ANN.peer, topic, payload)
-        await settled(lambda: r.events.statistics().current_buffer_used == 4)
-        ann = ANN.peer
-        assert r.heard() == [
-            Heard(ann, 0, r.run.id),
-            Heard(ann, 0, r.run.id),
-            Heard(ann, 0, r.run.id),
-            Ready(ann, 0, 32, 2),
-        ]
-        nursery.cancel_scope.cancel()
+async def test_small_heartbeats_are_heard_like_full_ones(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    topics, topic = Topics(r), heartbeat_topic(r.run.id)
+    nursery.start_soon(listen, r.parts)
+    for payload in beats_of(r, FULL_AT_FIRST, {}, {"ready": ReadyReport(0, 32, 2)}):
+        await topics.say(ANN.peer, topic, payload)
+    await settled(lambda: r.events.statistics().current_buffer_used == 4)
+    ann = ANN.peer
+    assert r.heard() == [
+        Heard(ann, 0, r.run.id),
+        Heard(ann, 0, r.run.id),
+        Heard(ann, 0, r.run.id),
+        Ready(ann, 0, 32, 2),
+    ]
 
 
 async def test_who_cannot_read_a_beat_counts_its_sender_as_alive_and_asks_for_all_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)
-        nursery.start_soon(listen, parts)
-        _, unknown, again = beats_of(r, 20, {}, {})
-        await topics.say(ANN.peer, topic, encode(heartbeat(r.run.id)))
-        await settled(lambda: len(parts.peers) == 1)
-        parts.detector.hint_lost(ANN.peer, parts.now() - HEARTBEAT_S)
-        assert parts.is_down(ANN.peer)
-        r.heard()
-        await topics.say(BOB.peer, topic, unknown)
-        await topics.say(ANN.peer, topic, unknown)
-        await settled(lambda: not parts.is_down(ANN.peer))
-        assert parts.heartbeat_due.is_set()
-        assert parts.namesakes.other(ANN.peer, 7, parts.now()) is not None
-        assert (len(parts.peers), r.heard()) == (1, [])
-        assert parts.peers.take_lacking() == (BOB.peer, ANN.peer)
-        # Once an interval: a flood of such beats does not make us speak as often.
-        parts.heartbeat_due = trio.Event()
-        await topics.say(ANN.peer, topic, again)
-        await settled(lambda: parts.peers.take_lacking() == (ANN.peer,))
-        assert not parts.heartbeat_due.is_set()
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)
+    nursery.start_soon(listen, parts)
+    _, unknown, again = beats_of(r, 20, {}, {})
+    await topics.say(ANN.peer, topic, encode(heartbeat(r.run.id)))
+    await settled(lambda: len(parts.peers) == 1)
+    parts.detector.hint_lost(ANN.peer, parts.now() - HEARTBEAT_S)
+    assert parts.is_down(ANN.peer)
+    r.heard()
+    await topics.say(BOB.peer, topic, unknown)
+    await topics.say(ANN.peer, topic, unknown)
+    await settled(lambda: not parts.is_down(ANN.peer))
+    assert parts.heartbeat_due.is_set()
+    assert parts.namesakes.other(ANN.peer, 7, parts.now()) is not None
+    assert (len(parts.peers), r.heard()) == (1, [])
+    assert parts.peers.take_lacking() == (BOB.peer, ANN.peer)
+    # Once an interval: a flood of such beats does not make us speak as often.
+    parts.heartbeat_due = trio.Event()
+    await topics.say(ANN.peer, topic, again)
+    await settled(lambda: parts.peers.take_lacking() == (ANN.peer,))
+    assert not parts.heartbeat_due.is_set()
 
 
 async def test_what_a_peer_said_before_its_restart_cannot_be_said_again_for_it(
-    tmp_path: Path,
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)
-        nursery.start_soon(listen, parts)
-        before = heartbeat(r.run.id, incarnation=1, serial=5, ready=ReadyReport(0, 32, 2))
-        after = heartbeat(r.run.id, incarnation=2, serial=1)
-        for beat in (before, after):
-            await topics.say(ANN.peer, topic, encode(beat))
-        await settled(lambda: r.events.statistics().current_buffer_used == 4)
-        r.heard()
-        await topics.say(ANN.peer, topic, encode(before))
-        await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
-        await settled(lambda: len(parts.peers) == 2)
-        assert r.heard() == [Heard(BOB.peer, 0, r.run.id)]
-        view = parts.peers.get(ANN.peer)
-        assert view is not None
-        assert view.heartbeat == after
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)
+    nursery.start_soon(listen, parts)
+    before = heartbeat(r.run.id, incarnation=1, serial=5, ready=ReadyReport(0, 32, 2))
+    after = heartbeat(r.run.id, incarnation=2, serial=1)
+    for beat in (before, after):
+        await topics.say(ANN.peer, topic, encode(beat))
+    await settled(lambda: r.events.statistics().current_buffer_used == 4)
+    r.heard()
+    await topics.say(ANN.peer, topic, encode(before))
+    await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
+    await settled(lambda: len(parts.peers) == 2)
+    assert r.heard() == [Heard(BOB.peer, 0, r.run.id)]
+    view = parts.peers.get(ANN.peer)
+    assert view is not None
+    assert view.heartbeat == after
 
 
 async def test_who_is_asked_says_everything_and_not_only_to_newcomers(
@@ -309,32 +310,32 @@ async def test_who_is_asked_says_everything_and_not_only_to_newcomers(
 
 
 async def test_a_node_asks_in_its_next_heartbeat_and_soon_carries_only_what_changed(
-    tmp_path: Path,
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        assert r.parts.peers.read(ANN.peer, SmallBeat(1, 2, 1, {})) is None
-        nursery.start_soon(speak, r.parts)
-        for count in range(1, FULL_AT_FIRST + 2):
-            await settled(lambda count=count: len(r.network.published) == count)
-            r.parts.speak_now()
-        beats = [read(payload) for _, payload in r.network.published[: FULL_AT_FIRST + 1]]
-        full = [beat for beat in beats if isinstance(beat, FullBeat)]
-        assert [beat.heartbeat.lacks for beat in full] == [(ANN.peer,), *[()] * (FULL_AT_FIRST - 1)]
-        incarnation = r.parts.incarnation
-        assert beats[-1] == SmallBeat(incarnation, FULL_AT_FIRST, FULL_AT_FIRST - 1, {})
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    assert r.parts.peers.read(ANN.peer, SmallBeat(1, 2, 1, {})) is None
+    nursery.start_soon(speak, r.parts)
+    for count in range(1, FULL_AT_FIRST + 2):
+        await settled(lambda count=count: len(r.network.published) == count)
+        r.parts.speak_now()
+    beats = [read(payload) for _, payload in r.network.published[: FULL_AT_FIRST + 1]]
+    full = [beat for beat in beats if isinstance(beat, FullBeat)]
+    assert [beat.heartbeat.lacks for beat in full] == [(ANN.peer,), *[()] * (FULL_AT_FIRST - 1)]
+    incarnation = r.parts.incarnation
+    assert beats[-1] == SmallBeat(incarnation, FULL_AT_FIRST, FULL_AT_FIRST - 1, {})
 
 
-async def test_heartbeats_of_another_run_are_passed_over(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        topics, topic = Topics(r), heartbeat_topic(r.run.id)
-        nursery.start_soon(listen, r.parts)
-        other = replace(heartbeat(r.run.id), run="b" * 64)
-        await topics.say(ANN.peer, topic, encode(other))
-        await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
-        await settled(lambda: len(r.parts.peers) == 1)
-        assert r.parts.peers.get(ANN.peer) is None
-        nursery.cancel_scope.cancel()
+async def test_heartbeats_of_another_run_are_passed_over(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    topics, topic = Topics(r), heartbeat_topic(r.run.id)
+    nursery.start_soon(listen, r.parts)
+    other = replace(heartbeat(r.run.id), run="b" * 64)
+    await topics.say(ANN.peer, topic, encode(other))
+    await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
+    await settled(lambda: len(r.parts.peers) == 1)
+    assert r.parts.peers.get(ANN.peer) is None
 
 
 def newer(r: Rig, sequence: int, *peers: PeerId) -> SignedAllowlist:
@@ -342,91 +343,89 @@ def newer(r: Rig, sequence: int, *peers: PeerId) -> SignedAllowlist:
     return SignedAllowlist.publish(organiser, Allowlist.of(r.run.id, sequence, peers))
 
 
-async def test_a_newer_allowlist_takes_effect_everywhere_and_is_passed_on(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        topics, topic = Topics(r), allowlist_topic(r.run.id)
-        nursery.start_soon(listen, r.parts)
-        await settled(lambda: len(r.network.published) == 1)
-        await topics.say(ANN.peer, topic, newer(r, 2, ANN.peer, CAI.peer).to_bytes())
-        await settled(lambda: len(r.network.published) == 2)
-        assert r.network.refreshed == 1
-        assert r.heard() == [Allowed(frozenset({r.parts.me, ANN.peer, CAI.peer}))]
-        passed_on = SignedAllowlist.from_bytes(r.network.published[1][1], r.run)
-        assert passed_on.allowlist.sequence == 2
-        nursery.cancel_scope.cancel()
+async def test_a_newer_allowlist_takes_effect_everywhere_and_is_passed_on(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    topics, topic = Topics(r), allowlist_topic(r.run.id)
+    nursery.start_soon(listen, r.parts)
+    await settled(lambda: len(r.network.published) == 1)
+    await topics.say(ANN.peer, topic, newer(r, 2, ANN.peer, CAI.peer).to_bytes())
+    await settled(lambda: len(r.network.published) == 2)
+    assert r.network.refreshed == 1
+    assert r.heard() == [Allowed(frozenset({r.parts.me, ANN.peer, CAI.peer}))]
+    passed_on = SignedAllowlist.from_bytes(r.network.published[1][1], r.run)
+    assert passed_on.allowlist.sequence == 2
 
 
 async def test_a_list_too_long_for_gossip_is_announced_and_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(gossip, "ALLOWLIST_BYTES_MAX", 100)
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        topics, topic = Topics(r), allowlist_topic(r.run.id)
-        list_ = newer(r, 7, ANN.peer, CAI.peer).to_bytes()
+    r = await new_rig(tmp_path)
+    topics, topic = Topics(r), allowlist_topic(r.run.id)
+    list_ = newer(r, 7, ANN.peer, CAI.peer).to_bytes()
 
-        async def hello(peer: PeerId, payload: bytes) -> bytes:
-            return encode_reply(HelloReply(b"", list_, b"", True, {}))
+    async def hello(peer: PeerId, payload: bytes) -> bytes:
+        return encode_reply(HelloReply(b"", list_, b"", True, {}))
 
-        r.network.answer = hello
-        nursery.start_soon(listen, r.parts)
-        await settled(lambda: len(r.network.published) == 1)
-        assert unpack(r.network.published[0][1], bytes_max=100) == {"sequence": 1}
-        await topics.say(ANN.peer, topic, pack({"sequence": 7}))
-        await topics.say(ANN.peer, topic, pack({"sequence": 7}))
-        await topics.say(ANN.peer, topic, pack({"sequence": -1}))
-        await settled(lambda: len(r.network.published) == 2)
-        assert r.parts.admission.admits(CAI.peer)
-        assert not r.parts.admission.admits(BOB.peer)
-        assert [peer for peer, _ in r.network.requested] == [ANN.peer]
-        nursery.cancel_scope.cancel()
+    r.network.answer = hello
+    nursery.start_soon(listen, r.parts)
+    await settled(lambda: len(r.network.published) == 1)
+    assert unpack(r.network.published[0][1], bytes_max=100) == {"sequence": 1}
+    await topics.say(ANN.peer, topic, pack({"sequence": 7}))
+    await topics.say(ANN.peer, topic, pack({"sequence": 7}))
+    await topics.say(ANN.peer, topic, pack({"sequence": -1}))
+    await settled(lambda: len(r.network.published) == 2)
+    assert r.parts.admission.admits(CAI.peer)
+    assert not r.parts.admission.admits(BOB.peer)
+    assert [peer for peer, _ in r.network.requested] == [ANN.peer]
 
 
 async def test_who_announces_lists_that_do_not_come_keeps_no_real_one_from_being_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(notices, "NEXT_S", 0.01)
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        topics, topic = Topics(r), allowlist_topic(r.run.id)
+    r = await new_rig(tmp_path)
+    topics, topic = Topics(r), allowlist_topic(r.run.id)
 
-        async def hello(peer: PeerId, payload: bytes) -> bytes:
-            if peer == BOB.peer:
-                await trio.sleep_forever()
-            list_ = newer(r, 7, ANN.peer, CAI.peer).to_bytes()
-            return encode_reply(HelloReply(b"", list_, b"", True, {}))
+    async def hello(peer: PeerId, payload: bytes) -> bytes:
+        if peer == BOB.peer:
+            await trio.sleep_forever()
+        list_ = newer(r, 7, ANN.peer, CAI.peer).to_bytes()
+        return encode_reply(HelloReply(b"", list_, b"", True, {}))
 
-        r.network.answer = hello
-        nursery.start_soon(listen, r.parts)
-        for sequence in (2**40, 2**41, 2**42):
-            await topics.say(BOB.peer, topic, pack({"sequence": sequence}))
-        await topics.say(CAI.peer, topic, newer(r, 2, ANN.peer, CAI.peer).to_bytes())
-        await settled(lambda: not r.parts.admission.admits(BOB.peer))
-        await topics.say(CAI.peer, topic, pack({"sequence": 7}))
-        await settled(lambda: len(r.network.published) == 3)
-        assert [peer for peer, _ in r.network.requested] == [BOB.peer, CAI.peer]
-        nursery.cancel_scope.cancel()
+    r.network.answer = hello
+    nursery.start_soon(listen, r.parts)
+    for sequence in (2**40, 2**41, 2**42):
+        await topics.say(BOB.peer, topic, pack({"sequence": sequence}))
+    await topics.say(CAI.peer, topic, newer(r, 2, ANN.peer, CAI.peer).to_bytes())
+    await settled(lambda: not r.parts.admission.admits(BOB.peer))
+    await topics.say(CAI.peer, topic, pack({"sequence": 7}))
+    await settled(lambda: len(r.network.published) == 3)
+    assert [peer for peer, _ in r.network.requested] == [BOB.peer, CAI.peer]
 
 
 @pytest.mark.parametrize("fault", [PeerUnreachable("gone"), None])
 async def test_a_peer_that_announces_what_it_cannot_show_changes_nothing(
-    tmp_path: Path, fault: P2PTrainError | None
+    tmp_path: Path, fault: P2PTrainError | None, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        topics, topic = Topics(r), allowlist_topic(r.run.id)
+    r = await new_rig(tmp_path)
+    topics, topic = Topics(r), allowlist_topic(r.run.id)
 
-        async def hello(peer: PeerId, payload: bytes) -> bytes:
-            if fault is not None:
-                raise fault
-            return b"nonsense"
+    async def hello(peer: PeerId, payload: bytes) -> bytes:
+        if fault is not None:
+            raise fault
+        return b"nonsense"
 
-        r.network.answer = hello
-        nursery.start_soon(listen, r.parts)
-        await topics.say(ANN.peer, topic, pack({"sequence": 7}))
-        await topics.say(ANN.peer, topic, b"\x81")
-        await settled(lambda: bool(r.said("list-not-shown")) and bool(r.said("bad-gossip")))
-        await topics.say(ANN.peer, topic, pack({"sequence": 8}))
-        await topics.say(BOB.peer, topic, pack({"sequence": 7}))
-        await settled(lambda: len(r.said("list-not-shown")) == 2)
-        assert [peer for peer, _ in r.network.requested] == [ANN.peer, BOB.peer]
-        assert r.parts.admission.admits(BOB.peer)
-        assert r.heard() == []
-        nursery.cancel_scope.cancel()
+    r.network.answer = hello
+    nursery.start_soon(listen, r.parts)
+    await topics.say(ANN.peer, topic, pack({"sequence": 7}))
+    await topics.say(ANN.peer, topic, b"\x81")
+    await settled(lambda: bool(r.said("list-not-shown")) and bool(r.said("bad-gossip")))
+    await topics.say(ANN.peer, topic, pack({"sequence": 8}))
+    await topics.say(BOB.peer, topic, pack({"sequence": 7}))
+    await settled(lambda: len(r.said("list-not-shown")) == 2)
+    assert [peer for peer, _ in r.network.requested] == [ANN.peer, BOB.peer]
+    assert r.parts.admission.admits(BOB.peer)
+    assert r.heard() == []

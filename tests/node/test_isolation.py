@@ -14,7 +14,7 @@ from p2ptrain.node.isolation import in_words, notice_isolation, unheard
 from p2ptrain.node.status import status
 from p2ptrain.observe.states import Serving, StandingBy, Training
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, rig, settled
+from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, rig, settled
 
 THREE = {"founders": [ANN.peer, BOB.peer, CAI.peer], "rules": policy(participants_min=1)}
 
@@ -37,31 +37,30 @@ async def test_a_quorum_must_be_heard_on_this_line(tmp_path: Path) -> None:
 
 
 async def test_who_waits_says_that_it_waits_in_vain_until_a_quorum_is_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(isolation, "PATIENCE_S", 0.01)
     monkeypatch.setattr(isolation, "LOOK_S", 0.01)
-    async with rig(tmp_path, **THREE) as r, trio.open_nursery() as nursery:
-        hear(r, ANN.peer)
-        nursery.start_soon(notice_isolation, r.parts)
-        await settled(lambda: r.parts.standing.isolated != "")
-        words = f"2 of 3 voters cannot be heard: {label(BOB.peer)}, {label(CAI.peer)}"
-        shown = {}
-        for state in (StandingBy("for the others"), Serving(), Training(1, 2)):
-            r.parts.standing.state = state
-            said = await status(r.parts)
-            shown[state.name] = (said.state_name, said.state)
-        assert shown == {
-            "standing by": ("isolated", f"isolated: {words}"),
-            "serving": ("isolated", f"isolated: {words}"),
-            "training": ("training", "training (inner 1/2)"),
-        }
-        assert [each.code for each in r.parts.standing.warnings.values()] == ["ISOLATED"]
-        hear(r, BOB.peer)
-        await settled(lambda: r.parts.standing.isolated == "")
-        assert r.parts.standing.warnings == {}
-        assert [each["reason"] for each in r.said("isolated")] == [words, ""]
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, **THREE)
+    hear(r, ANN.peer)
+    nursery.start_soon(notice_isolation, r.parts)
+    await settled(lambda: r.parts.standing.isolated != "")
+    words = f"2 of 3 voters cannot be heard: {label(BOB.peer)}, {label(CAI.peer)}"
+    shown = {}
+    for state in (StandingBy("for the others"), Serving(), Training(1, 2)):
+        r.parts.standing.state = state
+        said = await status(r.parts)
+        shown[state.name] = (said.state_name, said.state)
+    assert shown == {
+        "standing by": ("isolated", f"isolated: {words}"),
+        "serving": ("isolated", f"isolated: {words}"),
+        "training": ("training", "training (inner 1/2)"),
+    }
+    assert [each.code for each in r.parts.standing.warnings.values()] == ["ISOLATED"]
+    hear(r, BOB.peer)
+    await settled(lambda: r.parts.standing.isolated == "")
+    assert r.parts.standing.warnings == {}
+    assert [each["reason"] for each in r.said("isolated")] == [words, ""]
 
 
 async def test_voters_who_are_off_the_allowlist_are_named_since_they_will_not_come_back(

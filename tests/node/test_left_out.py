@@ -18,7 +18,7 @@ from p2ptrain.node.orders import Work
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, BOB, Rig, opening, rig, settled
+from tests.node.rig import ANN, BOB, NewRig, Rig, opening, rig, settled
 
 RULES = policy(participants_min=1)
 
@@ -74,35 +74,37 @@ def told(r: Rig, times: int) -> bool:
     return len(r.said("left-out")) == times
 
 
-async def test_the_warning_stands_until_an_exchange_has_this_node_again(tmp_path: Path) -> None:
-    async with rig(tmp_path, rules=RULES) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        theirs, ours = Participant(ANN.peer, 16, 1), Participant(parts.me, 16, 1)
-        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
-        nursery.start_soon(notice_left_out, parts)
-        await trio.testing.wait_all_tasks_blocked()
-        parts.outer.step = 0
-        for step in range(2):
-            r.decide(opening(parts.ledger.state, theirs, learners=[ANN.peer]))
-            parts.changes.ring()
-            await settled(partial(told, r, step + 1))
-            assert parts.standing.warnings[WARNING] == left_out.LATE
-            r.decide(Commit(step, 0, digest_of(b"update")))
-            parts.outer.step = step + 1
-            parts.changes.ring()
-            await trio.testing.wait_all_tasks_blocked()
-        assert [each["step"] for each in r.said("left-out")] == [0, 1]
-        r.decide(opening(parts.ledger.state, ours, theirs, learners=[ANN.peer]))
+async def test_the_warning_stands_until_an_exchange_has_this_node_again(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path, rules=RULES)
+    parts = r.parts
+    theirs, ours = Participant(ANN.peer, 16, 1), Participant(parts.me, 16, 1)
+    r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+    nursery.start_soon(notice_left_out, parts)
+    await trio.testing.wait_all_tasks_blocked()
+    parts.outer.step = 0
+    for step in range(2):
+        r.decide(opening(parts.ledger.state, theirs, learners=[ANN.peer]))
         parts.changes.ring()
-        await settled(lambda: WARNING not in parts.standing.warnings)
-        nursery.cancel_scope.cancel()
-
-
-async def test_what_opened_before_this_process_began_is_passed_over(tmp_path: Path) -> None:
-    async with rig(tmp_path, rules=RULES) as r, trio.open_nursery() as nursery:
-        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
-        r.decide(opening(r.parts.ledger.state, Participant(ANN.peer, 16, 1), learners=[ANN.peer]))
-        nursery.start_soon(notice_left_out, r.parts)
+        await settled(partial(told, r, step + 1))
+        assert parts.standing.warnings[WARNING] == left_out.LATE
+        r.decide(Commit(step, 0, digest_of(b"update")))
+        parts.outer.step = step + 1
+        parts.changes.ring()
         await trio.testing.wait_all_tasks_blocked()
-        assert r.parts.standing.warnings == {}
-        nursery.cancel_scope.cancel()
+    assert [each["step"] for each in r.said("left-out")] == [0, 1]
+    r.decide(opening(parts.ledger.state, ours, theirs, learners=[ANN.peer]))
+    parts.changes.ring()
+    await settled(lambda: WARNING not in parts.standing.warnings)
+
+
+async def test_what_opened_before_this_process_began_is_passed_over(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path, rules=RULES)
+    r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+    r.decide(opening(r.parts.ledger.state, Participant(ANN.peer, 16, 1), learners=[ANN.peer]))
+    nursery.start_soon(notice_left_out, r.parts)
+    await trio.testing.wait_all_tasks_blocked()
+    assert r.parts.standing.warnings == {}

@@ -12,7 +12,7 @@ import trio.testing
 from p2ptrain.ledger.state import Phase
 from p2ptrain.node.life import notice_the_end
 from p2ptrain.node.main import _say
-from tests.node.rig import ANN, rig, settled
+from tests.node.rig import ANN, NewRig, settled
 from tests.node.test_validating import TWO, commit
 
 OPTION = {"rules": TWO}
@@ -20,19 +20,18 @@ OPTION = {"rules": TWO}
 
 @pytest.mark.parametrize(("took_part", "codes"), [(False, ["RUN-ENDED"]), (True, [])])
 async def test_who_comes_after_the_end_is_told_so_and_who_took_part_is_not_warned(
-    took_part: bool, codes: list[str], tmp_path: Path
+    took_part: bool, codes: list[str], tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """Nor after a restart: the chain knows who took part."""
-    async with rig(tmp_path, **OPTION) as r, trio.open_nursery() as nursery:
-        while r.parts.ledger.state.phase is not Phase.ENDED:
-            commit(r, r.parts.me if took_part else ANN.peer)
-        nursery.start_soon(notice_the_end, r.parts)
-        await settled(lambda: bool(r.said("run-ended")))
-        await trio.testing.wait_all_tasks_blocked()
-        cautions = list(r.parts.standing.warnings.values())
-        assert [each.code for each in cautions] == codes
-        assert all(f"--home {r.parts.home.root}" in each.do for each in cautions)
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, **OPTION)
+    while r.parts.ledger.state.phase is not Phase.ENDED:
+        commit(r, r.parts.me if took_part else ANN.peer)
+    nursery.start_soon(notice_the_end, r.parts)
+    await settled(lambda: bool(r.said("run-ended")))
+    await trio.testing.wait_all_tasks_blocked()
+    cautions = list(r.parts.standing.warnings.values())
+    assert [each.code for each in cautions] == codes
+    assert all(f"--home {r.parts.home.root}" in each.do for each in cautions)
 
 
 def test_each_line_says_on_which_day_it_was_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.reception import Reception
 from p2ptrain.store import StoreReader
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, BOB, Rig, heartbeat, rig, settled
+from tests.node.rig import ANN, BOB, NewRig, Rig, heartbeat, rig, settled
 from tests.node.swarm import Diary, Swarm, SwarmNode, swarm
 
 STEPS = 5
@@ -180,16 +180,15 @@ async def test_who_hears_only_such_a_peer_is_told_so(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("hasty")
 async def test_who_hears_only_one_that_has_pruned_the_beginning_is_told_what_to_do(
-    tmp_path: Path,
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        await heard(r, nursery, liar=40)
-        await settled(lambda: bool(r.network.requested))
-        await r.parts.tell(Received(LIAR, Pruned(40, 15, Digest(r.run.id))))
-        with trio.fail_after(10):
-            with pytest.raises(TryLater, match="keeps entry 1 of the ledger"):
-                await observing._be_current(r.parts, print)
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    await heard(r, nursery, liar=40)
+    await settled(lambda: bool(r.network.requested))
+    await r.parts.tell(Received(LIAR, Pruned(40, 15, Digest(r.run.id))))
+    with trio.fail_after(10):
+        with pytest.raises(TryLater, match="keeps entry 1 of the ledger"):
+            await observing._be_current(r.parts, print)
 
 
 class LongCatchUp:

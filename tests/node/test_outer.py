@@ -35,7 +35,7 @@ from p2ptrain.observe.states import FetchingSnapshot
 from p2ptrain.state import write_state
 from p2ptrain.store import Head, Leisure, digest_of
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, Neighbour, Rig, heartbeat, opening, rig, settled
+from tests.node.rig import ANN, Neighbour, NewRig, Rig, heartbeat, opening, rig, settled
 
 ALONE = policy(participants_min=1, snapshot_every=2)
 
@@ -239,22 +239,21 @@ async def test_a_certified_update_that_is_none_ends_the_node_with_a_word(tmp_pat
 
 
 async def test_a_certified_snapshot_that_is_none_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(transfer, "RETRY_S", 0.02)
-    async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
-        genesis, lie = r.parts.manifest.genesis, SnapshotRef(1, r.parts.manifest.data.index)
-        for step in range(3):
-            await commit(r, snapshot=lie if step == 1 else None)
-        away = taken_away(r, genesis)
-        assert best_start(r.parts, await look(r.parts)) == Start(1, lie.digest)
-        nursery.start_soon(keep_outer_state, r.parts)
-        await settled(lambda: genesis in r.parts.fetching)
-        r.parts.store.put_chunk(away)
-        await settled(lambda: r.parts.outer.step == 3)
-        assert [each["digest"] for each in r.said("snapshot-useless")] == [lie.digest]
-        assert r.said("caught-up")[0]["updates"] == 3
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, rules=ALONE)
+    genesis, lie = r.parts.manifest.genesis, SnapshotRef(1, r.parts.manifest.data.index)
+    for step in range(3):
+        await commit(r, snapshot=lie if step == 1 else None)
+    away = taken_away(r, genesis)
+    assert best_start(r.parts, await look(r.parts)) == Start(1, lie.digest)
+    nursery.start_soon(keep_outer_state, r.parts)
+    await settled(lambda: genesis in r.parts.fetching)
+    r.parts.store.put_chunk(away)
+    await settled(lambda: r.parts.outer.step == 3)
+    assert [each["digest"] for each in r.said("snapshot-useless")] == [lie.digest]
+    assert r.said("caught-up")[0]["updates"] == 3
 
 
 async def test_of_a_certified_snapshot_of_another_size_nothing_but_its_manifest_is_fetched(
@@ -285,21 +284,20 @@ async def test_of_a_certified_snapshot_of_another_size_nothing_but_its_manifest_
 
 
 async def test_a_snapshot_that_nobody_has_any_more_gives_way_to_a_newer_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(transfer, "RETRY_S", 0.05)
-    async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
-        await commit(r)
-        await commit(r, snapshot=SnapshotRef(1, digest_of(b"gone")))
-        taken_away(r, r.parts.manifest.genesis)
-        nursery.start_soon(keep_outer_state, r.parts)
-        await settled(lambda: bool(r.parts.fetching))
-        vectors = r.parts.outer.vectors
-        newer = await trio.to_thread.run_sync(vectors.write_snapshot, r.parts.store, {"step": 2})
-        await commit(r, snapshot=SnapshotRef(2, newer))
-        await settled(lambda: r.parts.outer.step == 3)
-        assert r.said("caught-up")[0]["updates"] == 1
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, rules=ALONE)
+    await commit(r)
+    await commit(r, snapshot=SnapshotRef(1, digest_of(b"gone")))
+    taken_away(r, r.parts.manifest.genesis)
+    nursery.start_soon(keep_outer_state, r.parts)
+    await settled(lambda: bool(r.parts.fetching))
+    vectors = r.parts.outer.vectors
+    newer = await trio.to_thread.run_sync(vectors.write_snapshot, r.parts.store, {"step": 2})
+    await commit(r, snapshot=SnapshotRef(2, newer))
+    await settled(lambda: r.parts.outer.step == 3)
+    assert r.said("caught-up")[0]["updates"] == 1
 
 
 async def test_who_was_away_for_longer_than_updates_are_kept_leaps_to_a_newer_snapshot(
@@ -501,17 +499,16 @@ async def test_where_nobody_has_the_newer_snapshot_the_log_is_followed(
 
 
 async def test_who_hears_somebody_further_on_waits_for_the_ledger_before_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(module, "HEAR_FIRST_S", 10.0)
-    async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
-        r.parts.peers.take(ANN.peer, heartbeat(r.run.id, height=2), r.parts.now())
-        nursery.start_soon(keep_outer_state, r.parts)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert r.parts.outer.step is None
-        await commit(r)
-        await settled(lambda: r.parts.outer.step == 1)
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, rules=ALONE)
+    r.parts.peers.take(ANN.peer, heartbeat(r.run.id, height=2), r.parts.now())
+    nursery.start_soon(keep_outer_state, r.parts)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert r.parts.outer.step is None
+    await commit(r)
+    await settled(lambda: r.parts.outer.step == 1)
 
 
 async def test_genesis_that_rots_again_and_again_ends_the_node(

@@ -19,7 +19,7 @@ from p2ptrain.node import probing
 from p2ptrain.node.paths import Path
 from p2ptrain.node.probing import AGAIN_S, PURPOSE, Tried, is_busy, probe_paths, whom_to_probe
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, settled
+from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, opening, rig, settled
 
 ALONE = policy(participants_min=1)
 
@@ -138,15 +138,14 @@ async def test_a_probe_is_given_up_when_a_reduce_begins(
 
 
 async def test_who_cannot_be_probed_costs_a_line(
-    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(probing, "PROBE_EVERY_S", 0.01)
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        r.decide(opening(r.parts.ledger.state, learners=(ANN.peer,)))
-        with listening(r, ProbeServer(lambda: False)) as endpoint:
-            gone = endpoint
-        hear(r, gone)
-        nursery.start_soon(probe_paths, r.parts)
-        await settled(lambda: bool(r.said("probe-failed")))
-        assert r.parts.paths.mine == {}
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    r.decide(opening(r.parts.ledger.state, learners=(ANN.peer,)))
+    with listening(r, ProbeServer(lambda: False)) as endpoint:
+        gone = endpoint
+    hear(r, gone)
+    nursery.start_soon(probe_paths, r.parts)
+    await settled(lambda: bool(r.said("probe-failed")))
+    assert r.parts.paths.mine == {}

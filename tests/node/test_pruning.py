@@ -58,6 +58,7 @@ from tests.node.rig import (
     ANN,
     BOB,
     CAI,
+    NewRig,
     PaperNetwork,
     Rig,
     heartbeat,
@@ -325,37 +326,37 @@ async def test_who_finds_nobody_that_keeps_what_it_lacks_says_so_and_ends(
         assert "pruned" in parts.standing.warnings
 
 
-async def test_somebody_who_keeps_everything_comes_in_time(tmp_path: Path) -> None:
-    async with rig(tmp_path, **ALONE) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        parts.ledger.handle(Heard(ANN.peer, 40), 0.0)
-        parts.ledger.handle(Received(ANN.peer, Pruned(40, 15, digest("e16"))), 0.1)
-        nursery.start_soon(notice_pruned, parts)
-        await settled(lambda: "pruned" in parts.standing.warnings)
-        parts.ledger.handle(Heard(BOB.peer, 40), 0.2)
-        parts.changes.ring()
-        await settled(lambda: "pruned" not in parts.standing.warnings)
-        nursery.cancel_scope.cancel()
+async def test_somebody_who_keeps_everything_comes_in_time(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path, **ALONE)
+    parts = r.parts
+    parts.ledger.handle(Heard(ANN.peer, 40), 0.0)
+    parts.ledger.handle(Received(ANN.peer, Pruned(40, 15, digest("e16"))), 0.1)
+    nursery.start_soon(notice_pruned, parts)
+    await settled(lambda: "pruned" in parts.standing.warnings)
+    parts.ledger.handle(Heard(BOB.peer, 40), 0.2)
+    parts.changes.ring()
+    await settled(lambda: "pruned" not in parts.standing.warnings)
 
 
 async def test_one_peers_word_does_not_end_a_node_that_is_where_others_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """Ann claims to be far ahead, and to have pruned all that would show it."""
     monkeypatch.setattr(pruning, "PATIENCE_S", 0.0)
-    async with rig(tmp_path, **ALONE) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        parts.peers.take(BOB.peer, heartbeat(r.run.id), 0.0)
-        parts.ledger.handle(Heard(ANN.peer, 10**9), 0.0)
-        parts.ledger.handle(Received(ANN.peer, Pruned(10**9, 10**9, digest("none"))), 0.1)
-        nursery.start_soon(notice_pruned, parts)
-        await settled(lambda: "pruned" in parts.standing.warnings)
-        await trio.testing.wait_all_tasks_blocked()
-        assert parts.standing.warnings["pruned"].what.startswith("nobody here keeps entry 1 of the")
-        parts.ledger.handle(Heard(BOB.peer, 1), 0.2)
-        parts.changes.ring()
-        await settled(lambda: "pruned" not in parts.standing.warnings)
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, **ALONE)
+    parts = r.parts
+    parts.peers.take(BOB.peer, heartbeat(r.run.id), 0.0)
+    parts.ledger.handle(Heard(ANN.peer, 10**9), 0.0)
+    parts.ledger.handle(Received(ANN.peer, Pruned(10**9, 10**9, digest("none"))), 0.1)
+    nursery.start_soon(notice_pruned, parts)
+    await settled(lambda: "pruned" in parts.standing.warnings)
+    await trio.testing.wait_all_tasks_blocked()
+    assert parts.standing.warnings["pruned"].what.startswith("nobody here keeps entry 1 of the")
+    parts.ledger.handle(Heard(BOB.peer, 1), 0.2)
+    parts.changes.ring()
+    await settled(lambda: "pruned" not in parts.standing.warnings)
 
 
 @pytest.mark.parametrize("who_says_it", [(ANN,), (ANN, CAI), (BOB,), (ANN, BOB)])
@@ -403,28 +404,29 @@ async def test_who_has_no_vote_at_its_head_loses_nothing_by_anybodys_word(
             await notice_pruned(parts)
 
 
-async def test_of_what_others_keep_a_few_are_named_and_once(tmp_path: Path) -> None:
-    async with rig(tmp_path, **ALONE) as r, trio.open_nursery() as nursery:
-        parts, count = r.parts, pruning.NAMED_MAX + 1
-        many = [somebody(number).peer for number in range(count)]
-        for time in (0.0, 100.0):
-            for peer in many:
-                parts.ledger.handle(Heard(peer, 40), time)
-            for tick in range(2 * count):
-                parts.ledger.handle(Tick(), time + 2.0 * tick)
-            for peer in many:
-                parts.ledger.handle(Received(peer, Pruned(40, 15, digest("e16"))), time + 50.0)
-            if not time:
-                nursery.start_soon(notice_pruned, parts)
-            parts.changes.ring()
-            await settled(lambda: "pruned" in parts.standing.warnings)
-            parts.ledger.handle(Heard(BOB.peer, 40), time + 60.0)
-            parts.changes.ring()
-            await settled(lambda: "pruned" not in parts.standing.warnings)
-            parts.ledger.handle(Received(BOB.peer, Entries(0, ())), time + 60.0)
-        (said,) = r.said("nobody-keeps")
-        assert len(said["evidence"]) == pruning.NAMED_MAX  # type: ignore[arg-type]
-        nursery.cancel_scope.cancel()
+async def test_of_what_others_keep_a_few_are_named_and_once(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path, **ALONE)
+    parts, count = r.parts, pruning.NAMED_MAX + 1
+    many = [somebody(number).peer for number in range(count)]
+    for time in (0.0, 100.0):
+        for peer in many:
+            parts.ledger.handle(Heard(peer, 40), time)
+        for tick in range(2 * count):
+            parts.ledger.handle(Tick(), time + 2.0 * tick)
+        for peer in many:
+            parts.ledger.handle(Received(peer, Pruned(40, 15, digest("e16"))), time + 50.0)
+        if not time:
+            nursery.start_soon(notice_pruned, parts)
+        parts.changes.ring()
+        await settled(lambda: "pruned" in parts.standing.warnings)
+        parts.ledger.handle(Heard(BOB.peer, 40), time + 60.0)
+        parts.changes.ring()
+        await settled(lambda: "pruned" not in parts.standing.warnings)
+        parts.ledger.handle(Received(BOB.peer, Entries(0, ())), time + 60.0)
+    (said,) = r.said("nobody-keeps")
+    assert len(said["evidence"]) == pruning.NAMED_MAX  # type: ignore[arg-type]
 
 
 # ── bases over the network ───────────────────────────────────────────────────────────────────────

@@ -22,47 +22,50 @@ from p2ptrain.run.manifest import CodecName, CodecSpec
 from p2ptrain.sync import SyncSpec
 from p2ptrain.sync.radial import Radial
 from p2ptrain.testing.published import manifest_of, policy
-from tests.node.rig import ANN, opening, rig, settled
+from tests.node.rig import ANN, NewRig, opening, settled
 
 
 @pytest.mark.parametrize("fragments", [1, 2])
 async def test_one_peer_alone_goes_where_plain_means_would_take_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fragments: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fragments: int,
+    new_rig: NewRig,
+    nursery: trio.Nursery,
 ) -> None:
     monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     sync = SyncSpec(fragments=fragments, merge="rda")
     settings = {"sync": sync, "inner_steps": 2, "rules": policy(participants_min=1)}
-    async with rig(tmp_path, **settings) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        assert parts.arena is not None
-        nursery.start_soon(keep_outer_state, parts)
-        nursery.start_soon(exchange, parts)
-        await settled(lambda: parts.outer.step == 0)
-        before = parts.arena.theta.copy()
-        work = np.random.default_rng(0).standard_normal(before.size, np.float32) / 20
-        parts.arena.local[:] = before - work
-        blocks = parts.ledger.state.leases[parts.me]
-        parts.standing.work = Work(0, blocks, 16 * len(blocks))
-        r.decide(opening(parts.ledger.state, Participant(parts.me, 16 * len(blocks), len(blocks))))
-        parts.changes.ring()
-        await settled(lambda: parts.standing.reduce is not None)
-        assert parts.standing.reduce is not None
-        update = parts.standing.reduce.update
-        assert update is not None
-        await updates.inspect(parts, update, 0)
-        r.decide(Commit(0, 0, update))
-        parts.changes.ring()
-        await settled(lambda: parts.outer.step == 1)
-        moved, rates = before - parts.arena.theta, parts.manifest.outer
-        expected = np.zeros_like(moved)
-        for start, stop in parts.fragment(0).ranges:
-            expected[start:stop] = rates.lr * (1 + rates.momentum) * work[start:stop]
-        np.testing.assert_allclose(moved, expected, atol=np.abs(expected).max() / 100)
-        (done,) = r.said("exchange-done")
-        assert done["cosine"] == pytest.approx(1, abs=1e-3)
-        assert done["norm"] == pytest.approx(done["mean_norm"], rel=1e-2)
-        assert 0 < done["quantisation_error"] < 0.02
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, **settings)
+    parts = r.parts
+    assert parts.arena is not None
+    nursery.start_soon(keep_outer_state, parts)
+    nursery.start_soon(exchange, parts)
+    await settled(lambda: parts.outer.step == 0)
+    before = parts.arena.theta.copy()
+    work = np.random.default_rng(0).standard_normal(before.size, np.float32) / 20
+    parts.arena.local[:] = before - work
+    blocks = parts.ledger.state.leases[parts.me]
+    parts.standing.work = Work(0, blocks, 16 * len(blocks))
+    r.decide(opening(parts.ledger.state, Participant(parts.me, 16 * len(blocks), len(blocks))))
+    parts.changes.ring()
+    await settled(lambda: parts.standing.reduce is not None)
+    assert parts.standing.reduce is not None
+    update = parts.standing.reduce.update
+    assert update is not None
+    await updates.inspect(parts, update, 0)
+    r.decide(Commit(0, 0, update))
+    parts.changes.ring()
+    await settled(lambda: parts.outer.step == 1)
+    moved, rates = before - parts.arena.theta, parts.manifest.outer
+    expected = np.zeros_like(moved)
+    for start, stop in parts.fragment(0).ranges:
+        expected[start:stop] = rates.lr * (1 + rates.momentum) * work[start:stop]
+    np.testing.assert_allclose(moved, expected, atol=np.abs(expected).max() / 100)
+    (done,) = r.said("exchange-done")
+    assert done["cosine"] == pytest.approx(1, abs=1e-3)
+    assert done["norm"] == pytest.approx(done["mean_norm"], rel=1e-2)
+    assert 0 < done["quantisation_error"] < 0.02
 
 
 def hostile(form: UpdateFormat, step: int, seed: int, most: float) -> np.ndarray:
@@ -108,30 +111,29 @@ def test_nothing_that_voters_take_moves_a_weight_further_than_a_participant_may(
 
 
 async def test_an_update_that_claims_the_longest_lengths_is_applied_within_the_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     settings = {"sync": SyncSpec(merge="rda"), "rules": policy(participants_min=1)}
-    async with rig(tmp_path, **settings) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        assert parts.arena is not None
-        nursery.start_soon(keep_outer_state, parts)
-        await settled(lambda: parts.outer.step == 0)
-        before, most = parts.arena.theta.copy(), parts.influence_max(0)
-        form = updates.format_of(parts, 0)
-        mean = hostile(form, 0, 1, most)
-        mean[form.fragment(0).numel :] = most
-        payload = bytearray(form.payload_bytes(0))
-        form.codec.quantise(mean, payload)
-        r.decide(opening(parts.ledger.state, Participant(parts.me, 32, 2)))
-        update = await updates.store(parts, 0, payload)
-        await updates.inspect(parts, update, 0)
-        r.decide(Commit(0, 0, update))
-        parts.changes.ring()
-        await settled(lambda: parts.outer.step == 1)
-        moved, rates = np.abs(before - parts.arena.theta).max(), parts.manifest.outer
-        assert moved == pytest.approx(rates.lr * (1 + rates.momentum) * most, rel=1e-2)
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, **settings)
+    parts = r.parts
+    assert parts.arena is not None
+    nursery.start_soon(keep_outer_state, parts)
+    await settled(lambda: parts.outer.step == 0)
+    before, most = parts.arena.theta.copy(), parts.influence_max(0)
+    form = updates.format_of(parts, 0)
+    mean = hostile(form, 0, 1, most)
+    mean[form.fragment(0).numel :] = most
+    payload = bytearray(form.payload_bytes(0))
+    form.codec.quantise(mean, payload)
+    r.decide(opening(parts.ledger.state, Participant(parts.me, 32, 2)))
+    update = await updates.store(parts, 0, payload)
+    await updates.inspect(parts, update, 0)
+    r.decide(Commit(0, 0, update))
+    parts.changes.ring()
+    await settled(lambda: parts.outer.step == 1)
+    moved, rates = np.abs(before - parts.arena.theta).max(), parts.manifest.outer
+    assert moved == pytest.approx(rates.lr * (1 + rates.momentum) * most, rel=1e-2)
 
 
 def test_directions_owe_no_feedback() -> None:

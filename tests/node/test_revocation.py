@@ -14,7 +14,7 @@ from p2ptrain.node import revocation as module
 from p2ptrain.node.hello import HelloReply, encode_reply
 from p2ptrain.node.revocation import is_alone, notice_revocation
 from p2ptrain.run import Allowlist, SignedAllowlist
-from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, rig, settled
+from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, rig, settled
 
 
 @pytest.fixture(autouse=True)
@@ -50,34 +50,36 @@ async def test_who_is_refused_or_alone_asks_and_is_told(tmp_path: Path) -> None:
         assert "organiser" in error.do
 
 
-async def test_who_is_heard_and_not_refused_asks_nobody(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        as_volunteer(r, 2)
-        r.network.peers = {ANN.peer}
-        r.parts.peers.take(ANN.peer, heartbeat(r.run.id), r.parts.now())
-        r.parts.detector.heard(ANN.peer, r.parts.now())
-        nursery.start_soon(notice_revocation, r.parts)
-        for _ in range(20):
-            await r.parts.changes.wait(at_most_s=0.01)
-        assert r.network.requested == []
-        r.parts.standing.refused = True
-        await settled(lambda: len(r.network.requested) == 1)
-        assert not r.parts.standing.refused
-        nursery.cancel_scope.cancel()
+async def test_who_is_heard_and_not_refused_asks_nobody(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    as_volunteer(r, 2)
+    r.network.peers = {ANN.peer}
+    r.parts.peers.take(ANN.peer, heartbeat(r.run.id), r.parts.now())
+    r.parts.detector.heard(ANN.peer, r.parts.now())
+    nursery.start_soon(notice_revocation, r.parts)
+    for _ in range(20):
+        await r.parts.changes.wait(at_most_s=0.01)
+    assert r.network.requested == []
+    r.parts.standing.refused = True
+    await settled(lambda: len(r.network.requested) == 1)
+    assert not r.parts.standing.refused
 
 
-async def test_an_older_list_or_a_forged_one_throws_nobody_out(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        older = as_volunteer(r, 1, ANN.peer)
-        forged = SignedAllowlist.publish(BOB, Allowlist.of(r.run.id, 9, [BOB.peer])).to_bytes()
-        lists = {ANN.peer: older, BOB.peer: forged}
+async def test_an_older_list_or_a_forged_one_throws_nobody_out(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    older = as_volunteer(r, 1, ANN.peer)
+    forged = SignedAllowlist.publish(BOB, Allowlist.of(r.run.id, 9, [BOB.peer])).to_bytes()
+    lists = {ANN.peer: older, BOB.peer: forged}
 
-        async def hello(peer: PeerId, payload: bytes) -> bytes:
-            return encode_reply(HelloReply(r.run.to_bytes(), lists[peer], b"", False, {}))
+    async def hello(peer: PeerId, payload: bytes) -> bytes:
+        return encode_reply(HelloReply(r.run.to_bytes(), lists[peer], b"", False, {}))
 
-        r.network.peers, r.network.answer = {ANN.peer, BOB.peer}, hello
-        nursery.start_soon(notice_revocation, r.parts)
-        await settled(lambda: len(r.network.requested) >= 6)
-        assert r.parts.admission.admits(CAI.peer)
-        assert len(r.said("bad-hello")) == 1
-        nursery.cancel_scope.cancel()
+    r.network.peers, r.network.answer = {ANN.peer, BOB.peer}, hello
+    nursery.start_soon(notice_revocation, r.parts)
+    await settled(lambda: len(r.network.requested) >= 6)
+    assert r.parts.admission.admits(CAI.peer)
+    assert len(r.said("bad-hello")) == 1

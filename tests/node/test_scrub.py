@@ -20,7 +20,7 @@ from p2ptrain.node.scrub import WARNING, one_pass, scrub
 from p2ptrain.run import DataIndex
 from p2ptrain.swarm import PURPOSE
 from p2ptrain.swarm.wire import receive_request
-from tests.node.rig import Neighbour, Rig, rig, settled
+from tests.node.rig import Neighbour, NewRig, Rig, rig, settled
 
 
 @pytest.fixture(autouse=True)
@@ -102,31 +102,31 @@ async def test_a_source_that_does_not_answer_holds_no_pass_up(
 
 
 async def test_it_reads_slowly_unless_somebody_asks_for_it_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(module, "FIRST_S", 0.0)
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        object.__setattr__(r.parts.config, "scrub_bytes_per_s", 1000)
-        nursery.start_soon(scrub, r.parts)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert r.said("scrubbed") == []
-        assert await _scrub(r.parts) == {"asked": True}
-        await settled(lambda: len(r.said("scrubbed")) == 2)
-        assert [each["asked"] for each in r.said("scrubbed")] == [False, True]
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert len(r.said("scrubbed")) == 2
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    object.__setattr__(r.parts.config, "scrub_bytes_per_s", 1000)
+    nursery.start_soon(scrub, r.parts)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert r.said("scrubbed") == []
+    assert await _scrub(r.parts) == {"asked": True}
+    await settled(lambda: len(r.said("scrubbed")) == 2)
+    assert [each["asked"] for each in r.said("scrubbed")] == [False, True]
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert len(r.said("scrubbed")) == 2
 
 
-async def test_who_does_not_want_it_is_asked_all_the_same(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        object.__setattr__(r.parts.config, "scrub_bytes_per_s", None)
-        nursery.start_soon(scrub, r.parts)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert r.said("scrubbed") == []
-        r.parts.scrub_asked.set()
-        await settled(lambda: len(r.said("scrubbed")) == 1)
-        nursery.cancel_scope.cancel()
+async def test_who_does_not_want_it_is_asked_all_the_same(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path)
+    object.__setattr__(r.parts.config, "scrub_bytes_per_s", None)
+    nursery.start_soon(scrub, r.parts)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert r.said("scrubbed") == []
+    r.parts.scrub_asked.set()
+    await settled(lambda: len(r.said("scrubbed")) == 1)
 
 
 async def test_a_collection_that_meets_damage_has_it_mended(tmp_path: Path) -> None:

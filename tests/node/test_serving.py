@@ -30,7 +30,7 @@ from p2ptrain.node.topics import HELLO_PROTOCOL
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.status import NodeStatus, status_lines
 from p2ptrain.run import JoinRequest, Run
-from tests.node.rig import ANN, BOB, CAI, OWN_ADDRESS, Rig, rig, settled, somebody
+from tests.node.rig import ANN, BOB, CAI, OWN_ADDRESS, NewRig, Rig, rig, settled, somebody
 
 DAN = somebody(104)
 
@@ -75,25 +75,24 @@ async def test_a_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
 
 
 async def test_a_request_that_reached_another_node_is_passed_on_to_the_organisers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(module, "PASS_ON_S", 0.0)
-    async with rig(tmp_path, allowed=[ANN.peer, BOB.peer]) as r, trio.open_nursery() as nursery:
-        organiser = r.run.manifest.organiser
-        r.parts.identity = ANN
-        request = request_of(CAI, r.run.id)
-        await hello(r, CAI.peer, request)
-        await hello(r, BOB.peer, request_of(DAN, r.run.id))  # It is passed on to nobody else.
-        nursery.start_soon(module.pass_requests_on, r.parts)
-        await trio.testing.wait_all_tasks_blocked()
-        assert r.network.requested == [], "the organiser is not connected"
-        r.network.peers = {organiser, BOB.peer}
-        r.parts.changes.ring()
-        await settled(lambda: bool(r.network.requested))
-        await hello(r, CAI.peer, request)  # Who asks again is not passed on each time.
-        ((to, sent),) = r.network.requested
-        assert (to, decode_request(sent)) == (organiser, HelloRequest(r.run.id, request))
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, allowed=[ANN.peer, BOB.peer])
+    organiser = r.run.manifest.organiser
+    r.parts.identity = ANN
+    request = request_of(CAI, r.run.id)
+    await hello(r, CAI.peer, request)
+    await hello(r, BOB.peer, request_of(DAN, r.run.id))  # It is passed on to nobody else.
+    nursery.start_soon(module.pass_requests_on, r.parts)
+    await trio.testing.wait_all_tasks_blocked()
+    assert r.network.requested == [], "the organiser is not connected"
+    r.network.peers = {organiser, BOB.peer}
+    r.parts.changes.ring()
+    await settled(lambda: bool(r.network.requested))
+    await hello(r, CAI.peer, request)  # Who asks again is not passed on each time.
+    ((to, sent),) = r.network.requested
+    assert (to, decode_request(sent)) == (organiser, HelloRequest(r.run.id, request))
 
 
 async def test_the_organiser_hears_from_members_who_asks_them_and_from_nobody_else(
@@ -126,36 +125,36 @@ async def test_what_one_member_passes_on_leaves_room_for_what_others_do(
 
 
 async def test_an_organiser_is_told_who_asks_on_the_terminal_and_in_the_status(
-    tmp_path: Path,
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     said: list[str] = []
-    async with rig(tmp_path, allowed=[]) as r, trio.open_nursery() as nursery:
-        admit = f"p2ptrain allow add {CAI.peer} --home {r.parts.home.root}"
-        words = f"{label(CAI.peer)} asks to be let in: {admit}"
-        nursery.start_soon(narrate, r.parts, said.append)
-        await settled(lambda: said == ["starting"])
-        for _ in range(2):
-            await hello(r, CAI.peer, request_of(CAI, r.run.id))
-            await settled(lambda: said == ["starting", words])
-        told = await status(r.parts)
-        assert told.asking == (words,)
-        assert f"pending   {words}" in status_lines(told)
-        assert NodeStatus.from_json(told.to_json()) == told
-        r.parts.identity = ANN
-        assert (await status(r.parts)).asking == (), "who can let nobody in is not told"
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, allowed=[])
+    admit = f"p2ptrain allow add {CAI.peer} --home {r.parts.home.root}"
+    words = f"{label(CAI.peer)} asks to be let in: {admit}"
+    nursery.start_soon(narrate, r.parts, said.append)
+    await settled(lambda: said == ["starting"])
+    for _ in range(2):
+        await hello(r, CAI.peer, request_of(CAI, r.run.id))
+        await settled(lambda: said == ["starting", words])
+    told = await status(r.parts)
+    assert told.asking == (words,)
+    assert f"pending   {words}" in status_lines(told)
+    assert NodeStatus.from_json(told.to_json()) == told
+    r.parts.identity = ANN
+    assert (await status(r.parts)).asking == (), "who can let nobody in is not told"
 
 
-async def test_who_watches_is_told_each_warning_once_with_its_code(tmp_path: Path) -> None:
+async def test_who_watches_is_told_each_warning_once_with_its_code(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
     said: list[str] = []
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        nursery.start_soon(narrate, r.parts, said.append)
-        told = ["starting", "warning: many messages: wait (p2ptrain explain FLOOD)"]
-        for _ in range(2):
-            r.parts.standing.warnings["flood"] = Caution("FLOOD", "many messages", "wait")
-            r.parts.changes.ring()
-            await settled(lambda: said == told)
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    nursery.start_soon(narrate, r.parts, said.append)
+    told = ["starting", "warning: many messages: wait (p2ptrain explain FLOOD)"]
+    for _ in range(2):
+        r.parts.standing.warnings["flood"] = Caution("FLOOD", "many messages", "wait")
+        r.parts.changes.ring()
+        await settled(lambda: said == told)
 
 
 async def test_a_request_that_is_not_its_senders_own_or_of_another_run_is_passed_over(

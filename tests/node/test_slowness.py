@@ -15,7 +15,7 @@ from p2ptrain.node import slowness
 from p2ptrain.node.slowness import WARNING, Exchanges, caution_about, notice_slow_exchange
 from p2ptrain.ring import ReduceReport
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, heartbeat, opening, rig, settled
+from tests.node.rig import ANN, NewRig, heartbeat, opening, rig, settled
 
 REPORT = ReduceReport(1.0, 0.5, 0.1, 0.1, 0.1, 0.1, ())
 
@@ -74,25 +74,24 @@ async def test_who_has_been_silent_is_named(tmp_path: Path) -> None:
 
 
 async def test_the_warning_stands_while_the_exchange_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(slowness, "LOOK_S", 0.01)
     monkeypatch.setattr(slowness, "PATIENCE_S", 0.1)
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts, standing = r.parts, r.parts.standing
-        monkeypatch.setattr(slowness, "KNOWN_MIN", 1)
-        nursery.start_soon(notice_slow_exchange, parts)
-        standing.averaging = 0
-        parts.changes.ring()
-        await trio.testing.wait_all_tasks_blocked()
-        standing.averaging, standing.last_reduce = None, REPORT
-        parts.changes.ring()
-        await trio.testing.wait_all_tasks_blocked()
-        standing.averaging = 1
-        parts.changes.ring()
-        await settled(lambda: WARNING in standing.warnings)
-        assert [each["step"] for each in r.said("exchange-slow")] == [1]
-        standing.averaging = None
-        parts.changes.ring()
-        await settled(lambda: WARNING not in standing.warnings)
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path)
+    parts, standing = r.parts, r.parts.standing
+    monkeypatch.setattr(slowness, "KNOWN_MIN", 1)
+    nursery.start_soon(notice_slow_exchange, parts)
+    standing.averaging = 0
+    parts.changes.ring()
+    await trio.testing.wait_all_tasks_blocked()
+    standing.averaging, standing.last_reduce = None, REPORT
+    parts.changes.ring()
+    await trio.testing.wait_all_tasks_blocked()
+    standing.averaging = 1
+    parts.changes.ring()
+    await settled(lambda: WARNING in standing.warnings)
+    assert [each["step"] for each in r.said("exchange-slow")] == [1]
+    standing.averaging = None
+    parts.changes.ring()
+    await settled(lambda: WARNING not in standing.warnings)

@@ -41,7 +41,7 @@ from p2ptrain.trainer import supervisor
 from p2ptrain.trainer.launch import Launched, StderrTail
 from p2ptrain.trainer.supervisor import RunningTrainer
 from p2ptrain.trainer.watch import Patience, StallWatch
-from tests.node.rig import ANN, Rig, opening, rig, settled
+from tests.node.rig import ANN, NewRig, Rig, opening, rig, settled
 
 ALONE = policy(participants_min=1)
 
@@ -244,23 +244,24 @@ def rates_told(remote: Remote) -> dict[str, float]:
     return found
 
 
-async def test_nothing_is_ordered_while_theta_is_elsewhere_or_about_to_move(tmp_path: Path) -> None:
+async def test_nothing_is_ordered_while_theta_is_elsewhere_or_about_to_move(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
     remote = Remote()
-    async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
-        know_data(r)
-        nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
-        await settled(lambda: r.parts.standing.trainer_up)
+    r = await new_rig(tmp_path, rules=ALONE)
+    know_data(r)
+    nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
+    await settled(lambda: r.parts.standing.trainer_up)
+    r.parts.changes.ring()
+    await trio.testing.wait_all_tasks_blocked()
+    assert remote.obeyed == []
+    async with r.parts.outer.lock:
+        r.parts.outer.step = 0
         r.parts.changes.ring()
         await trio.testing.wait_all_tasks_blocked()
         assert remote.obeyed == []
-        async with r.parts.outer.lock:
-            r.parts.outer.step = 0
-            r.parts.changes.ring()
-            await trio.testing.wait_all_tasks_blocked()
-            assert remote.obeyed == []
-        r.parts.changes.ring()
-        await settled(lambda: bool(orders(remote)))
-        nursery.cancel_scope.cancel()
+    r.parts.changes.ring()
+    await settled(lambda: bool(orders(remote)))
 
 
 async def test_theta_is_in_use_from_the_order_until_the_trainer_has_answered(
@@ -281,30 +282,29 @@ async def test_theta_is_in_use_from_the_order_until_the_trainer_has_answered(
 
 
 async def test_theta_is_not_in_use_while_data_are_waited_for_that_are_due_since_a_moment_ago(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """Nobody may have them for long, and θ could not move meanwhile."""
     monkeypatch.setattr(transfer, "RETRY_S", 0.02)
     remote = Remote()
-    async with rig(tmp_path, rules=ALONE, steps=9) as r, trio.open_nursery() as nursery:
-        know_data(r)
-        first = taken_away(r, r.parts.ledger.state.leases[r.parts.me])
-        r.parts.outer.step = 0
-        nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
-        await settled(lambda: len(r.said("fetch-delayed")) == 1)
-        close_step(r, skip=True)
-        lease = r.parts.ledger.state.leases[r.parts.me]
-        more = taken_away(r, lease[len(first) :])
-        for data in first:
-            r.parts.store.put_chunk(data)
-        await settled(lambda: len(r.said("fetch-delayed")) == 2)
-        assert not r.parts.standing.theta_in_use
-        assert orders(remote) == []
-        for data in more:
-            r.parts.store.put_chunk(data)
-        await settled(lambda: r.parts.standing.work == Work(1, lease, 64))
-        assert orders(remote) == ["load 1", "train 1 (4 blocks from 2)"]
-        nursery.cancel_scope.cancel()
+    r = await new_rig(tmp_path, rules=ALONE, steps=9)
+    know_data(r)
+    first = taken_away(r, r.parts.ledger.state.leases[r.parts.me])
+    r.parts.outer.step = 0
+    nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
+    await settled(lambda: len(r.said("fetch-delayed")) == 1)
+    close_step(r, skip=True)
+    lease = r.parts.ledger.state.leases[r.parts.me]
+    more = taken_away(r, lease[len(first) :])
+    for data in first:
+        r.parts.store.put_chunk(data)
+    await settled(lambda: len(r.said("fetch-delayed")) == 2)
+    assert not r.parts.standing.theta_in_use
+    assert orders(remote) == []
+    for data in more:
+        r.parts.store.put_chunk(data)
+    await settled(lambda: r.parts.standing.work == Work(1, lease, 64))
+    assert orders(remote) == ["load 1", "train 1 (4 blocks from 2)"]
 
 
 def taken_away(r: Rig, blocks: Sequence[int]) -> list[bytes]:
