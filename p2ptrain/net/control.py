@@ -1,14 +1,14 @@
-"""What is heeded of the control messages that come with gossip: who has which, wants which, and who
-is in whose mesh.
+"""Which control messages of a gossip frame are heeded: offers of messages (IHAVE), requests for
+messages (IWANT), and changes of the mesh (GRAFT, PRUNE).
 
-libp2p 0.8.1 heeds all of it. It sends a message as often as a frame asks for it, so that a megabyte
-of one name asks for gigabytes; it keeps what it is told of topics that nobody follows, and answers
-each time; and it dials whom a neighbour names.
+libp2p 0.8.1 heeds all of them. It sends a message as often as a frame asks for it, so that a
+megabyte of one name asks for gigabytes. It keeps what it is told about topics that nobody follows,
+and answers each time. It dials peers that a neighbour names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -17,6 +17,12 @@ from libp2p.pubsub.utils import safe_bytes_from_hex
 
 IDS_MAX = 512
 """Messages named at once. Of a run of a hundred members one frame names fifty."""
+ENTRIES_MAX = 64
+"""Entries of one kind that are looked at. A node has one for each of its four topics."""
+NAME_BYTES_MAX = 144
+"""The name of a message: its author and number (72 bytes, see frames.py), maybe written in hex."""
+BACK_OFF_S_MAX = 60
+"""How long a neighbour may keep itself out of our mesh. libp2p's default is a minute."""
 ANSWER_BYTES_MAX = 1 << 20
 """What fits one frame."""
 
@@ -25,32 +31,39 @@ Kept = Callable[[bytes], rpc_pb2.Message | None]
 
 
 def bounded(control: rpc_pb2.ControlMessage, topics: Container[str], kept: Kept) -> Any:
-    """Of each kind one word for each of our `topics`, and nobody to dial."""
+    """Return a copy with one entry of each kind for each of our `topics`, and no peers to dial."""
     wanted = _wanted(control.iwant, kept)
     return rpc_pb2.ControlMessage(
         ihave=[
-            rpc_pb2.ControlIHave(topicID=told.topicID, messageIDs=told.messageIDs[:IDS_MAX])
+            rpc_pb2.ControlIHave(topicID=told.topicID, messageIDs=_names(told.messageIDs))
             for told in _last_of_each(control.ihave, topics)
         ],
         # libp2p counts even an empty one, and heeds ten a second.
         iwant=[rpc_pb2.ControlIWant(messageIDs=wanted)] if wanted else [],
         graft=_last_of_each(control.graft, topics),
         prune=[
-            rpc_pb2.ControlPrune(topicID=told.topicID, backoff=told.backoff)
+            rpc_pb2.ControlPrune(topicID=told.topicID, backoff=min(told.backoff, BACK_OFF_S_MAX))
             for told in _last_of_each(control.prune, topics)
         ],
     )
 
 
-def _last_of_each(told: Iterable[Any], topics: Container[str]) -> list[Any]:
-    return list({each.topicID: each for each in told if each.topicID in topics}.values())
+def _last_of_each(told: Sequence[Any], topics: Container[str]) -> list[Any]:
+    some = told[:ENTRIES_MAX]
+    return list({each.topicID: each for each in some if each.topicID in topics}.values())
 
 
-def _wanted(asked: Iterable[rpc_pb2.ControlIWant], kept: Kept) -> list[Any]:
-    """Each message once, as many as fit one answer. One name can be written in many ways."""
+def _names(told: Sequence[Any]) -> list[Any]:
+    return [name for name in told[:IDS_MAX] if len(name) <= NAME_BYTES_MAX]
+
+
+def _wanted(asked: Sequence[rpc_pb2.ControlIWant], kept: Kept) -> list[Any]:
+    """Return each message's name once, as many as fit one answer. One name can be written in many
+    ways."""
     wanted: dict[bytes, Any] = {}
     room_bytes = ANSWER_BYTES_MAX
-    for name in islice(chain.from_iterable(each.messageIDs for each in asked), IDS_MAX):
+    told = chain.from_iterable(_names(each.messageIDs) for each in asked[:ENTRIES_MAX])
+    for name in islice(told, IDS_MAX):
         message_id = safe_bytes_from_hex(name)
         message = None if message_id is None else kept(message_id)
         if message is None or message_id is None or message_id in wanted:

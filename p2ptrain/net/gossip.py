@@ -22,23 +22,20 @@ from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
-from libp2p.pubsub.utils import maybe_consume_signed_record
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
+from p2ptrain.allowance import Allowance
 from p2ptrain.crowding import IsMember
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.net.control import bounded
 from p2ptrain.net.feed import SharedFeed
+from p2ptrain.net.frames import PAYLOAD_BYTES_MAX, is_ordinary, subscriptions_of
 from p2ptrain.net.hardening import is_open
 from p2ptrain.net.intake import AT_ONCE, Intake
 
 log = logging.getLogger(__name__)
 
-PAYLOAD_BYTES_MAX = 480 << 10
-"""libp2p loses frames above 1 MiB, silently: two of the largest fit one. The largest that there are
-is a ledger's proposal with the promises of 1,024 members.
-"""
 PENDING_MAX = 8
 """A frame may carry all messages that wait for a peer's stream. If more than two of the largest are
 among them they are lost, as any gossip may be.
@@ -47,10 +44,13 @@ FEED_SIZE = 256
 """A heartbeat of each of 100 members, twice over, while the node is busy."""
 PER_AUTHOR_MAX = 32
 """What a member says in two or three outer steps: nobody reads what is older."""
-AUTHOR_BYTES_MAX = 64
-"""An Ed25519 peer's id has 38. To write one of a megabyte in base58 takes a quarter of an hour."""
-SEQNO_BYTES_MAX = 8
-"""It is kept for two minutes, as part of the message's id."""
+SUBSCRIPTIONS_PER_PEER_MAX = 16
+REPLAYS_AT_ONCE = 8
+REPLAYS_PER_S = 1 / 15
+"""How often one peer is sent the newest message of each author on a topic: on its four topics after
+two connections in a row, and then once in 15 s. A replay may have a hundred messages, and a few
+bytes ask for one: a peer only has to open its stream anew and subscribe.
+"""
 PARKED_MAX = 64
 """Strangers whose stream waits; a connection holds at most 1 MiB unread (bounds.py)."""
 
@@ -59,7 +59,29 @@ Message = tuple[PeerId, bytes]
 
 
 class ContainedRouter(GossipSub):
-    """GossipSub whose background work cannot end it, and who is new gets no pile of old news."""
+    """GossipSub whose background work cannot end it, and which keeps little for each neighbour."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._replays = Allowance(REPLAYS_AT_ONCE, REPLAYS_PER_S)
+
+    def _check_equivocation(self, msg: rpc_pb2.Message) -> bool:
+        """Accept every message, in place of libp2p's own check, which keeps up to 1,000 whole
+        messages (480 MB) to compare them with later ones.
+
+        The comparison cannot find anything for two minutes, because a second message with the same
+        author and number is dropped as already seen. Nothing of ours relies on it afterwards:
+        conflicting votes are found in the ledger, by their own signatures.
+        """
+        return True
+
+    def remove_peer(self, peer_id: ID) -> None:
+        """Forget a peer that is gone, and all back-off times that are over: libp2p keeps them until
+        the same peer grafts again."""
+        super().remove_peer(peer_id)
+        now = int(time.time())
+        for topic, ends in self.back_off.items():
+            self.back_off[topic] = {peer: end for peer, end in ends.items() if end > now}
 
     async def heartbeat(self) -> None:
         while True:
@@ -70,15 +92,17 @@ class ContainedRouter(GossipSub):
                 await trio.sleep(self.heartbeat_interval)
 
     async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
-        """To a peer that has just subscribed: the newest message of each author.
+        """Send a peer that has just subscribed the newest message of each author, now and then.
 
-        libp2p repeats all of the last seconds, each with a newly signed record. Where many connect
-        anew at once, checking those took a starved node a third of its time, so that it was late
-        with its own heartbeats and was given up again.
+        libp2p repeats all messages of the last seconds, each with a newly signed record. When many
+        peers reconnected at once, a starved node spent a third of its time on checking them. Its
+        own heartbeats were late, and it was given up again.
         """
         pubsub = self.pubsub
         stream = None if pubsub is None else pubsub.peers.get(peer_id)
         if pubsub is None or stream is None:
+            return
+        if not self._replays.take(peer_id, 1, trio.current_time()):
             return
         newest: dict[bytes, rpc_pb2.Message] = {}
         for message in map(self.mcache.get, self.mcache.window(topic)):
@@ -100,7 +124,12 @@ class GatedPubsub(Pubsub):
         intake: Intake,
         deliver: Callable[[str, Message], None],
     ) -> None:
-        super().__init__(host, router, strict_signing=True)
+        super().__init__(
+            host,
+            router,
+            strict_signing=True,
+            max_subscriptions_per_peer=SUBSCRIPTIONS_PER_PEER_MAX,
+        )
         # The default restarts at the second of the start: after a restart our messages would be
         # taken for repetitions of older ones.
         self.counter = time.time_ns()
@@ -136,14 +165,17 @@ class GatedPubsub(Pubsub):
             self._handle_dead_peer(peer)
 
     async def continuously_read_stream(self, stream: INetStream) -> None:
-        """In place of libp2p's own, which checks and delivers whatever a frame holds, each message
-        in a task, and asks only then how much its neighbour may bring.
+        """Read frames until the stream ends, in place of libp2p's own loop.
+
+        libp2p checks and delivers whatever a frame holds, each message in a task. It asks only
+        afterwards how much the neighbour may bring.
         """
         peer = stream.muxed_conn.peer_id
+        forwarder = PeerId(str(peer))
         try:
             while self.manager.is_running:
                 frame = await read_varint_prefixed_bytes_limited(stream, self.max_inbound_rpc_size)
-                if self._intake.takes_frame(PeerId(str(peer)), trio.current_time()):
+                if self._intake.takes_frame(forwarder, len(frame), trio.current_time()):
                     await self._take_frame(peer, rpc_pb2.RPC.FromString(frame))
         except MessageTooLarge:
             raise  # An IOException, but its stream lives: stream_handler is to reset it.
@@ -151,32 +183,37 @@ class GatedPubsub(Pubsub):
             log.debug("the gossip stream of %s ended: %r", peer, exc)
 
     async def _take_frame(self, peer: ID, rpc: Any) -> None:
-        if not maybe_consume_signed_record(rpc, self.host, peer):
-            return
-        for message in self._worth_checking(PeerId(str(peer)), rpc.publish):
+        """Handle what we accept of a frame.
+
+        The sender's signed record, with its addresses, is left unread: libp2p's own dials are
+        switched off, and heartbeats tell addresses. To check one took 1 ms for each frame.
+        """
+        forwarder = PeerId(str(peer))
+        for message in self._worth_checking(forwarder, rpc.publish):
             await self.push_msg(peer, message)
             await trio.lowlevel.checkpoint()  # Nothing in it waits, and others have their turn.
-        if len(rpc.subscriptions) <= self.max_subscriptions_per_rpc:
-            for subscription in rpc.subscriptions:
+        subscriptions = subscriptions_of(rpc)
+        if self._intake.takes_entries(forwarder, len(subscriptions), trio.current_time()):
+            for subscription in subscriptions:
                 self.handle_subscription(peer, subscription)
         if rpc.HasField("control"):
             heeded = bounded(rpc.control, self.topic_ids, self._kept)
             await self.router.handle_rpc(rpc_pb2.RPC(control=heeded), peer)
 
     def _worth_checking(self, forwarder: PeerId, messages: Any) -> list[rpc_pb2.Message]:
-        """What is news among what a frame holds, as far as its sender may bring it. What is left
-        out is not taken for seen: it is still news when another neighbour brings it.
+        """Return the new messages among those of a frame, as far as its sender may bring them.
+
+        A message that is left out is not marked as seen: it is still new when another neighbour
+        brings it.
         """
         if len(messages) > AT_ONCE:
             self._intake.refuse(forwarder, len(messages) - AT_ONCE)
         return [message for message in messages[:AT_ONCE] if self._takes(forwarder, message)]
 
     def _takes(self, forwarder: PeerId, message: rpc_pb2.Message) -> bool:
-        if not self._is_subscribed_to_msg(message):
-            return False
-        if len(message.from_id) > AUTHOR_BYTES_MAX or len(message.seqno) > SEQNO_BYTES_MAX:
+        if not is_ordinary(message):
             return self._intake.refuse(forwarder)
-        if self._is_msg_seen(message):
+        if message.topicIDs[0] not in self.topic_ids or self._is_msg_seen(message):
             return False
         author, now = PeerId(str(ID(message.from_id))), trio.current_time()
         return self._intake.takes(forwarder, author, message.ByteSize(), now)

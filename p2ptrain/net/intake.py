@@ -40,14 +40,16 @@ of a core. It is twice what a hundred members say, for whoever knows of no membe
 
 FRAMES_PER_S = 2 * PER_S
 FRAMES_AT_ONCE = 2 * AT_ONCE
-"""Most frames hold one message, which every neighbour brings, and is news in one of them. An honest
-neighbour passes on each that it takes once: of others at most half of PER_S, as much as we take,
-so that PER_S of the members and as many frames again as of others, for control, fit beside it.
+"""Units of frames. Most frames hold one message, which every neighbour brings, and which is new in
+one of them. An honest neighbour forwards each message once: PER_S units of members' messages and at
+most half as many of others'. The rest is for control. With long frames this is 4 MiB/s of one
+neighbour, which take 0.16 s of CPU to parse.
 """
 
 BYTES_PER_UNIT = 16 << 10
-"""A long message counts as several: a heartbeat is less than this, the longest are thirty times as
-long, and all are kept for a while."""
+"""Bytes that count as one. A heartbeat is shorter; the longest messages are thirty times as long,
+and all are kept for some seconds.
+"""
 
 
 class Intake:
@@ -62,13 +64,19 @@ class Intake:
         self._refused: Counter[PeerId] = Counter()
         self.refused = 0
 
-    def takes_frame(self, forwarder: PeerId, now: float) -> bool:
-        """Whether a frame may be looked into at all."""
-        return self._frames.take(forwarder, 1, now) or self.refuse(forwarder)
+    def takes_frame(self, forwarder: PeerId, size_bytes: int, now: float) -> bool:
+        """Return whether a frame may be parsed at all. A long frame counts as several: parsing
+        takes time in proportion to its length."""
+        return self._frames.take(forwarder, _units(size_bytes), now) or self.refuse(forwarder)
+
+    def takes_entries(self, forwarder: PeerId, count: int, now: float) -> bool:
+        """Return whether so many subscriptions of a frame may be heeded. Each counts as a frame:
+        it takes about as much time."""
+        return not count or self._frames.take(forwarder, count, now) or self.refuse(forwarder)
 
     def takes(self, forwarder: PeerId, author: PeerId, size_bytes: int, now: float) -> bool:
-        """Whether a message may be checked that `forwarder` brought in the name of `author`."""
-        count = 1 + size_bytes // BYTES_PER_UNIT
+        """Return whether a message may be checked that `forwarder` brought in `author`'s name."""
+        count = _units(size_bytes)
         if self._is_member(forwarder) and self._is_member(author):
             # What its author's share refuses is not to use up what all members share.
             allowed = (
@@ -92,3 +100,7 @@ class Intake:
         """How much was refused of each neighbour since this was last asked."""
         refused, self._refused = dict(self._refused), Counter()
         return refused
+
+
+def _units(size_bytes: int) -> int:
+    return 1 + size_bytes // BYTES_PER_UNIT

@@ -84,7 +84,7 @@ class TestIntake:
             said = MEMBERS[tenth % 10 :: 10] * 10
             passed_on = [s for s in STRANGERS[:20] for _ in range(50) if taken(first, s, [s], now)]
             passed_on += [member for member in said[:10] if taken(first, member, [member], now)]
-            assert all(second.takes_frame(FORWARDER, now) for _ in passed_on)
+            assert all(second.takes_frame(FORWARDER, 100, now) for _ in passed_on)
             assert taken(second, FORWARDER, passed_on, now) == len(passed_on)
         assert second.refused == 0
 
@@ -96,9 +96,9 @@ class TestIntake:
 
     def test_frames_are_bounded_too(self) -> None:
         gate = intake()
-        looked_into = sum(gate.takes_frame(FORWARDER, 0.0) for _ in range(2 * FRAMES_AT_ONCE))
+        looked_into = sum(gate.takes_frame(FORWARDER, 100, 0.0) for _ in range(2 * FRAMES_AT_ONCE))
         assert looked_into == FRAMES_AT_ONCE
-        assert gate.takes_frame(OTHER, 0.0)
+        assert gate.takes_frame(OTHER, 100, 0.0)
         assert gate.take_refused() == {FORWARDER: FRAMES_AT_ONCE}
 
     def test_those_complained_of_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,218 @@
+"""Gossip frames that make libp2p loop, store or answer without end: their cost is bounded.
+
+Each test sends what an attacker would send to a real host. `scripts/worst_frames` measures the CPU
+time of such frames.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from libp2p.abc import INetStream
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.pubsub import pubsub as libp2p_pubsub
+from libp2p.pubsub.pb import rpc_pb2
+from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
+from libp2p.utils.varint import encode_varint_prefixed
+
+from p2ptrain.net.control import BACK_OFF_S_MAX, ENTRIES_MAX, NAME_BYTES_MAX, bounded
+from p2ptrain.net.frames import (
+    ENVELOPE_BYTES_MAX,
+    SUBSCRIPTIONS_MAX,
+    TOPIC_BYTES_MAX,
+    is_ordinary,
+    subscriptions_of,
+)
+from p2ptrain.net.gossip import REPLAYS_AT_ONCE
+from p2ptrain.net.intake import BYTES_PER_UNIT, FRAMES_AT_ONCE, Intake
+
+from .conftest import eventually, heard, identity, networks
+from .hostile import IDENTITY, Hostile, hostile_to
+from .worst_frames import distinct_topics
+
+MESHSUB = "/meshsub/1.1.0"
+TOPIC = "heartbeats"
+
+
+def signed(by: Hostile, number: int, topics: list[str], **fields: bytes) -> rpc_pb2.Message:
+    made = rpc_pb2.Message(
+        from_id=by.host.get_id().to_bytes(),
+        data=b"x",
+        topicIDs=topics,
+        seqno=number.to_bytes(8, "big"),
+    )
+    made.signature = by.host.get_private_key().sign(
+        PUBSUB_SIGNING_PREFIX.encode() + made.SerializeToString()
+    )
+    made.MergeFrom(rpc_pb2.Message(**fields))
+    return made
+
+
+def frame(**fields: object) -> bytes:
+    return bytes(encode_varint_prefixed(rpc_pb2.RPC(**fields).SerializeToString()))
+
+
+class TestTopics:
+    async def test_a_message_on_many_topics_is_neither_checked_nor_forwarded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The attack of the issue: it cost each receiver 1.65 s of CPU, and spread."""
+        checked: list[int] = []
+        validate = libp2p_pubsub.signature_validator
+
+        def count(message: rpc_pb2.Message) -> bool:
+            checked.append(len(message.topicIDs))
+            return bool(validate(message))
+
+        monkeypatch.setattr(libp2p_pubsub, "signature_validator", count)
+        async with networks(2) as (victim, behind):
+            at_victim, at_behind = victim.subscribe(TOPIC), behind.subscribe(TOPIC)
+            await behind.connect(victim.addresses()[0])
+            await heard(behind, TOPIC, b"first", at_victim)
+            async with hostile_to(victim) as hostile:
+                stream = await hostile.open(MESHSUB)
+                hostile_frame = frame(publish=[signed(hostile, 1, [TOPIC, *distinct_topics()])])
+                assert len(hostile_frame) > 950_000
+                await stream.write(hostile_frame)
+                await stream.write(frame(publish=[signed(hostile, 2, [TOPIC, "another"])]))
+                await stream.write(frame(publish=[signed(hostile, 3, [TOPIC])]))
+                with trio.fail_after(60):
+                    while (await at_behind.receive())[0] != IDENTITY.peer:
+                        pass
+                assert victim.take_floods() == {IDENTITY.peer: 2}
+                assert set(checked) == {1}
+
+    async def test_no_topic_or_an_odd_message_is_refused(self) -> None:
+        async with networks(1) as (victim,), hostile_to(victim) as hostile:
+            assert is_ordinary(signed(hostile, 1, [TOPIC]))
+            assert not is_ordinary(signed(hostile, 1, []))
+            assert not is_ordinary(signed(hostile, 1, [TOPIC], key=bytes(ENVELOPE_BYTES_MAX)))
+            assert not is_ordinary(signed(hostile, 1, [TOPIC], signature=bytes(1 << 20)))
+            unknown = signed(hostile, 1, [TOPIC]).SerializeToString() + b"\x78\x00" * 500
+            assert not is_ordinary(rpc_pb2.Message.FromString(unknown))
+            odd_author = signed(hostile, 1, [TOPIC], from_id=b"\x12\x20" + bytes(32))
+            assert not is_ordinary(odd_author)
+
+
+class TestSubscriptions:
+    def test_only_the_last_word_on_each_topic_counts(self) -> None:
+        told = [
+            rpc_pb2.RPC.SubOpts(subscribe=number % 2 == 0, topicid=TOPIC) for number in range(21)
+        ]
+        told.append(rpc_pb2.RPC.SubOpts(subscribe=True, topicid="x" * (TOPIC_BYTES_MAX + 1)))
+        heeded = subscriptions_of(rpc_pb2.RPC(subscriptions=told))
+        assert [(each.topicid, each.subscribe) for each in heeded] == [(TOPIC, True)]
+
+    def test_a_frame_with_too_many_subscriptions_has_none(self) -> None:
+        told = [
+            rpc_pb2.RPC.SubOpts(subscribe=True, topicid=str(n))
+            for n in range(SUBSCRIPTIONS_MAX + 1)
+        ]
+        assert subscriptions_of(rpc_pb2.RPC(subscriptions=told)) == []
+
+    async def test_subscribing_again_and_again_is_not_answered_each_time(self) -> None:
+        """Each time libp2p sends the recent messages anew, a hundred of them in a large run."""
+        async with networks(1) as (victim,), hostile_to(victim) as hostile:
+            victim.subscribe(TOPIC)
+            pubsub = victim._gossip.pubsub
+            asked = sent = 0
+            replay, write = pubsub.router.send_recent_messages, pubsub.write_msg
+
+            async def count_asked(peer: ID, topic: str) -> None:
+                nonlocal asked
+                asked += 1
+                await replay(peer, topic)
+
+            async def count_sent(stream: INetStream, rpc: rpc_pb2.RPC) -> bool:
+                nonlocal sent
+                sent += len(rpc.publish)
+                return bool(await write(stream, rpc))
+
+            pubsub.router.send_recent_messages = count_asked
+            pubsub.write_msg = count_sent  # type: ignore[method-assign]
+            await victim.publish(TOPIC, b"recent")
+
+            async def keep(stream: INetStream) -> None:
+                await trio.sleep_forever()
+
+            hostile.host.set_stream_handler(TProtocol(MESHSUB), keep)
+            stream = await hostile.open(MESHSUB)
+            await eventually(lambda: hostile.host.get_id() in pubsub.peers)
+            one = rpc_pb2.RPC.SubOpts
+            for _ in range(10 * REPLAYS_AT_ONCE):
+                await stream.write(frame(subscriptions=[one(subscribe=True, topicid=TOPIC)]))
+                await stream.write(frame(subscriptions=[one(subscribe=False, topicid=TOPIC)]))
+            await eventually(lambda: asked > 2 * REPLAYS_AT_ONCE)
+            assert 0 < sent <= REPLAYS_AT_ONCE + 1
+
+    async def test_subscriptions_use_up_what_a_neighbour_may_bring(self) -> None:
+        """Each of them starts three tasks."""
+        async with networks(1) as (victim,), hostile_to(victim) as hostile:
+            stream = await hostile.open(MESHSUB)
+            one = rpc_pb2.RPC.SubOpts
+            told = [one(subscribe=True, topicid=str(n)) for n in range(SUBSCRIPTIONS_MAX)]
+            for _ in range(2 * FRAMES_AT_ONCE // SUBSCRIPTIONS_MAX):
+                await stream.write(frame(subscriptions=told))
+            await eventually(lambda: victim._gossip.intake.refused > 0)
+
+
+def test_few_entries_and_short_names_of_control_messages_are_looked_at() -> None:
+    topics = [str(number) for number in range(2 * ENTRIES_MAX)]
+    long = b"aa" * NAME_BYTES_MAX
+    control = rpc_pb2.ControlMessage(
+        ihave=[rpc_pb2.ControlIHave(topicID=t, messageIDs=[b"aa", long]) for t in topics],
+        iwant=[rpc_pb2.ControlIWant(messageIDs=[long]) for _ in topics],
+        graft=[rpc_pb2.ControlGraft(topicID=t) for t in topics],
+        prune=[rpc_pb2.ControlPrune(topicID=t, backoff=1 << 60) for t in topics],
+    )
+    asked: list[bytes] = []
+    heeded = bounded(control, set(topics), asked.append)  # type: ignore[arg-type]
+    assert asked == []
+    assert [len(kind) for kind in (heeded.ihave, heeded.graft, heeded.prune)] == [ENTRIES_MAX] * 3
+    assert {name for told in heeded.ihave for name in told.messageIDs} == {b"aa"}
+    assert {told.backoff for told in heeded.prune} == {BACK_OFF_S_MAX}
+
+
+async def test_empty_requests_for_messages_are_not_looped_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half a million empty entries fit into a frame."""
+
+    class Endless(list[rpc_pb2.ControlIWant]):
+        def __iter__(self) -> object:  # type: ignore[override]
+            raise AssertionError("all entries are looped over")
+
+    class Control:
+        ihave = graft = prune = ()
+        iwant = Endless([rpc_pb2.ControlIWant()] * 1000)
+
+    assert not bounded(Control(), {TOPIC}, lambda name: None).iwant  # type: ignore[arg-type]
+
+
+def test_long_frames_use_up_what_a_neighbour_may_bring() -> None:
+    gate = Intake(lambda peer: True)
+    long = 64 * BYTES_PER_UNIT
+    taken = sum(gate.takes_frame(IDENTITY.peer, long, 0.0) for _ in range(FRAMES_AT_ONCE))
+    assert taken == FRAMES_AT_ONCE // 65
+    assert gate.takes_entries(IDENTITY.peer, 0, 0.0)
+    assert not gate.takes_entries(IDENTITY.peer, 50, 0.0)
+
+
+async def test_whole_messages_are_not_kept_to_compare_them_with_later_ones() -> None:
+    """libp2p keeps up to 1,000 of them, of 480 kB each."""
+    async with networks(2) as (a, b):
+        at_b = b.subscribe(TOPIC)
+        await a.connect(b.addresses()[0])
+        await heard(a, TOPIC, b"x", at_b)
+        assert a._gossip.router.equivocation_detection == {}
+        assert b._gossip.router.equivocation_detection == {}
+
+
+async def test_back_off_times_of_departed_peers_are_forgotten() -> None:
+    async with networks(1) as (a,):
+        router = a._gossip.router
+        peers = [ID.from_base58(identity(number).peer) for number in range(2, 4)]
+        router.back_off[TOPIC] = {peers[0]: 1, peers[1]: 1 << 40}
+        router.remove_peer(peers[0])
+        assert router.back_off[TOPIC] == {peers[1]: 1 << 40}
