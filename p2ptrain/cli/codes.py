@@ -251,6 +251,11 @@ STORES = {
         "What was replayed is good, but this home does not hold all that the rest takes. Fetch it, "
         "or verify where everything is kept."
     ),
+    "HISTORY-CUT": (
+        "A seed keeps every update for replays from genesis, until its disk is nearly full. This "
+        "one lacks some: it joined late, its disk is too small, or it was told to keep less. The "
+        "run is in no danger, and replays from a later snapshot are possible here."
+    ),
     "LOG-CLOSED": "A log of this node was written to after it was closed.",
     "LOG-CORRUPT": (
         "A log on disk is damaged in the middle. That is not what a crash does: suspect the disk."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -19,8 +20,9 @@ from p2ptrain.pasting import to_paste
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from p2ptrain.ledger.core import Ledger
     from p2ptrain.node.home import Home
-    from p2ptrain.run import DataIndex
+    from p2ptrain.run import DataIndex, Run
     from p2ptrain.run.manifest import DataSpec
     from p2ptrain.store import Collected, Store, StoreReader
 
@@ -269,12 +271,31 @@ def _collected(home: Home, config: NodeConfig) -> Collected:
         ledger, log, _ = open_ledger(home, run, load_or_create(home.identity), now=0.0)
         data = _data_index(store, run.manifest.data, must_be_here=config.seed)
         starts = all_starts(store, ledger, origin_in(log), run.manifest.genesis)
-        needed = roots(run.manifest, ledger, data, config, newest_held(store, starts))
+        held = newest_held(store, starts)
+        history = _history(home, run, store, ledger) if config.seed else ()
+        needed = roots(run.manifest, ledger, data, config, held, history)
         try:
             return store.collect_garbage(needed.blobs, keep_chunks=needed.chunks)
         except RootsDamaged as exc:
             exc.do = exc.remedy(home.root)
             raise
+
+
+def _history(home: Home, run: Run, store: Store, ledger: Ledger) -> tuple[Digest, ...]:
+    """What a seed keeps for replays from genesis; says so if it cannot."""
+    from p2ptrain.node.full_history import held_history
+    from p2ptrain.trainer.shapes import layout_of
+
+    found = held_history(
+        store,
+        run.manifest,
+        ledger.kept,
+        disk_free=shutil.disk_usage(home.root).free,
+        snapshot_bytes=8 * layout_of(run.manifest.model).numel,
+    )
+    if found.caution is not None:
+        progress(f"warning: {found.caution.words}")
+    return found.blobs
 
 
 def _data_index(store: Store, spec: DataSpec, *, must_be_here: bool) -> DataIndex | None:

@@ -55,10 +55,11 @@ def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
     each = size(node.theta + node.momentum)
     keeps_inner = config.keep_inner and not config.seed
     inner = f" the inner optimizer ({each}, while it is written twice)," if keeps_inner else ""
+    updates = "every update" if config.seed else "the updates since the oldest"
     data = "all data" if config.seed else f"data up to {size(config.data_cache_bytes)}"
     yield (
         f"disk      {snapshots} of {each}, one more while it is written, "
-        f"the updates since the oldest,{inner} and {data}"
+        f"{updates},{inner} and {data}"
     )
     yield from _traffic(run, config, node)
     yield f"you are   {label(me)}"

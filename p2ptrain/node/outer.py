@@ -210,7 +210,7 @@ async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
 async def _nearer(parts: Parts, step: int) -> Start | None:
     """The newest certified snapshot, if fewer bytes lead there than by the updates not held yet.
 
-    Who keeps everything wants those anyway.
+    A seed, and a node that keeps everything, fetches the updates anyway: replays need them.
     """
     certified = parts.ledger.state.snapshot
     if certified is None or certified.digest == parts.outer.passed_over:
@@ -220,7 +220,8 @@ async def _nearer(parts: Parts, step: int) -> Start | None:
         snapshot_bytes=8 * parts.layout.numel,
         update_bytes=updates.payload_bytes_about(parts),
     )
-    if parts.config.keep_snapshots is None or not pays(updates=certified.step - step):
+    wants_updates = parts.config.seed or parts.config.keep_snapshots is None
+    if wants_updates or not pays(updates=certified.step - step):
         return None
     values = [parts.history.closing(each).entry.value for each in range(step, certified.step)]
     missed = [value.update for value in values if isinstance(value, Commit)]

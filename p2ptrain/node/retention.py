@@ -4,7 +4,8 @@ Kept are the newest certified snapshots and every update since the oldest of the
 one snapshot and what follows it, and a peer that was away needs what it missed. A certified
 snapshot need not be here, and those who wrote it may be gone: so the newest that is here stays,
 too, with the updates since, until a newer one has come. Of the data, what is needed soonest, up to
-a size; all of it on a seed, which is there so that nothing is lost.
+a size. A seed is there so that nothing is lost: it keeps all data, and, while its disk allows it,
+the genesis snapshot and every update (`full_history`).
 
 What is kept is a pure function of ledger, options and that snapshot; that a crash or a race loses
 nothing else is the store's promise.
@@ -12,6 +13,7 @@ nothing else is the store's promise.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +29,7 @@ from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.values import Certified, Commit, SnapshotRef
 from p2ptrain.node.candidates import all_starts, newest_held
 from p2ptrain.node.donor import still_offered
+from p2ptrain.node.full_history import held_history
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.scrub import repair
 from p2ptrain.node.start import Start
@@ -35,6 +38,7 @@ from p2ptrain.run import DataIndex, RunManifest
 from p2ptrain.store import RootsDamaged
 
 WARNING = "garbage"
+HISTORY_WARNING = "history"
 
 AGAIN_S = 60.0
 """From a collection that damage has prevented to the next try, which reads one chunk of each blob
@@ -101,15 +105,16 @@ def roots(
     data: DataIndex | None,
     config: NodeConfig,
     held: Start | None,
+    history: Iterable[Digest] = (),
 ) -> Roots:
-    """All that this node needs; `held` is the newest snapshot of its chain that it has. A reduce
-    under way has its bytes in the store too, voted for or not yet. Without the index nothing is
-    known to be data.
+    """Return all that this node needs. `held` is the newest snapshot of its chain that it has, and
+    `history` what it keeps for replays from genesis. A reduce under way has its bytes in the store
+    too, voted for or not yet. Without the index nothing is known to be data.
     """
     assert config.keep_snapshots is not None, "who keeps everything collects nothing"
     under_way = (*ledger.voted_for(), *ledger.view.held)
     kept = kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots, held)
-    blobs = (*kept, *under_way)
+    blobs = (*kept, *under_way, *history)
     if data is None:
         return Roots(blobs, ())
     blocks_max = cached_blocks_max(config, manifest)
@@ -140,7 +145,8 @@ async def _collect(parts: Parts) -> RootsDamaged | None:
     assert parts.data is not None, "nobody is at the head before the data index is here"
     starts = all_starts(parts.store, parts.ledger, parts.origin, parts.manifest.genesis)
     held = await trio.to_thread.run_sync(newest_held, parts.store, starts)
-    needed = roots(parts.manifest, parts.ledger, parts.data, parts.config, held)
+    history = await trio.to_thread.run_sync(_history, parts) if parts.config.seed else ()
+    needed = roots(parts.manifest, parts.ledger, parts.data, parts.config, held, history)
     keep = (*needed.blobs, *parts.fetching, *still_offered(parts))
     collect = partial(parts.store.collect_garbage, keep, keep_chunks=needed.chunks)
     try:
@@ -155,6 +161,23 @@ async def _collect(parts: Parts) -> RootsDamaged | None:
     parts.journal.write("collected", chunks=collected.chunks, bytes=collected.bytes_freed)
     parts.changes.ring()
     return None
+
+
+def _history(parts: Parts) -> tuple[Digest, ...]:
+    """What this seed keeps for replays from genesis. Sets or clears the warning. Blocks."""
+    found = held_history(
+        parts.store,
+        parts.manifest,
+        parts.ledger.kept,
+        disk_free=shutil.disk_usage(parts.home.root).free,
+        snapshot_bytes=8 * parts.layout.numel,
+    )
+    if found.caution is None:
+        parts.standing.warnings.pop(HISTORY_WARNING, None)
+    elif HISTORY_WARNING not in parts.standing.warnings:
+        parts.standing.warnings[HISTORY_WARNING] = found.caution
+        parts.journal.write("history-cut", reason=found.caution.what)
+    return found.blobs
 
 
 async def _see_to(parts: Parts, damaged: RootsDamaged) -> None:

@@ -17,6 +17,7 @@ from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.state_bytes import digest_state
 from p2ptrain.ledger.values import Commit, Participant, SnapshotRef
 from p2ptrain.node import retention, scrub, transfer
+from p2ptrain.node.full_history import held_history
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.retention import (
     cached_blocks_max,
@@ -166,6 +167,69 @@ async def test_until_a_newer_snapshot_is_here_the_way_from_the_one_that_is_stays
             await settled(lambda: not store.holds_blob(whole))
             nursery.cancel_scope.cancel()
         assert [step for step in range(7) if store.has_chunk(update(step))] == [5, 6]
+
+
+async def test_seed_keeps_what_a_replay_from_genesis_needs(tmp_path: Path) -> None:
+    async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
+        store = r.parts.store
+        know_data(r)
+        r.parts.config = replace(r.parts.config, keep_snapshots=1, seed=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_store_small, r.parts)
+            committed(r, 0)
+            for step in (1, 2, 3):
+                await grown(r, step)
+                await settled(lambda step=step: len(r.said("collected")) == step)  # type: ignore[misc]
+            nursery.cancel_scope.cancel()
+        assert [step for step in range(4) if store.has_chunk(update(step))] == [0, 1, 2, 3]
+        assert store.holds_blob(r.run.manifest.genesis)
+        assert retention.HISTORY_WARNING not in r.parts.standing.warnings
+
+
+async def test_seed_that_lacks_an_update_keeps_only_what_the_run_needs_and_warns(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
+        store = r.parts.store
+        know_data(r)
+        r.parts.config = replace(r.parts.config, keep_snapshots=1, seed=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_store_small, r.parts)
+            for step in (0, 1):
+                committed(r, step)
+            store.chunk_path(update(0)).unlink()
+            await grown(r, 2)
+            await settled(lambda: len(r.said("collected")) == 1)
+            await grown(r, 3)
+            await settled(lambda: len(r.said("collected")) == 2)
+            nursery.cancel_scope.cancel()
+        assert [step for step in range(4) if store.has_chunk(update(step))] == [3]
+        caution = r.parts.standing.warnings[retention.HISTORY_WARNING]
+        assert (caution.code, caution.what) == (
+            "HISTORY-CUT",
+            "nobody can replay the run from its genesis with what this seed has: "
+            "the update of outer step 0 is not held here",
+        )
+
+
+@pytest.mark.parametrize("snapshot_bytes", [0, 10**9])
+async def test_seed_gives_up_its_history_before_its_disk_is_full(
+    tmp_path: Path, snapshot_bytes: int
+) -> None:
+    async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
+        committed(r, 0)
+        needed = max(3 * snapshot_bytes, 256 * 2**20)
+        manifest, kept = r.run.manifest, r.parts.ledger.kept
+        histories = [
+            held_history(
+                r.parts.store, manifest, kept, disk_free=free, snapshot_bytes=snapshot_bytes
+            )
+            for free in (needed, needed - 1)
+        ]
+        assert (histories[0].blobs, histories[0].caution) == ((manifest.genesis, update(0)), None)
+        assert histories[1].blobs == ()
+        assert histories[1].caution is not None
+        assert histories[1].caution.code == "HISTORY-CUT"
 
 
 async def certifying(r: Rig, step: int, named: SnapshotRef) -> None:

@@ -1,0 +1,65 @@
+"""Whether a seed holds, and can go on holding, all that a replay from genesis needs.
+
+Anybody may replay a run from genesis and compare the result with each certified snapshot, if
+somebody still has the genesis snapshot and every update: with int8 a byte a parameter and outer
+step. Volunteers need not have that much room. Seeds keep these bytes until their disk is nearly
+full, and say so as soon as they cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.kept import Kept
+from p2ptrain.observe.cautions import Caution
+from p2ptrain.run import RunManifest
+from p2ptrain.store import Store
+
+ROOM_SNAPSHOTS = 3
+"""Snapshots that must still fit beside the history: the next one is written before the oldest goes,
+and updates and data grow until then."""
+
+ROOM_BYTES_MIN = 256 * 2**20
+"""Room that logs and journals need on the same disk, whatever the size of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The blobs to keep for a replay from genesis: all of them, or none and the reason."""
+
+    blobs: tuple[Digest, ...]
+    caution: Caution | None
+
+
+def held_history(
+    store: Store, manifest: RunManifest, chain: Kept, *, disk_free: int, snapshot_bytes: int
+) -> History:
+    """Decide what a seed keeps of its run's history.
+
+    Without one of the updates a replay from genesis is impossible here, so the others are not kept
+    for its sake. `disk_free` and `snapshot_bytes` are in bytes. Reads the disk; blocks.
+    """
+    if chain.base is not None:
+        return _cut("this seed forgets old entries of its ledger (--keep-entries)")
+    if not store.holds_blob(manifest.genesis):
+        return _cut("the genesis snapshot is not held here")
+    for step, committed in sorted(chain.updates.items()):
+        if not store.has_chunk(committed.update):
+            return _cut(f"the update of outer step {step} is not held here")
+    needed = max(ROOM_BYTES_MIN, ROOM_SNAPSHOTS * snapshot_bytes)
+    if disk_free < needed:
+        return _cut(
+            f"{disk_free / 1e9:.1f} GB of disk are free and the run needs {needed / 1e9:.1f} GB, "
+            "so old updates are removed"
+        )
+    updates = (chain.updates[step].update for step in sorted(chain.updates))
+    return History((manifest.genesis, *updates), None)
+
+
+def _cut(reason: str) -> History:
+    what = f"nobody can replay the run from its genesis with what this seed has: {reason}"
+    return History((), Caution("HISTORY-CUT", what, DO))
+
+
+DO = "verify at a seed that has run since the beginning, or replay from a later snapshot"
