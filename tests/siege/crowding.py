@@ -1,0 +1,272 @@
+"""What strangers do over libp2p, beside lying when they are asked.
+
+Each function is one attack by all strangers, and loops for ever. `crowd.somebody()` is a stranger
+with one of its victims, and both change all the time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import trio
+from libp2p.identity.identify.pb.identify_pb2 import Identify
+from libp2p.peer.envelope import seal_record
+from libp2p.peer.id import ID
+from libp2p.peer.peer_record import PeerRecord
+from libp2p.stream_muxer.yamux.yamux import (
+    FLAG_SYN,
+    TYPE_DATA,
+    TYPE_PING,
+    TYPE_WINDOW_UPDATE,
+    YAMUX_HEADER_FORMAT,
+)
+from libp2p.utils.varint import encode_varint_prefixed
+from multiaddr import Multiaddr
+
+from p2ptrain.encoding import pack
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.ledger.messages import EntriesRequest, Prepare, Promise
+from p2ptrain.ledger.wire import encode as encode_ledger
+from p2ptrain.node import topics
+from p2ptrain.run import JoinRequest
+from tests.siege import answers, gossip_frames, small_order
+from tests.siege.ground import Ground, Tally, Victim, pause
+from tests.siege.hosts import Stranger
+
+MESHSUB = "/meshsub/1.1.0"
+PUSH = "/ipfs/id/push/1.0.0"
+STREAM_S = 5.0
+
+
+@dataclass
+class Crowd:
+    """All strangers, and what they attack."""
+
+    ground: Ground
+    tally: Tally
+    strangers: list[Stranger]
+
+    def somebody(self) -> tuple[Stranger, Victim]:
+        stranger = random.choice(self.strangers)
+        return stranger, random.choice(stranger.victims)
+
+    async def say(self, protocol: str, words: bytes, *, read: bool = True) -> bool:
+        """Open a stream and say something on it. Whether the victim took it."""
+        stranger, victim = self.somebody()
+        stream = await stranger.open(victim, protocol)
+        try:
+            with trio.move_on_after(STREAM_S):
+                await stream.write(words)
+                if read:
+                    await stream.read(1 << 16)
+                return True
+        except Exception:
+            return False
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1), suppress(Exception):
+                await stream.reset()
+        return False
+
+    async def ask(self, protocol: str, payload: bytes) -> bool:
+        return await self.say(protocol, struct.pack(">I", len(payload)) + payload)
+
+
+async def sybil_joins(crowd: Crowd) -> None:
+    """Hellos with a request to be let in, of every identity, with notes that differ."""
+    run = RunId(crowd.ground.run)
+    while True:
+        stranger = random.choice(crowd.strangers)
+        request = JoinRequest(run, stranger.identity.peer, int(time.time()), os.urandom(20).hex())
+        hello = {"run": run, "join": request.to_bytes(stranger.identity)}
+        await _ask_as(crowd, stranger, topics.HELLO_PROTOCOL, pack(hello))
+        crowd.tally.did("Sybil join requests")
+        await pause(0.1)
+
+
+async def joins_for_others(crowd: Crowd) -> None:
+    """Requests that are signed by nobody: for keys of small order, and for invented peers."""
+    while True:
+        for key in small_order.KEYS:
+            hello = {"run": crowd.ground.run, "join": small_order.join_request(crowd.ground.run, key)}
+            await crowd.ask(topics.HELLO_PROTOCOL, pack(hello))
+            crowd.tally.did("small-order keys")
+        await pause(1.0)
+
+
+async def hellos(crowd: Crowd) -> None:
+    """A question of a hundred bytes draws the manifest, and its answer is not read."""
+    payload = pack({"run": "", "join": b""})
+    words = struct.pack(">I", len(payload)) + payload
+    while True:
+        await crowd.say(topics.HELLO_PROTOCOL, words * 20, read=False)
+        crowd.tally.did("slow reads", 20)
+        await pause(0.3)
+
+
+async def questions(crowd: Crowd) -> None:
+    """Every protocol is asked rubbish, the longest that it may be, and nothing at all."""
+    while True:
+        for protocol in (*answers.protocols(), topics.NAMESAKE_PROTOCOL):
+            for payload in (os.urandom(200), b"", b"\xff" * 60_000, pack({"run": "x" * 900})):
+                await crowd.ask(protocol, payload)
+                crowd.tally.did("rubbish questions")
+                await pause(0.05)
+
+
+async def oversized_questions(crowd: Crowd) -> None:
+    """A length that nobody takes; and a length with fewer bytes than it says."""
+    while True:
+        for protocol in answers.protocols():
+            await crowd.say(protocol, b"\xff" * 4 + bytes(1000))
+            await crowd.say(protocol, struct.pack(">I", 60_000) + bytes(10), read=False)
+            crowd.tally.did("oversized and truncated frames", 2)
+            await pause(0.2)
+
+
+async def ledger_words(crowd: Crowd) -> None:
+    """The ledger's messages, from somebody who is no member."""
+    while True:
+        for height in (0, 1, 5, 1 << 40):
+            for message in (
+                Prepare(height, 1 << 20),
+                Promise(height, 1, None, bytes(64)),
+                EntriesRequest(height),
+            ):
+                await crowd.ask(topics.LEDGER_PROTOCOL, encode_ledger(message))
+                crowd.tally.did("ledger messages of non-members")
+                await pause(0.05)
+
+
+async def checkpoints(crowd: Crowd) -> None:
+    """Two checkpoints in turn, asked for by somebody who is no member."""
+    while True:
+        for height in (1, 2):
+            await crowd.ask(topics.BASE_PROTOCOL, pack({"height": height, "digest": "ab" * 32}))
+            crowd.tally.did("BASE requests of strangers")
+        await pause(0.3)
+
+
+async def gossip(crowd: Crowd) -> None:
+    """The worst frames of every kind, on gossip streams."""
+    topic = topics.heartbeat_topic(RunId(crowd.ground.run))
+    author = ID.from_base58(crowd.strangers[0].identity.peer).to_bytes()
+    frames = gossip_frames.frames(topic, author)
+    while True:
+        for name in frames:
+            await crowd.say(MESHSUB, frames[name], read=False)
+            crowd.tally.did("gossip frames of strangers")
+            await pause(0.3)
+
+
+async def pushes(crowd: Crowd) -> None:
+    """Introductions with thousands of addresses, signed and current."""
+    while True:
+        stranger, victim = crowd.somebody()
+        addresses = [Multiaddr(f"/ip4/10.0.{n >> 8}.{n & 255}/tcp/1") for n in range(3000)]
+        record = PeerRecord(stranger.host.get_id(), addresses, seq=time.time_ns())
+        envelope = seal_record(record, stranger.host.get_private_key()).marshal_envelope()
+        said = Identify(
+            listen_addrs=[Multiaddr(f"/dns4/n{n}.slow.invalid/tcp/1").to_bytes() for n in range(64)],
+            protocols=[f"/{n}" for n in range(1000)],
+            signedPeerRecord=envelope,
+        )
+        await crowd.say(PUSH, encode_varint_prefixed(said.SerializeToString()))
+        crowd.tally.did("introductions without end")
+        await pause(2.0)
+
+
+async def dht_words(crowd: Crowd) -> None:
+    """Provider records for other peers, and streams that get into the victim's table of peers."""
+    key = topics.provider_key(RunId(crowd.ground.run)).encode()
+    while True:
+        for number in range(len(crowd.ground.victims)):
+            record = answers.provider_record(crowd.ground, key, number)
+            await crowd.say(answers.KAD, record)
+            crowd.tally.did("false provider records")
+        await pause(0.5)
+
+
+def _header(kind: int, flags: int, stream: int, length: int) -> bytes:
+    return struct.pack(YAMUX_HEADER_FORMAT, 0, kind, flags, stream, length)
+
+
+async def yamux_floods(crowd: Crowd) -> None:
+    """Streams without end, data beyond the window, pings without end, frames of unknown kinds."""
+    data = bytes(60_000)
+    floods = (
+        [_header(TYPE_WINDOW_UPDATE, FLAG_SYN, 100_001 + 2 * n, 0) for n in range(2000)],
+        [_header(TYPE_DATA, FLAG_SYN, 200_001 + 2 * n, len(data)) + data for n in range(30)],
+        [_header(TYPE_PING, FLAG_SYN, 0, n) for n in range(2000)],
+        [_header(TYPE_WINDOW_UPDATE, 0, 1, 0xFFFFFFFF)] * 100,
+        [_header(77, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF)],
+    )
+    while True:
+        for frames in floods:
+            stranger, victim = crowd.somebody()
+            await _raw_frames(stranger, victim, frames)
+            crowd.tally.did("yamux floods", len(frames))
+            await pause(1.0)
+
+
+async def _raw_frames(stranger: Stranger, victim: Victim, frames: list[bytes]) -> None:
+    if not stranger.is_connected(victim):
+        await stranger.connect(victim)
+    (connection, *_) = stranger.host.get_network().get_connections(ID.from_base58(victim.peer))
+    muxed: Any = connection.muxed_conn
+    with suppress(Exception):
+        for frame in frames:
+            await muxed._write_frame(frame)
+
+
+async def namesake_questions(crowd: Crowd) -> None:
+    """Questions with a new incarnation each time: each is to be remembered."""
+    while True:
+        payload = pack({"incarnation": random.getrandbits(48), "starting": False})
+        await crowd.ask(topics.NAMESAKE_PROTOCOL, payload)
+        crowd.tally.did("invented incarnations of strangers")
+        await pause(0.2)
+
+
+async def _ask_as(crowd: Crowd, stranger: Stranger, protocol: str, payload: bytes) -> None:
+    alone = replace(crowd, strangers=[stranger])
+    await alone.ask(protocol, payload)
+
+
+def peers(crowd: Crowd) -> list[PeerId]:
+    return [stranger.identity.peer for stranger in crowd.strangers]
+
+
+ATTACKS = (
+    sybil_joins,
+    joins_for_others,
+    hellos,
+    questions,
+    oversized_questions,
+    ledger_words,
+    checkpoints,
+    gossip,
+    pushes,
+    dht_words,
+    yamux_floods,
+    namesake_questions,
+)
+COUNTED = (
+    "Sybil join requests",
+    "small-order keys",
+    "slow reads",
+    "rubbish questions",
+    "oversized and truncated frames",
+    "ledger messages of non-members",
+    "BASE requests of strangers",
+    "gossip frames of strangers",
+    "introductions without end",
+    "false provider records",
+    "yamux floods",
+    "invented incarnations of strangers",
+)

@@ -1,0 +1,112 @@
+"""What every attack has to hand: who is to be attacked, by whom, and a count of what was done.
+
+An attack is an async function with a name, which goes on until it is cancelled. It counts each deed,
+because a siege whose attacks never happened proves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId
+
+
+@dataclass(frozen=True)
+class Victim:
+    """An honest node."""
+
+    name: str
+    peer: PeerId
+    host: str
+    port: int
+    data_port: int
+
+    @property
+    def address(self) -> str:
+        return f"/ip4/{self.host}/tcp/{self.port}/p2p/{self.peer}"
+
+
+@dataclass(frozen=True)
+class Ground:
+    run: str
+    liar: Path
+    victims: tuple[Victim, ...]
+    strangers: int
+
+    @classmethod
+    def read(cls, path: Path) -> Ground:
+        told = json.loads(path.read_text())
+        victims = tuple(Victim(**each) for each in told["victims"])
+        return cls(told["run"], Path(told["liar"]), victims, told["strangers"])
+
+
+@dataclass
+class Tally:
+    """Counts of deeds by attack. `write` replaces the file at once, however the process ends."""
+
+    path: Path
+    expected: tuple[str, ...]
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def did(self, name: str, times: int = 1) -> None:
+        self.counts[name] += times
+
+    def write(self) -> None:
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps({"counts": dict(self.counts), "expected": self.expected}))
+        os.replace(new, self.path)
+
+
+Attack = Callable[[Any], Awaitable[None]]
+
+FAILED_S = 0.5
+"""An attack that was repelled tries again after this time."""
+
+WRITE_S = 1.0
+
+
+async def pause(seconds: float) -> None:
+    with trio.move_on_after(seconds):
+        await trio.sleep_forever()
+
+
+async def again_and_again(name: str, attack: Attack, scene: Any, faults: Counter[str]) -> None:
+    """Repeat an attack for ever. What repels it is no fault of ours, and is counted for debugging."""
+    while True:
+        try:
+            await attack(scene)
+        except* trio.Cancelled:
+            raise
+        except* Exception as group:
+            faults[f"{name}: {leaf(group)!r}"[:160]] += 1
+        await pause(FAILED_S * (0.5 + random.random()))
+
+
+def leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def keep_tally(tally: Tally) -> None:
+    while True:
+        tally.write()
+        await pause(WRITE_S)
+
+
+def low_identities(count: int, draws: int, seed: int) -> list[Identity]:
+    """The identities with the lowest peer ids of many: some code takes those who sort first."""
+    drawn = [
+        Identity.from_seed((seed << 64 | number).to_bytes(32, "big")) for number in range(draws)
+    ]
+    return sorted(drawn, key=lambda identity: identity.peer)[:count]

@@ -1,0 +1,108 @@
+"""Strangers: hosts that speak libp2p well enough to get in, each with an identity of its own.
+
+They are built as our own hosts are, and have no listener: a victim asks its questions over the
+connection that the stranger has made. All of them live in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+from libp2p.abc import IHost, INetStream
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from multiaddr import Multiaddr
+
+from p2ptrain.identity import Identity
+from p2ptrain.net.hardening import build_host, running, sever
+from tests.siege.ground import Victim, pause
+
+SOURCES = 16
+"""Addresses that the strangers have together: four identities each."""
+
+CONNECT_S = 20.0
+AGAIN_S = 2.0
+
+source: ContextVar[str | None] = ContextVar("source", default=None)
+"""The address from which this task dials."""
+
+
+@contextmanager
+def dialling_from_sources() -> Iterator[None]:
+    """While the block lasts, TCP connections are made from the address in `source`."""
+    real = trio.open_tcp_stream
+
+    async def open_tcp_stream(host: str, port: int, **options: Any) -> trio.SocketStream:
+        options.setdefault("local_address", source.get())
+        return await real(host, port, **options)
+
+    trio.open_tcp_stream = open_tcp_stream  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        trio.open_tcp_stream = real
+
+
+def source_of(number: int) -> str:
+    return f"127.0.1.{1 + number % SOURCES}"
+
+
+@dataclass
+class Stranger:
+    """One identity. `victims` are those it is to be connected to."""
+
+    number: int
+    identity: Identity
+    host: IHost
+    victims: tuple[Victim, ...]
+    connects: int = 0
+    told: set[str] = field(default_factory=set)
+
+    @property
+    def source(self) -> str:
+        return source_of(self.number)
+
+    async def connect(self, victim: Victim) -> None:
+        source.set(self.source)
+        network: Any = self.host.get_network()
+        with suppress(Exception):
+            network.unblock_peer(ID.from_base58(victim.peer))
+        with trio.fail_after(CONNECT_S):
+            await self.host.connect(info_from_p2p_addr(Multiaddr(victim.address)))
+
+    def is_connected(self, victim: Victim) -> bool:
+        return bool(self.host.get_network().get_connections(ID.from_base58(victim.peer)))
+
+    async def open(self, victim: Victim, protocol: str) -> INetStream:
+        """A stream of `protocol`; dials first where there is no connection."""
+        if not self.is_connected(victim):
+            await self.connect(victim)
+            self.connects += 1
+        with trio.fail_after(CONNECT_S):
+            return await self.host.new_stream(ID.from_base58(victim.peer), [TProtocol(protocol)])
+
+    async def hang_up(self, victim: Victim) -> None:
+        await sever(self.host, ID.from_base58(victim.peer))
+
+    async def stay_connected(self) -> None:
+        """Dial again whenever a victim has dropped us, for ever."""
+        while True:
+            for victim in self.victims:
+                if not self.is_connected(victim):
+                    with suppress(Exception):
+                        await self.connect(victim)
+                        self.connects += 1
+            await pause(AGAIN_S)
+
+
+@asynccontextmanager
+async def stranger(number: int, identity: Identity, victims: tuple[Victim, ...]) -> Any:
+    host = build_host(identity, announce=[], mdns=False)
+    async with running(host, []):
+        yield Stranger(number, identity, host, victims)

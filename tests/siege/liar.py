@@ -1,0 +1,5 @@
+"""x"""
+import sys
+sys.stdout.write("ready\n"); sys.stdout.flush()
+sys.stdin.readline()
+sys.stdin.read()
