@@ -60,7 +60,7 @@ def reply(payload: bytes, status: int = OK) -> bytes:
 
 
 def namesakes(tally: Tally) -> Answer:
-    """ "I hear your namesake, and I hear it again": a higher count each time, and older than you."""
+    """The lie that a namesake is heard: a higher count each time, every other one older."""
     times = 0
 
     async def answer(stream: INetStream) -> None:
@@ -143,13 +143,13 @@ def register(host: IHost, tally: Tally, number: int) -> None:
     """Have `host` lie in answer to everything: about namesakes, and to each other question in the
     way that its number says.
     """
-    host.set_stream_handler(TProtocol(topics.NAMESAKE_PROTOCOL), _quiet(namesakes(tally)))
+    host.set_stream_handler(TProtocol(topics.NAMESAKE_PROTOCOL), quiet(namesakes(tally)))
     for index, protocol in enumerate(protocols()):
         lie = LIES[(number + index) % len(LIES)]
-        host.set_stream_handler(TProtocol(protocol), _quiet(lie(tally)))
+        host.set_stream_handler(TProtocol(protocol), quiet(lie(tally)))
 
 
-def _quiet(answer: Answer) -> Any:
+def quiet(answer: Answer) -> Any:
     async def handler(stream: INetStream) -> None:
         try:
             await answer(stream)
@@ -198,7 +198,7 @@ def false_records(ground: Ground, tally: Tally) -> Answer:
 
 
 def register_dht(host: IHost, ground: Ground, tally: Tally) -> None:
-    host.set_stream_handler(TProtocol(KAD), _quiet(false_records(ground, tally)))
+    host.set_stream_handler(TProtocol(KAD), quiet(false_records(ground, tally)))
 
 
 def provider_record(ground: Ground, key: bytes, victim: int) -> bytes:

@@ -69,7 +69,10 @@ class Crowd:
         except Exception:
             return False
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1), suppress(Exception):
+            with (
+                trio.CancelScope(shield=True, deadline=trio.current_time() + 1),
+                suppress(Exception),
+            ):
                 await stream.reset()
         return False
 
@@ -93,7 +96,10 @@ async def joins_for_others(crowd: Crowd) -> None:
     """Requests that are signed by nobody: for keys of small order, and for invented peers."""
     while True:
         for key in small_order.KEYS:
-            hello = {"run": crowd.ground.run, "join": small_order.join_request(crowd.ground.run, key)}
+            hello = {
+                "run": crowd.ground.run,
+                "join": small_order.join_request(crowd.ground.run, key),
+            }
             await crowd.ask(topics.HELLO_PROTOCOL, pack(hello))
             crowd.tally.did("small-order keys")
         await pause(1.0)
@@ -167,12 +173,14 @@ async def gossip(crowd: Crowd) -> None:
 async def pushes(crowd: Crowd) -> None:
     """Introductions with thousands of addresses, signed and current."""
     while True:
-        stranger, victim = crowd.somebody()
+        stranger, _ = crowd.somebody()
         addresses = [Multiaddr(f"/ip4/10.0.{n >> 8}.{n & 255}/tcp/1") for n in range(3000)]
         record = PeerRecord(stranger.host.get_id(), addresses, seq=time.time_ns())
         envelope = seal_record(record, stranger.host.get_private_key()).marshal_envelope()
         said = Identify(
-            listen_addrs=[Multiaddr(f"/dns4/n{n}.slow.invalid/tcp/1").to_bytes() for n in range(64)],
+            listen_addrs=[
+                Multiaddr(f"/dns4/n{n}.slow.invalid/tcp/1").to_bytes() for n in range(64)
+            ],
             protocols=[f"/{n}" for n in range(1000)],
             signedPeerRecord=envelope,
         )

@@ -100,7 +100,8 @@ def many_grafts(topic: str, author: bytes) -> bytes:
 
 def many_prunes(topic: str, author: bytes) -> bytes:
     return _control(
-        prune=[rpc_pb2.ControlPrune(topicID=topic, backoff=2**60)] * (BYTES_MAX // (len(topic) + 20))
+        prune=[rpc_pb2.ControlPrune(topicID=topic, backoff=2**60)]
+        * (BYTES_MAX // (len(topic) + 20))
     )
 
 
@@ -123,9 +124,7 @@ def many_observe(topic: str, author: bytes) -> bytes:
 
 def long_author(topic: str, author: bytes) -> bytes:
     """An author's name that takes base58 the square of its length."""
-    return framed(
-        rpc_pb2.RPC(publish=[rpc_pb2.Message(from_id=b"\1" * 40_000, topicIDs=[topic])])
-    )
+    return framed(rpc_pb2.RPC(publish=[rpc_pb2.Message(from_id=b"\1" * 40_000, topicIDs=[topic])]))
 
 
 def long_data(topic: str, author: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """What every attack has to hand: who is to be attacked, by whom, and a count of what was done.
 
-An attack is an async function with a name, which goes on until it is cancelled. It counts each deed,
-because a siege whose attacks never happened proves nothing.
+An attack is an async function with a name, which goes on until it is cancelled. It counts each
+deed, because a siege whose attacks never happened proves nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ FAILED_S = 0.5
 """An attack that was repelled tries again after this time."""
 
 WRITE_S = 1.0
+FAULTS_EVERY_S = 10.0
 
 
 async def pause(seconds: float) -> None:
@@ -81,7 +83,7 @@ async def pause(seconds: float) -> None:
 
 
 async def again_and_again(name: str, attack: Attack, scene: Any, faults: Counter[str]) -> None:
-    """Repeat an attack for ever. What repels it is no fault of ours, and is counted for debugging."""
+    """Repeat an attack for ever. Whatever repels it is counted in `faults`, for debugging."""
     while True:
         try:
             await attack(scene)
@@ -96,6 +98,16 @@ def leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+async def tell_faults(faults: Counter[str]) -> None:
+    """What has repelled the attacks so far, on stderr, now and then."""
+    while True:
+        await pause(FAULTS_EVERY_S)
+        for fault, times in faults.most_common():
+            sys.stderr.write(f"{times:6} {fault}\n")
+        sys.stderr.write("--\n")
+        sys.stderr.flush()
 
 
 async def keep_tally(tally: Tally) -> None:

@@ -185,7 +185,9 @@ async def held_tls(raw: Raw) -> None:
 
     async def hold() -> None:
         with suppress(OSError):
-            await trio.to_thread.run_sync(_tls, raw, raw.anybody(), credentials, 20.0, limiter=limit)
+            await trio.to_thread.run_sync(
+                _tls, raw, raw.anybody(), credentials, 20.0, limiter=limit
+            )
 
     async with trio.open_nursery() as nursery:
         while True:

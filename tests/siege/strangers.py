@@ -1,7 +1,7 @@
 """All strangers, in one process: `python -m tests.siege.strangers GROUND COUNTS [ATTACK…]`.
 
-Half of them are connected to the victim that is killed and started again, the others to all in turn:
-so many with low peer ids as there are voters, and more, answer the questions of each.
+Half of them are connected to the victim that is killed and started again, and to one more; each of
+the others to one. So more strangers with low peer ids than there are voters answer each victim.
 """
 
 from __future__ import annotations
@@ -23,17 +23,12 @@ from tests.siege.ground import (
     keep_tally,
     low_identities,
     pause,
+    tell_faults,
 )
 from tests.siege.hosts import Stranger, dialling_from_sources, stranger
 
 DRAWS = 1500
 """Of so many identities the 64 lowest have lower peer ids than nearly all honest nodes."""
-
-FAULTS_EVERY_S = 10.0
-
-ASKED = ("lie about namesakes",)
-"""What must happen as often as victims ask. The other lies depend on whether a victim asks at all,
-and it should not."""
 
 
 def _victims_of(number: int, ground: Ground) -> tuple[Victim, ...]:
@@ -51,11 +46,12 @@ async def besiege(ground: Ground, tally: Tally, only: set[str]) -> None:
         for number, identity in enumerate(low_identities(ground.strangers, DRAWS, seed=23)):
             opened = stranger(number, identity, _victims_of(number, ground))
             strangers.append(await stack.enter_async_context(opened))
-            answers.register(strangers[-1].host, tally, number)
-            answers.register_dht(strangers[-1].host, ground, tally)
+            if not only or "answers" in only:
+                answers.register(strangers[-1].host, tally, number)
+                answers.register_dht(strangers[-1].host, ground, tally)
         nursery = await stack.enter_async_context(trio.open_nursery())
         nursery.start_soon(keep_tally, tally)
-        nursery.start_soon(_tell_faults, faults)
+        nursery.start_soon(tell_faults, faults)
         for each in strangers:
             nursery.start_soon(each.stay_connected)
         nursery.start_soon(_count_connected, strangers, tally)
@@ -74,15 +70,6 @@ async def _count_connected(strangers: list[Stranger], tally: Tally) -> None:
     while True:
         tally.counts["strangers' connections"] = sum(each.connects for each in strangers)
         await pause(1.0)
-
-
-async def _tell_faults(faults: Counter[str]) -> None:
-    while True:
-        await pause(FAULTS_EVERY_S)
-        for fault, times in faults.most_common():
-            sys.stderr.write(f"{times:6} {fault}\n")
-        sys.stderr.write("--\n")
-        sys.stderr.flush()
 
 
 def main() -> None:

@@ -1,0 +1,378 @@
+"""What a member does that a stranger cannot: whoever is admitted is heard, asked and answered.
+
+Each function is one attack, and loops for ever. It uses the parts of a real node of ours, which
+takes part in the run beside.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import defaultdict, deque
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import trio
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.pubsub.pb import rpc_pb2
+
+from p2ptrain.dataplane import dial
+from p2ptrain.encoding import pack
+from p2ptrain.errors import P2PTrainError
+from p2ptrain.identity import Identity
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.messages import Accept, EntriesRequest, Outcome, Prepare, Promise
+from p2ptrain.ledger.values import Vote
+from p2ptrain.ledger.wire import encode as encode_ledger
+from p2ptrain.node import topics
+from p2ptrain.node.parts import Parts
+from p2ptrain.run import JoinRequest
+from p2ptrain.swarm import wire as swarm_wire
+from tests.siege import answers, gossip_frames
+from tests.siege.ground import Ground, Tally, pause
+
+MESHSUB = "/meshsub/1.1.0"
+ASK_S = 10.0
+KEPT_PER_AUTHOR = 3000
+"""Heartbeats that are kept to be replayed: ten minutes of one author."""
+
+OLD_S = 15.0
+"""A heartbeat is replayed when it is this old: its author may have been started again since."""
+
+HOLD_S = 15.0
+THREADS = 8
+
+
+@dataclass
+class Member:
+    """The lying member, while its node runs."""
+
+    ground: Ground
+    tally: Tally
+    parts: Parts
+    heard: dict[PeerId, deque[tuple[float, bytes]]] = field(
+        default_factory=lambda: defaultdict(partial(deque, maxlen=KEPT_PER_AUTHOR))
+    )
+    limit: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS))
+
+    @property
+    def host(self) -> Any:
+        return self.parts.network._host
+
+    @property
+    def pubsub(self) -> Any:
+        return self.parts.network._gossip.pubsub
+
+    @property
+    def topic(self) -> str:
+        return topics.heartbeat_topic(self.parts.run)
+
+    def victims(self) -> list[PeerId]:
+        return [victim.peer for victim in self.ground.victims]
+
+    async def ask(self, peer: PeerId, protocol: str, payload: bytes) -> bytes | None:
+        with suppress(P2PTrainError):
+            return await self.parts.network.request(peer, protocol, payload, deadline_s=ASK_S)
+        return None
+
+    async def write(self, peer: PeerId, frame: bytes) -> None:
+        """Bytes of any making, on the stream of gossip that `peer` reads."""
+        stream = self.pubsub.peers.get(ID.from_base58(peer))
+        if stream is not None:
+            with suppress(Exception):
+                await stream.write(frame)
+
+
+def lie_in_answers(member: Member) -> None:
+    """Lie in answer to questions about namesakes and to those of the DHT, from now on."""
+    answers.register_dht(member.host, member.ground, member.tally)
+    name = TProtocol(topics.NAMESAKE_PROTOCOL)
+    member.host.set_stream_handler(name, answers.quiet(answers.namesakes(member.tally)))
+
+
+def remember(member: Member) -> None:
+    """Keep the heartbeats that are heard from now on, as they came."""
+    real = member.pubsub.push_msg
+
+    async def push_msg(forwarder: ID, message: Any) -> None:
+        if member.topic in message.topicIDs:
+            author = PeerId(str(ID(message.from_id)))
+            member.heard[author].append((trio.current_time(), message.SerializeToString()))
+        await real(forwarder, message)
+
+    member.pubsub.push_msg = push_msg
+
+
+async def replays(member: Member) -> None:
+    """Old heartbeats, in the order in which they were said, to everybody, again and again."""
+    while True:
+        for author in list(member.heard):
+            old = trio.current_time() - OLD_S
+            kept = [wire for at_s, wire in member.heard[author] if at_s < old]
+            for wire in kept[:: max(1, len(kept) // 40)]:
+                frame = gossip_frames.framed(
+                    rpc_pb2.RPC(publish=[rpc_pb2.Message.FromString(wire)])
+                )
+                for peer in member.victims():
+                    if peer != author:
+                        await member.write(peer, frame)
+                        member.tally.did("replayed heartbeats")
+                await pause(0.05)
+        await pause(0.5)
+
+
+async def gossip_bombs(member: Member) -> None:
+    """480,000 topics, rightly signed; and the worst frames of every repeated field."""
+    author = ID.from_base58(member.parts.me).to_bytes()
+    frames = await trio.to_thread.run_sync(gossip_frames.frames, member.topic, author)
+    while True:
+        for name, frame in frames.items():
+            bomb = gossip_frames.signed_topics(member.topic, member.parts.identity)
+            await member.write(random.choice(member.victims()), bomb)
+            member.tally.did("frames of 480,000 topics")
+            await pause(1.0)
+            peer = random.choice(member.victims())
+            if name in {kind.__name__ for kind in gossip_frames.LAST}:
+                await _on_a_stream_of_its_own(member, peer, frame)
+            else:
+                await member.write(peer, frame)
+            member.tally.did("worst frames of a field")
+            await pause(1.0)
+
+
+async def _on_a_stream_of_its_own(member: Member, peer: PeerId, frame: bytes) -> None:
+    with suppress(Exception), trio.move_on_after(ASK_S):
+        stream = await member.host.new_stream(ID.from_base58(peer), [TProtocol(MESHSUB)])
+        await stream.write(frame)
+        await pause(1.0)
+        await stream.reset()
+
+
+async def gossip_floods(member: Member) -> None:
+    """What a member publishes by its own name: rubbish, and more of it than anybody checks."""
+    ledger = topics.ledger_topic(member.parts.run)
+    while True:
+        for topic in (member.topic, ledger):
+            for payload in (os.urandom(200), b"\x9f" * 8000, pack({"base": 1}), b""):
+                with suppress(P2PTrainError):
+                    await member.parts.network.publish(topic, payload)
+                member.tally.did("rubbish gossip")
+        await pause(0.4)
+
+
+async def alternating_checkpoints(member: Member) -> None:
+    while True:
+        chain = member.parts.ledger.chain
+        entries = [each.entry for each in (chain[len(chain) // 3], chain[2 * len(chain) // 3])]
+        for peer in member.victims():
+            for entry in entries:
+                payload = pack({"height": entry.height, "digest": entry.digest})
+                await member.ask(peer, topics.BASE_PROTOCOL, payload)
+                member.tally.did("alternating checkpoints")
+        await pause(0.1)
+
+
+async def invented_incarnations(member: Member) -> None:
+    while True:
+        for peer in member.victims():
+            payload = pack({"incarnation": random.getrandbits(48), "starting": False})
+            await member.ask(peer, topics.NAMESAKE_PROTOCOL, payload)
+            member.tally.did("invented incarnations")
+        await pause(0.2)
+
+
+async def forged_votes(member: Member) -> None:
+    """Messages of consensus with the signatures of others, which are no such signatures."""
+    while True:
+        state = member.parts.ledger.state
+        newest, next_height = member.parts.ledger.chain[-1], state.height + 1
+        others = [peer for peer in state.voters if peer != member.parts.me]
+        digest = Digest(os.urandom(32).hex())
+        stolen = tuple((voter, os.urandom(64)) for voter in sorted(state.voters))
+        certificate = replace(newest.certificate, votes=stolen)
+        messages = [
+            Accept(Vote(state.line, next_height, 0, digest, voter, os.urandom(64)))
+            for voter in others
+        ]
+        messages += [Promise(next_height, 1, None, os.urandom(64))]
+        messages += [Outcome(replace(newest, certificate=certificate))]
+        messages += [Prepare(next_height + 5, 7), Prepare(1, 1), EntriesRequest(0)]
+        for message in messages:
+            for peer in member.victims():
+                await member.ask(peer, topics.LEDGER_PROTOCOL, encode_ledger(message))
+                member.tally.did("forged ledger messages")
+        await pause(0.5)
+
+
+async def high_rounds(member: Member) -> None:
+    """A voter that asks for promises of ever later rounds, so that nobody's proposal counts."""
+    round = 1
+    while True:
+        state = member.parts.ledger.state
+        for peer in member.victims():
+            message = encode_ledger(Prepare(state.height + 1, round))
+            await member.ask(peer, topics.LEDGER_PROTOCOL, message)
+            member.tally.did("rounds out of turn")
+        round = round * 2 % (1 << 20) + 1
+        await pause(0.3)
+
+
+async def false_endpoints(member: Member) -> None:
+    """Endpoints on loopback and on others' ports; with another's certificate, and with rubbish."""
+    real = member.parts.endpoint.to_wire()
+    while True:
+        for changes in (
+            {"host": "127.0.0.1", "port": 22},
+            {"host": "127.0.0.1", "port": random.choice(member.ground.victims).port},
+            {"host": "::1", "port": 1},
+            {"certificate": os.urandom(1500)},
+            {"peer": member.victims()[0]},
+            {},
+        ):
+            for peer in member.victims():
+                await member.ask(peer, topics.ENDPOINT_PROTOCOL, pack({**real, **changes}))
+                member.tally.did("false endpoints")
+            await pause(0.5)
+
+
+async def invented_joins(member: Member) -> None:
+    """Requests to be let in, passed on for peers that do not exist."""
+    run = member.parts.run
+    while True:
+        invented = Identity.from_seed(os.urandom(32))
+        request = JoinRequest(run, invented.peer, 1, "x").to_bytes(invented)
+        for peer in member.victims():
+            await member.ask(peer, topics.HELLO_PROTOCOL, pack({"run": run, "join": request}))
+            member.tally.did("requests of invented peers")
+        await pause(0.3)
+
+
+async def donation_requests(member: Member) -> None:
+    while True:
+        for peer in member.victims():
+            await member.ask(peer, topics.INNER_PROTOCOL, pack({"run": member.parts.run}))
+            member.tally.did("requests for optimizer states")
+        await pause(0.3)
+
+
+async def provider_records(member: Member) -> None:
+    """False addresses under more keys than anybody keeps; the run's own key among them."""
+    own = topics.provider_key(member.parts.run).encode()
+    while True:
+        for number in range(40):
+            key = own if number == 0 else os.urandom(34)
+            record = answers.provider_record(member.ground, key, number % len(member.victims()))
+            peer = ID.from_base58(random.choice(member.victims()))
+            with suppress(Exception), trio.move_on_after(ASK_S):
+                stream = await member.host.new_stream(peer, [TProtocol(answers.KAD)])
+                await stream.write(record)
+                await stream.read(1)
+                await stream.reset()
+            member.tally.did("provider records of a member")
+            await pause(0.1)
+
+
+# the data plane, by somebody who is let in
+
+
+async def chunk_requests(member: Member) -> None:
+    """Digests that do not exist, in thousands; and the largest chunk without end, not read."""
+    largest = await trio.to_thread.run_sync(_largest_chunk, member)
+    async with trio.open_nursery() as nursery:
+        while True:
+            for wanted in (None, largest):
+                peer = random.choice(member.victims())
+                ask = partial(_ask_for_chunks, member, peer, wanted)
+                nursery.start_soon(partial(trio.to_thread.run_sync, limiter=member.limit), ask)
+            await pause(1.0)
+
+
+def _largest_chunk(member: Member) -> Digest:
+    files = [path for path in member.parts.home.store.rglob("*") if path.is_file()]
+    named = [path for path in files if len(path.parent.name + path.name) == 64]
+    largest = max(named, key=lambda path: path.stat().st_size)
+    return Digest(largest.parent.name + largest.name)
+
+
+def _ask_for_chunks(member: Member, peer: PeerId, wanted: Digest | None) -> None:
+    endpoint = member.parts.peers.endpoint(peer)
+    if endpoint is None:
+        return
+    hello = {"purpose": swarm_wire.PURPOSE}
+    with suppress(P2PTrainError, OSError):
+        sock = dial(member.parts.credentials, endpoint, hello, deadline_s=ASK_S)
+        try:
+            sock.set_deadline(HOLD_S)
+            for _ in range(2000):
+                swarm_wire.send_request(sock, wanted or Digest(os.urandom(32).hex()))
+                member.tally.did("chunk requests")
+        finally:
+            sock.close()
+
+
+async def ring_hellos(member: Member) -> None:
+    """Streams of reduces that nobody has opened, held open."""
+    async with trio.open_nursery() as nursery:
+        while True:
+            peer = random.choice(member.victims())
+            hello = partial(_say_ring_hello, member, peer)
+            nursery.start_soon(partial(trio.to_thread.run_sync, limiter=member.limit), hello)
+            await pause(1.5)
+
+
+def _say_ring_hello(member: Member, peer: PeerId) -> None:
+    endpoint = member.parts.peers.endpoint(peer)
+    if endpoint is None:
+        return
+    hello = {
+        "purpose": "ring",
+        "run": member.parts.ledger.state.line,
+        "step": random.randrange(1 << 20),
+        "attempt": random.randrange(8),
+        "stream": random.randrange(8),
+    }
+    with suppress(P2PTrainError, OSError):
+        sock = dial(member.parts.credentials, endpoint, hello, deadline_s=ASK_S)
+        member.tally.did("streams of reduces that do not exist")
+        try:
+            sock.set_deadline(HOLD_S)
+            sock.receive_frame(1000)
+        finally:
+            sock.close()
+
+
+ATTACKS = (
+    replays,
+    gossip_bombs,
+    gossip_floods,
+    alternating_checkpoints,
+    invented_incarnations,
+    forged_votes,
+    high_rounds,
+    false_endpoints,
+    invented_joins,
+    donation_requests,
+    provider_records,
+    chunk_requests,
+    ring_hellos,
+)
+COUNTED = (
+    "replayed heartbeats",
+    "frames of 480,000 topics",
+    "worst frames of a field",
+    "rubbish gossip",
+    "alternating checkpoints",
+    "invented incarnations",
+    "forged ledger messages",
+    "rounds out of turn",
+    "false endpoints",
+    "requests of invented peers",
+    "requests for optimizer states",
+    "provider records of a member",
+    "chunk requests",
+    "streams of reduces that do not exist",
+    "false heartbeats",
+)

@@ -1,0 +1,135 @@
+"""A participant that lies in the reduce: our own `Reduce` with its honest work replaced.
+
+The lies take turns by outer step and attempt, so that no honest node can know what comes next. In
+one turn of eight it does its work, so that it is not left out for good from the first step on.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from p2ptrain.errors import P2PTrainError, ReduceAborted
+from p2ptrain.ids import PeerId
+from p2ptrain.node import exchange
+from p2ptrain.ring.blame import Blame
+from p2ptrain.ring.wire import Header, Kind, encode_blame
+from tests.siege.ground import Tally
+
+LIE_S = 180.0
+"""No honest node waits so long for one attempt."""
+
+COUNTED = "lies in the reduce"
+
+
+def lie_in_reduces(tally: Tally) -> None:
+    """From now on every reduce of this process lies."""
+    real: Any = exchange.Reduce
+
+    class LyingReduce(real):  # type: ignore[misc]
+        def run(self) -> Any:
+            request = self._request
+            name, lie = LIES[(request.step + request.attempt) % len(LIES)]
+            tally.did(f"reduce: {name}")
+            if lie is None:
+                return super().run()
+            tally.did(COUNTED)
+            try:
+                suspects = lie(self)
+            finally:
+                self._shut_down()
+            raise ReduceAborted(request.step, request.attempt, suspects, "a lie")
+
+    exchange.Reduce = LyingReduce  # type: ignore[misc]
+
+
+Suspects = tuple[PeerId, ...]
+
+
+def _others(reduce: Any) -> Suspects:
+    request = reduce._request
+    return tuple(peer for peer in request.peers if peer != request.peers[request.me])
+
+
+def silent(reduce: Any) -> Suspects:
+    reduce._ended.wait(LIE_S)
+    return ()
+
+
+def a_byte_each_second(reduce: Any) -> Suspects:
+    words = _first_segment(reduce, scale=1.0)
+    never, at = threading.Event(), 0
+    while not reduce._ended.is_set() and at < len(words):
+        for sock in _sockets(reduce):
+            with suppress(P2PTrainError):
+                sock.send_some(memoryview(words[at : at + 1]))
+        at += 1
+        never.wait(1.0)
+    return ()
+
+
+def accuses_one(reduce: Any) -> Suspects:
+    return _others(reduce)[:1]
+
+
+def accuses_all(reduce: Any) -> Suspects:
+    return _others(reduce)
+
+
+def aborts_and_accuses(reduce: Any) -> Suspects:
+    """Tells each neighbour that the reduce is over, and that another one is to blame."""
+    request, accused = reduce._request, _others(reduce)[-1:]
+    body = encode_blame(Blame(accused, "a lie"))
+    header = Header(Kind.ABORT, 0, 0, 0, len(body), request.step, request.attempt, request.tag())
+    for sock in _sockets(reduce):
+        with suppress(P2PTrainError):
+            sock.send_all(header.encode() + body)
+    return accused
+
+
+def bad_scale(reduce: Any) -> Suspects:
+    return _sends(reduce, float("nan"))
+
+
+def too_much_influence(reduce: Any) -> Suspects:
+    return _sends(reduce, 1e30)
+
+
+def _sends(reduce: Any, scale: float) -> Suspects:
+    words = _first_segment(reduce, scale)
+    for sock in _sockets(reduce):
+        with suppress(P2PTrainError):
+            sock.send_all(words)
+    reduce._ended.wait(LIE_S)
+    return ()
+
+
+def _sockets(reduce: Any) -> list[Any]:
+    return [sock for sockets in reduce._links.values() for sock in sockets[:1]]
+
+
+def _first_segment(reduce: Any, scale: float) -> bytes:
+    """The first thing that this peer owes somebody, with another scale for its first block."""
+    request, plan = reduce._request, reduce._attempt.plan
+    for part, route in enumerate(plan.routes):
+        if not (route.sums_from or route.owned):
+            segment = plan.lanes[0][part][0]
+            tag = request.tag()
+            header = Header(Kind.SUM, 0, part, 0, segment.bytes, request.step, request.attempt, tag)
+            return header.encode() + struct.pack("<f", scale) + bytes(segment.bytes - 4)
+    return bytes(200)
+
+
+LIES: tuple[tuple[str, Callable[[Any], Suspects] | None], ...] = (
+    ("silent", silent),
+    ("accuses one", accuses_one),
+    ("bad scale", bad_scale),
+    ("a byte each second", a_byte_each_second),
+    ("accuses all", accuses_all),
+    ("too much influence", too_much_influence),
+    ("aborts and accuses", aborts_and_accuses),
+    ("honest", None),
+)

@@ -1,0 +1,101 @@
+"""The measures of a siege say what they claim: gaps, growth, logs, quotas, attacks that happened."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from p2ptrain.testing.siege import measures
+from p2ptrain.testing.siege.measures import Attacks
+from p2ptrain.testing.siege.quota import cpu_s, limited
+from p2ptrain.testing.siege.watch import Phase, Sight, longest_gap
+
+SPIN = "while True: pass"
+
+
+def phase(**sights: Sight) -> Phase:
+    made = Phase(SimpleNamespace(nodes=()), began_s=100.0)  # type: ignore[arg-type]
+    made.ended_s = 130.0
+    made.sights = dict(sights)
+    return made
+
+
+def verdicts(siege: Phase, attacks: Attacks) -> dict[object, object]:
+    return {line["measure"]: line["ok"] for line in measures.invariants(siege, attacks)}
+
+
+def test_a_gap_reaches_from_the_beginning_to_the_end() -> None:
+    assert longest_gap([], 100.0, 130.0) == 30.0
+    assert longest_gap([90.0, 105.0, 110.0, 140.0], 100.0, 130.0) == 20.0
+    assert longest_gap([121.0], 100.0, 130.0) == 21.0
+
+
+def test_an_outer_step_counts_when_the_first_node_has_it() -> None:
+    first = Sight("a", commits=[(101.0, 1), (112.0, 2)])
+    second = Sight("b", commits=[(103.0, 1), (104.0, 2), (125.0, 3)], down=[(110.0, 111.0)])
+    both = phase(a=first, b=second)
+    assert (both.steps, both.stall_s) == (3, 21.0)
+    assert (both.stall_of_s(first), both.stall_of_s(second)) == (18.0, 6.0)
+    assert both.back_after_s(second) is None
+
+
+def test_growth_is_that_of_one_process() -> None:
+    assert Sight("a", lives=[[100, 90, 130], [50, 55]]).growth_bytes == 30
+    assert Sight("a").growth_bytes == 0
+
+
+def test_every_violation_shows() -> None:
+    whole = Attacks({"x": 3}, frozenset({"x"}))
+    calm = phase(a=Sight("a", commits=[(101.0, 1)]))
+    assert all(verdicts(calm, whole).values())
+    sights = {
+        "nodes ended": Sight("a", commits=[(101.0, 1)], ended=["status 8"]),
+        "wrong ID-IN-USE": Sight("a", commits=[(101.0, 1)], namesakes=["x"]),
+        "honest nodes' own troubles": Sight("a", commits=[(101.0, 1)], troubles=["x"]),
+        "RSS growth, MB": Sight("a", commits=[(101.0, 1)], lives=[[0, 51 * 10**6]]),
+        "logs, MB": Sight("a", commits=[(101.0, 1)], log_bytes=6 * 10**6),
+        "outer steps under siege": Sight("a"),
+    }
+    for name, sight in sights.items():
+        found = verdicts(phase(a=sight), whole)
+        assert [each for each, ok in found.items() if not ok] == [name]
+    idle = verdicts(calm, Attacks({}, frozenset({"x"})))
+    assert [each for each, ok in idle.items() if not ok] == ["attacks that happened"]
+
+
+def test_a_slow_siege_shows_beside_a_quiet_run() -> None:
+    quiet = phase(a=Sight("a", commits=[(100.0 + n, n) for n in range(1, 30)]))
+    slow = phase(a=Sight("a", commits=[(100.0 + 10 * n, n) for n in range(1, 3)]))
+    lines = {line["measure"]: line["ok"] for line in measures.paces(slow, quiet)}
+    assert lines["outer steps, share of a quiet run"] is False
+    assert lines["longest stall, s"] is True
+
+
+@pytest.mark.parametrize("cgroups", [True, False])
+def test_a_quota_limits_what_a_process_uses(cgroups: bool) -> None:
+    """Beside one without a quota, however busy the machine is."""
+    with (
+        subprocess.Popen([sys.executable, "-c", SPIN]) as free,
+        limited(0.1, cgroups=cgroups) as quota,
+        subprocess.Popen([sys.executable, "-c", SPIN]) as bound,
+    ):
+        try:
+            quota.add(bound.pid)
+            begun_s = cpu_s(free.pid) or 0.0
+            while used(free, begun_s) < 0.4:
+                with suppress(subprocess.TimeoutExpired):
+                    free.wait(0.05)
+            assert quota.used_s() < 0.7 * used(free, begun_s)
+        finally:
+            bound.kill()
+            bound.wait()
+            free.kill()
+
+
+def used(process: Any, begun_s: float) -> float:
+    return (cpu_s(process.pid) or 0.0) - begun_s
