@@ -6,6 +6,7 @@ change is in `Standing` and `Outer`; each field has one writer, named beside it.
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass, field
 
@@ -238,6 +239,8 @@ class Parts:
     saying: Saying = field(default_factory=Saying)
     standing: Standing = field(default_factory=Standing)
     complaints: Complaints = field(init=False)
+    draw: random.Random = field(default_factory=random.SystemRandom)
+    """Chooses whom to ask first. No peer can foresee the choice."""
     started_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -303,13 +306,27 @@ class Parts:
         """Whether θ stands where the ledger stands."""
         return self.outer.step == self.ledger.state.step
 
-    def ledger_is_current(self) -> bool:
-        """Whether somebody was heard, and nobody on our line is ahead of us in the ledger, of those
-        who may be believed.
+    def is_vouched_for(self, peer: PeerId) -> bool:
+        """Whether anybody but `peer` itself stands for it: the organiser's list, or the roster.
+
+        In an open run everybody is admitted, so admission says nothing.
         """
-        beats, line = [view.heartbeat for view in self.believed()], self.ledger.state.line
+        return self._is_member(peer) or (not self.admission.is_open and self.admission.admits(peer))
+
+    def ledger_is_current(self) -> bool:
+        """Whether somebody was heard, and no peer that counts is ahead of us on our line."""
+        beats, line = [view.heartbeat for view in self.counted()], self.ledger.state.line
         heights = [beat.height for beat in beats if beat.line == line]
         return bool(heights) and max(heights) <= self.ledger.state.height
+
+    def counted(self) -> list[PeerView]:
+        """Return the peers that count when this node asks how long the ledger is.
+
+        These are the believed peers that are vouched for; all believed peers if there is none. In
+        an open run a new name could else keep this node waiting for 30 s, and the next name again.
+        """
+        believed = self.believed()
+        return [view for view in believed if self.is_vouched_for(view.peer)] or believed
 
     def believed(self) -> list[PeerView]:
         """Those heard but for those who claim, and do not show, that they are ahead of us."""
