@@ -7,12 +7,12 @@ after it was taken, so the base is often an older Commit than the one that names
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from p2ptrain.ledger.base import Base
 from p2ptrain.ledger.kept import Kept
 from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import apply
+from p2ptrain.ledger.state import LedgerState, apply
 from p2ptrain.ledger.values import Certified, Commit
 
 
@@ -40,12 +40,38 @@ def _newest_snapshot(entries: Sequence[Certified]) -> int:
 
 def base_at(rules: Rules, kept: Kept, height: int) -> Base | None:
     """The base whose Commit is the entry at `height`; None if that entry is none, or not kept."""
+    found = entries_up_to(kept, height)
+    return None if found is None else base_after(rules, kept.start, *found)
+
+
+def entries_up_to(kept: Kept, height: int) -> tuple[list[Certified], Certified] | None:
+    """The kept entries before the Commit at `height`, and that Commit.
+
+    None if that entry can end no base, or is not kept. The list is a copy, which `base_after` may
+    read in a thread while the chain grows or is pruned.
+    """
     commit = kept.at(height)
     if commit is None or not isinstance(commit.entry.value, Commit):
         return None
     if commit.entry.value.state is None:
         return None
-    state = kept.start
-    for certified in kept.entries[: height - 1 - kept.start.height]:
+    return kept.entries[: height - 1 - kept.start.height], commit
+
+
+def base_after(
+    rules: Rules,
+    start: LedgerState,
+    entries: Sequence[Certified],
+    commit: Certified,
+    unwanted: Callable[[], bool] = lambda: False,
+) -> Base | None:
+    """The base that `entries`, applied to `start`, lead to; takes some 25 µs an entry.
+
+    `unwanted` is asked before each entry whether to stop; None then.
+    """
+    state = start
+    for certified in entries:
+        if unwanted():
+            return None
         state = apply(rules, state, certified.entry)
     return Base(state, commit)

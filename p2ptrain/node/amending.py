@@ -1,10 +1,14 @@
 """How amendments get about: gossip for what is new, a hello for whoever lacks what was agreed.
 
-What was agreed and is not here is asked for until it is (a quorum has it, as the ledger's SPEC.md
-says in S10); meanwhile nothing of the outer steps that it is about is trained, averaged or applied.
+If the members have agreed on an amendment that this node lacks, the node asks for it until it has
+it (a quorum has it, as the ledger's SPEC.md says in S10). Until then nothing of the outer steps
+that the amendment is about is trained, averaged or applied, so only admitted peers are asked,
+voters first. The answer is the organiser's word: only the signature proves an amendment.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import trio
 
@@ -12,6 +16,8 @@ from p2ptrain.errors import PeerError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.events import Amendable
 from p2ptrain.ledger.terms import why_not
+from p2ptrain.ledger.values import Terms
+from p2ptrain.node.asking import ADMITTED, HELLO_PACE, first_good, whom_to_ask
 from p2ptrain.node.hello import HelloRequest
 from p2ptrain.node.learning import ask
 from p2ptrain.node.parts import Parts
@@ -64,32 +70,39 @@ async def _publish(parts: Parts) -> None:
 
 
 async def _ask_for_missing(parts: Parts) -> None:
-    """Everything that was agreed, also for steps to come: in time, if it can be had."""
+    """Ask for everything that was agreed, also for steps to come, for ever."""
     while True:
-        terms = parts.ledger.state.terms
-        if terms and parts.amendments.missing(terms, terms[-1].step) is not None:
-            parts.standing.warnings["amendment"] = MISSING
-            for peer in sorted(parts.network.connected()):
-                if await _ask(parts, peer):
-                    break
-            else:
-                await trio.sleep(ASK_AGAIN_S)
-        else:
+        if _missing(parts) is None:
             parts.standing.warnings.pop("amendment", None)
             await parts.changes.wait()
+            continue
+        parts.standing.warnings["amendment"] = MISSING
+        held = parts.amendments.held
+        order = whom_to_ask(parts, worst=ADMITTED)
+        found = await first_good(order, partial(_has_missing, parts), HELLO_PACE)
+        if parts.amendments.held != held:
+            await amendments_changed(parts)
+        if not found:
+            await trio.sleep(ASK_AGAIN_S)
 
 
-async def _ask(parts: Parts, peer: PeerId) -> bool:
-    """Whether this peer had some that we had not."""
+def _missing(parts: Parts) -> Terms | None:
+    terms = parts.ledger.state.terms
+    return parts.amendments.missing(terms, terms[-1].step) if terms else None
+
+
+async def _has_missing(parts: Parts, peer: PeerId) -> bool | None:
+    """Return True if nothing is missing after `peer` has shown its amendments; else None.
+
+    What it shows is kept if the organiser has signed it, needed or not.
+    """
     try:
         told = (await ask(parts.network, peer, HelloRequest(parts.run, b""))).amendments
-        news = bool(told) and parts.amendments.consider(told, parts.ledger.state.terms)
+        if told:
+            parts.amendments.consider(told, parts.ledger.state.terms)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
         parts.complain("bad-hello", peer, reason=exc.what)
-        return False
-    if news:
-        await amendments_changed(parts)
-    return news
+    return True if _missing(parts) is None else None
 
 
 def in_words(parts: Parts) -> str:

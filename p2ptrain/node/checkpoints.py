@@ -1,77 +1,43 @@
-"""Begin at a checkpoint that the user trusts, and help others to do the same.
+"""Begin at a checkpoint that the user trusts. `bases` is the answering side.
 
 Where nobody keeps the ledger's old entries, a newcomer cannot check what happened before. It may
-begin at a base then, but only at the one whose checkpoint its user has named: the base travels over
-the network, and is compared with the name; who sent it does not matter.
+begin at a base then, but only at the one whose checkpoint its user has named.
+
+The word that counts is the user's: the checkpoint is the digest of a Commit, and the Commit names
+the digest of the state. So any connected peer may send the base, admitted peers are asked first,
+and a wrong base is only a wasted answer.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 import trio
 
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import ConfigError, NetworkUnreachable, PeerError, RemoteProtocolError
 from p2ptrain.identity import verify
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.base import (
-    BASE_BYTES_MAX,
-    Base,
-    Checkpoint,
-    check_base,
-    decode_base,
-    encode_base,
-)
-from p2ptrain.ledger.pruning import base_at
+from p2ptrain.ledger.base import BASE_BYTES_MAX, Base, Checkpoint, check_base, decode_base
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.names import label
 from p2ptrain.net import Network
+from p2ptrain.node.asking import Pace, Rank, first_good, in_order
+from p2ptrain.node.bases import encode_named
 from p2ptrain.node.chain import rules_of, verified
 from p2ptrain.node.chain_file import Origin, origin_bytes
 from p2ptrain.node.home import Home
 from p2ptrain.node.learning import Say
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.topics import BASE_PROTOCOL, Handler
+from p2ptrain.node.topics import BASE_PROTOCOL
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import Run
 from p2ptrain.store import Disk, RecordLog
 
-BASE_S = 60.0
-"""A base of a thousand members has 0.6 MB; a large one must come over a slow line."""
-
-REQUEST_BYTES_MAX = 256
-
-
-def serve_bases(parts: Parts) -> None:
-    """From now on give whoever is admitted the base that a checkpoint of our chain names."""
-    parts.network.handle(BASE_PROTOCOL, _bases(parts), bytes_max=REQUEST_BYTES_MAX)
-
-
-def _bases(parts: Parts) -> Handler:
-    one_at_a_time = trio.Lock()
-    made: list[Base] = []
-
-    async def answer(peer: PeerId, payload: bytes) -> bytes:
-        named = _decode_request(payload)
-        kept = parts.ledger.kept
-        async with one_at_a_time:
-            if not made or made[0].checkpoint != named:
-                held = kept.at(named.height)
-                if held is None or held.entry.digest != named.digest:
-                    return b""
-                base = base_at(parts.ledger.rules, kept, named.height)
-                made[:] = [] if base is None else [base]
-            return await trio.to_thread.run_sync(encode_base, made[0]) if made else b""
-
-    return answer
-
-
-def _decode_request(payload: bytes) -> Checkpoint:
-    wire = fields(unpack(payload, bytes_max=REQUEST_BYTES_MAX), height=int, digest=str)
-    try:
-        return Checkpoint.parse(f"{wire['height']}:{wire['digest']}")
-    except ValueError as exc:
-        raise RemoteProtocolError(str(exc)) from exc
+BASE_PACE = Pace(at_once=2, next_s=5.0, deadline_s=60.0)
+"""A base of a thousand members has 0.6 MB, and the largest that is read has 9 MB: a large one must
+come over a slow line, which too many copies at once would fill. Two: one silent peer costs nothing.
+"""
 
 
 async def begin_at_checkpoint(
@@ -82,8 +48,13 @@ async def begin_at_checkpoint(
     journal: Journal,
     say: Say,
     disk: Disk | None = None,
+    *,
+    rank: Rank,
+    draw: random.Random,
 ) -> None:
     """Have a base in the home if the user named one and the ledger there does not reach it.
+
+    Peers of the lowest rank are asked first.
 
     Raises:
         ConfigError: the ledger here has another entry at that height.
@@ -100,34 +71,63 @@ async def begin_at_checkpoint(
     if max(own, default=0) >= named.height:
         say("--trust-checkpoint is not needed any more: the ledger here goes further than that")
         return
-    origin = Origin(await _fetched(network, rules, named, journal), named)
+    order = in_order(network.connected(), rank, draw)
+    origin = Origin(await _fetched(network, order, rules, named, journal), named)
     await trio.to_thread.run_sync(log.rewrite, [origin_bytes(origin)])
     say(f"ledger {origin.words}")
 
 
-async def _fetched(network: Network, rules: Rules, named: Checkpoint, journal: Journal) -> Base:
-    request = pack({"height": named.height, "digest": named.digest})
-    tried: list[str] = []
-    for peer in sorted(network.connected()):
+async def _fetched(
+    network: Network, order: Sequence[PeerId], rules: Rules, named: Checkpoint, journal: Journal
+) -> Base:
+    """Return the base that `named` stands for, from whichever of these peers shows it first."""
+    tried: dict[PeerId, str] = {}
+
+    async def ask(peer: PeerId) -> Base | None:
+        tried[peer] = "no answer in time"
         try:
-            answer = await network.request(
-                peer, BASE_PROTOCOL, request, deadline_s=BASE_S, bytes_max=BASE_BYTES_MAX
-            )
-            if answer:
-                base = decode_base(answer)
-                check_base(rules, base, named, verify)
-                return base
-            tried.append(f"tried   {label(peer)}   it does not have it")
+            base = await _shown(network, peer, rules, named)
         except (PeerError, RemoteProtocolError) as exc:
             journal.write("bad-base", peer=peer, code=exc.code, reason=exc.what)
-            tried.append(f"tried   {label(peer)}   {exc.what}")
+            tried[peer] = exc.what
+            return None
+        if base is None:
+            tried[peer] = "it does not have it"
+        return base
+
+    if (base := await first_good(order, ask, BASE_PACE)) is not None:
+        return base
+    lines = [f"tried   {label(peer)}   {why}" for peer, why in tried.items()]
     raise NetworkUnreachable(
         f"nobody who is connected gave the beginning of the ledger at checkpoint {named.height}",
         code="LEDGER-CHECKPOINT",
-        evidence=[f"named   {named}", *(tried or ["nobody is connected"])],
+        evidence=[f"named   {named}", *(lines or ["nobody is connected"])],
         likely="the checkpoint is misspelt, of another run, or all have forgotten it meanwhile",
         do="ask the person whom you trust for a newer one: p2ptrain ledger show prints it",
     )
+
+
+async def _shown(network: Network, peer: PeerId, rules: Rules, named: Checkpoint) -> Base | None:
+    """Return the base that `peer` shows, checked; None if it has none.
+
+    Raises PeerError, RemoteProtocolError: it shows nothing, or something else.
+    """
+    answer = await network.request(
+        peer,
+        BASE_PROTOCOL,
+        encode_named(named),
+        deadline_s=BASE_PACE.deadline_s,
+        bytes_max=BASE_BYTES_MAX,
+    )
+    if not answer:
+        return None
+
+    def read() -> Base:
+        base = decode_base(answer)
+        check_base(rules, base, named, verify)
+        return base
+
+    return await trio.to_thread.run_sync(read)
 
 
 def _contradicted(named: Checkpoint, own: str) -> ConfigError:

@@ -6,8 +6,10 @@ learnt is checked before it is kept: the digest is the run's id, the signature i
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import trio
 
@@ -27,6 +29,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.net import Network
 from p2ptrain.node.admission import Admission
+from p2ptrain.node.asking import ADMITTED, HELLO_PACE, MEMBER, STRANGER, first_good, in_order
 from p2ptrain.node.hello import HelloReply, HelloRequest, decode_reply, encode_request
 from p2ptrain.node.home import Home
 from p2ptrain.node.reception import Reception
@@ -230,17 +233,22 @@ async def be_admitted(
     ways_in: list[str],
     reception: Reception,
     say: Say,
+    *,
+    draw: random.Random,
 ) -> None:
-    """Return once we may take part; until then ask, wait, and look again.
+    """Return once this node may take part; until then ask, wait, and look again.
+
+    The answer is the organiser's word: only an allowlist with the organiser's signature counts. Any
+    connected peer may show it, since this node may not know any member yet.
 
     Raises:
-        NotAuthorised: we may not, and were told not to wait.
+        NotAuthorised: this node may not take part, and was told not to wait.
     """
     asked = False
     while not admission.admits(identity.peer):
-        for peer in network.connected():
-            await _refresh(network, peer, identity, run, admission, reception.journal)
-        if admission.admits(identity.peer):
+        order = in_order(network.connected(), partial(_rank, admission, config), draw)
+        look = partial(_refresh, network, identity, run, admission, reception.journal)
+        if await first_good(order, look, HELLO_PACE):
             break
         refusal = _pending(run, identity.peer)
         if not config.wait_for_approval:
@@ -252,29 +260,55 @@ async def be_admitted(
             say(f"this node goes on by itself then, and looks every {ASK_AGAIN_S:.0f} s")
             asked = True
         await trio.sleep(ASK_AGAIN_S)
-        if ways_in and not network.connected():
-            await reconnect(network, config, ways_in, say)
+        if away := _to_dial_again(network, admission, ways_in):
+            await reconnect(network, config, away, say)
+
+
+def _rank(admission: Admission, config: NodeConfig, peer: PeerId) -> int:
+    """Rank founders and listed peers first, then those that this node's user has named."""
+    if admission.admits(peer):
+        return MEMBER
+    named = any(peer in address for address in config.bootstrap)
+    return ADMITTED if named else STRANGER
+
+
+def _to_dial_again(network: Network, admission: Admission, ways_in: list[str]) -> list[str]:
+    """Return the addresses to go back to: none while an admitted peer is connected.
+
+    A stranger's connection counts for nothing, or a stranger could keep this node to itself. Its
+    address is left out, since it would be the first to answer.
+    """
+    connected = network.connected()
+    if any(map(admission.admits, connected)):
+        return []
+    return [way for way in ways_in if not any(peer in way for peer in connected)]
 
 
 async def _refresh(
     network: Network,
-    peer: PeerId,
     identity: Identity,
     run: Run,
     admission: Admission,
     journal: Journal,
-) -> None:
-    """Show a peer our request to join, and take the newest list that it has."""
+    peer: PeerId,
+) -> bool | None:
+    """Show `peer` our request to join and take its list. Return True if we are admitted then.
+
+    The addresses that it tells are used only if the organiser has let it in.
+    """
     request = JoinRequest(run.id, identity.peer, int(time.time()))
     try:
         reply = await ask(network, peer, HelloRequest(run.id, request.to_bytes(identity)))
-        for other, addresses in reply.peers.items():
-            network.remember(other, addresses)
         if reply.allowlist:
             admission.consider(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
-        # Another peer may do better; who is connected is asked again later.
+        # Another peer may do better, and this one is asked again later.
         journal.write("bad-hello", peer=peer, code=exc.code, reason=exc.what)
+        return None
+    if admission.admits(peer):
+        for other, addresses in reply.peers.items():
+            network.remember(other, addresses)
+    return True if admission.admits(identity.peer) else None
 
 
 def _check_expected(run: Run, config: NodeConfig) -> None:

@@ -17,7 +17,7 @@ from p2ptrain.ledger.state import Phase
 from p2ptrain.node import serving, transfer
 from p2ptrain.node.agreement import agree
 from p2ptrain.node.assembly import Made
-from p2ptrain.node.checkpoints import serve_bases
+from p2ptrain.node.bases import serve_bases
 from p2ptrain.node.data import fetch_ahead
 from p2ptrain.node.donor import donate
 from p2ptrain.node.exchange import exchange

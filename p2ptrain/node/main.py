@@ -8,6 +8,7 @@ Each stage needs the ones before it and is undone in the opposite order, whateve
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +24,7 @@ from p2ptrain.names import label
 from p2ptrain.net import Network, open_network
 from p2ptrain.node import checkpoints, consent, fitness, learning
 from p2ptrain.node.admission import Admission
+from p2ptrain.node.asking import ADMITTED, STRANGER
 from p2ptrain.node.assembly import Made, assembled
 from p2ptrain.node.connections import met_before
 from p2ptrain.node.control import serve_commands
@@ -167,7 +169,17 @@ async def opened(
         run = await _join(network, config, home, identity, admission, reception, say)
         incarnation = secrets.randbits(48)
         await be_alone(network, identity.peer, incarnation, say)
-        await checkpoints.begin_at_checkpoint(network, config, home, run, journal, say, disk)
+        await checkpoints.begin_at_checkpoint(
+            network,
+            config,
+            home,
+            run,
+            journal,
+            say,
+            disk,
+            rank=lambda peer: ADMITTED if admission.admits(peer) else STRANGER,
+            draw=random.SystemRandom(),
+        )
         around = Surroundings(
             config, home, journal, identity, run, admission, network, disk, incarnation
         )
@@ -207,7 +219,17 @@ async def _join(
     say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")
     for promise in consent.promises():
         say(promise)
-    await learning.be_admitted(network, config, identity, run, admission, ways_in, reception, say)
+    await learning.be_admitted(
+        network,
+        config,
+        identity,
+        run,
+        admission,
+        ways_in,
+        reception,
+        say,
+        draw=random.SystemRandom(),
+    )
     network.refresh_admission()
     return run
 

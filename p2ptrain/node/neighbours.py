@@ -11,6 +11,7 @@ import trio
 
 from p2ptrain.errors import PeerError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
+from p2ptrain.node.asking import ADMITTED, whom_to_ask
 from p2ptrain.node.gossip import admission_changed
 from p2ptrain.node.hello import HelloRequest
 from p2ptrain.node.learning import ask
@@ -49,7 +50,10 @@ async def newest_allowlist(parts: Parts) -> dict[str, object]:
 
 
 async def _shown(parts: Parts) -> dict[PeerId, bytes]:
-    """The lists of some who are connected and belong to the run, unchecked."""
+    """Return the lists that some connected peers of the run show, unchecked. Voters come first.
+
+    All answers are waited for, up to the deadline: the newest list counts, not the first one.
+    """
     shown: dict[PeerId, bytes] = {}
 
     async def ask_one(peer: PeerId) -> None:
@@ -61,9 +65,8 @@ async def _shown(parts: Parts) -> dict[PeerId, bytes]:
         if reply.allowlist:
             shown[peer] = reply.allowlist
 
-    known = [peer for peer in sorted(parts.network.connected()) if parts.admission.admits(peer)]
     with trio.move_on_after(ANSWER_S):
         async with trio.open_nursery() as nursery:
-            for peer in sorted(known, key=parts.ledger.state.is_member, reverse=True)[:ASKED_MAX]:
+            for peer in whom_to_ask(parts, worst=ADMITTED)[:ASKED_MAX]:
                 nursery.start_soon(ask_one, peer)
     return shown

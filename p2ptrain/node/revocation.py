@@ -1,16 +1,22 @@
 """Notice that the organiser has taken this node off the allowlist.
 
-Those who know it already do not talk to us any more, so the list that says so need not reach us by
-gossip. When a peer refuses us, or nobody is heard though somebody is connected, we ask: a hello is
-answered to anyone.
+Peers that know it already do not talk to this node any more, so the list that says so may never
+reach it by gossip. When a peer refuses this node, or nobody is heard though somebody is connected,
+the node asks: a hello is answered to anyone.
+
+The answer is the organiser's word: only a newer allowlist with the organiser's signature counts.
+The node asks strangers too, after all others, because a newer list may have made members of them.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from p2ptrain.errors import NotAuthorised, PeerError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.detector import Colour
 from p2ptrain.names import label
+from p2ptrain.node.asking import HELLO_PACE, STRANGER, first_good, whom_to_ask
 from p2ptrain.node.gossip import admission_changed
 from p2ptrain.node.hello import HelloRequest
 from p2ptrain.node.learning import ask
@@ -51,19 +57,18 @@ def is_alone(parts: Parts) -> bool:
 
 
 async def _ask_everybody(parts: Parts) -> None:
-    for peer in parts.network.connected():
-        if await _ask(parts, peer):
-            return
+    """Take the first newer list that any connected peer shows."""
+    order = whom_to_ask(parts, worst=STRANGER)
+    if await first_good(order, partial(_newer_list_of, parts), HELLO_PACE):
+        await admission_changed(parts)
 
 
-async def _ask(parts: Parts, peer: PeerId) -> bool:
-    """Whether this peer had a newer list."""
+async def _newer_list_of(parts: Parts, peer: PeerId) -> bool | None:
+    """Return True if `peer` showed a newer list, which is kept; None if it did not."""
     try:
         reply = await ask(parts.network, peer, HelloRequest(parts.run, b""))
         newer = bool(reply.allowlist) and parts.admission.consider(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
         parts.complain("bad-hello", peer, reason=exc.what)
-        return False
-    if newer:
-        await admission_changed(parts)
-    return newer
+        return None
+    return newer or None

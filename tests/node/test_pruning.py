@@ -33,6 +33,7 @@ from p2ptrain.ledger.state import LedgerState, apply, genesis
 from p2ptrain.ledger.values import Certified, Commit, Participant, Roster, SnapshotRef
 from p2ptrain.names import label
 from p2ptrain.node import pruning
+from p2ptrain.node.bases import serve_bases
 from p2ptrain.node.chain import open_ledger, rules_of
 from p2ptrain.node.chain_file import (
     ChainFile,
@@ -43,7 +44,7 @@ from p2ptrain.node.chain_file import (
     origin_of,
     read_chain,
 )
-from p2ptrain.node.checkpoints import begin_at_checkpoint, serve_bases
+from p2ptrain.node.checkpoints import begin_at_checkpoint
 from p2ptrain.node.home import Home
 from p2ptrain.node.pruning import notice_pruned, prune, prune_home
 from p2ptrain.node.status import status
@@ -476,6 +477,8 @@ class Newcomer:
                 run,
                 diary,
                 self.said.append,
+                rank=lambda _: 0,
+                draw=random.Random(1),
             )
 
 
