@@ -2,9 +2,10 @@
 
 A decided entry usually arrives by itself; asking at once for the newest would double the traffic.
 So one missing entry gets a moment, more are asked for immediately, and one question is open at a
-time. Whose turn it was longest ago is asked: who is silent, or lies about its height, costs a
-question, and keeps nobody who would answer from being asked. Who waits until it has what others
-have asks here whose height may be believed: only entries prove one.
+time. The peer that was asked longest ago is asked next: a peer that is silent or lies about its
+height costs a question, and keeps nobody that would answer from being asked. Every other question
+goes to a member: names are free in an open run, and each would cost a question. A node that waits
+until it has what others have asks here whose height may be believed: only entries prove a height.
 """
 
 from __future__ import annotations
@@ -134,7 +135,10 @@ class Catchup:
             self.ask_at = now if most > own_height + 1 else now + SETTLE_S
 
     def whom_to_ask(self, own_height: int, down: AbstractSet[PeerId], now: float) -> PeerId | None:
-        """Whom to ask now, if anybody: who was not asked for longest, of those that are up."""
+        """Return the peer to ask now, if any: of those that are up, the one asked longest ago.
+
+        For every other question it is a member, if one is ahead.
+        """
         if self.ask_at is None or now < self.ask_at:
             return None
         wanted = own_height + 1
@@ -145,7 +149,11 @@ class Catchup:
             return None
         self.ask_at = now + ANSWER_S
         turns, heights = self.asked, self.heights
-        peer = min(ahead, key=lambda p: (p in down, turns.get(p, 0), -heights[p], p))
+        members = self.members if self.questions % 2 == 0 else frozenset()
+        peer = min(
+            ahead,
+            key=lambda p: (p in down, p not in members, turns.get(p, 0), -heights[p], p),
+        )
         self.questions += 1
         self._note_turn(peer)
         self._doubt(peer, own_height, now)

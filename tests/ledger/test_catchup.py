@@ -116,6 +116,16 @@ def test_a_member_is_asked_though_strangers_claimed_before_it() -> None:
     assert (catchup.whom_to_ask(0, set(), now=0.0), len(catchup.heights)) == (A, PEERS_MAX)
 
 
+def test_every_other_question_goes_to_a_member_however_many_names_claim_more() -> None:
+    catchup = Catchup(members=frozenset({A, B}))
+    for n in range(300):
+        catchup.heard(PeerId(f"x{n}"), 2**53, 0, now=0.0)
+    for peer in (A, B):
+        catchup.heard(peer, 9, 0, now=0.0)
+    asked = [catchup.whom_to_ask(0, set(), now=ANSWER_S * n) for n in range(6)]
+    assert (asked[::2], len(set(asked[1::2]))) == ([A, B, A], 3)
+
+
 def test_turns_are_remembered_of_as_many_as_there_is_room_for() -> None:
     catchup = Catchup(members=frozenset({A}))
     for n in range(PEERS_MAX + 1):
