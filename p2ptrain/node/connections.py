@@ -31,18 +31,23 @@ FORGET_S = 600.0
 
 
 async def stay_connected(parts: Parts) -> None:
-    """Dial whom we know and are not connected to, for ever. Whoever comes back after we were cut
-    off from all is a reason to dial the others at once, however long they were silent."""
+    """Dial the admitted peers that we know and are not connected to, for ever.
+
+    The first peer that comes back after all were lost is a reason to dial the others at once,
+    however long they were silent. Only peers that are vouched for count: a stranger that stays
+    connected does not hide that all were lost.
+    """
     due_at: dict[PeerId, float] = {}
     waits_s: dict[PeerId, float] = {}
     alone = False
     async with trio.open_nursery() as nursery:
         while True:
             connected, now = parts.network.connected(), parts.now()
-            if alone and connected:
+            in_company = any(map(parts.is_vouched_for, connected))
+            if alone and in_company:
                 due_at.clear()
                 waits_s.clear()
-            alone = not connected
+            alone = not in_company
             for peer in known_peers(parts):
                 if peer in connected:
                     due_at.pop(peer, None)
@@ -70,15 +75,31 @@ async def _dial(parts: Parts, peer: PeerId) -> None:
 
 
 async def bootstrap_again(parts: Parts) -> None:
-    """When nobody is connected, go back to the addresses that we were given."""
+    """Go back to the addresses that we were given whenever the run is out of reach, for ever."""
     while True:
         await trio.sleep(10 * LOOK_EVERY_S)
-        if parts.network.connected() or not parts.config.bootstrap:
+        ways = _ways_back(parts)
+        if not ways:
             continue
         try:
-            await parts.network.connect_any(parts.config.bootstrap, deadline_s=DIAL_S)
+            await parts.network.connect_any(ways, deadline_s=DIAL_S)
         except P2PTrainError as exc:
-            parts.journal.write("bootstrap-failed", reason=exc.what, evidence=exc.evidence)
+            parts.complain("bootstrap-failed", ways[0], reason=exc.what, evidence=exc.evidence)
+
+
+def _ways_back(parts: Parts) -> list[str]:
+    """Return the addresses to dial now: none while the run is in reach.
+
+    It is in reach if a member is connected and a quorum is heard. Only members count: a connected
+    stranger, and in an open run any peer with a key, could keep this node away from its run. One
+    lying member cannot do it either, since it is no quorum. Connected peers are left out, since
+    one of them would be the first to answer.
+    """
+    connected, state = parts.network.connected(), parts.ledger.state
+    if any(map(state.is_member, connected)) and not parts.standing.isolated:
+        return []
+    given = parts.config.bootstrap
+    return [way for way in given if not any(peer in way for peer in connected)]
 
 
 async def find_peers(parts: Parts) -> None:

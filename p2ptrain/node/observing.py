@@ -163,7 +163,7 @@ async def _be_current(parts: Parts, say: Say) -> None:
         await parts.changes.wait(at_most_s=min(1.0, CURRENT_S))
         if not parts.ledger_is_current():
             behind_at = parts.now()
-        if parts.believed() or parts.ledger.state.height > height:
+        if parts.counted() or parts.ledger.state.height > height:
             height, give_up_at = parts.ledger.state.height, parts.now() + HEAR_S
         elif parts.now() > give_up_at:
             raise nobody_keeps(parts) if parts.ledger.out_of_reach() else _nobody(parts)

@@ -18,7 +18,8 @@ DOUBT_S = 300.0
 """Every member that hears of us probes whom nobody has dialled, each within some minutes."""
 
 PEERS_MIN = 2
-"""Fewer may have no reason to dial us, and any order of so few has all pairs anyway."""
+"""Fewer members may have no reason to dial us, and any order of so few has all pairs anyway. Only
+members probe, so that other peers do not dial us says nothing."""
 
 WARNING = "reach"
 OUTBOUND = Caution(
@@ -32,7 +33,7 @@ def judged_reach(parts: Parts) -> tuple[bool, bool]:
     """Whether this node's data plane was dialled, and whether it can be, by what is known now."""
     counts = parts.listener.statistics()
     dialled = counts.served + counts.handler_errors + counts.connections_now > 0
-    asked = len(parts.network.connected()) >= PEERS_MIN
+    asked = sum(map(parts.ledger.state.is_member, parts.network.connected())) >= PEERS_MIN
     doubted = asked and time.monotonic() > parts.started_s + DOUBT_S
     listens = bool(parts.network.addresses())
     return dialled, dialled or (listens and not doubted)

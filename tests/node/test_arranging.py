@@ -107,6 +107,8 @@ async def test_a_node_doubts_that_it_can_be_dialled_when_nobody_has_for_long(
         parts.started_s = time.monotonic() - DOUBT_S - 1
         assert judged_reach(parts) == (False, True)  # Nobody is here who could.
         r.network.peers = {ANN.peer, BOB.peer}
+        assert judged_reach(parts) == (False, True)  # Only members probe, and these are none.
+        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer, BOB.peer)))
         assert judged_reach(parts) == (False, False)
         for counts in (ListenerStatistics(served=1), ListenerStatistics(connections_now=1)):
             monkeypatch.setattr(parts.listener, "statistics", lambda counts=counts: counts)

@@ -1,0 +1,370 @@
+"""Connected strangers that are silent, or answer with rubbish, cost a node nothing.
+
+Each test is an attack of docs/decisions/001-whose-word-is-it.md: one honest peer is connected, and
+twenty strangers whose peer ids sort before it. A silent stranger never answers, so a node that
+waited for one would hang here until the test's own deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.encoding import pack
+from p2ptrain.errors import NetworkUnreachable
+from p2ptrain.identity import load_or_create
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.base import encode_base
+from p2ptrain.ledger.values import Commit, Participant, Roster, Terms
+from p2ptrain.node import amending, connections
+from p2ptrain.node import learning as learning_module
+from p2ptrain.node import revocation as revocation_module
+from p2ptrain.node.admission import Admission
+from p2ptrain.node.amending import keep_amended
+from p2ptrain.node.checkpoints import begin_at_checkpoint
+from p2ptrain.node.connections import bootstrap_again, stay_connected
+from p2ptrain.node.hello import HelloReply, encode_reply
+from p2ptrain.node.home import Home
+from p2ptrain.node.learning import be_admitted
+from p2ptrain.node.reception import Reception
+from p2ptrain.node.revocation import notice_revocation
+from p2ptrain.run import Allowlist, Amendment, Run, SignedAllowlist, SignedAmendment, save_run
+from p2ptrain.store import digest_of
+from p2ptrain.testing.published import policy, publish
+from tests.node.rig import (
+    ANN,
+    BOB,
+    CAI,
+    PaperNetwork,
+    Rig,
+    heartbeat,
+    opening,
+    rig,
+    settled,
+    somebody,
+)
+from tests.node.swarm import Diary
+from tests.node.test_pruning import Place
+
+FIRST_S = 8.0
+"""Less than any deadline of a question: a node that waits for one stranger fails the test."""
+
+_SORTED = sorted(somebody(number).peer for number in range(2000, 2200))
+STRANGERS = _SORTED[:20]
+FRIEND = next(each for each in map(somebody, range(2000, 2200)) if each.peer == _SORTED[-1])
+"""The honest peer: all strangers sort before it."""
+
+Answer = Callable[[PeerId, bytes], Awaitable[bytes]]
+
+
+async def silence(peer: PeerId, payload: bytes) -> bytes:
+    await trio.sleep_forever()
+    raise AssertionError
+
+
+async def rubbish(peer: PeerId, payload: bytes) -> bytes:
+    return b"rubbish"
+
+
+async def nothing(peer: PeerId, payload: bytes) -> bytes:
+    return encode_reply(HelloReply(b"", b"", b"", True, {ANN.peer: ("/ip4/192.0.2.1/tcp/1",)}))
+
+
+attacks = pytest.mark.parametrize("attack", [silence, rubbish, nothing])
+
+
+def beset(network: PaperNetwork, attack: Answer, friend: Answer) -> None:
+    """Connect twenty strangers that do `attack`, and the honest peer."""
+
+    async def answer(peer: PeerId, payload: bytes) -> bytes:
+        return await (friend if peer == FRIEND.peer else attack)(peer, payload)
+
+    network.peers, network.answer = {*STRANGERS, FRIEND.peer}, answer
+
+
+# ── before a node is admitted ────────────────────────────────────────────────────────────────────
+
+
+class Volunteer:
+    """A home that knows a run, on whose newest list it is not yet; the honest peer is a founder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.organiser = load_or_create(Home(folder / "organiser").identity)
+        founders = (self.organiser.peer, FRIEND.peer)
+        self.run: Run = publish(Home(folder / "organiser"), founders=founders)
+        self.home = Home(folder / "volunteer")
+        self.network = PaperNetwork()
+        self.dialled: list[Sequence[str]] = []
+        self.network.connect_any = self._connect_any  # type: ignore[attr-defined]
+        save_run(self.home.manifest, self.run)
+        self.me = load_or_create(self.home.identity)
+        self.admission = Admission(self.home)
+        self.admission.enter(self.run)
+
+    async def _connect_any(
+        self, given: Sequence[str], *, or_else: Sequence[str], deadline_s: float
+    ) -> PeerId:
+        self.dialled.append([*given, *or_else])
+        raise NetworkUnreachable("nobody answers")
+
+    async def approved(self, peer: PeerId, payload: bytes) -> bytes:
+        newer = Allowlist.of(self.run.id, 2, [self.organiser.peer, FRIEND.peer, self.me.peer])
+        signed = SignedAllowlist.publish(self.organiser, newer).to_bytes()
+        told = {BOB.peer: ("/ip4/192.0.2.7/tcp/1",)}
+        return encode_reply(HelloReply(self.run.to_bytes(), signed, b"", True, told))
+
+    async def waits(self, bootstrap: Sequence[str] = ()) -> None:
+        config = NodeConfig(self.home.root, bootstrap=tuple(bootstrap))
+        with Diary(self.home.journal) as diary:
+            await be_admitted(
+                self.network,  # type: ignore[arg-type]
+                config,
+                self.me,
+                self.run,
+                self.admission,
+                list(bootstrap),
+                Reception(self.me.peer, diary),
+                lambda _: None,
+                draw=Random(7),
+            )
+
+
+@attacks
+async def test_strangers_do_not_delay_a_volunteer_that_was_approved(
+    tmp_path: Path, attack: Answer
+) -> None:
+    volunteer = Volunteer(tmp_path)
+    beset(volunteer.network, attack, volunteer.approved)
+    with trio.fail_after(FIRST_S):
+        await volunteer.waits()
+    assert volunteer.admission.admits(volunteer.me.peer)
+
+
+async def test_a_stranger_tells_a_volunteer_no_addresses_and_a_member_does(tmp_path: Path) -> None:
+    volunteer = Volunteer(tmp_path)
+    beset(volunteer.network, nothing, volunteer.approved)
+    volunteer.network.peers.remove(FRIEND.peer)
+    with trio.move_on_after(0.1):
+        await volunteer.waits()
+    assert volunteer.network.addresses_by_peer == {}
+    volunteer.network.peers.add(FRIEND.peer)
+    await volunteer.waits()
+    assert volunteer.network.addresses_by_peer == {BOB.peer: ["/ip4/192.0.2.7/tcp/1"]}
+
+
+async def test_a_connected_stranger_does_not_keep_a_volunteer_from_its_bootstrap_addresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning_module, "ASK_AGAIN_S", 0.01)
+    volunteer = Volunteer(tmp_path)
+    beset(volunteer.network, rubbish, volunteer.approved)
+    volunteer.network.peers = set(STRANGERS)
+    ways = [f"/ip4/192.0.2.1/tcp/1/p2p/{peer}" for peer in (STRANGERS[0], FRIEND.peer)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(volunteer.waits, ways))
+        await settled(lambda: len(volunteer.dialled) > 2)
+        assert volunteer.dialled[0] == [ways[1]], "the stranger's own address is left out"
+        volunteer.network.peers.add(FRIEND.peer)
+
+
+@attacks
+async def test_strangers_do_not_delay_a_newcomer_at_its_checkpoint(
+    tmp_path: Path, attack: Answer
+) -> None:
+    place, home, network = Place(tmp_path), Home(tmp_path / "newcomer"), PaperNetwork()
+    base = place.origin(16).base
+
+    async def honest(peer: PeerId, payload: bytes) -> bytes:
+        return encode_base(base)
+
+    beset(network, attack, honest)
+    config = NodeConfig(home.root, trust_checkpoint=str(base.checkpoint))
+    with Diary(home.journal) as diary, trio.fail_after(FIRST_S):
+        await begin_at_checkpoint(
+            network,  # type: ignore[arg-type]
+            config,
+            home,
+            place.run,
+            diary,
+            lambda _: None,
+            rank=lambda peer: int(peer in STRANGERS),
+            draw=Random(7),
+        )
+    assert home.ledger.exists()
+
+
+# ── in a running node ────────────────────────────────────────────────────────────────────────────
+
+
+@attacks
+async def test_strangers_do_not_delay_the_news_that_a_node_was_taken_off_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Answer
+) -> None:
+    monkeypatch.setattr(revocation_module, "LOOK_EVERY_S", 0.01)
+    async with rig(tmp_path, allowed=[FRIEND.peer, CAI.peer]) as r:
+        organiser = load_or_create(r.parts.home.identity)
+        newer = Allowlist.of(r.run.id, 2, [FRIEND.peer])
+        shown = SignedAllowlist.publish(organiser, newer).to_bytes()
+        r.parts.identity = CAI
+        r.parts.admission._always = frozenset({organiser.peer})
+
+        async def honest(peer: PeerId, payload: bytes) -> bytes:
+            return encode_reply(HelloReply(b"", shown, b"", True, {}))
+
+        beset(r.network, attack, honest)
+        with trio.fail_after(FIRST_S), pytest.raises(Exception, match="no longer on the allowlist"):
+            await notice_revocation(r.parts)
+
+
+def agreed_amendment(r: Rig) -> SignedAmendment:
+    """The members have agreed on an amendment that this node lacks."""
+    organiser = load_or_create(r.parts.home.identity)
+    made = SignedAmendment.publish(organiser, Amendment(r.run.id, 1, 1, inner_steps=4), r.run)
+    terms: Terms = made.terms
+    state, part = r.parts.ledger.state, Participant(r.parts.me, 32, 2)
+    opened = Roster(state.step, 0, state.voters, (), (part,), terms=terms)
+    r.decide(opened, Commit(0, 0, digest_of(b"u")))
+    return made
+
+
+@attacks
+async def test_strangers_are_not_even_asked_for_an_amendment_that_was_agreed(
+    tmp_path: Path, attack: Answer
+) -> None:
+    rules = policy(participants_min=1)
+    async with rig(tmp_path, allowed=[FRIEND.peer], steps=99, rules=rules) as r:
+        made = agreed_amendment(r)
+
+        async def honest(peer: PeerId, payload: bytes) -> bytes:
+            return encode_reply(HelloReply(b"", b"", pack([made.to_bytes()]), True, {}))
+
+        beset(r.network, attack, honest)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_amended, r.parts)
+            with trio.fail_after(FIRST_S):
+                await r.parts.until_known(1)
+            nursery.cancel_scope.cancel()
+        assert {peer for peer, _ in r.network.requested} == {FRIEND.peer}
+
+
+async def test_an_amendment_that_is_not_the_missing_one_does_not_end_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is genuine and new, so it is kept and told on; but the node asks on at once."""
+    monkeypatch.setattr(amending, "ASK_AGAIN_S", 1000.0)
+    rules = policy(participants_min=1)
+    async with rig(tmp_path, allowed=[FRIEND.peer, BOB.peer], steps=99, rules=rules) as r:
+        made, organiser = agreed_amendment(r), load_or_create(r.parts.home.identity)
+        other = SignedAmendment.publish(organiser, Amendment(r.run.id, 2, 9, lr=0.1), r.run)
+
+        async def answer(peer: PeerId, payload: bytes) -> bytes:
+            shown = made if peer == FRIEND.peer else other
+            return encode_reply(HelloReply(b"", b"", pack([shown.to_bytes()]), True, {}))
+
+        r.network.peers, r.network.answer = {BOB.peer}, answer
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_amended, r.parts)
+            await settled(lambda: r.parts.amendments.held == (other,))
+            await settled(lambda: len(r.network.published) > 0)
+            nursery.cancel_scope.cancel()
+        r.network.peers = {BOB.peer, FRIEND.peer}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_amended, r.parts)
+            await settled(lambda: r.parts.amendments.held == (made, other))
+            nursery.cancel_scope.cancel()
+
+
+# ── whether the run is in reach ──────────────────────────────────────────────────────────────────
+
+
+def bootstrapped(r: Rig, *peers: PeerId) -> list[Sequence[str]]:
+    """Give the node these bootstrap addresses; returns what it dials, which never answers."""
+    dialled: list[Sequence[str]] = []
+
+    async def connect_any(ways: Sequence[str], *, deadline_s: float) -> PeerId:
+        dialled.append(ways)
+        raise NetworkUnreachable("nobody answers")
+
+    r.network.connect_any = connect_any  # type: ignore[attr-defined]
+    ways = tuple(f"/ip4/192.0.2.1/tcp/1/p2p/{peer}" for peer in peers)
+    r.parts.config = replace(r.parts.config, bootstrap=ways)
+    return dialled
+
+
+@pytest.mark.parametrize("admission", ["open", "allowlist"])
+async def test_a_connected_stranger_does_not_keep_a_node_from_bootstrapping_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, admission: str
+) -> None:
+    """In an open run everybody is admitted, and yet no more than a stranger."""
+    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
+    async with rig(tmp_path, admission=admission) as r, trio.open_nursery() as nursery:
+        dialled = bootstrapped(r, STRANGERS[0], FRIEND.peer)
+        r.network.peers = set(STRANGERS)
+        nursery.start_soon(bootstrap_again, r.parts)
+        await settled(lambda: len(dialled) > 1)
+        assert [len(ways) for ways in dialled[:2]] == [1, 1]
+        assert FRIEND.peer in dialled[0][0], "the stranger would have been the first to answer"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_connected_member_is_company_unless_no_quorum_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One member that lies is not enough to keep a node to itself."""
+    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        dialled = bootstrapped(r, FRIEND.peer)
+        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        r.network.peers = {ANN.peer}
+        assert connections._ways_back(r.parts) == []
+        r.parts.standing.isolated = "2 of 3 voters cannot be heard"
+        nursery.start_soon(bootstrap_again, r.parts)
+        await settled(lambda: len(dialled) > 0)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stranger_does_not_hide_that_all_others_were_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(connections, "RETRY_FIRST_S", 1000.0)
+    monkeypatch.setattr(connections, "OTHERS_TURN_S", 0.0)
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        dialled: list[PeerId] = []
+
+        async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
+            dialled.append(peer)
+
+        r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
+        for peer in (ANN.peer, BOB.peer):
+            r.network.remember(peer, ["/ip4/192.0.2.1/tcp/1"])
+        r.network.peers = set(STRANGERS)
+        nursery.start_soon(stay_connected, r.parts)
+        await settled(lambda: len(dialled) == 2)
+        r.network.peers = {*STRANGERS, ANN.peer}
+        await settled(lambda: len(dialled) == 3)
+        assert dialled[2] == BOB.peer
+        nursery.cancel_scope.cancel()
+
+
+async def test_in_an_open_run_nobody_but_members_keeps_a_node_waiting_for_more_of_the_ledger(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, admission="open") as r:
+        parts, now = r.parts, r.parts.now()
+        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+        high, here = heartbeat(r.run.id, height=10**6), heartbeat(r.run.id, height=1)
+        parts.peers.take(STRANGERS[0], high, now)
+        assert not parts.ledger_is_current(), "there is nobody else to believe"
+        parts.peers.take(ANN.peer, here, now)
+        assert parts.ledger_is_current()
+        parts.peers.take(ANN.peer, replace(high, serial=2), now)
+        assert not parts.ledger_is_current()
