@@ -207,7 +207,7 @@ class LongCatchUp:
     async def wait(self, *, at_most_s: float) -> None:
         self.time += 1
 
-    def believed(self) -> list[object]:
+    def counted(self) -> list[object]:
         return [] if self.time in self._silent or self.time >= self._ends else [ANN]
 
     def out_of_reach(self) -> bool:
