@@ -49,7 +49,11 @@ class Admission:
 
     def admits(self, peer: PeerId) -> bool:
         """Whether `peer` may take part. May be asked from any thread."""
-        return self.is_open or peer in self._always or peer in self._listed
+        return self.is_open or self.names(peer)
+
+    def names(self, peer: PeerId) -> bool:
+        """Whether the run's manifest or its list names `peer`. In an open run few are named."""
+        return peer in self._always or peer in self._listed
 
     def members_allowed(self) -> Container[PeerId]:
         """What the ledger is told: who may be a member."""

@@ -70,8 +70,9 @@ async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) 
     Raises:
         NetworkUnreachable, ConfigError: nobody can be reached or believed, or the addresses are
             wrong; the evidence has a line for each.
-        RunMismatch: all of them serve another run than the one asked for. A service ends for good
-            then, so one that does not answer, and may serve the right one, makes it the former.
+        RunMismatch, VersionMismatch: all of them serve another run than the one asked for, or runs
+            of another version. A service ends for good then, so one address that does not answer,
+            and may serve the right run, makes it NetworkUnreachable.
     """
     if not addresses:
         raise ConfigError(
@@ -91,7 +92,7 @@ async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) 
         try:
             run = await _run_of(network, peer, config, ways[0])
             _check_expected(run, config)
-        except (NetworkUnreachable, RunMismatch) as exc:
+        except (NetworkUnreachable, RunMismatch, VersionMismatch) as exc:
             useless.append(exc)
             left = [address for address in left if address not in ways]
         else:
@@ -104,6 +105,7 @@ async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: s
 
     Raises:
         NetworkUnreachable: it tells of none, or of one that its organiser did not sign like that.
+        VersionMismatch: it tells of a run of another version.
     """
     try:
         reply = await ask(network, peer, HelloRequest(config.run or "", b""))
@@ -119,7 +121,7 @@ async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: s
 
 
 def _no_run(failures: list[P2PTrainError]) -> P2PTrainError:
-    """One error for all failures; the first gives code and advice."""
+    """Return one error for all failures; the first gives code and advice."""
     first, *others = failures
     if not others:
         return first
@@ -127,17 +129,27 @@ def _no_run(failures: list[P2PTrainError]) -> P2PTrainError:
     what = "nobody at these addresses tells of a run that can be believed"
     if all(isinstance(each, RunMismatch) for each in failures):
         kind, what = RunMismatch, "these addresses serve another run than the one you asked for"
+    elif all(isinstance(each, VersionMismatch) for each in failures):
+        kind, what = VersionMismatch, "these addresses serve runs of another version of p2ptrain"
     evidence = [line for each in failures for line in each.evidence or [each.what]]
     return kind(what, code=first.code, evidence=evidence, likely=first.likely, do=first.do)
 
 
 async def return_to(
-    network: Network, config: NodeConfig, run: Run, addresses: list[str], say: Say
+    network: Network,
+    config: NodeConfig,
+    run: Run,
+    addresses: list[str],
+    say: Say,
+    *,
+    is_of_run: Callable[[PeerId], bool],
 ) -> None:
     """Be connected to somebody of `run`, which our disk holds, if anybody answers.
 
-    Whoever answers at an address that somebody gave us with the command is asked for its run:
-    else a node would train for the run of its home when it was started for another.
+    A peer that answers at an address given with the command is asked for its run: else a node would
+    train for the run of its home when it was started for another. The user's word decides, and the
+    peer only tells what that was. So a peer that this home knows from its run (`is_of_run`) is not
+    asked: a bootstrap node that has turned hostile could else stop each node that starts again.
 
     Raises:
         ConfigError: the addresses are wrong.
@@ -152,7 +164,9 @@ async def return_to(
             say(_going_on(exc))
             break
         given = [address for address in config.bootstrap if peer in address]
-        other = await _other_run(network, peer, config, run, given[0]) if given else None
+        if not given or is_of_run(peer):
+            break
+        other = await _other_run(network, peer, config, run, given[0])
         if other is None:
             break
         others |= dict.fromkeys(given, other)

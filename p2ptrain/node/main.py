@@ -20,6 +20,7 @@ import trio
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.net import Network, open_network
 from p2ptrain.node import checkpoints, consent, fitness, learning
@@ -197,7 +198,8 @@ async def _join(
     say: learning.Say,
 ) -> Run:
     """Know the run, be connected to somebody if there is anybody, and be admitted."""
-    ways_in = [*config.bootstrap, *met_before(network, home, reception.journal)]
+    met = met_before(network, home, reception.journal)
+    ways_in = [*config.bootstrap, *met]
     known = learning.known_run(home, config)
     if ways_in:
         reception.enter(Connecting())
@@ -212,9 +214,10 @@ async def _join(
     if known is None:
         reception.enter(Connecting())
         save_run(home.manifest, run)
-    elif ways_in:
-        await learning.return_to(network, config, run, ways_in, say)
     admission.enter(run)
+    if known is not None and ways_in:
+        of_run = partial(_is_of_run, admission, met)
+        await learning.return_to(network, config, run, ways_in, say, is_of_run=of_run)
     network.refresh_admission()
     say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")
     for promise in consent.promises():
@@ -232,6 +235,11 @@ async def _join(
     )
     network.refresh_admission()
     return run
+
+
+def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:
+    """Whether this home knows `peer` from its run: by name, or since it was met there before."""
+    return admission.names(peer) or any(peer in address for address in met)
 
 
 async def _check(

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.errors import NetworkUnreachable, P2PTrainError, PeerLost, RunMismatch
+from p2ptrain.errors import (
+    NetworkUnreachable,
+    P2PTrainError,
+    PeerLost,
+    RunMismatch,
+    VersionMismatch,
+)
 from p2ptrain.ids import PeerId
 from p2ptrain.node.hello import HelloReply, encode_reply
 from p2ptrain.node.home import Home
@@ -72,17 +78,45 @@ async def test_while_one_of_them_may_serve_the_run_it_is_worth_trying_again(
     assert error.exit_code == 5
 
 
+async def test_an_address_that_tells_of_another_version_costs_no_more_than_itself(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine = Run.from_bytes
+
+    def from_bytes(data: bytes) -> Run:
+        if data == b"of another version":
+            raise VersionMismatch("made for version 99")
+        return genuine(data)
+
+    monkeypatch.setattr(Run, "from_bytes", from_bytes)
+    other = {ANN.peer: b"of another version"}
+    network, config = Addresses({**other, BOB.peer: run.to_bytes()}), NodeConfig(tmp_path / "home")
+    assert await learn_run(network, config, [ANN.peer, BOB.peer]) == run  # type: ignore[arg-type]
+    error = await failure(tmp_path, {**other, BOB.peer: b"of another version"})
+    assert isinstance(error, VersionMismatch)
+    assert isinstance(await failure(tmp_path, other), NetworkUnreachable)
+
+
 @pytest.fixture
 def earlier(tmp_path: Path) -> Run:
     """The run that our home holds."""
     return publish(Home(tmp_path / "home"), steps=3)
 
 
-async def returned(run: Run, manifests: dict[PeerId, bytes], *given: PeerId) -> list[str]:
-    """What is said on the way back to `run`, with CAI met before."""
+async def returned(
+    run: Run, manifests: dict[PeerId, bytes], *given: PeerId, of_run: Sequence[PeerId] = ()
+) -> list[str]:
+    """What is said on the way back to `run`, with CAI met before, and known to be `of_run`."""
     said, config = list[str](), NodeConfig(Path("home"), bootstrap=given)
     network = Addresses(manifests)
-    await return_to(network, config, run, [*given, CAI.peer], said.append)  # type: ignore[arg-type]
+    await return_to(
+        network,  # type: ignore[arg-type]
+        config,
+        run,
+        [*given, CAI.peer],
+        said.append,
+        is_of_run=of_run.__contains__,
+    )
     return said
 
 
@@ -99,6 +133,13 @@ async def test_who_is_started_for_another_run_than_its_home_holds_is_told_which_
     assert earlier.id in told
     assert ANN.peer in told
     assert "--home DIR" in caught.value.do
+
+
+async def test_a_bootstrap_node_of_our_run_that_turns_hostile_stops_no_restart(
+    run: Run, earlier: Run
+) -> None:
+    """It tells of another run, which its own organiser has signed properly."""
+    assert await returned(earlier, {ANN.peer: run.to_bytes()}, ANN.peer, of_run=[ANN.peer]) == []
 
 
 @pytest.mark.parametrize("bob", [None, b"", b"earlier"], ids=["away", "silent", "of this run"])
