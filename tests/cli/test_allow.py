@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.cli.allowing import Heard, check_quorum
+from p2ptrain.errors import TryLater
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.names import label
 from p2ptrain.node.home import Home
@@ -247,3 +249,13 @@ def test_voters_are_taken_off_the_list_one_roster_after_the_other(
     assert listed(organiser_home) == (3, {OTHER, THIRD})
     expected = "is off the allowlist, number 4"
     assert expected in removed(OTHER, OTHER, THIRD), "the next roster has another in its place"
+
+
+def test_founders_vote_whether_or_not_they_are_on_the_list(tmp_path: Path) -> None:
+    run = publish(Home(tmp_path), founders=(PEER, OTHER))
+    alone = Allowlist.of(run.id, 3, [run.manifest.organiser])
+    check_quorum(run, Heard((PEER, OTHER, THIRD)), alone, THIRD)  # Two of three are a quorum.
+    with pytest.raises(TryLater) as raised:
+        check_quorum(run, Heard((THIRD, PEER)), alone, THIRD)
+    assert (raised.value.code, len(raised.value.evidence)) == ("ALLOW-QUORUM", 2)
+    assert THIRD in raised.value.evidence[1]

@@ -337,6 +337,33 @@ def test_all_peers_together_have_a_bounded_number_of_connections(
         connection.close()
 
 
+def test_each_member_takes_the_place_of_another_stranger(
+    client: Credentials, stranger: Credentials, listening: ListenerFactory
+) -> None:
+    """A connection that was shut down no longer counts, though what serves it has not ended."""
+    listener, endpoint = listening(connections_max=2)
+    listener.trust(stranger.certificate_der)
+    listener.know_members([client.peer])
+    entered, end = threading.Semaphore(0), threading.Event()
+
+    def stays(connection: PeerSocket, hello: Mapping[str, object]) -> None:
+        entered.release()
+        end.wait(DEADLINE_S)
+
+    listener.handle("stays", stays)
+    held = []
+    for who in (stranger, stranger, client, client):
+        held.append(connect(who, endpoint, {"purpose": "stays"}))
+        assert entered.acquire(timeout=DEADLINE_S)
+    statistics = listener.statistics()
+    end.set()
+    assert (statistics.connections_now, statistics.made_room) == (2, 2)
+    eventually(lambda: listener.statistics().connections_now == 0)
+    assert listener.statistics().served == 4
+    for connection in held:
+        connection.close()
+
+
 def test_for_a_member_somebody_else_has_to_go(
     client: Credentials, stranger: Credentials, listening: ListenerFactory
 ) -> None:

@@ -151,6 +151,13 @@ def test_the_swarm_gets_its_floor_of_a_line_that_the_ring_could_fill(
     assert abs(swarm.sent - due) <= slice_ + piece
 
 
+def test_a_node_gives_the_swarm_a_sixteenth_of_its_line_beside_a_reduce() -> None:
+    """What `FLOOR` promises in figures: 64 kB in a second, of 8 Mbit/s, to the only fetcher."""
+    ring, swarm = Sender(Rank.RING, [16_000], 2), Sender(Rank.SWARM, [16_000], 2)
+    Line([ring, swarm], Pacer(1_000_000, burst_bytes=0)).run(1010.0)
+    assert swarm.sent == pytest.approx(10 * 62_500, abs=32_000)
+
+
 def test_the_swarm_gets_all_that_the_ring_leaves() -> None:
     """The ring sends for a second, and then not; it comes back, and waits for one slice only."""
     ring, swarm = Sender(Rank.RING, [50], 2), Sender(Rank.SWARM, [16], 4)

@@ -47,6 +47,15 @@ def test_what_nobody_has_asked_for_the_longest_makes_room() -> None:
     assert source.read == ["a", "b", "c", "b"]
 
 
+def test_a_large_chunk_takes_the_room_of_as_many_as_it_needs() -> None:
+    source = Counted()
+    hot = HotChunks(source, bytes_max=30)
+    asked(hot, "abc")
+    hot.get_chunk(Digest("dd"))  # 20 bytes: there is room for these and for `c`.
+    asked(hot, "cb")
+    assert source.read == ["a", "b", "c", "dd", "b"]
+
+
 def test_a_chunk_too_large_to_keep_is_served_all_the_same() -> None:
     source = Counted()
     assert asked(HotChunks(source, bytes_max=9), "aa") == [b"a" * 10] * 2
