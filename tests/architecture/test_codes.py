@@ -12,7 +12,8 @@ from tests.architecture.sources import Module, modules
 
 CODE = re.compile(r"[A-Z][A-Z0-9]*(-[A-Z0-9]+)*")
 COMPOUND = re.compile(
-    r"(ADDR|ALLOWLIST|AUTH|CKPT|DISK|FETCH|GPU|ID|MEM|NET|NODE|PEER|RUN|STORE|TRAINER)(-[A-Z0-9]+)+"
+    r"(ADDR|ALLOWLIST|AUDIT|AUTH|BF16|CKPT|DISK|FETCH|GPU|ID|MEM|NET|NODE|PEER|RUN|SHM|STORE|TRAINER)"
+    r"(-[A-Z0-9]+)+"
 )
 
 PROMISED = """
@@ -25,10 +26,16 @@ NAN BUG
 """The codes that users were told of from the beginning."""
 
 
-def codes_in(module: Module) -> set[str]:
-    """What is used as a code, and strings that begin as codes do."""
+def codes_in(module: Module, *, and_compared: bool = True) -> set[str]:
+    """Return the codes that a module uses, by how they are used or by how they begin.
+
+    Without `and_compared`, a code does not count where it is only compared with another.
+    """
+    compared = set() if and_compared else _compared(module.tree)
     found: set[str] = set()
     for node in ast.walk(module.tree):
+        if id(node) in compared:
+            continue
         match node:
             case ast.keyword(arg="code", value=ast.Constant(value=str(text))):
                 found.add(text)
@@ -41,6 +48,12 @@ def codes_in(module: Module) -> set[str]:
     return found - {""}
 
 
+def _compared(tree: ast.Module) -> set[int]:
+    """Return the ids of the nodes inside a comparison or in the pattern of a match statement."""
+    readings = [node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.MatchValue)]
+    return {id(part) for reading in readings for part in ast.walk(reading)}
+
+
 def test_every_code_in_the_sources_is_explained() -> None:
     used = {code: module.where for module in modules() for code in codes_in(module)}
     assert {code: where for code, where in used.items() if code not in CODES} == {}
@@ -48,11 +61,10 @@ def test_every_code_in_the_sources_is_explained() -> None:
 
 def test_every_code_that_is_explained_is_told_by_something() -> None:
     told = {
-        node.value
+        code
         for module in modules()
         if module.name not in ("p2ptrain.cli.codes", "p2ptrain.cli.network_codes")
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for code in codes_in(module, and_compared=False)
     }
     assert set(CODES) - told == set()
 
@@ -76,3 +88,11 @@ def test_the_walker_finds_codes_however_they_are_written() -> None:
     text += 'Caution("F", "words")\n'
     module = Module(modules()[0].path, "p2ptrain.x", text)
     assert codes_in(module) == {"A", "B-C", "F", "NET-X"}
+
+
+def test_a_code_that_is_only_compared_is_told_by_nothing() -> None:
+    text = 'if e.code == "NET-A" or e.code in ("NET-B",):\n    raise E(code="NET-C")\n'
+    text += 'match e.code:\n    case "NET-D":\n        pass\n'
+    module = Module(modules()[0].path, "p2ptrain.x", text)
+    assert codes_in(module) == {"NET-A", "NET-B", "NET-C", "NET-D"}
+    assert codes_in(module, and_compared=False) == {"NET-C"}

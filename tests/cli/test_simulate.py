@@ -16,6 +16,7 @@ import pytest
 
 from p2ptrain.errors import MachineUnfit
 from p2ptrain.testing import compiling
+from p2ptrain.testing.simulation import campaign
 from p2ptrain.testing.simulation.mutants import MUTANTS
 from tests.cli.conftest import Command
 
@@ -183,11 +184,23 @@ def test_results_of_another_campaign_are_not_gone_on_with(
     assert p2ptrain(*CALM, "--results", str(file)).code == 2
 
 
-def test_failures_are_kept_and_told_again(p2ptrain: Command, tmp_path: Path) -> None:
+def test_failures_are_kept_and_told_again_without_another_run(
+    p2ptrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[range] = []
+
+    def run_batch(plan: campaign.Plan, seeds: range) -> campaign.Sums:
+        ran.append(seeds)
+        return run_for_real(plan, seeds)
+
+    run_for_real = campaign.run_batch
+    monkeypatch.setattr(campaign, "run_batch", run_batch)
     options = ("--profile", "crashes", "--steps", "6", "--results", str(tmp_path / "crashes.jsonl"))
     mutant = next(it for it in MUTANTS if it.name == "commit-without-bytes")
     with mutant.planted():
         first = p2ptrain("simulate", "--seeds", "2", "--first-seed", "5", *options)
         again = p2ptrain("simulate", "--seeds", "2", "--first-seed", "5", *options)
     assert (first.code, again.code) == (1, 1)
+    assert "seed 5 failed: CommitsAreHeld" in first.err
     assert first.err == again.err
+    assert ran == [range(5, 7)]

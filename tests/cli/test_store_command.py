@@ -228,20 +228,28 @@ def test_gc_keeps_its_hands_off_a_node_that_runs(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "what", "do"),
     [
-        (["pin", "snapshot"], "is no digest"),
-        (["gc", "--keep-snapshots", "all"], "nothing to remove"),
-        (["gc", "--keep-snapshots", "-1"], "no number"),
-        (["gc", "--data-cache", "8"], "no size"),
+        (["pin", "snapshot"], "'snapshot' is no digest", "a digest is 64 hexadecimal characters"),
+        (["unpin", "a" * 63], f"'{'a' * 63}' is no digest", "a digest is 64 hexadecimal"),
+        (
+            ["gc", "--keep-snapshots", "all"],
+            "whoever keeps all snapshots has nothing to remove",
+            "give a number",
+        ),
+        (["gc", "--keep-snapshots", "-1"], "'-1' is no number of snapshots", "write a number"),
+        (["gc", "--data-cache", "8"], "'8' is not a size", "write a number and a unit: 8GB, 500MB"),
     ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_wrong_words_are_told(
-    home: Home, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+def test_a_wrong_word_is_named_with_what_to_write_instead(
+    home: Home, capsys: pytest.CaptureFixture[str], words: list[str], what: str, do: str
 ) -> None:
-    code, _, err = run(capsys, home, *words)
-    assert code == 2
-    assert said in err.replace("is not a size", "is no size")
+    code, out, err = run(capsys, home, *words)
+    assert (code, out) == (2, "")
+    told = " ".join(err.split())
+    assert told.startswith(f"error[CONFIG] {what}")
+    assert do in told
 
 
 @pytest.mark.parametrize("words", ["du", "check", "check --repair", "gc", f"pin {'a' * 64}"])

@@ -146,7 +146,17 @@ def test_what_a_text_can_spell_is_taken_for_a_mark_only_if_nothing_else_may_be_o
         assert Tokenizer.of(f'{{"added_tokens":[{added}]}}'.encode()).numbers == numbers
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"\xff"])
-def test_a_tokenizer_that_is_no_json_object_is_refused(data: bytes) -> None:
-    with pytest.raises(ManifestInvalid):
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"", "the run's tokenizer is not JSON: Expecting value"),
+        (b"\xff", "the run's tokenizer is not JSON: 'utf-8' codec"),
+        (b"[]", "the run's tokenizer is no JSON object"),
+        (b"null", "the run's tokenizer is no JSON object"),
+    ],
+)
+def test_a_tokenizer_that_is_no_json_object_is_refused(data: bytes, what: str) -> None:
+    with pytest.raises(ManifestInvalid) as raised:
         Tokenizer.of(data)
+    assert raised.value.code == "CKPT-MANIFEST"
+    assert raised.value.what.startswith(what)

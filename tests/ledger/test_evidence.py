@@ -188,21 +188,25 @@ def test_evidence_reads_back_as_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "rule"),
     [
-        ("statements", []),
-        ("statements", [[None, 0, X, ""], [None, 1, X, ""]]),
-        ("statements", [[None, 0, X], [None, 0, Y, ""]]),
-        ("statements", [[None, None, None, ""], [None, 0, Y, ""]]),
-        ("height", 0),
-        ("peer", ""),
-        ("run", "x"),
+        ("statements", [], "evidence is two statements"),
+        ("statements", [[None, 0, X, ""], [None, 1, X, ""]], "can both be honest"),
+        ("statements", [[None, 0, X], [None, 0, Y, ""]], "a statement has four parts"),
+        ("statements", [[None, None, None, ""], [None, 0, Y, ""]], "a vote is for an entry"),
+        ("statements", [[None, 0, "x", ""], [None, 0, Y, ""]], "entry must be a digest"),
+        ("statements", [[None, 0, X, "x"], [None, 0, Y, ""]], "signature must be a signature"),
+        ("height", 0, "votes are about heights from 1 on"),
+        ("peer", "", "peer must be a peer id"),
+        ("line", "x", "line must be a digest"),
+        ("surplus", "x", "expected a map of height, line, peer, statements"),
     ],
 )
-def test_ill_formed_evidence_is_refused(field: str, value: object) -> None:
+def test_ill_formed_evidence_is_refused_by_its_rule(field: str, value: object, rule: str) -> None:
     plain = json.loads(encode_evidence(evidence_against(B)))
-    with pytest.raises(RemoteProtocolError):
+    with pytest.raises(RemoteProtocolError) as raised:
         decode_evidence(json.dumps({**plain, field: value}).encode())
+    assert rule in raised.value.what
 
 
 # ── the witness ──────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from p2ptrain.errors import RemoteProtocolError, StoreError, StoreFull
 from p2ptrain.ledger.effects import Note, Persist, Rejoin, Send
@@ -129,16 +130,22 @@ async def test_under_a_flood_peers_are_dropped_and_our_own_words_wait(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    parts = r.parts
+    parts, queued = r.parts, r.parts.events.statistics
     request = Received(ANN.peer, EntriesRequest(1))
-    while "flood" not in parts.standing.warnings:
+    for _ in range(2 * EVENTS_MAX):
         parts.hear(request)
-    while parts.events.statistics().current_buffer_used < EVENTS_MAX:
+    assert "flood" in parts.standing.warnings
+    assert queued().current_buffer_used < EVENTS_MAX
+    for _ in range(EVENTS_MAX - queued().current_buffer_used):
         parts.events.send_nowait(request)
+    parts.ledger.view.down.add(ANN.peer)
     nursery.start_soon(parts.tell, Ready(parts.me, 0, 16, 1))
     nursery.start_soon(parts.tell, PeerUp(ANN.peer))
+    await trio.testing.wait_all_tasks_blocked()
+    assert queued().tasks_waiting_send == 2
     nursery.start_soon(agree, parts, r.events)
     await settled(lambda: parts.me in parts.ledger.view.ready, deadline_s=20.0)
+    await settled(lambda: ANN.peer not in parts.ledger.view.down, deadline_s=20.0)
 
 
 async def test_who_floods_the_ledger_keeps_nobody_else_from_being_heard(tmp_path: Path) -> None:

@@ -232,45 +232,51 @@ def spoiled(**changes: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "rule"),
     [
-        {"base": FIRST + 1},
-        {"base": -1},
-        {"base": None},
-        {"serial": True},
-        {"serial": COUNT_MAX + 1},
-        {"incarnation": -1},
-        {"incarnation": COUNT_MAX + 1},
-        {"changed": []},
-        {"changed": {"serial": FIRST + 9}},
-        {"changed": {"incarnation": 1}},
-        {"changed": {"state": "x" * HEARTBEAT_BYTES_MAX}},
-        {"state": "training"},
+        ({"base": FIRST + 1}, "holds a count out of range"),
+        ({"base": -1}, "holds a count out of range"),
+        ({"base": None}, "field base has type NoneType"),
+        ({"serial": True}, "field serial has type bool"),
+        ({"serial": COUNT_MAX + 1}, "holds a count out of range"),
+        ({"incarnation": -1}, "holds a count out of range"),
+        ({"incarnation": COUNT_MAX + 1}, "holds a count out of range"),
+        ({"changed": []}, "field changed has type list"),
+        ({"changed": {"serial": FIRST + 9}}, "tells its counts twice"),
+        ({"changed": {"incarnation": 1}}, "tells its counts twice"),
+        ({"changed": {"state": "x" * HEARTBEAT_BYTES_MAX}}, f"at most {HEARTBEAT_BYTES_MAX} are"),
+        ({"state": "training"}, "fields missing or unknown: state"),
     ],
     ids=str,
 )
-def test_a_small_beat_out_of_form_is_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(RemoteProtocolError):
+def test_a_small_beat_out_of_form_is_refused_by_its_rule(
+    changes: dict[str, object], rule: str
+) -> None:
+    with pytest.raises(RemoteProtocolError) as raised:
         read(spoiled(**changes))
+    assert rule in raised.value.what
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "rule"),
     [
-        {"surplus": 1},
-        {"height": -1},
-        {"head": None},
-        {"lacks": [ANN.peer] * (LACKS_MAX + 1)},
-        {"lacks": ["nobody"]},
-        {"endpoint": b"x" * (HEARTBEAT_BYTES_MAX - 200)},
+        ({"surplus": 1}, "fields missing or unknown: surplus"),
+        ({"height": -1}, "a heartbeat holds a count out of range"),
+        ({"head": None}, "field head has type NoneType"),
+        ({"lacks": [ANN.peer] * (LACKS_MAX + 1)}, f"not in a list of at most {LACKS_MAX}"),
+        ({"lacks": ["nobody"]}, "a heartbeat names what is not a peer"),
+        ({"endpoint": b"x" * (HEARTBEAT_BYTES_MAX - 200)}, f"at most {HEARTBEAT_BYTES_MAX} are"),
     ],
-    ids=lambda changed: "".join(changed),
+    ids=lambda value: "".join(value) if isinstance(value, dict) else "",
 )
-def test_base_and_difference_pass_the_decoder_of_full_beats(changed: dict[str, object]) -> None:
+def test_base_and_difference_pass_the_decoder_of_full_beats(
+    changed: dict[str, object], rule: str
+) -> None:
     table = PeerTable()
     hear(table, encode(AT_WORK))
-    with pytest.raises(RemoteProtocolError):
+    with pytest.raises(RemoteProtocolError) as raised:
         hear(table, spoiled(changed=changed))
+    assert rule in raised.value.what
     assert picture(table) == AT_WORK
 
 

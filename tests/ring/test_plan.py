@@ -187,20 +187,21 @@ def test_a_peer_sends_twice_its_share_and_little_more(schedule: str, peers: int)
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "what"),
     [
-        ("star", 3, 0, 10, 1, 1000),
-        ("ring", 0, 0, 10, 1, 1000),
-        ("ring", 3, 3, 10, 1, 1000),
-        ("ring", 3, -1, 10, 1, 1000),
-        ("ring", 3, 0, -1, 1, 1000),
-        ("ring", 3, 0, 10, 0, 1000),
-        ("ring", 3, 0, 10, 65, 1000),
-        ("ring", 3, 0, 10, 1, 0),
-        ("direct", 4097, 0, 10, 1, 1000),
+        (("star", 3, 0, 10, 1, 1000), "there is no schedule 'star'"),
+        (("ring", 0, 0, 10, 1, 1000), "peer 0 of 0 takes no part"),
+        (("ring", 3, 3, 10, 1, 1000), "peer 3 of 3 takes no part"),
+        (("ring", 3, -1, 10, 1, 1000), "peer -1 of 3 takes no part"),
+        (("ring", 3, 0, -1, 1, 1000), "no reduce cuts -1 elements at 1000 bytes"),
+        (("ring", 3, 0, 10, 0, 1000), "a reduce has 1 to 64 lanes, not 0"),
+        (("ring", 3, 0, 10, 65, 1000), "a reduce has 1 to 64 lanes, not 65"),
+        (("ring", 3, 0, 10, 1, 0), "no reduce cuts 10 elements at 0 bytes"),
+        (("direct", 4097, 0, 10, 1, 1000), "peer 0 of 4097 takes no part"),
     ],
 )
-def test_what_is_no_reduce_is_refused(arguments: tuple) -> None:
+def test_what_is_no_reduce_is_refused(arguments: tuple, what: str) -> None:
     schedule, peers, me, numel, streams, segment_bytes = arguments
-    with pytest.raises(LocalProtocolError):
+    with pytest.raises(LocalProtocolError) as raised:
         plan(schedule, peers, me, numel, CODEC, streams, segment_bytes)
+    assert raised.value.what == what

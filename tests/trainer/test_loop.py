@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 
 from p2ptrain.data.blocks import encode_block, read_block
 from p2ptrain.data.pack import PackSpec, pack
@@ -56,11 +58,27 @@ def test_a_lease_is_trained_and_its_weights_lie_in_the_arena(
 def test_training_is_repeatable_to_the_bit(
     make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
+    """Whatever the generators of random numbers have been used for, and the arena held before."""
     results = []
-    for _ in range(2):
-        make_desk(config).tell(Load(0), Train(0, block_paths, 0))
-        results.append(vectors.local.copy())
-    np.testing.assert_array_equal(*results)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        vectors.local.fill(seed)
+        losses = [
+            (each.inner_step, each.loss)
+            for each in make_desk(config).tell(Load(0), Train(0, block_paths, 0))
+            if isinstance(each, Progress)
+        ]
+        names = [name for name, _ in make_desk(config).model.named_parameters()]
+        trained = {name: vectors.at(vectors.local, name).copy() for name in names}
+        results.append((losses, trained))
+    (losses, trained), (again, same) = results
+    assert losses == again
+    assert len(losses) == len(block_paths)
+    for name, weights in trained.items():
+        np.testing.assert_array_equal(weights, same[name])
+        assert not np.array_equal(weights, vectors.at(vectors.theta, name))
 
 
 def test_amended_rates_train_as_if_the_trainer_had_begun_with_them(
