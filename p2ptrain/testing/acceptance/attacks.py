@@ -1,0 +1,52 @@
+"""Which tests show that an attack has no effect: one row for each attack of the issue.
+
+The numbers are those of the issue's section 2. A row names files of tests or single tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    number: str
+    name: str
+    tests: tuple[str, ...]
+
+
+ATTACKS = (
+    Attack("1", "a stranger claims to hear a namesake", ("tests/node/test_namesakes.py",)),
+    Attack("2", "a member replays old heartbeats", ("tests/node/test_swarm_namesakes.py",)),
+    Attack(
+        "3",
+        "a gossip frame with 480,000 topics, and the worst frames of each field",
+        ("tests/net/test_frames.py",),
+    ),
+    Attack("4", "false addresses of members by DHT answers", ("tests/net/test_discovery.py",)),
+    Attack("5", "DNS servers that never answer", ("tests/net/test_addresses.py",)),
+    Attack("6", "Sybils in an open run", ()),
+    Attack(
+        "7",
+        "a participant that lies in the reduce, step after step",
+        ("tests/ledger/test_suspicion.py", "tests/ring/test_hostile_neighbour.py"),
+    ),
+    Attack("8", "BASE requests with alternating checkpoints", ("tests/node/test_bases.py",)),
+    Attack("9", "a home that others can write to, links", ("tests/node/test_home_safety.py",)),
+    Attack(
+        "10",
+        "strangers that delay a node's questions",
+        ("tests/node/test_whose_word.py", "tests/node/test_asking.py"),
+    ),
+    Attack(
+        "11",
+        "small-order keys, loopback endpoints, a reflected proof",
+        ("tests/ipc/test_admission.py::test_rank_refuses_its_own_proof_sent_back",),
+    ),
+    Attack("12", "providers that other implementations cannot look up", ()),
+    Attack(
+        "14",
+        "exit statuses that mislead",
+        ("tests/cli/test_errors.py",),
+    ),
+)

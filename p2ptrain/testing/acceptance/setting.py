@@ -1,0 +1,101 @@
+"""What a measure may know: how thorough to be, earlier results, and how to run a command.
+
+A measure is a function from a setting to lines. It never raises for a product that fails: a failure
+is a line whose `ok` is false.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Line = dict[str, object]
+"""`measure`, `value`, `required`, `ok`, and whatever else explains them."""
+
+ROOT = Path(__file__).parents[3]
+TAIL_CHARACTERS = 2000
+"""Of a failed command's output: what people need to see first."""
+
+COMMAND_S = 4 * 3600.0
+"""No single command takes longer. The longest is a campaign of 10,000 seeds on one slow core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command that has ended, with all that it printed."""
+
+    code: int
+    text: str
+    seconds: float
+
+    @property
+    def tail(self) -> str:
+        return self.text[-TAIL_CHARACTERS:]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`given` are results of earlier runs by their names, to be read instead of running again."""
+
+    folder: Path
+    quick: bool = False
+    seeds: int = 10_000
+    processes: int = 1
+    given: Mapping[str, Path] = field(default_factory=dict)
+
+    def run(self, name: str, *words: str, deadline_s: float = COMMAND_S) -> Done:
+        """Run a command at the top of the repository. Its output is kept as `folder/name.log`."""
+        began_s = time.monotonic()
+        path = self.folder / f"{name}.log"
+        with path.open("wb") as log:
+            try:
+                code = subprocess.run(
+                    words, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, timeout=deadline_s
+                ).returncode
+            except (OSError, subprocess.TimeoutExpired) as exc:
+                log.write(f"\n{exc}\n".encode())
+                code = -1
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return Done(code, text, round(time.monotonic() - began_s, 1))
+
+    def python(self, name: str, *words: str) -> Done:
+        return self.run(name, sys.executable, *words)
+
+    def earlier(self, name: str) -> str | None:
+        """What an earlier run left under this name, if it was given."""
+        path = self.given.get(name)
+        return None if path is None else path.read_text(encoding="utf-8", errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    name: str
+    take: Callable[[Setting], Iterable[Line]]
+
+
+def line(name: str, value: object, required: str, ok: bool, **detail: object) -> Line:
+    return {"measure": name, "value": value, "required": required, "ok": ok, **detail}
+
+
+def objects_in(text: str) -> list[dict[str, object]]:
+    """The lines of a text that are JSON objects."""
+    found = []
+    for each in text.splitlines():
+        if each.startswith("{"):
+            try:
+                value = json.loads(each)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                found.append(value)
+    return found
+
+
+def select(measures: Sequence[Measure], words: Sequence[str]) -> list[Measure]:
+    """Those whose name holds one of the words; all, where there are no words."""
+    return [each for each in measures if not words or any(word in each.name for word in words)]

@@ -1,0 +1,83 @@
+"""An acceptance says what it measured, fails where something is missing, and names real tests."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.testing.acceptance import siege
+from p2ptrain.testing.acceptance.attacks import ATTACKS, Attack
+from p2ptrain.testing.acceptance.registry import ACCEPTANCES
+from p2ptrain.testing.acceptance.setting import ROOT, Setting, objects_in, select
+
+LOG = (
+    "== pytest, x\n1 failed, 12 passed in 3 s\n== mypy --strict\n3 passed in 1 s\n2 errors in 1 s\n"
+)
+
+
+def reading(tmp_path: Path, name: str, text: str) -> Setting:
+    path = tmp_path / name
+    path.write_text(text)
+    return Setting(tmp_path, given={name: path})
+
+
+def test_counts_are_those_of_all_pieces() -> None:
+    assert siege.counts_in(LOG) == {"passed": 15, "failed": 1, "error": 2}
+
+
+def test_a_log_with_a_failure_is_not_green(tmp_path: Path) -> None:
+    (line,) = siege.tests(reading(tmp_path, "test", LOG))
+    assert (line["ok"], line["read"]) == (False, True)
+
+
+def test_a_part_of_the_tests_is_not_taken_for_all(tmp_path: Path) -> None:
+    part = "== pytest, the ledger\n12 passed in 3 s\n"
+    (line,) = siege.tests(reading(tmp_path, "test", part))
+    assert line["ok"] is False
+    (line,) = siege.tests(reading(tmp_path, "test", part * siege.PIECES))
+    assert line["ok"] is True
+
+
+def test_lines_of_a_siege_are_passed_on_as_they_are(tmp_path: Path) -> None:
+    told = {"measure": "nodes ended", "value": 1, "required": "0", "ok": False}
+    (line,) = siege.siege(reading(tmp_path, "siege", f"noise\n{json.dumps(told)}\n"))
+    assert line == told | {"measure": "siege: nodes ended"}
+
+
+def test_an_attack_without_a_test_is_not_accepted(tmp_path: Path) -> None:
+    for which in (Attack("0", "x", ()), Attack("0", "x", ("tests/no/test_such.py",))):
+        (line,) = siege.attack(which, Setting(tmp_path))
+        assert line["ok"] is False
+
+
+def test_a_failing_test_of_an_attack_shows(tmp_path: Path) -> None:
+    failing = tmp_path / "test_it.py"
+    failing.write_text("def test_it() -> None:\n    assert False\n")
+    (line,) = siege.attack(Attack("0", "x", (str(failing),)), Setting(tmp_path))
+    assert (line["ok"], line["value"]) == (False, "the test fails")
+
+
+def test_objects_are_found_between_other_lines() -> None:
+    assert objects_in('x\n{"a": 1}\n{broken\n[2]\n') == [{"a": 1}]
+
+
+def test_measures_are_chosen_by_a_word() -> None:
+    chosen = select(ACCEPTANCES["siege"], ["campaign"])
+    assert len(chosen) == 3
+    assert select(ACCEPTANCES["siege"], []) == list(ACCEPTANCES["siege"])
+
+
+@pytest.mark.parametrize("which", ATTACKS, ids=lambda which: which.number)
+def test_every_named_test_exists(which: Attack) -> None:
+    for each in which.tests:
+        path, _, name = each.partition("::")
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        defined = {
+            node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        }
+        assert not name or name.rpartition("::")[2] in defined
