@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from p2ptrain.crowding import IsMember, most_dispensable, nobody
@@ -22,34 +22,87 @@ from p2ptrain.net.addresses import Address, parse_told
 PEERS_MAX = 2048
 ADDRESSES_PER_PEER_MAX = 8
 """More than that are ports of past restarts."""
+NAMES_PER_PEER_MAX = 2
+"""DNS names among them. To resolve one may take a thread half a minute."""
+HEARSAY_S = 600.0
+"""The DHT is asked every minute, so what is still true is heard again."""
+HEARSAY_PEERS_MAX = 256
+HEARSAY_PER_PEER_MAX = 4
+HEARSAY_LOOKED_AT_MAX = 16
 FILE_BYTES_MAX = 1 << 21
 
 
 class AddressBook:
-    """The addresses of peers, the newest first; the peers longest not heard of are forgotten, the
-    members last."""
+    """The addresses of peers, by who told them.
+
+    A peer's own word, which its signature proves, and an address where it answered come first. Such
+    *known* addresses are kept until newer ones displace them; the peers longest not heard of are
+    forgotten, members last. What others say of a peer is *hearsay*: it is tried after the known
+    addresses, never displaces one, expires, and is never a name, which would make us ask a DNS
+    server that a stranger chose.
+    """
 
     def __init__(self, is_member: IsMember = nobody) -> None:
         self._is_member = is_member
         self._addresses: dict[PeerId, list[Address]] = {}
+        self._hearsay: dict[PeerId, tuple[float, list[Address]]] = {}
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Put `addresses`, in their order, before those known. What is no address is left out."""
+        """Put `addresses`, in their order, before those known; texts that are no address are
+        skipped. Call this only on the word of `peer` itself."""
         told = parse_told(addresses, peer)
         if not told or not is_peer_id(peer):
             return
         known = self._addresses.pop(peer, [])
-        merged = list(dict.fromkeys([*told, *known]))
+        merged = _with_few_names(dict.fromkeys([*told, *known]))
         self._addresses[peer] = merged[:ADDRESSES_PER_PEER_MAX]
         while len(self._addresses) > PEERS_MAX:
             del self._addresses[most_dispensable(self._addresses, self._is_member)]
 
-    def addresses_of(self, peer: PeerId) -> list[Address]:
+    def hear(self, peer: PeerId, addresses: Iterable[str], now: float) -> None:
+        """Note that somebody else says that `peer` is at `addresses`.
+
+        A liar gains a failed dial: the handshake proves who answers.
+        """
+        told = parse_told(islice(addresses, HEARSAY_LOOKED_AT_MAX), peer)
+        told = [address for address in told if not address.is_name][:HEARSAY_PER_PEER_MAX]
+        if not told or not is_peer_id(peer):
+            return
+        self._hearsay.pop(peer, None)
+        self._hearsay[peer] = now + HEARSAY_S, told
+        while len(self._hearsay) > HEARSAY_PEERS_MAX:
+            del self._hearsay[most_dispensable(self._hearsay, self._is_member)]
+
+    def addresses_of(self, peer: PeerId, now: float) -> list[Address]:
+        """Return the known addresses, the newest first, and then hearsay that has not expired."""
+        until, heard = self._hearsay.get(peer, (now, []))
+        return list(
+            dict.fromkeys([*self._addresses.get(peer, ()), *(heard if until > now else ())])
+        )
+
+    def known(self, peer: PeerId) -> list[Address]:
+        """Return the known addresses of `peer`, the newest first, without hearsay."""
         return list(self._addresses.get(peer, ()))
 
+    def peers(self, now: float) -> list[PeerId]:
+        """Return the peers with an address, known or heard of."""
+        for peer in [peer for peer, (until, _) in self._hearsay.items() if until <= now]:
+            del self._hearsay[peer]
+        return list(dict.fromkeys([*self._addresses, *self._hearsay]))
+
     def snapshot(self) -> dict[PeerId, list[str]]:
-        """All of it, for a PeerCache."""
+        """Return all known addresses, for a PeerCache. Hearsay is not written to disk."""
         return {peer: [str(a) for a in known] for peer, known in self._addresses.items()}
+
+
+def _with_few_names(addresses: Iterable[Address]) -> list[Address]:
+    names = 0
+    kept = []
+    for address in addresses:
+        names += address.is_name
+        if not address.is_name or names <= NAMES_PER_PEER_MAX:
+            kept.append(address)
+    return kept
 
 
 def newest_first(met: Mapping[PeerId, list[str]]) -> list[str]:

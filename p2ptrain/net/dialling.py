@@ -16,6 +16,7 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
+from p2ptrain.crowding import IsMember
 from p2ptrain.errors import (
     ConfigError,
     NetworkUnreachable,
@@ -27,39 +28,83 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import Address, parse_with_peer
 from p2ptrain.net.book import AddressBook
 from p2ptrain.net.faults import DialFailed, none_answered
+from p2ptrain.net.names import Resolver
 from p2ptrain.net.prober import probe
 
 PROBE_S_MAX = 6.0
 """Long enough for a SYN to be sent three times; what is left of the deadline is the handshake's."""
-PEERSTORE_S = 3600
-"""libp2p's own dials, of its DHT, use what we tell it for this long."""
 
 AT_ONCE = 16
 """Addresses that are tried at the same time. Most of those met before may be dead."""
 ADDRESS_S_MIN = 3.0
 """Each has at least this long: a far one takes several round trips to finish the handshake."""
 
+GIVEN_LOOKUPS = 4
+MEMBERS_LOOKUPS = 8
+OTHERS_LOOKUPS = 2
+"""DNS lookups at once, by who told the name: our user, a member, any other peer. Names of servers
+that never answer keep these threads for half a minute each, and nobody else's."""
+MEMBERS_DIALS = 64
+OTHERS_DIALS = 16
+"""Dials at once to addresses that peers told. In an open run anybody can invent 2,048 peers with
+eight addresses each, all of which drop our packets. Each dial holds a socket for up to six seconds.
+"""
+
 _WHO_ANSWERED = re.compile(r"remote_peer_id_from_pubkey=(\w+)")
+
+
+class _Budget:
+    """What may be under way at once on the word of one kind of peer. None: the caller bounds it."""
+
+    def __init__(self, lookups: int, dials: int | None) -> None:
+        self.resolver = Resolver(lookups)
+        self._dials = None if dials is None else trio.CapacityLimiter(dials)
+
+    @asynccontextmanager
+    async def dial(self, address: Address, ends: float) -> AsyncIterator[None]:
+        if self._dials is None:
+            yield
+            return
+        with trio.move_on_at(ends) as waiting:
+            await self._dials.acquire()
+        if waiting.cancelled_caught:
+            raise DialFailed(address, "NET-TIMEOUT", "too many other dials are under way")
+        try:
+            yield
+        finally:
+            self._dials.release()
 
 
 class Dialler:
     def __init__(
-        self, host: IHost, me: PeerId, book: AddressBook, connected: Callable[[], set[PeerId]]
+        self,
+        host: IHost,
+        me: PeerId,
+        book: AddressBook,
+        connected: Callable[[], set[PeerId]],
+        is_member: IsMember,
     ) -> None:
         self._host = host
         self._me = me
         self._book = book
         self._connected = connected
+        self._is_member = is_member
         self._locks: dict[PeerId, trio.Lock] = {}
+        self._given = _Budget(GIVEN_LOOKUPS, None)
+        self._members = _Budget(MEMBERS_LOOKUPS, MEMBERS_DIALS)
+        self._others = _Budget(OTHERS_LOOKUPS, OTHERS_DIALS)
 
     async def connect(self, text: str, *, deadline_s: float) -> PeerId:
-        """Be connected to the peer at the address `text`.
+        """Be connected to the peer at the address `text`, which our user gave.
 
         Raises:
             ConfigError: ADDR-SYNTAX, ADDR-NO-PEER-ID, ADDR-SELF.
             NetworkUnreachable: NET-DNS, NET-REFUSED, NET-TIMEOUT, NET-NO-ROUTE, NET-SILENT,
                 NET-NOT-LIBP2P, NET-RESET, NET-WRONG-ID.
         """
+        return await self._connect(text, self._given, deadline_s)
+
+    async def _connect(self, text: str, budget: _Budget, deadline_s: float) -> PeerId:
         address, peer = parse_with_peer(text)
         if peer == self._me:
             raise ConfigError(
@@ -69,7 +114,7 @@ class Dialler:
                 do="give the address of another peer",
             )
         if peer not in self._connected():
-            await self._dial(address, peer, trio.current_time() + deadline_s)
+            await self._dial(address, peer, budget, trio.current_time() + deadline_s)
         return peer
 
     async def connect_any(
@@ -77,7 +122,7 @@ class Dialler:
     ) -> PeerId:
         """Be connected to the first peer that answers; each address gets its share of the time.
 
-        The addresses `or_else` are tried where no other answers, and have as much time again.
+        The addresses `or_else` are tried if no other answers, and have as much time again.
 
         Raises:
             ConfigError, NetworkUnreachable: none does; the evidence has a line for each address.
@@ -88,19 +133,24 @@ class Dialler:
                 code="ADDR-NONE",
                 do="give the address of a peer of the run",
             )
+        return await self._connect_any((texts, or_else), self._given, deadline_s)
+
+    async def _connect_any(
+        self, groups: Sequence[Sequence[str]], budget: _Budget, deadline_s: float
+    ) -> PeerId:
         failures: list[tuple[str, P2PTrainError]] = []
-        for some in (texts, or_else):
-            peer, failed = await self._first_of(some, trio.current_time() + deadline_s)
+        for texts in groups:
+            peer, failed = await self._first_of(texts, budget, trio.current_time() + deadline_s)
             if peer is not None:
                 return peer
             failures += failed
-        raise none_answered(failures, untried=len(texts) + len(or_else) - len(failures))
+        raise none_answered(failures, untried=sum(map(len, groups)) - len(failures))
 
     async def _first_of(
-        self, texts: Sequence[str], ends: float
+        self, texts: Sequence[str], budget: _Budget, ends: float
     ) -> tuple[PeerId | None, list[tuple[str, P2PTrainError]]]:
-        """Who answers first, or else what went wrong, in the order of `texts`; what was not tried
-        by the time `ends` is left out."""
+        """Return the peer that answers first, or else what went wrong, in the order of `texts`.
+        Addresses that were not tried by the time `ends` are left out."""
         found: list[PeerId] = []
         failed: dict[int, P2PTrainError] = {}
         queue = iter(enumerate(texts))
@@ -112,7 +162,7 @@ class Dialler:
                     return
                 share_s = max(left_s * AT_ONCE / (len(texts) - number), ADDRESS_S_MIN)
                 try:
-                    found.append(await self.connect(text, deadline_s=min(share_s, left_s)))
+                    found.append(await self._connect(text, budget, min(share_s, left_s)))
                 except (ConfigError, NetworkUnreachable) as exc:
                     failed[number] = exc
                 else:
@@ -124,18 +174,19 @@ class Dialler:
         return (found[0] if found else None), [(texts[n], failed[n]) for n in sorted(failed)]
 
     async def connect_peer(self, peer: PeerId, *, deadline_s: float) -> None:
-        """Be connected to `peer`, at whatever address of it is known.
+        """Be connected to `peer`, at whatever address of it is known or was told.
 
         Raises:
             PeerUnreachable, PeerTooSlow.
         """
         if peer in self._connected():
             return
-        addresses = [str(address) for address in self._book.addresses_of(peer)]
+        addresses = [str(address) for address in self._book.addresses_of(peer, trio.current_time())]
         if not addresses:
             raise PeerUnreachable("no address of it is known", peer=peer)
+        budget = self._members if self._is_member(peer) else self._others
         try:
-            await self.connect_any(addresses, deadline_s=deadline_s)
+            await self._connect_any([addresses], budget, deadline_s)
         except (ConfigError, NetworkUnreachable) as exc:
             slow = exc.code in ("NET-TIMEOUT", "NET-SILENT")
             kind = PeerTooSlow if slow else PeerUnreachable
@@ -158,12 +209,14 @@ class Dialler:
             if not lock.statistics().tasks_waiting:
                 self._locks.pop(peer, None)
 
-    async def _dial(self, address: Address, peer: PeerId, ends: float) -> None:
-        left_s = max(ends - trio.current_time(), 0.0)
-        host = await probe(address, deadline_s=min(left_s * 0.6, PROBE_S_MAX))
-        async with self._one_at_a_time(address, peer, ends):
-            if peer not in self._connected():
-                await self._shake_hands(address, host, peer, ends)
+    async def _dial(self, address: Address, peer: PeerId, budget: _Budget, ends: float) -> None:
+        async with budget.dial(address, ends):
+            left_s = max(ends - trio.current_time(), 0.0)
+            deadline_s = min(left_s * 0.6, PROBE_S_MAX)
+            host = await probe(address, budget.resolver, deadline_s=deadline_s)
+            async with self._one_at_a_time(address, peer, ends):
+                if peer not in self._connected():
+                    await self._shake_hands(address, host, peer, ends)
 
     async def _shake_hands(self, address: Address, host: str, peer: PeerId, ends: float) -> None:
         target = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{address.port}")
@@ -176,7 +229,6 @@ class Dialler:
         if scope.cancelled_caught and peer not in self._connected():
             raise DialFailed(address, "NET-SILENT", "it did not finish the handshake in time")
         self._book.remember(peer, [str(address)])
-        self._host.get_peerstore().add_addrs(ID.from_base58(peer), [target], PEERSTORE_S)
 
 
 def _dial_failed(address: Address, exc: BaseException) -> DialFailed:

@@ -1,114 +1,196 @@
 """Finding peers of a run without being told: provider records in the DHT, and mDNS on a LAN.
 
-Both say only where somebody may be, and neither is trusted: what is found is dialled like any other
-address. The DHT is a convenience that may fail as a whole; the node then lives on what it knows.
+Whose word is it? A node asks members of its run, or admitted peers while it knows of no member.
+Only a node that is not admitted itself asks whoever is connected, which are peers that its user
+named. What any of them says of others is hearsay to the address book, and nobody is dialled because
+of it here.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import trio
-from libp2p.abc import IHost
+from libp2p.abc import IHost, INetStream
+from libp2p.custom_types import TProtocol
 from libp2p.discovery.events.peerDiscovery import peerDiscovery
-from libp2p.peer.id import ID
+from libp2p.io.exceptions import IncompleteReadError
+from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.peer.peerinfo import PeerInfo
-from libp2p.tools.anyio_service import background_trio_service
-from multiaddr import Multiaddr
+from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
 
+from p2ptrain.allowance import Allowance
+from p2ptrain.crowding import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import parse_told
 from p2ptrain.net.book import AddressBook
-from p2ptrain.net.hardening import contain_tasks
-from p2ptrain.net.records import Admitted, BoundedDHT
+from p2ptrain.net.kad import (
+    ANSWER_BYTES_MAX,
+    PROTOCOL,
+    REQUEST_BYTES_MAX,
+    Answerer,
+    announcement,
+    key_of,
+    nearest,
+    providers_in,
+    question,
+)
+from p2ptrain.net.places import Places
+from p2ptrain.net.records import Admitted, Records
+from p2ptrain.net.requests import open_stream, write_all
 
 log = logging.getLogger(__name__)
 
-PROVIDERS_MAX = 64
-RESTART_S = 30.0
-QUERY_S = 15.0
-"""A query that meets dead peers waits for each of them; by then it has seen enough."""
+ASKED_MAX = 20
+"""Peers that are asked for one key, and told that we take part in it: Kademlia's k."""
+SERVED_MAX = 12
+"""Streams of the DHT that are served at once."""
+STREAM_S = 20.0
+"""How long a stream may stay open. A peer that asks gives up after ten seconds."""
+QUERY_S = 10.0
+QUERIES_AT_ONCE = 16
+QUERIES_PER_S = 2.0
+"""Of one peer. Our nodes ask once a minute; a lookup of go-libp2p takes three requests."""
 
 Found = tuple[PeerId, list[str]]
 
 
 class Discovery:
-    """Provider records. `run` is its task; `connected` says whom to ask."""
+    """Provider records: ours at others, and those of others here."""
 
     def __init__(
         self,
         host: IHost,
         book: AddressBook,
-        connected: Callable[[], Iterable[PeerId]],
+        connected: Callable[[], Collection[PeerId]],
         admitted: Admitted,
+        is_member: IsMember,
     ) -> None:
         self._host = host
-        self._admitted = admitted
+        self._me = PeerId(str(host.get_id()))
         self._book = book
         self._connected = connected
-        self._dht: BoundedDHT | None = None
-        self._ready = trio.Event()
+        self._admitted = admitted
+        self._is_member = is_member
+        self.records = Records(admitted)
+        self._answerer = Answerer(self._me, self.records, self._neighbours)
+        self._places = Places(SERVED_MAX)
+        self._queries = Allowance(QUERIES_AT_ONCE, QUERIES_PER_S)
+        host.set_stream_handler(TProtocol(PROTOCOL), self._serve)
 
-    async def run(self) -> None:
-        """Serve the DHT for ever; if libp2p's part fails, start it anew after a while."""
-        while True:
-            try:
-                dht = BoundedDHT(self._host, self._admitted)
-                async with background_trio_service(dht) as manager:
-                    contain_tasks(manager)
-                    self._dht = dht
-                    self._ready.set()
-                    await trio.sleep_forever()
-            except Exception as exc:
-                log.debug("the DHT failed: %r", exc)
-            self._dht = None
-            await trio.sleep(RESTART_S)
+    async def provide(self, name: str, addresses: list[str]) -> None:
+        """Announce that we take part in what `name` names, to the peers nearest to its key."""
+        key = key_of(name)
+        self.records.announce(key, addresses)
+        message = announcement(key, self._me, addresses)
+        async with trio.open_nursery() as nursery:
+            for peer in self._whom_to_ask(key):
+                nursery.start_soon(self._tell, peer, message)
 
-    async def provide(self, key: str) -> None:
-        """Record at the peers nearest to `key` that we take part in what it names."""
-        dht = await self._current()
-        if dht is not None:
-            with trio.move_on_after(QUERY_S):
-                await self._quietly(dht.provide, key)
+    async def find_providers(self, name: str) -> list[Found]:
+        """Return the peers on record for `name`, with the addresses by which they may be reached;
+        never ourselves."""
+        key = key_of(name)
+        found = dict.fromkeys(self.records.of(key, trio.current_time()))
 
-    async def find_providers(self, key: str) -> list[Found]:
-        """Peers on record for `key`, with their addresses as far as known; never ourselves."""
-        dht = await self._current()
-        found: list[Any] = []
-        if dht is not None:
-            found = await self._quietly(dht.find_providers, key) or []
-        merged: dict[PeerId, list[str]] = {}
-        for info in found[:PROVIDERS_MAX]:
-            peer = PeerId(str(info.peer_id))
-            if info.peer_id != self._host.get_id():
-                told = merged.setdefault(peer, [])
-                told += [str(a) for a in parse_told(map(str, info.addrs), peer)]
-        for peer, addresses in merged.items():
-            self._book.remember(peer, addresses)
-        return [(p, [str(a) for a in self._book.addresses_of(p)]) for p in merged]
+        async def ask(peer: PeerId) -> None:
+            for other, addresses in (await self._ask(peer, key)).items():
+                found.setdefault(other)
+                self._book.hear(other, addresses, trio.current_time())
 
-    async def _current(self) -> BoundedDHT | None:
-        """The DHT, its table filled with everybody connected: libp2p does not do that."""
-        with trio.move_on_after(1.0):
-            await self._ready.wait()
-        dht = self._dht
-        if dht is not None:
-            for peer in self._connected():
-                addresses = self._book.addresses_of(peer)
-                if addresses and not addresses[0].is_name:
-                    info = PeerInfo(ID.from_base58(peer), [Multiaddr(addresses[0].transport)])
-                    await dht.routing_table.add_peer(info, skip_server_mode_check=True)
-        return dht
+        for peer, addresses in self.records.of(key, trio.current_time()).items():
+            self._book.hear(peer, addresses, trio.current_time())
+        async with trio.open_nursery() as nursery:
+            for peer in self._whom_to_ask(key):
+                nursery.start_soon(ask, peer)
+        found.pop(self._me, None)
+        now = trio.current_time()
+        return [(peer, [str(a) for a in self._book.addresses_of(peer, now)]) for peer in found]
 
-    async def _quietly(self, query: Any, key: str) -> Any:
+    def _whom_to_ask(self, key: bytes) -> list[PeerId]:
+        connected = [peer for peer in self._connected() if peer != self._me]
+        if self._admitted(self._me):
+            connected = [peer for peer in connected if self._admitted(peer)]
+        members = [peer for peer in connected if self._is_member(peer)]
+        return nearest(key, members or connected, ASKED_MAX)
+
+    def _neighbours(self) -> dict[PeerId, list[str]]:
+        """What others are told of: admitted peers that are connected, at addresses of their own
+        word."""
+        known = self._book.known
+        return {
+            peer: [str(address) for address in known(peer)]
+            for peer in self._connected()
+            if self._admitted(peer) and known(peer)
+        }
+
+    async def _tell(self, peer: PeerId, message: bytes) -> None:
         try:
-            return await query(key)
+            stream = await open_stream(self._host, peer, PROTOCOL)
+            await write_all(self._host, stream, peer, encode_varint_prefixed(message))
+            await stream.close()
         except Exception as exc:
-            log.debug("a query of the DHT failed: %r", exc)
-            return None
+            log.debug("%s was not told of us: %r", peer, exc)
+
+    async def _ask(self, peer: PeerId, key: bytes) -> dict[PeerId, list[str]]:
+        try:
+            stream = await open_stream(self._host, peer, PROTOCOL)
+            reply = b""
+            if await write_all(self._host, stream, peer, encode_varint_prefixed(question(key))):
+                with trio.move_on_after(QUERY_S):
+                    reply = await read_varint_prefixed_bytes_limited(stream, ANSWER_BYTES_MAX)
+            await stream.reset()
+            return providers_in(reply, key)
+        except Exception as exc:
+            log.debug("%s was asked who takes part, in vain: %r", peer, exc)
+        return {}
+
+    async def _serve(self, stream: INetStream) -> None:
+        """Answer the requests of one stream until it ends. A stream that has been open for STREAM_S
+        is reset, and so is one that must make room for another."""
+        asker, turn = PeerId(str(stream.muxed_conn.peer_id)), _Turn()
+        with self._places.taken(asker, turn.give_up):
+            while (request := await turn.read(stream)) is not None:
+                if not await self._answer(stream, asker, request):
+                    await stream.reset()
+                    return
+        await stream.close()
+
+    async def _answer(self, stream: INetStream, asker: PeerId, request: bytes) -> bool:
+        now = trio.current_time()
+        if not self._queries.take(asker, 1, now):
+            return False
+        answer = self._answerer.answer(asker, request, now)
+        if not answer:
+            return answer is not None
+        return await write_all(self._host, stream, asker, encode_varint_prefixed(answer))
+
+
+class _Turn:
+    """How long a stream may still be read. Only reads are cut off: a write that is cancelled would
+    break the connection."""
+
+    def __init__(self) -> None:
+        self._ends = trio.current_time() + STREAM_S
+        self._reading = trio.CancelScope()
+
+    async def read(self, stream: INetStream) -> bytes | None:
+        """Return the next request, or None at the end of the stream.
+
+        Raises:
+            trio.TooSlowError: the turn is over.
+        """
+        with trio.CancelScope(deadline=self._ends) as self._reading:
+            try:
+                return await read_varint_prefixed_bytes_limited(stream, REQUEST_BYTES_MAX)
+            except (StreamEOF, IncompleteReadError):
+                return None
+        raise trio.TooSlowError("a stream of the DHT was open for too long")
+
+    def give_up(self) -> None:
+        self._ends = self._reading.deadline = trio.current_time()
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_x25519_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.security.exceptions import HandshakeFailure
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_ID
@@ -89,6 +90,7 @@ def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
     network._negative_peer_cache._ttl = 2.0  # instead of 60 s of refusing to dial a peer again
     network.retry_config = RetryConfig(max_retries=0)  # whoever asks to dial decides on that
     network.auto_connector.maybe_connect = _do_nothing  # it would dial every peer ever heard of
+    network.dial_peer = _refuse_to_dial
     network.set_stream_handler(_contained_handler(network.common_stream_handler))
     return host
 
@@ -112,6 +114,15 @@ def _connection_config() -> ConnectionConfig:
 
 async def _do_nothing() -> None:
     return None
+
+
+async def _refuse_to_dial(peer: ID) -> list[INetConn]:
+    """Dial nobody of libp2p's own accord, which it does whenever a stream to a peer is wanted whose
+    connection has just ended. It would try all addresses that the peer ever told, at once and
+    without a bound, and look up their names in the threads that everything shares. Our own dials
+    go through `dial_addr`, and say which address.
+    """
+    raise SwarmException(f"{peer} is not connected")
 
 
 StreamHandler = Callable[[INetStream], Awaitable[None]]

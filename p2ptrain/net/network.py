@@ -60,9 +60,13 @@ class Network:
             close=lambda connection: nursery.start_soon(close_connection, connection),
             gone=self._requester.forget,
         )
-        self._dialler = Dialler(host, self.peer, self._book, self._connections.peers)
+        self._dialler = Dialler(
+            host, self.peer, self._book, self._connections.peers, self._is_member
+        )
         self._gossip = Gossip(host, admitted, self._is_member)
-        self._discovery = Discovery(host, self._book, self._connections.peers, admitted)
+        self._discovery = Discovery(
+            host, self._book, self._connections.peers, admitted, self._is_member
+        )
         host.get_network().register_notifee(self._connections)
 
     @property
@@ -82,17 +86,29 @@ class Network:
         return self._connections.site_of(peer)
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Know `addresses` of `peer` from now on; what makes no sense among them is left out."""
+        """Know `addresses` of `peer` from now on; texts that are no address are skipped. Call this
+        only on the word of `peer` itself, or for addresses that an earlier start knew."""
         if peer != self.peer:
             self._book.remember(peer, addresses)
 
+    def hear(self, peer: PeerId, addresses: Iterable[str]) -> None:
+        """Note that somebody else says that `peer` is at `addresses`. They are tried after those
+        known, for ten minutes, and no DNS name among them is kept."""
+        if peer != self.peer:
+            self._book.hear(peer, addresses, trio.current_time())
+
     def addresses_of(self, peer: PeerId) -> list[str]:
-        """The newest first."""
-        return [str(address) for address in self._book.addresses_of(peer)]
+        """Return the addresses at which to dial `peer`: those known, the newest first, and then
+        those that others told."""
+        return [str(a) for a in self._book.addresses_of(peer, trio.current_time())]
 
     def known_addresses(self) -> dict[PeerId, list[str]]:
-        """Of everybody remembered, for a PeerCache."""
+        """Return all known addresses, for a PeerCache; those that only others told are left out."""
         return self._book.snapshot()
+
+    def dialable_peers(self) -> list[PeerId]:
+        """Return all peers of whom any address is known or was told."""
+        return self._book.peers(trio.current_time())
 
     async def connect(self, address: str, *, deadline_s: float = DIAL_S) -> PeerId:
         """Be connected to the peer at `address`, which must end in /p2p/PEER.
@@ -201,11 +217,13 @@ class Network:
         self._connections.refresh()
 
     async def provide(self, key: str) -> None:
-        """Put on record in the DHT that we take part in `key`. Best effort, to be repeated."""
-        await self._discovery.provide(key)
+        """Put on record in the DHT that we take part in what `key` names. Best effort, to be
+        repeated."""
+        await self._discovery.provide(key, self.addresses())
 
     async def find_providers(self, key: str) -> list[Found]:
-        """Who is on record for `key`, with addresses, which are remembered too."""
+        """Return the peers on record for `key`, with their addresses. What other peers say of
+        addresses is noted as by `hear`."""
         return await self._discovery.find_providers(key)
 
     def statistics(self) -> dict[str, object]:
@@ -230,8 +248,7 @@ class Network:
                 contain_tasks(await stack.enter_async_context(background_trio_service(service)))
             await self._gossip.pubsub.wait_until_ready()
             if mdns:
-                stack.enter_context(mdns_neighbours(self.peer, self.remember))
-            self._nursery.start_soon(self._discovery.run)
+                stack.enter_context(mdns_neighbours(self.peer, self.hear))
             yield
 
     def _learn_listening(self, listen: list[str], announce: Sequence[str]) -> None:

@@ -15,23 +15,21 @@ import trio
 
 from p2ptrain.net.addresses import Address
 from p2ptrain.net.faults import DialFailed
+from p2ptrain.net.names import Resolver
 
 _BANNER = b"\x13/multistream/1.0.0\n"
 """What every libp2p host says first."""
 
-ADDRESSES_MAX = 3
-"""Of a name with more, the others are not tried: it would cost the deadline of each."""
 
-
-async def probe(address: Address, *, deadline_s: float) -> str:
-    """The IP address at which `address` speaks libp2p.
+async def probe(address: Address, resolver: Resolver, *, deadline_s: float) -> str:
+    """Return the IP address at which `address` speaks libp2p.
 
     Raises:
         DialFailed: NET-DNS, NET-REFUSED, NET-TIMEOUT, NET-NO-ROUTE, NET-SILENT, NET-RESET,
             NET-NOT-LIBP2P.
     """
     ends = trio.current_time() + deadline_s
-    candidates = await _resolve(address, ends)
+    candidates = await resolver.resolve(address, ends)
     for number, host in enumerate(candidates, start=1):
         left = len(candidates) - number + 1
         share_s = max(ends - trio.current_time(), 0) / left
@@ -43,24 +41,6 @@ async def probe(address: Address, *, deadline_s: float) -> str:
         else:
             return host
     raise AssertionError("a name resolves to at least one address, or NET-DNS was raised")
-
-
-async def _resolve(address: Address, ends: float) -> list[str]:
-    if not address.is_name:
-        return [address.host]
-    family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(address.kind, socket.AF_UNSPEC)
-    with trio.move_on_at(ends) as scope:
-        try:
-            found = await trio.socket.getaddrinfo(
-                address.host, address.port, family=family, type=socket.SOCK_STREAM
-            )
-        except (socket.gaierror, UnicodeError) as exc:
-            reason = exc.strerror if isinstance(exc, socket.gaierror) else "no such name"
-            raise DialFailed(address, "NET-DNS", f"DNS: {reason}") from exc
-    if scope.cancelled_caught:
-        raise DialFailed(address, "NET-DNS", "DNS: no answer")
-    hosts = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-    return hosts[:ADDRESSES_MAX]
 
 
 async def _probe_host(address: Address, host: str, deadline_s: float) -> None:

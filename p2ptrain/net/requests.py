@@ -98,6 +98,33 @@ class _Exchange:
     error: P2PTrainError | None = None
 
 
+async def open_stream(host: IHost, peer: PeerId, protocol: str) -> INetStream:
+    """Open a stream to a connected peer. Cancellation waits until that is done or has failed.
+
+    Raises:
+        PeerUnreachable, PeerTooSlow.
+    """
+    with shielded_for(OPEN_S) as opening:
+        try:
+            stream = await host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
+        except _GONE as exc:
+            raise PeerUnreachable(f"it opens no stream: {_text(exc)}", peer=peer) from exc
+    if opening.cancelled_caught:
+        await sever(host, ID.from_base58(peer))
+        raise PeerTooSlow("it opens no stream; the connection was given up", peer=peer)
+    return stream
+
+
+async def write_all(host: IHost, stream: INetStream, peer: PeerId, payload: bytes) -> bool:
+    """Write `payload`. Return False if the peer took no data and the connection was given up:
+    libp2p breaks a connection on which a write is cancelled."""
+    with shielded_for(WRITE_S) as writing:
+        await stream.write(payload)
+    if writing.cancelled_caught:
+        await sever(host, ID.from_base58(peer))
+    return not writing.cancelled_caught
+
+
 class Requester:
     """The asking side. `nursery` outlives every request."""
 
@@ -165,16 +192,14 @@ class Requester:
             exchange.stage = "leaving a kept stream that broke"
             await _reset(kept)
         exchange.stage = "opening a stream"
-        stream = await self._open(exchange.peer, exchange.protocol)
+        stream = await open_stream(self._host, exchange.peer, exchange.protocol)
         return await self._ask(stream, exchange, "on a new stream")
 
     async def _ask(self, stream: INetStream, exchange: _Exchange, where: str) -> bytes:
         peer = exchange.peer
         exchange.stage = f"sending {where}"
-        with shielded_for(WRITE_S) as writing:
-            await stream.write(_LENGTH.pack(len(exchange.payload)) + exchange.payload)
-        if writing.cancelled_caught:
-            await sever(self._host, ID.from_base58(peer))
+        framed = _LENGTH.pack(len(exchange.payload)) + exchange.payload
+        if not await write_all(self._host, stream, peer, framed):
             raise PeerTooSlow("it takes no data; the connection was given up", peer=peer)
         exchange.stage = f"sent {where}"
         with trio.move_on_at(exchange.ends) as reading:
@@ -197,17 +222,6 @@ class Requester:
         if frame[:1] == bytes([Status.FAILED]):
             raise PeerUnreachable(f"it could not answer: {reason}", peer=peer, code="PEER-FAILED")
         raise RemoteProtocolError(f"it says our request is malformed: {reason}", peer=peer)
-
-    async def _open(self, peer: PeerId, protocol: str) -> INetStream:
-        with shielded_for(OPEN_S) as opening:
-            try:
-                stream = await self._host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
-            except _GONE as exc:
-                raise PeerUnreachable(f"it opens no stream: {_text(exc)}", peer=peer) from exc
-        if opening.cancelled_caught:
-            await sever(self._host, ID.from_base58(peer))
-            raise PeerTooSlow("it opens no stream; the connection was given up", peer=peer)
-        return stream
 
     def _take_idle(self, peer: PeerId, protocol: str) -> INetStream | None:
         idle = self._idle.get((peer, protocol), [])
@@ -298,12 +312,7 @@ class Responder:
     ) -> bool:
         body = payload if status is Status.OK else payload[:REASON_BYTES_MAX]
         frame = _LENGTH.pack(1 + len(body)) + bytes([status]) + body
-        with shielded_for(WRITE_S) as writing:
-            await stream.write(frame)
-        if writing.cancelled_caught:
-            await sever(self._host, ID.from_base58(peer))
-            return False
-        return True
+        return await write_all(self._host, stream, peer, frame)
 
 
 async def _read_frame(stream: INetStream, bytes_max: int, peer: PeerId) -> bytes:

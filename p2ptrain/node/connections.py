@@ -62,9 +62,12 @@ async def stay_connected(parts: Parts) -> None:
 
 
 def known_peers(parts: Parts) -> list[PeerId]:
-    """Admitted peers that we have addresses of, members or not."""
-    known = parts.network.known_addresses()
-    return [peer for peer in known if peer != parts.me and parts.admission.admits(peer)]
+    """Return the admitted peers that we have an address of, members or not."""
+    return [
+        peer
+        for peer in parts.network.dialable_peers()
+        if peer != parts.me and parts.admission.admits(peer)
+    ]
 
 
 async def _dial(parts: Parts, peer: PeerId) -> None:

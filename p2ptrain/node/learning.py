@@ -321,7 +321,7 @@ async def _refresh(
         return None
     if admission.admits(peer):
         for other, addresses in reply.peers.items():
-            network.remember(other, addresses)
+            network.hear(other, addresses)
     return True if admission.admits(identity.peer) else None
 
 

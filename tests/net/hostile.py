@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from libp2p.abc import IHost, INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
-from libp2p.peer.peerinfo import info_from_p2p_addr
 from multiaddr import Multiaddr
 
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network
+from p2ptrain.net.addresses import parse
 from p2ptrain.net.hardening import build_host, running
 
 from .conftest import LOOPBACK, identity
@@ -40,5 +41,12 @@ async def hostile_to(victim: Network, who: Identity = IDENTITY) -> AsyncIterator
     """A hostile peer that is connected to `victim`."""
     host = build_host(who, announce=[], mdns=False)
     async with running(host, list(LOOPBACK)):
-        await host.connect(info_from_p2p_addr(Multiaddr(victim.addresses()[0])))
+        await dial(host, victim)
         yield Hostile(host, ID.from_base58(victim.peer))
+
+
+async def dial(host: IHost, target: Network) -> None:
+    """Connect `host` to `target`: hosts that we build dial no peer by its id alone."""
+    network: Any = host.get_network()
+    address = Multiaddr(parse(target.addresses()[0]).transport)
+    await network.dial_addr(address, ID.from_base58(target.peer))

@@ -15,6 +15,9 @@ from p2ptrain.identity import Identity
 from p2ptrain.net.addresses import Address, parse, parse_told, parse_with_peer
 from p2ptrain.net.book import (
     ADDRESSES_PER_PEER_MAX,
+    HEARSAY_PEERS_MAX,
+    HEARSAY_PER_PEER_MAX,
+    HEARSAY_S,
     PEERS_MAX,
     AddressBook,
     PeerCache,
@@ -116,14 +119,14 @@ class TestAddressBook:
         book = AddressBook()
         for port in range(1, 21):
             book.remember(PEER, [f"/ip4/127.0.0.1/tcp/{port}"])
-        ports = [address.port for address in book.addresses_of(PEER)]
+        ports = [address.port for address in book.addresses_of(PEER, 0.0)]
         assert ports == list(range(20, 20 - ADDRESSES_PER_PEER_MAX, -1))
 
     def test_an_address_told_again_moves_to_the_front(self) -> None:
         book = AddressBook()
         for port in (1, 2, 1):
             book.remember(PEER, [f"/ip4/127.0.0.1/tcp/{port}"])
-        assert [address.port for address in book.addresses_of(PEER)] == [1, 2]
+        assert [address.port for address in book.addresses_of(PEER, 0.0)] == [1, 2]
 
     def test_it_forgets_the_peers_longest_not_heard_of_but_no_member(self) -> None:
         book = AddressBook({OTHER}.__contains__)
@@ -132,6 +135,39 @@ class TestAddressBook:
         for peer in [*peers[:PEERS_MAX], peers[0], *peers[PEERS_MAX:]]:
             book.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
         assert set(book.snapshot()) == {OTHER, *peers} - set(peers[1:4])
+
+    def test_the_word_of_others_comes_last_and_expires(self) -> None:
+        book = AddressBook()
+        book.remember(PEER, ["/ip4/10.0.0.1/tcp/1"])
+        book.hear(PEER, ["/ip4/10.0.0.9/tcp/1", "/ip4/10.0.0.1/tcp/1"], 0.0)
+        book.hear(OTHER, ["/ip4/10.0.0.9/tcp/2"], 0.0)
+        hosts = [address.host for address in book.addresses_of(PEER, 1.0)]
+        assert hosts == ["10.0.0.1", "10.0.0.9"]
+        assert book.peers(1.0) == [PEER, OTHER]
+        assert list(book.snapshot()) == [PEER]
+        assert [a.host for a in book.addresses_of(PEER, HEARSAY_S)] == ["10.0.0.1"]
+        assert book.addresses_of(OTHER, HEARSAY_S) == []
+        assert book.peers(HEARSAY_S) == [PEER]
+
+    def test_the_word_of_others_is_bounded_and_holds_no_names(self) -> None:
+        book = AddressBook({PEER}.__contains__)
+        book.hear(PEER, [f"/ip4/10.0.0.{n}/tcp/1" for n in range(1, 30)], 0.0)
+        assert len(book.addresses_of(PEER, 0.0)) == HEARSAY_PER_PEER_MAX
+        book.hear(OTHER, ["/dns4/slow.example/tcp/1"], 0.0)
+        assert book.addresses_of(OTHER, 0.0) == []
+        for number in range(HEARSAY_PEERS_MAX + 3):
+            somebody = Identity.from_seed(number.to_bytes(32, "big")).peer
+            book.hear(somebody, ["/ip4/10.0.0.1/tcp/1"], 0.0)
+        assert len(book.peers(0.0)) == HEARSAY_PEERS_MAX
+        assert PEER in book.peers(0.0)
+
+    def test_a_peer_has_few_names(self) -> None:
+        book = AddressBook()
+        book.remember(
+            PEER, [f"/dns4/{n}.example/tcp/1" for n in range(6)] + ["/ip4/10.0.0.1/tcp/1"]
+        )
+        hosts = [address.host for address in book.known(PEER)]
+        assert hosts == ["0.example", "1.example", "10.0.0.1"]
 
     def test_nonsense_leaves_no_trace(self) -> None:
         book = AddressBook()
@@ -191,13 +227,14 @@ class TestPeerCache:
         self, tmp_path: Path
     ) -> None:
         cache = PeerCache(tmp_path / "peers.json")
-        names = [f"{'x' * 60}.{'y' * 60}.{'z' * 60}.n{number}" for number in range(8)]
+        names = [f"dns4/{'x' * 60}.{'y' * 60}.{'z' * 60}.n{number}" for number in range(2)]
+        names += [f"ip6/2001:db8:aaaa:bbbb:cccc:dddd:eeee:f00{number}" for number in range(6)]
         met = {
-            peer: [f"/dns4/{name}/tcp/4201/p2p/{peer}" for name in names]
+            peer: [f"/{name}/tcp/4201/p2p/{peer}" for name in names]
             for peer in (Identity.from_seed(n.to_bytes(32, "big")).peer for n in range(PEERS_MAX))
         }
         order = list(met)
-        members = [*order[:50], order[1000]]
+        members = [*order[:50], order[60]]
         cache.save(met, members.__contains__)
         kept = cache.load()
         assert cache.complaint == ""

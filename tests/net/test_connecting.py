@@ -5,21 +5,29 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
+from libp2p.custom_types import TProtocol
+from libp2p.network.exceptions import SwarmException
+from multiaddr import Multiaddr
 
 from p2ptrain.errors import (
     ConfigError,
     NetworkUnreachable,
+    PeerError,
     PeerUnreachable,
     RunMismatch,
 )
 from p2ptrain.identity import Identity
-from p2ptrain.net import Network, PeerConnected, PeerDisconnected, open_network
+from p2ptrain.ids import PeerId
+from p2ptrain.net import Network, PeerConnected, PeerDisconnected, dialling, names, open_network
+from p2ptrain.net.addresses import parse
 from p2ptrain.net.listening import claimed
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
@@ -186,17 +194,103 @@ async def test_a_name_that_does_not_exist(kind: str) -> None:
         assert "DNS" in caught.value.evidence[0]
 
 
-async def test_a_resolver_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def hangs(*args: object, **options: object) -> list[object]:
-        await trio.sleep_forever()
-        return []
+@pytest.fixture
+def no_dns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A system whose DNS servers never answer; gives the names that were looked up."""
+    looked_up: list[str] = []
+    over = threading.Event()
 
-    monkeypatch.setattr(trio.socket, "getaddrinfo", hangs)
+    def hangs(host: str, *args: object, **options: object) -> list[object]:
+        looked_up.append(host)
+        over.wait()
+        raise socket.gaierror(socket.EAI_AGAIN, "no server answers")
+
+    monkeypatch.setattr(names.socket, "getaddrinfo", hangs)
+    yield looked_up
+    over.set()
+
+
+async def test_a_resolver_that_does_not_answer(no_dns: list[str]) -> None:
     async with networks(1) as (network,):
         with pytest.raises(NetworkUnreachable) as caught:
             await network.connect(f"/dns4/seed.example/tcp/1/p2p/{NOBODY}", deadline_s=0.2)
         assert caught.value.code == "NET-DNS"
         assert "no answer" in caught.value.evidence[0]
+
+
+async def test_names_without_an_answer_leave_threads_to_everything_else(
+    no_dns: list[str],
+) -> None:
+    """The attack of the issue: such names took trio's 40 threads, and votes waited for one."""
+    async with networks(1) as (network,), trio.open_nursery() as nursery:
+
+        async def dial(peer: PeerId) -> None:
+            with suppress(PeerError):
+                await network.connect_peer(peer, deadline_s=1.0)
+
+        for number in range(2, 62):
+            peer = identity(number).peer
+            network.remember(peer, [f"/dns4/{n}.slow.example/tcp/1" for n in range(8)])
+            nursery.start_soon(dial, peer)
+        await eventually(lambda: len(no_dns) >= dialling.OTHERS_LOOKUPS)
+        shared = trio.to_thread.current_default_thread_limiter()
+        assert shared.borrowed_tokens == 0
+        with trio.fail_after(DEADLINE_S):
+            assert await trio.to_thread.run_sync(lambda: "a vote") == "a vote"
+    assert len(no_dns) <= dialling.OTHERS_LOOKUPS
+
+
+async def test_names_that_peers_told_do_not_keep_our_user_from_looking_up_one(
+    no_dns: list[str],
+) -> None:
+    async with networks(1) as (network,):
+        for number in range(2, 2 + 2 * dialling.OTHERS_LOOKUPS):
+            network.remember(identity(number).peer, ["/dns4/slow.example/tcp/1"])
+            with pytest.raises(PeerError):
+                await network.connect_peer(identity(number).peer, deadline_s=0.1)
+        with pytest.raises(NetworkUnreachable):
+            await network.connect(f"/dns4/given.example/tcp/1/p2p/{NOBODY}", deadline_s=0.2)
+        assert no_dns.count("given.example") == 1
+
+
+async def test_dials_to_addresses_that_peers_told_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In an open run anybody can tell thousands of addresses that drop what is sent to them."""
+    at_once = most = 0
+
+    async def silent_probe(*args: object, deadline_s: float) -> str:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        try:
+            await trio.sleep_forever()
+        finally:
+            at_once -= 1
+        raise AssertionError
+
+    monkeypatch.setattr(dialling, "probe", silent_probe)
+    member = identity(2).peer
+    async with networks(1) as (network,), trio.open_nursery() as nursery:
+        network.know_members([member])
+        for number in range(2, 62):
+            network.remember(identity(number).peer, [f"/ip4/10.0.0.1/tcp/{n}" for n in range(1, 9)])
+        for number in range(61, 1, -1):
+            nursery.start_soon(partial(network.connect_peer, identity(number).peer, deadline_s=60))
+        await eventually(lambda: at_once == dialling.OTHERS_DIALS + 8)
+        nursery.cancel_scope.cancel()
+    assert most == dialling.OTHERS_DIALS + 8, "the last are those of a member"
+
+
+async def test_libp2p_dials_nobody_by_itself() -> None:
+    """It would try all that a peer ever told of itself, when a stream to it is wanted."""
+    async with networks(2) as (left, right):
+        peer = right._host.get_id()
+        address = Multiaddr(parse(right.addresses()[0]).transport)
+        left._host.get_peerstore().add_addrs(peer, [address], 3600)
+        with pytest.raises(SwarmException):
+            await left._host.new_stream(peer, [TProtocol("/ipfs/ping/1.0.0")])
+        assert right.connected() == set()
 
 
 async def test_a_name_that_exists_is_dialled() -> None:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
+
 import trio
+from libp2p.abc import INetStream
+from libp2p.custom_types import TProtocol
 from libp2p.discovery.events.peerDiscovery import peerDiscovery
+from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
+from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
 from multiaddr import Multiaddr
 
+from p2ptrain.crowding import nobody
 from p2ptrain.ids import PeerId
-from p2ptrain.net import Network, discovery
+from p2ptrain.net import Network
+from p2ptrain.net.book import HEARSAY_PER_PEER_MAX
 from p2ptrain.net.discovery import mdns_neighbours
+from p2ptrain.net.kad import PROTOCOL, key_of
 
-from .conftest import DEADLINE_S, echo, identity, networks
+from .conftest import DEADLINE_S, echo, everybody, identity, networks
+from .hostile import Hostile, hostile_to
 
 RUN = "ab" * 32
 
@@ -38,19 +47,105 @@ async def test_a_peer_on_record_is_found_by_one_that_never_met_it() -> None:
         assert await new.request(old.peer, "/test/1", b"x", deadline_s=DEADLINE_S) == b"x"
 
 
-async def test_who_is_on_record_itself_and_holds_an_old_record_finds_the_others() -> None:
+async def test_a_peer_that_keeps_an_old_record_itself_asks_others_all_the_same() -> None:
     """As nodes do: each provides before it asks. Nobody tells the new one of the old one."""
-    gone = PeerInfo(ID.from_base58(identity(9).peer), [Multiaddr("/ip4/127.0.0.1/tcp/9")])
+    gone = identity(9).peer
     async with networks(3) as (seed, old, new):
         await old.connect(seed.addresses()[0])
         await old.provide(RUN)
         await found(seed, {old.peer})
         await new.connect(seed.addresses()[0])
-        dht = await new._discovery._current()
-        assert dht is not None
-        dht.provider_store.add_provider(bytes.fromhex(RUN), gone)
+        new._discovery.records.add(key_of(RUN), gone, ["/ip4/127.0.0.1/tcp/9"], trio.current_time())
         await new.provide(RUN)
-        assert set(await found(new, {old.peer})) == {old.peer, identity(9).peer}
+        assert set(await found(new, {old.peer})) == {old.peer, gone}
+
+
+class Liar:
+    """A peer whose DHT names whatever it likes, and which counts how often it is asked."""
+
+    def __init__(self, hostile: Hostile, told: dict[PeerId, list[str]]) -> None:
+        self.asked = 0
+        self._told = told
+        hostile.host.set_stream_handler(TProtocol(PROTOCOL), self._answer)
+
+    async def _answer(self, stream: INetStream) -> None:
+        request = Message.FromString(await read_varint_prefixed_bytes_limited(stream, 1 << 16))
+        self.asked += request.type == Message.GET_PROVIDERS
+        reply = Message(type=request.type, key=request.key)
+        for peer, addresses in self._told.items():
+            entry = reply.providerPeers.add(id=ID.from_base58(peer).to_bytes())
+            entry.addrs.extend(Multiaddr(address).to_bytes() for address in addresses)
+            reply.closerPeers.add().CopyFrom(entry)
+        await stream.write(encode_varint_prefixed(reply.SerializeToString()))
+        await stream.close()
+
+
+class TestAnswersOfOthers:
+    """The attack of the issue: a stranger replaces the known addresses of members."""
+
+    async def test_a_stranger_is_not_asked(self) -> None:
+        member, me = identity(2).peer, identity(1).peer
+        async with networks(2, [{me, member}.__contains__, everybody]) as (victim, honest):
+            await victim.connect(honest.addresses()[0])
+            before = victim.addresses_of(honest.peer)
+            async with hostile_to(victim) as hostile:
+                liar = Liar(hostile, {honest.peer: ["/ip4/203.0.113.1/tcp/1"]})
+                await victim.provide(RUN)
+                await honest.provide(RUN)
+                assert set(await found(victim, {member})) == {member}
+                assert liar.asked == 0
+                assert victim.addresses_of(honest.peer) == before
+
+    async def test_members_are_asked_alone_where_anybody_is_admitted(self) -> None:
+        async with networks(2) as (victim, honest):
+            await honest.connect(victim.addresses()[0])
+            victim.know_members([honest.peer])
+            async with hostile_to(victim) as hostile:
+                liar = Liar(hostile, {})
+                await honest.provide(RUN)
+                assert set(await found(victim, {honest.peer})) == {honest.peer}
+                assert liar.asked == 0
+
+    async def test_what_is_told_stands_behind_what_is_known_and_no_name_is_taken(self) -> None:
+        lies = [f"/ip4/203.0.113.{n}/tcp/1" for n in range(1, 30)]
+        names = [f"/dns4/{n}.slow.example/tcp/1" for n in range(8)]
+        async with networks(2) as (victim, honest):
+            await victim.connect(honest.addresses()[0])
+            known = victim.addresses_of(honest.peer)
+            async with hostile_to(victim) as hostile:
+                Liar(hostile, {honest.peer: names[:4] + lies, identity(7).peer: names})
+                records = await found(victim, {honest.peer, identity(7).peer})
+            ours = [f"{lie}/p2p/{honest.peer}" for lie in lies[:HEARSAY_PER_PEER_MAX]]
+            assert records == {honest.peer: known + ours, identity(7).peer: []}
+            assert victim.known_addresses() == {honest.peer: known}, "what is saved"
+
+    async def test_who_is_not_admitted_yet_asks_whom_it_knows(self) -> None:
+        member = identity(2).peer
+        async with networks(2, [nobody, everybody]) as (newcomer, seed):
+            await newcomer.connect(seed.addresses()[0])
+            await seed.provide(RUN)
+            assert (await found(newcomer, {member}))[member] == seed.addresses()
+
+    async def test_nobody_is_dialled_because_an_answer_names_it(self) -> None:
+        """libp2p dials all that an answer names, at all addresses, until it has asked them too."""
+        dialled = 0
+
+        async def count(stream: trio.SocketStream) -> None:
+            nonlocal dialled
+            dialled += 1
+
+        async with trio.open_nursery() as nursery:
+            serve = partial(trio.serve_tcp, count, 0, host="127.0.0.1")
+            listeners = await nursery.start(serve)
+            trap = f"/ip4/127.0.0.1/tcp/{listeners[0].socket.getsockname()[1]}"
+            async with networks(1) as (victim,), hostile_to(victim) as hostile:
+                told = {identity(number).peer: [trap] for number in range(10, 30)}
+                liar = Liar(hostile, told)
+                await found(victim, set(told))
+                await victim.provide(RUN)
+                assert liar.asked >= 1
+            assert dialled == 0
+            nursery.cancel_scope.cancel()
 
 
 async def test_one_does_not_find_oneself() -> None:
@@ -75,27 +170,6 @@ async def test_the_run_outlives_its_bootstrap_node() -> None:
         await a.connect_peer(b.peer)
         await b.provide(RUN)
         assert b.peer in await found(a, {b.peer})
-
-
-async def test_a_dht_that_fails_is_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "RESTART_S", 0.01)
-    starts = 0
-    works = discovery.BoundedDHT
-
-    class FailsOnce(works):  # type: ignore[misc, valid-type]
-        async def run(self) -> None:
-            nonlocal starts
-            starts += 1
-            if starts == 1:
-                raise RuntimeError("libp2p's bug")
-            await super().run()
-
-    monkeypatch.setattr(discovery, "BoundedDHT", FailsOnce)
-    async with networks(2) as (a, b):
-        await a.connect(b.addresses()[0])
-        await b.provide(RUN)
-        await found(a, {b.peer})
-        assert starts >= 2
 
 
 async def test_what_mdns_finds_is_checked_and_told() -> None:

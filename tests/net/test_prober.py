@@ -10,6 +10,7 @@ import trio
 from p2ptrain.net import prober
 from p2ptrain.net.addresses import parse
 from p2ptrain.net.faults import DialFailed
+from p2ptrain.net.names import Resolver
 
 
 async def test_who_answers_at_the_very_end_of_our_time_has_said_nothing(
@@ -21,6 +22,6 @@ async def test_who_answers_at_the_very_end_of_our_time_has_said_nothing(
     clock = iter([0.0, 7.0])
     monkeypatch.setattr(prober, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with pytest.raises(DialFailed) as caught:
-        await prober.probe(parse(f"/ip4/127.0.0.1/tcp/{port}"), deadline_s=5.0)
+        await prober.probe(parse(f"/ip4/127.0.0.1/tcp/{port}"), Resolver(1), deadline_s=5.0)
     assert caught.value.code == "NET-SILENT"
     await listener.aclose()

@@ -15,8 +15,6 @@ from libp2p.host.exceptions import StreamFailure
 from libp2p.io.exceptions import IOException
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.id import ID
-from libp2p.peer.peerinfo import info_from_p2p_addr
-from multiaddr import Multiaddr
 
 from p2ptrain.errors import (
     LocalProtocolError,
@@ -34,6 +32,7 @@ from p2ptrain.net import requests as requests_module
 from p2ptrain.net.hardening import build_host, running
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
+from .hostile import dial
 
 P = "/test/1"
 
@@ -54,7 +53,7 @@ async def raw_host(target: Network | None = None) -> AsyncIterator[IHost]:
     host = build_host(identity(99), announce=[], mdns=False)
     async with running(host, list(LOOPBACK)):
         if target is not None:
-            await host.connect(info_from_p2p_addr(Multiaddr(target.addresses()[0])))
+            await dial(host, target)
         yield host
 
 
@@ -415,7 +414,7 @@ class TestHostileServer:
 
         async with self.asking(read_all) as (asks, peer):
             if stuck_in == "WRITE_S":
-                stream = await asks._requester._open(peer, P)
+                stream = await requests_module.open_stream(asks._host, peer, P)
                 asks._requester._keep_idle(peer, P, stream)
             [connection] = asks._host.get_network().get_connections(ID.from_base58(peer))
             freeze(connection)

@@ -16,7 +16,6 @@ from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.envelope import seal_record
 from libp2p.peer.id import ID
 from libp2p.peer.peer_record import PeerRecord
-from libp2p.peer.peerinfo import PeerInfo
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.stream_muxer.yamux.yamux import (
     FLAG_SYN,
@@ -30,8 +29,9 @@ from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
 from multiaddr import Multiaddr
 
 from p2ptrain.ids import PeerId
-from p2ptrain.net import Network, handshakes, open_network, records
+from p2ptrain.net import Network, discovery, handshakes, open_network
 from p2ptrain.net.bounds import NAME_BYTES_MAX, STREAMS_MAX, UNREAD_BYTES_MAX
+from p2ptrain.net.kad import key_of
 from p2ptrain.net.records import Admitted
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
@@ -191,17 +191,20 @@ async def test_connections_that_have_ended_leave_no_tasks_behind() -> None:
         await eventually(lambda: living() < before + 10, 10)
 
 
-async def tell(hostile: Hostile, message: Message) -> bool:
-    """Whether the other side's DHT answers, rather than end the stream."""
+async def tell(hostile: Hostile, message: Message) -> bytes:
+    """What the other side's DHT answers before it ends the stream."""
     stream = await hostile.open(KAD)
-    with suppress(StreamError):
+    answer = b""
+    with suppress(StreamError), trio.fail_after(DEADLINE_S):
         await stream.write(encode_varint_prefixed(message.SerializeToString()))
-        return bool(await stream.read(1))
-    return False
+        await stream.close_write()  # type: ignore[attr-defined]
+        while piece := await stream.read(1 << 16):
+            answer += piece
+    return answer
 
 
 def provider(hostile: Hostile, addresses: int) -> Message:
-    message = Message(type=Message.ADD_PROVIDER, key=bytes.fromhex(RUN))
+    message = Message(type=Message.ADD_PROVIDER, key=key_of(RUN))
     told = message.providerPeers.add(id=hostile.host.get_id().to_bytes())
     told.addrs.extend(
         Multiaddr(f"/ip4/10.0.0.1/tcp/{port}").to_bytes() for port in range(1, 1 + addresses)
@@ -209,33 +212,50 @@ def provider(hostile: Hostile, addresses: int) -> Message:
     return message
 
 
-def kept(network: Network) -> dict[bytes, int]:
-    """The keys of provider records, and how many addresses each has."""
-    dht = network._discovery._dht
-    assert dht is not None
-    records = dht.provider_store.providers.items()
-    return {key: sum(len(r.addresses) for r in told.values()) for key, told in records}
+def kept(network: Network) -> dict[PeerId, int]:
+    """The peers on record for the run, and how many addresses each has."""
+    found = network._discovery.records.of(key_of(RUN), trio.current_time())
+    return {peer: len(addresses) for peer, addresses in found.items()}
 
 
 @pytest.mark.parametrize("admitted", [nobody, everybody])
 async def test_the_dht_keeps_no_values(admitted: Admitted) -> None:
     async with networks(1, admitted) as (victim,), hostile_to(victim) as hostile:
         record = Record(key=b"anything", value=bytes(1000))
-        await tell(hostile, Message(type=Message.PUT_VALUE, key=b"anything", record=record))
-        dht = victim._discovery._dht
-        assert dht is not None
-        assert dht.value_store.store == {}
+        put = Message(type=Message.PUT_VALUE, key=b"anything", record=record)
+        assert await tell(hostile, put) == b""
+        answer = await tell(hostile, Message(type=Message.GET_VALUE, key=b"anything"))
+        assert not Message.FromString(answer[1:]).HasField("record")
 
 
 async def test_only_who_is_admitted_is_put_on_record_and_with_few_addresses() -> None:
     admitted: set[PeerId] = set()
     async with networks(1, admitted.__contains__) as (victim,), hostile_to(victim) as hostile:
-        await tell(hostile, provider(hostile, 3))
-        assert kept(victim) == {}
+        assert await tell(hostile, provider(hostile, 3)) == b""
         admitted.add(hostile.peer)
-        assert await tell(hostile, provider(hostile, 100))
-        assert kept(victim) == {bytes.fromhex(RUN): 8}
-        assert not await tell(hostile, provider(hostile, 10_000))
+        assert kept(victim) == {}
+        assert await tell(hostile, provider(hostile, 100)) == b""
+        assert kept(victim) == {hostile.peer: 8}
+        await tell(hostile, provider(hostile, 10_000))
+        assert kept(victim) == {hostile.peer: 8}
+
+
+async def test_a_stranger_that_uses_the_dht_is_told_to_nobody() -> None:
+    """libp2p puts whoever opens a stream into its routing table, and then asks and names it."""
+    async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
+        asked = Message(type=Message.FIND_NODE, key=hostile.host.get_id().to_bytes())
+        assert await tell(hostile, asked)
+        async with hostile_to(victim, identity(50)) as other:
+            answer = await tell(other, asked)
+            assert list(Message.FromString(answer[1:]).closerPeers) == []
+
+
+async def test_a_peer_that_asks_without_end_is_not_answered_each_time() -> None:
+    async with networks(1) as (victim,), hostile_to(victim) as hostile:
+        asked = Message(type=Message.FIND_NODE, key=b"anything")
+        answers = [await tell(hostile, asked) for _ in range(2 * discovery.QUERIES_AT_ONCE)]
+        assert answers[0]
+        assert b"" in answers
 
 
 def introduction(hostile: Hostile, *, listened: int, recorded: int, protocols: int) -> bytes:
@@ -324,17 +344,3 @@ async def test_idle_queries_keep_nobody_from_asking() -> None:
         await other.connect(victim.addresses()[0])
         with trio.fail_after(10):
             assert victim.peer in dict(await other.find_providers(RUN))
-
-
-async def test_records_make_room_for_newer_ones_but_our_own_stay() -> None:
-    async with networks(1) as (victim,):
-        await victim.provide(RUN)
-        dht = victim._discovery._dht
-        assert dht is not None
-        address = [Multiaddr("/ip4/10.0.0.1/tcp/1")]
-        for number in range(1, 200):
-            somebody = ID.from_base58(identity(number + 1).peer)
-            dht.provider_store.add_provider(b"key", PeerInfo(somebody, address))
-            dht.provider_store.add_provider(b"%d" % number, PeerInfo(somebody, address))
-        assert len(kept(victim)) == records.KEYS_MAX
-        assert bytes.fromhex(RUN) in kept(victim)

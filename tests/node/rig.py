@@ -90,6 +90,12 @@ class PaperNetwork:
     def known_addresses(self) -> dict[PeerId, list[str]]:
         return self.addresses_by_peer
 
+    def hear(self, peer: PeerId, addresses: Iterable[str]) -> None:
+        self.addresses_by_peer[peer] = [*self.addresses_of(peer), *addresses]
+
+    def dialable_peers(self) -> list[PeerId]:
+        return list(self.addresses_by_peer)
+
     def drop(self, peer: PeerId) -> None:
         self.dropped.append(peer)
 

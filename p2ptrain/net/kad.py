@@ -1,0 +1,177 @@
+"""The messages of the Kademlia DHT, as go-libp2p and js-libp2p speak it: how to ask and to answer.
+
+libp2p 0.8.1 has a DHT of its own, which is not used. It puts each stranger that opens a stream into
+its routing table, asks strangers, dials every peer that an answer names, by DNS names too, and
+keeps values of anybody. Here the routing table is the set of admitted peers that are connected, and
+an answer makes nobody dial at once.
+
+A key is the sha2-256 multihash of a name, so that other implementations can ask for it by its CID.
+
+Sans-IO: bytes and times come in. See https://github.com/libp2p/specs/tree/master/kad-dht.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from heapq import nsmallest
+from itertools import islice
+
+import base58
+from libp2p.kad_dht.pb.kademlia_pb2 import Message
+from multiaddr import Multiaddr
+
+from p2ptrain.identity import is_peer_id
+from p2ptrain.ids import PeerId
+from p2ptrain.net.addresses import parse, parse_told
+from p2ptrain.net.book import ADDRESSES_PER_PEER_MAX
+from p2ptrain.net.records import ANNOUNCED_MAX, KEY_BYTES_MAX, PROVIDERS_MAX, Records
+
+log = logging.getLogger(__name__)
+
+PROTOCOL = "/ipfs/kad/1.0.0"
+
+REQUEST_BYTES_MAX = 8 << 10
+"""The longest is an announcement with addresses and, from other implementations, signed records."""
+ANSWER_BYTES_MAX = 32 << 10
+"""An answer names at most 41 peers with 8 addresses each. It has 8 KiB as a rule, and some 28 KiB
+where each peer has two DNS names of 253 bytes."""
+CLOSER_MAX = 20
+"""Kademlia's k."""
+TOLD_MAX = 64
+"""Peers of one answer that are looked at."""
+ID_BYTES_MAX = 64
+
+_SHA2_256 = b"\x12\x20"
+
+Found = Mapping[PeerId, list[str]]
+
+
+def key_of(name: str) -> bytes:
+    """Return the sha2-256 multihash of `name`, under which the DHT knows it."""
+    return _SHA2_256 + hashlib.sha256(name.encode()).digest()
+
+
+def nearest(key: bytes, peers: Iterable[PeerId], count: int) -> list[PeerId]:
+    """Return the `count` of `peers` that are nearest to `key` by Kademlia's distance."""
+    target = _position(key)
+    return nsmallest(count, peers, key=lambda peer: _position(_bytes_of(peer)) ^ target)
+
+
+@dataclass(frozen=True)
+class Answerer:
+    """Answers requests of anybody. `neighbours` gives the admitted peers that are connected, with
+    their addresses."""
+
+    me: PeerId
+    records: Records
+    neighbours: Callable[[], Found]
+
+    def answer(self, asker: PeerId, request: bytes, now: float) -> bytes | None:
+        """Return the answer to `request`; b"" if it wants none; None if its stream is to be reset.
+
+        Raises:
+            google.protobuf.message.DecodeError: it is no message of the DHT.
+        """
+        message = Message.FromString(request)
+        if message.type == Message.PING:
+            return bytes(Message(type=Message.PING).SerializeToString())
+        if not 0 < len(message.key) <= KEY_BYTES_MAX:
+            return None
+        if message.type == Message.ADD_PROVIDER:
+            return b"" if self._take_announcement(asker, message, now) else None
+        if message.type in (Message.FIND_NODE, Message.GET_PROVIDERS, Message.GET_VALUE):
+            return bytes(self._look_up(asker, message, now).SerializeToString())
+        return None  # a value to keep: we keep none
+
+    def _take_announcement(self, asker: PeerId, message: Message, now: float) -> bool:
+        """No answer is sent to one that is taken: go-libp2p would read it as that to its next
+        request."""
+        told = [each for each in message.providerPeers[:TOLD_MAX] if _peer_of(each) == asker]
+        return bool(told) and self.records.add(
+            message.key, asker, _texts(told[-1].addrs, ANNOUNCED_MAX), now
+        )
+
+    def _look_up(self, asker: PeerId, message: Message, now: float) -> Message:
+        reply = Message(type=message.type, key=message.key)
+        neighbours = dict(self.neighbours())
+        neighbours.pop(asker, None)
+        if message.type == Message.GET_PROVIDERS:
+            for peer, addresses in self.records.of(message.key, now).items():
+                _add(reply.providerPeers.add(), peer, addresses, peer in neighbours)
+            if own := self.records.own(message.key):
+                _add(reply.providerPeers.add(), self.me, own, True)
+        for peer in nearest(message.key, neighbours, CLOSER_MAX):
+            _add(reply.closerPeers.add(), peer, neighbours[peer], True)
+        return reply
+
+
+def question(key: bytes) -> bytes:
+    """Return the request for the peers on record for `key`."""
+    return bytes(Message(type=Message.GET_PROVIDERS, key=key).SerializeToString())
+
+
+def announcement(key: bytes, me: PeerId, addresses: list[str]) -> bytes:
+    """Return the message that puts us on record for `key`."""
+    message = Message(type=Message.ADD_PROVIDER, key=key)
+    _add(message.providerPeers.add(), me, addresses, True)
+    return bytes(message.SerializeToString())
+
+
+def providers_in(reply: bytes, key: bytes) -> dict[PeerId, list[str]]:
+    """Return the peers that an answer to `question(key)` names, and where they are said to be.
+
+    Raises:
+        google.protobuf.message.DecodeError: it is no message of the DHT.
+    """
+    message = Message.FromString(reply)
+    if message.type != Message.GET_PROVIDERS or message.key != key:
+        return {}
+    found: dict[PeerId, list[str]] = {}
+    for told in message.providerPeers[:TOLD_MAX]:
+        peer = _peer_of(told)
+        if peer is not None and len(found) < PROVIDERS_MAX + 1:
+            addresses = parse_told(_texts(told.addrs, ANNOUNCED_MAX), peer)
+            found[peer] = [str(address) for address in addresses][:ADDRESSES_PER_PEER_MAX]
+    return found
+
+
+def _add(entry: Message.Peer, peer: PeerId, addresses: list[str], connected: bool) -> None:
+    entry.id = _bytes_of(peer)
+    entry.connection = Message.CONNECTED if connected else Message.CAN_CONNECT
+    entry.addrs.extend(_binary(address) for address in addresses)
+
+
+@lru_cache(maxsize=4096)
+def _binary(address: str) -> bytes:
+    """Return the transport part of `address` as it is sent. To convert one takes 40 µs."""
+    return bytes(Multiaddr(parse(address).transport).to_bytes())
+
+
+def _peer_of(told: Message.Peer) -> PeerId | None:
+    if len(told.id) > ID_BYTES_MAX:
+        return None
+    peer = PeerId(base58.b58encode(told.id).decode())
+    return peer if is_peer_id(peer) else None
+
+
+def _texts(addresses: Iterable[bytes], count: int) -> list[str]:
+    """Return the first `count` addresses as text; those of other forms are skipped."""
+    texts = []
+    for binary in islice(addresses, count):
+        try:
+            texts.append(str(Multiaddr(binary)))
+        except Exception as exc:  # multiaddr raises errors of many kinds
+            log.debug("an address in a message of the DHT is malformed: %r", exc)
+    return texts
+
+
+def _bytes_of(peer: PeerId) -> bytes:
+    return base58.b58decode(peer)
+
+
+def _position(identifier: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(identifier).digest(), "big")

@@ -1,0 +1,61 @@
+"""DNS lookups in threads of their own.
+
+A lookup holds its thread until the system's resolver gives up, which takes half a minute and more,
+even if nobody waits for the answer any longer. Names under servers that never answer took all of
+trio's 40 shared threads, so that votes were not written to disk. Therefore lookups have a few
+threads of their own, and lookups that peers cause cannot take those that the user asked for.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import trio
+
+from p2ptrain.net.addresses import Address
+from p2ptrain.net.faults import DialFailed
+
+LOOKUP_S_MAX = 3.0
+"""How long a dial waits for a name, the wait for a thread included. A resolver answers within a
+second, or asks again after five."""
+HOSTS_MAX = 3
+"""IP addresses of a name that are tried: each may cost a share of the deadline."""
+
+_FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}
+
+
+class Resolver:
+    """Looks up names in at most `threads` threads."""
+
+    def __init__(self, threads: int) -> None:
+        self._limiter = trio.CapacityLimiter(threads)
+
+    async def resolve(self, address: Address, ends: float) -> list[str]:
+        """Return the IP addresses that the host of `address` stands for, at least one.
+
+        Raises:
+            DialFailed: NET-DNS.
+        """
+        if not address.is_name:
+            return [address.host]
+        found: list[str] = []
+        with trio.move_on_at(min(ends, trio.current_time() + LOOKUP_S_MAX)) as scope:
+            try:
+                found = await trio.to_thread.run_sync(
+                    _look_up,
+                    address,
+                    abandon_on_cancel=True,  # type: ignore[call-arg]  # newer than its stubs
+                    limiter=self._limiter,
+                )
+            except (socket.gaierror, UnicodeError) as exc:
+                reason = exc.strerror if isinstance(exc, socket.gaierror) else "no such name"
+                raise DialFailed(address, "NET-DNS", f"DNS: {reason}") from exc
+        if scope.cancelled_caught:
+            raise DialFailed(address, "NET-DNS", "DNS: no answer")
+        return found
+
+
+def _look_up(address: Address) -> list[str]:
+    family = _FAMILIES.get(address.kind, socket.AF_UNSPEC)
+    found = socket.getaddrinfo(address.host, address.port, family=family, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))[:HOSTS_MAX]
