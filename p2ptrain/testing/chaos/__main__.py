@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from p2ptrain.testing.chaos import report, scenarios, strike, verdict
 from p2ptrain.testing.chaos.crew import Crew, crew
-from p2ptrain.testing.chaos.modes import MODES
+from p2ptrain.testing.chaos.modes import KINDS, MODES, STAND_IN
 from p2ptrain.testing.chaos.points import DEED, Role, all_points
 from p2ptrain.testing.chaos.strike import Case, Fault
 from p2ptrain.testing.place import Place, opened
@@ -45,6 +45,12 @@ def arguments() -> argparse.Namespace:
         choices=[*scenarios.SCENARIOS, "none"],
     )
     parser.add_argument("--mode", choices=MODES, default="plain", help="how the run averages")
+    parser.add_argument(
+        "--trainers",
+        choices=KINDS,
+        default=STAND_IN,
+        help="what trains: a thread that speaks the real frames, or a process with torch",
+    )
     parser.add_argument("--part", default="1/1", metavar="K/N", help="every Nth case, from the Kth")
     parser.add_argument("--loopback", action="store_true", help="no namespaces, and no cuts")
     parser.add_argument("--inner-step-s", type=float, default=0.2, metavar="S")
@@ -94,10 +100,19 @@ def _end(*_: object) -> None:
 
 def _play(given: argparse.Namespace, folder: Path, place: Place) -> Iterator[dict[str, Any]]:
     """A line for each case, for each scenario, and one for what must hold in the end."""
-    _say(f"five nodes in {place.name}" + ("" if place.can_cut else ": links cannot be cut there"))
+    _say(
+        f"five nodes with {given.trainers} trainers in {place.name}"
+        + ("" if place.can_cut else ": links cannot be cut there")
+    )
     with (given.json or Path("/dev/null")).open("a") as file:
         mode = MODES[given.mode]
-        with crew(folder, place, inner_step_s=given.inner_step_s, mode=mode) as five:
+        with crew(
+            folder,
+            place,
+            inner_step_s=given.inner_step_s,
+            mode=mode,
+            trainers=given.trainers,
+        ) as five:
             for case in cases(given, can_cut=place.can_cut):
                 account = strike.play(five, case)
                 yield _kept(file, report.line_of(account))

@@ -26,7 +26,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.node.home import Home
 from p2ptrain.run import Run, load_allowlist, save_allowlist, save_run
 from p2ptrain.run.manifest import Policy
-from p2ptrain.testing.chaos.modes import PLAIN, Mode
+from p2ptrain.testing.chaos.modes import PLAIN, STAND_IN, Mode
 from p2ptrain.testing.chaos.points import Point, Role
 from p2ptrain.testing.demo.process import DemoNode, Event
 from p2ptrain.testing.place import Place
@@ -113,9 +113,16 @@ class ChaosNode(DemoNode):
     """One node over all its lives."""
 
     def __init__(
-        self, name: str, number: int, home: Path, identity: Identity, inner_step_s: float
+        self,
+        name: str,
+        number: int,
+        home: Path,
+        identity: Identity,
+        inner_step_s: float,
+        trainers: str,
     ) -> None:
         super().__init__(name, home)
+        self._trainers = trainers
         self.number = number
         self.identity = identity
         self.seen = Sighting()
@@ -138,6 +145,7 @@ class ChaosNode(DemoNode):
         host, port, data_port = place.address(self.number)
         words = [sys.executable, "-m", "p2ptrain.testing.chaos.node", "--home", str(self.home)]
         words += ["--line", str(theirs.fileno()), "--inner-step-s", str(self._inner_step_s)]
+        words += ["--trainers", self._trainers]
         words += ["--listen", f"/ip4/{host}/tcp/{port}", "--data-listen", f"{host}:{data_port}"]
         with (self.home / "output.txt").open("ab") as output, theirs:
             self.process = subprocess.Popen(
@@ -204,13 +212,15 @@ class Crew:
         inner_step_s: float = 0.2,
         mode: Mode = PLAIN,
         names: Sequence[str] = NAMES,
+        trainers: str = STAND_IN,
     ) -> None:
         self.place = place
+        self.trainers = trainers
         self.nodes: list[ChaosNode] = []
         for number, name in enumerate(names):
             home = Home(folder / name)
             identity = load_or_create(home.identity)
-            self.nodes.append(ChaosNode(name, number, home.root, identity, inner_step_s))
+            self.nodes.append(ChaosNode(name, number, home.root, identity, inner_step_s, trainers))
         self.run = self._publish(mode)
 
     def _publish(self, mode: Mode) -> Run:
@@ -345,12 +355,14 @@ def crew(
     inner_step_s: float = 0.2,
     mode: Mode = PLAIN,
     names: Sequence[str] = NAMES,
+    trainers: str = STAND_IN,
 ) -> Iterator[Crew]:
-    """Nodes that have begun, and have committed together."""
-    made = Crew(folder, place, inner_step_s=inner_step_s, mode=mode, names=names)
+    """Nodes that have begun, and have committed together. Real trainers load torch first."""
+    made = Crew(folder, place, inner_step_s=inner_step_s, mode=mode, names=names, trainers=trainers)
+    start_s = 120 if trainers == STAND_IN else 300
     try:
         made.start()
-        made.wait_for("a first common outer step", lambda: made.calm_since(1), deadline_s=120)
+        made.wait_for("a first common outer step", lambda: made.calm_since(1), deadline_s=start_s)
         yield made
     finally:
         made.close()

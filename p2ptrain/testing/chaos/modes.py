@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 from p2ptrain.sync import SyncSpec
 
+STAND_IN, TORCH = "stand-in", "torch"
+KINDS = (STAND_IN, TORCH)
+"""Kinds of trainers. The work of stand-ins is known in advance, so updates can be recomputed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mode:

@@ -1,8 +1,9 @@
-"""The program of one node under chaos: the real one, but for its trainer and a gate at each point.
+"""The program of one node under chaos: the real one, but for a gate at each point of the protocol.
 
     python -m p2ptrain.testing.chaos.node --home HOME --line FD --listen … --data-listen …
 
-The trainer is a thread that speaks the real frames and takes its time. An error that ends the node
+The trainer is a stand-in, unless `--trainers torch` asks for real ones: a thread that speaks the
+real frames and takes its time. An error that ends the node
 is not rendered kindly here: whatever it is, the harness wants the traceback.
 """
 
@@ -17,8 +18,9 @@ from pathlib import Path
 from p2ptrain.config.node import NodeConfig, parse_host_port
 from p2ptrain.node.main import run_node
 from p2ptrain.node.parts import Parts
-from p2ptrain.node.trainers import Trainers
+from p2ptrain.node.trainers import Trainers, subprocesses
 from p2ptrain.testing.chaos.gate import Gate
+from p2ptrain.testing.chaos.modes import KINDS, STAND_IN, TORCH
 from p2ptrain.testing.chaos.stand_ins import dress
 from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
 
@@ -31,6 +33,7 @@ def main() -> int:
     parser.add_argument("--data-listen", required=True)
     parser.add_argument("--bootstrap", nargs="*", default=[])
     parser.add_argument("--inner-step-s", type=float, default=0.2)
+    parser.add_argument("--trainers", choices=KINDS, default=STAND_IN)
     given = parser.parse_args()
     host, port = parse_host_port(given.data_listen)
     config = NodeConfig(
@@ -41,14 +44,16 @@ def main() -> int:
         data_port=port,
         device="cpu",
         assume_yes=True,
+        threads=1,  # Five nodes share the machine's cores.
         keep_snapshots=None,  # All updates are checked in the end.
     )
     remote = Remote(inner_step_s=given.inner_step_s)
     gate = Gate(socket.socket(fileno=given.line))
 
-    def trainers(parts: Parts) -> Trainers:
+    def stand_ins(parts: Parts) -> Trainers:
         return FakeTrainers(parts, remote)
 
+    trainers = subprocesses if given.trainers == TORCH else stand_ins
     return run_node(config, trainers=trainers, dress=partial(dress, gate))
 
 
