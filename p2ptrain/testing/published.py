@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from p2ptrain.data.blocks import encode_block
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc.trainer_config import InnerSpec, JoinOptimizer, ModelSpec
@@ -75,8 +76,7 @@ def content() -> Content:
     theta = first_weights(MODEL, 1)
     with Store(folder, chunk_bytes=CHUNK_BYTES) as store:
         blocks = tuple(
-            store.put_chunk(b"block %06d" % number + bytes(200), settle=False)
-            for number in range(BLOCKS + 2)
+            store.put_chunk(block_file(number), settle=False) for number in range(BLOCKS + 2)
         )
         index = DataIndex(blocks[:-2], blocks[-2:]).to_bytes()
         meta = snapshot_meta(None, 0, layout_of(MODEL).digest)
@@ -86,6 +86,14 @@ def content() -> Content:
             store.put_blob(data_index.KIND, [index], {}),
             write_state(store, theta, np.zeros_like(theta), meta),
         )
+
+
+def block_file(number: int) -> bytes:
+    """A data block of counted-up tokens, which a real trainer can learn from. No two are equal."""
+    assert 2 * MODEL.sequence == BLOCK_TOKENS
+    starts = np.array([[number % MODEL.vocab], [number // MODEL.vocab]])
+    rows = (starts + np.arange(MODEL.sequence + 1)) % MODEL.vocab
+    return encode_block(rows, MODEL.vocab)
 
 
 def manifest_of(

@@ -11,7 +11,7 @@ from p2ptrain.node import data as module
 from p2ptrain.node.data import NEWCOMERS, ahead, paths_of
 from p2ptrain.node.retention import roots
 from p2ptrain.run import DataIndex
-from p2ptrain.testing.published import BLOCK_TOKENS, BLOCKS
+from p2ptrain.testing.published import BLOCK_TOKENS, BLOCKS, block_file
 from tests.node.rig import ANN, Rig, opening, rig
 
 
@@ -80,16 +80,16 @@ async def test_however_small_the_cache_is_nothing_of_our_lease_is_collected(tmp_
             assert set(ahead(r.parts)) <= {*left, *index.validation}
             await paths_of(r.parts, own)
             for number in range(BLOCKS):
-                store.put_chunk(b"block %06d" % number + bytes(200), settle=False)
+                store.put_chunk(block_file(number), settle=False)
 
 
 async def test_paths_are_those_of_the_store(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         index = know_data(r)
         paths = await paths_of(r.parts, index.train[:3])
-        assert [path.read_bytes()[:12] for path in paths] == [
-            b"block 000000",
-            b"block 000001",
-            b"block 000002",
+        assert [path.read_bytes() for path in paths] == [
+            block_file(0),
+            block_file(1),
+            block_file(2),
         ]
         assert await paths_of(r.parts, []) == []
