@@ -177,7 +177,10 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Finish the inner step at hand, then rest until Resume.  Other frames are still obeyed."""
+    """Finish the inner step at hand, then rest until Resume.  Other frames are still obeyed.
+
+    Trainers obey it, but no node sends it yet: there is no command that pauses one.
+    """
 
     kind: ClassVar[str] = "pause"
 

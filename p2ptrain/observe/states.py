@@ -96,6 +96,8 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
+    """The owner has paused the node. No command does so yet, so no node is in this state."""
+
     name: ClassVar[str] = "paused"
     reason: str
 
@@ -113,6 +115,8 @@ class Isolated:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
+    """The node has ended. Nothing shows this state yet: a node that has ended answers nobody."""
+
     name: ClassVar[str] = "stopped"
     reason: str
 
