@@ -53,8 +53,8 @@ def test_a_seed_is_started(command: object, monkeypatch: pytest.MonkeyPatch) -> 
     assert started == [SEED]
 
 
-def test_every_file_that_the_readme_links_to_exists() -> None:
-    for name in ("README.md", "ARCHITECTURE.md", "bootstrap/README.md"):
+def test_every_file_that_a_page_links_to_exists() -> None:
+    for name in ("README.md", "ARCHITECTURE.md", "SECURITY.md", "bootstrap/README.md"):
         links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / name).read_text())
         missing = [link for link in links if not (ROOT / name).parent.joinpath(link).exists()]
         assert missing == []
