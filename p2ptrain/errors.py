@@ -142,19 +142,29 @@ class PeerTooSlow(PeerError):
 
 
 class ReduceAborted(P2PTrainError):
-    """An attempt to average did not complete. The inputs are untouched; the ledger decides on."""
+    """An attempt to average did not complete. The inputs are untouched; the ledger decides on.
+
+    `heard`: the suspects are what a neighbour said, and nothing of it was seen here.
+    """
 
     exit_code = 75
     default_code = "REDUCE-ABORTED"
 
     def __init__(
-        self, step: int, attempt: int, suspects: Iterable[PeerId] = (), reason: str = ""
+        self,
+        step: int,
+        attempt: int,
+        suspects: Iterable[PeerId] = (),
+        reason: str = "",
+        *,
+        heard: bool = False,
     ) -> None:
         super().__init__(f"the reduce of outer step {step}, attempt {attempt}, stopped: {reason}")
         self.step = step
         self.attempt = attempt
         self.suspects = tuple(suspects)
         self.reason = reason
+        self.heard = heard
 
 
 class StoreError(P2PTrainError):

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.blame import DOUBT_MIN, LEFT_OUT_REFUSED
 from p2ptrain.ledger.evidence import Evidence
-from p2ptrain.ledger.gathering import gathered, rested_at_least_until
+from p2ptrain.ledger.gathering import gathered, openers, rested_at_least_until
 from p2ptrain.ledger.reducing import (
+    alone_too_long,
     could_take_part,
     failure_known,
     finished_update,
@@ -64,12 +66,14 @@ def may_accept(
     forced: bool,
     doubtful: bool = False,
     late: bool = False,
+    proposer: PeerId | None = None,
 ) -> Verdict:
     """May this node accept `value` now? `forced` if the promises leave the proposer no choice;
     `doubtful` if others that may still come could give it one. A Commit is then held against this
     node's own results all the same, and a roster against whom it knows to be here: either may be a
     liar's invention, which only its own word supports. `late` if the height has waited so long that
-    views which still differ must not hold it up any longer.
+    views which still differ must not hold it up any longer. `proposer` is the peer that proposes
+    it, or, if it is forced, the one that did in the round that forces it.
     """
     fault = why_invalid(rules, state, value)
     if fault:
@@ -84,6 +88,7 @@ def may_accept(
         return Verdict(Answer.LATER, f"this node does not have amendment {missing.number} yet")
     if isinstance(value, Roster):
         fault = "" if late else _usurped(rules, state, view, value, now)
+        fault = fault or ("" if late else _self_serving(rules, state, view, value, proposer))
         if forced:
             return Verdict(Answer.LATER, fault) if fault and doubtful else _YES
         return _judge_roster(rules, state, view, value, now, fault)
@@ -151,7 +156,37 @@ def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: 
     )
     if 2 * len(able - taking) > len(able):
         return f"it leaves out {len(able - taking)} of {len(able)} that could take part"
+    for peer in sorted(able - taking):
+        if (count := view.blame.kept_out.get(peer, 0)) >= LEFT_OUT_REFUSED:
+            return f"it leaves out {peer}, which was ready for each of the last {count} commits"
     return _misquoted(state, view, roster)
+
+
+def _self_serving(
+    rules: Rules, state: LedgerState, view: View, roster: Roster, proposer: PeerId | None
+) -> str:
+    """Return why the proposer should not take part with these others; empty if it may (S13).
+
+    Otherwise a peer that spoils every reduce, and votes, would bring itself back each time that it
+    proposes, or the peer that it accuses. About others this node's memory refuses nothing: memories
+    differ, and two honest proposers that remember different peers must not block each other.
+    """
+    if proposer is None or proposer not in roster.peers:
+        return ""
+    under_way = None
+    if state.roster is not None:
+        under_way = view.blame.failure(state.roster.peers, view.accusations(state.roster))
+    if view.blame.against(proposer, frozenset(roster.peers), under_way) < DOUBT_MIN:
+        return ""
+    own = (
+        openers(rules, gathered(rules, state, view))
+        if state.roster is None
+        else survivors(rules, state, view)
+    )
+    chosen = frozenset(part.peer for part in own)
+    if view.blame.against(proposer, chosen, under_way) >= DOUBT_MIN:
+        return ""  # This node would let it take part, too, for want of others.
+    return f"its proposer {proposer} takes part, in spite of what is doubted of it here"
 
 
 def _hasty(rules: Rules, state: LedgerState, view: View, now: float) -> str:
@@ -221,7 +256,7 @@ def _judge_again(rules: Rules, state: LedgerState, view: View, now: float) -> Ve
     update = finished_update(state, view)
     if update is not None and update in view.held:
         return Verdict(Answer.LATER, "the reduce is done and this node holds the result")
-    if not failure_known(state, view):
+    if not failure_known(state, view) and not alone_too_long(rules, state, view, now):
         return Verdict(Answer.LATER, "no failure of the reduce is known here")
     return _YES
 

@@ -2,8 +2,8 @@
 simulator.
 
 It joins the parts: what is agreed (`state`), what was heard (`view`), what to want and to accept
-(`counsel`), one height's consensus (`instance`), and catching up (`catchup`). No
-sockets, no disk, no clock: `now` comes with every call and never goes back.
+(`counsel`), one height's consensus (`instance`), and catching up (`catchup`). It has no sockets, no
+disk and no clock: `now` comes with every call and never goes back.
 
     effects = ledger.handle(event, now)     # carry out in this order, see `effects`
     wake me at ledger.next_deadline() with Tick()
@@ -378,6 +378,7 @@ class Ledger(Account):
         self._accuser.entered(certified.entry, state.voters)
         if self._parting is not None:
             self._parting.entered(self.state, state, now)
+        self.view.remember_attempt(self.state, state)
         self.state = state
         self._know_members()
 

@@ -54,10 +54,19 @@ class Counsel:
         return amended(arranged(value, self.arrange), self.state.terms, self.view.terms)
 
     def judge(
-        self, value: Value, now: float, *, forced: bool, doubtful: bool, late: bool
+        self,
+        value: Value,
+        now: float,
+        *,
+        forced: bool,
+        doubtful: bool,
+        late: bool,
+        proposer: PeerId,
     ) -> accept.Verdict:
         known = (self.rules, self.state, self.view, value, now)
-        return accept.may_accept(*known, forced=forced, doubtful=doubtful, late=late)
+        return accept.may_accept(
+            *known, forced=forced, doubtful=doubtful, late=late, proposer=proposer
+        )
 
     def holders(self, update: Digest, proposer: PeerId) -> tuple[PeerId, ...]:
         return accept.holders_of(self.state, self.view, update, proposer)

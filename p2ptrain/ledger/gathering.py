@@ -41,12 +41,15 @@ class Gathered:
     rest.
 
     `awaited` are members that are up, were members before this step began, and are not ready.
+    `doubted` are those of both that sit out the first attempt for what they are remembered for
+    (`blame`): they may be ready, but are not awaited.
     """
 
     ready: frozenset[PeerId]
     contributors: tuple[Participant, ...]
     awaited: tuple[PeerId, ...]
     enough: bool
+    doubted: frozenset[PeerId] = frozenset()
 
 
 def gathered(rules: Rules, state: LedgerState, view: View) -> Gathered:
@@ -64,7 +67,28 @@ def gathered(rules: Rules, state: LedgerState, view: View) -> Gathered:
             awaited.append(member)
     enough = len(contributors) >= rules.participants_min
     enough = enough and quorum.reached(rules.quorum, state.voters, ready)
-    return Gathered(frozenset(ready), tuple(contributors), tuple(awaited), enough)
+    doubted = _doubted(rules, view, frozenset((*(each.peer for each in contributors), *awaited)))
+    awaited = [peer for peer in awaited if peer not in doubted]
+    return Gathered(frozenset(ready), tuple(contributors), tuple(awaited), enough, doubted)
+
+
+def _doubted(rules: Rules, view: View, here: frozenset[PeerId]) -> frozenset[PeerId]:
+    """Return the peers that sit out the first attempt: at most a third of those who are `here`,
+    but one of two or three, so that one liar cannot spoil each step of a small run.
+    """
+    most = min(max(1, len(here) // 3), len(here) - rules.participants_min)
+    return view.blame.sitting_out(here, most)
+
+
+def openers(rules: Rules, have: Gathered) -> tuple[Participant, ...]:
+    """Return those who would open the reduce: the contributors without the doubted, unless too few
+    would be left.
+    """
+    chosen = tuple(each for each in have.contributors if each.peer not in have.doubted)
+    most = len(have.contributors)
+    return (
+        chosen if len(chosen) >= max(rules.participants_min, (most + 1) // 2) else have.contributors
+    )
 
 
 def is_awaited(state: LedgerState, member: PeerId) -> bool:
@@ -87,11 +111,12 @@ def while_gathering(
     grace_s = rules.grace_s if view.grace_s is None else view.grace_s
     rest_until = rests_until(rules, view)
     if len(have.contributors) >= rules.participants_min and now >= rest_until:
+        chosen = openers(rules, have)
         if not have.awaited:
-            return opening(state, view, have.contributors, "all members are ready")
+            return opening(state, view, chosen, "all members are ready")
         if view.enough_since is not None and now >= view.enough_since + grace_s:
             reason = f"a quorum was ready {grace_s:.3g} s ago; going on without the rest"
-            return opening(state, view, have.contributors, reason)
+            return opening(state, view, chosen, reason)
     membership = _membership_only(state, view)
     if membership is not None:
         return membership

@@ -21,14 +21,13 @@ from p2ptrain.ledger.acceptor import Acceptor
 from p2ptrain.ledger.counsel import Counsel
 from p2ptrain.ledger.effects import Effect, FetchUpdate, Note, Persist, Send
 from p2ptrain.ledger.electorate import Electorate, forced_by
-from p2ptrain.ledger.leading import Leading
+from p2ptrain.ledger.leading import Leading, Promises, author_of
 from p2ptrain.ledger.messages import (
     Accept,
     Accepted,
     Accusation,
     Prepare,
     Promise,
-    PromiseProof,
     Propose,
     Refused,
     VoteMessage,
@@ -230,7 +229,7 @@ class Instance:
         if proposal is None:
             return []
         proposer = self.electorate.proposer(proposal.round)
-        verdict = self._judged(proposal.entry, proposal.promises, counsel, now)
+        verdict = self._judged(proposal.entry, proposal.promises, counsel, now, proposer)
         if verdict.answer is Answer.LATER:
             return self._wait(verdict, proposer, counsel, now)
         self.pending = None
@@ -331,8 +330,9 @@ class Instance:
         return [Persist(record), *self._leading.to_silent()]
 
     def _propose_something(self, counsel: Counsel, now: float) -> list[Effect]:
-        def unusable(entry: Entry, promises: tuple[PromiseProof, ...]) -> bool:
-            return self._judged(entry, promises, counsel, now).answer is not Answer.YES
+        def unusable(entry: Entry, promises: Promises) -> bool:
+            verdict = self._judged(entry, promises, counsel, now, self.electorate.me)
+            return verdict.answer is not Answer.YES
 
         accepted = self.acceptor.accepted
         if self.round == 0 and accepted is not None:
@@ -354,7 +354,8 @@ class Instance:
         effects: list[Effect] = []
         mine = Accepted(proposal.round, proposal.entry, proposal.signature)
         if self.acceptor.accepted != mine:
-            verdict = self._judged(proposal.entry, proposal.promises, counsel, now)
+            known = (proposal.entry, proposal.promises, counsel, now)
+            verdict = self._judged(*known, self.electorate.me)
             if verdict.answer is not Answer.YES:
                 return self._wait(verdict, self.electorate.me, counsel, now)
             effects.append(Persist(self.acceptor.accept(mine.round, mine.entry, mine.signature)))
@@ -366,9 +367,9 @@ class Instance:
         return [*effects, *self._leading.to_silent()]
 
     def _judged(
-        self, entry: Entry, promises: tuple[PromiseProof, ...], counsel: Counsel, now: float
+        self, entry: Entry, promises: Promises, counsel: Counsel, now: float, proposer: PeerId
     ) -> Verdict:
-        """May `entry` be accepted, proposed in this round with these promises?
+        """May `entry` be accepted, proposed by `proposer` in this round with these promises?
 
         What forces it is doubtful if a quorum of them had accepted nothing, for then nothing was
         chosen; or, for some time, if they leave out a voter who is up.
@@ -378,7 +379,9 @@ class Instance:
         free = {proof.voter for proof in promises if proof.accepted is None}
         left_out = self.electorate.names - counsel.down - {proof.voter for proof in promises}
         doubtful = self.electorate.reached(free) or (bool(left_out) and not late)
-        return counsel.judge(entry.value, now, forced=forced, doubtful=doubtful, late=late)
+        author = author_of(self.electorate, promises, proposer)
+        known = (entry.value, now)
+        return counsel.judge(*known, forced=forced, doubtful=doubtful, late=late, proposer=author)
 
     def _is_late(self, now: float) -> bool:
         """Whether everybody has had a turn since this node knew something to decide: as long as it

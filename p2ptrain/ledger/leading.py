@@ -23,10 +23,20 @@ names all members, so letters to all of them would cost the proposer bytes by th
 number: 130 kB for 32, 124 MB for 1,000. Gossip costs everybody some six copies.
 """
 
-Unusable = Callable[[Entry, tuple[PromiseProof, ...]], bool]
+Promises = tuple[PromiseProof, ...]
+
+Unusable = Callable[[Entry, Promises], bool]
 """Whether an entry that these promises force cannot be accepted here: its bytes are wanting, or
 this node knows better.
 """
+
+
+def author_of(electorate: Electorate, promises: Promises, proposer: PeerId) -> PeerId:
+    """Return who chose what `proposer` proposes with these promises: the proposer of the round that
+    forces it, or `proposer` itself if nothing does.
+    """
+    rounds = [it.accepted_round for it in promises if it.accepted_round is not None]
+    return electorate.proposer(max(rounds)) if rounds else proposer
 
 
 class Leading:

@@ -10,7 +10,12 @@ from __future__ import annotations
 from p2ptrain.ledger import gathering
 from p2ptrain.ledger.gathering import Gathered, Wish, while_gathering
 from p2ptrain.ledger.grace import grace_after
-from p2ptrain.ledger.reducing import failure_known, finished_update, while_reducing
+from p2ptrain.ledger.reducing import (
+    alone_too_long,
+    failure_known,
+    finished_update,
+    while_reducing,
+)
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.tally import ReadyTally, Tally, tally_of_reduce
@@ -48,7 +53,7 @@ def reconsider(
         wish = while_gathering(rules, state, view, have, now)
         return wish, ReadyTally.of(rules, state, have) if wish.value is None else None
     if state.phase is Phase.REDUCE:
-        _note_results(state, view, now)
+        _note_results(rules, state, view, now)
         wish = while_reducing(rules, state, view, now)
         return wish, tally_of_reduce(state, view, wish)
     return what_to_propose(rules, state, view, now), None
@@ -64,8 +69,12 @@ def _note_enough(rules: Rules, state: LedgerState, view: View, have: Gathered, n
             view.quorum_at = (state.step, now)
 
 
-def _note_results(state: LedgerState, view: View, now: float) -> None:
-    if view.failed_since is None and failure_known(state, view):
+def _note_results(rules: Rules, state: LedgerState, view: View, now: float) -> None:
+    if view.reducing_since is None:
+        view.reducing_since = now
+    if view.failed_since is None and (
+        failure_known(state, view) or alone_too_long(rules, state, view, now)
+    ):
         view.failed_since = now
     if view.done_since is None and finished_update(state, view) is not None:
         view.done_since = now

@@ -22,6 +22,10 @@ from p2ptrain.ledger.vouching import snapshot_to_name
 TRIES_BY_SUSPICION = 2
 """After so many attempts participants sit out by turns: a run that allows no more has no turns."""
 
+ALONE_GRACES = 4
+"""A participant that averages alone and says nothing for this many times grace_s has failed: 2 min
+by default. It moves nothing over a network, and nobody takes part who could give it up."""
+
 
 def while_reducing(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
     update = finished_update(state, view)
@@ -34,7 +38,8 @@ def while_reducing(rules: Rules, state: LedgerState, view: View, now: float) -> 
     live = [peer for peer in roster.peers if peer not in view.down]
     silent = tuple(peer for peer in live if not failed(state, view, peer))
     if view.failed_since is None:
-        return Wish(None, "the reduce is under way", silent)
+        until = _alone_until(rules, state, view)
+        return Wish(None, "the reduce is under way", silent, until)
     patient_until = view.failed_since + rules.patience_s
     if silent and now < patient_until:
         return Wish(None, "a reduce failed; hearing the others", silent, patient_until)
@@ -119,6 +124,19 @@ def failure_known(state: LedgerState, view: View) -> bool:
     return not live or gave_up or voices_of(state, view).lost
 
 
+def alone_too_long(rules: Rules, state: LedgerState, view: View, now: float) -> bool:
+    """Whether the only participant is somebody else and should have reported by now."""
+    return (until := _alone_until(rules, state, view)) is not None and now >= until
+
+
+def _alone_until(rules: Rules, state: LedgerState, view: View) -> float | None:
+    roster, since = state.roster, view.reducing_since
+    assert roster is not None
+    if since is None or len(roster.peers) > 1 or roster.peers[0] == view.me:
+        return None
+    return since + ALONE_GRACES * rules.grace_s
+
+
 def _commit(rules: Rules, state: LedgerState, view: View, update: Digest) -> Wish:
     roster = state.roster
     assert roster is not None
@@ -144,25 +162,43 @@ def _again(rules: Rules, state: LedgerState, view: View, now: float, why: str) -
 
 
 def survivors(rules: Rules, state: LedgerState, view: View) -> tuple[Participant, ...]:
-    """Who would take part in the next attempt: of who could, all but the suspects, as long as these
-    are at most half, since few voices are enough to suspect many.
+    """Return who would take part in the next attempt: of those who could, all but the most doubted
+    ones (`blame`), which are at most half, since few voices are enough to accuse many.
 
-    Where that has not helped, a third sits out, by turns: who spoils averages without a trace (it
-    sends two means, or accuses another each time) is then missing in most outer steps, and so is
-    one of two that cannot reach each other.
+    Where that has not helped, a third sits out, by turns: a peer that spoils averages without a
+    trace (it sends two means) is then missing in most outer steps, and so is one of two that
+    cannot reach each other. Of two participants one sits out, then the other.
     """
     here = could_take_part(rules, state, view)
-    least = max(rules.participants_min, 2, (len(here) + 1) // 2)
-    blamed = suspicion_of(state, view).blamed
-    sitting_out = [blamed]
+    doubted = _doubted_of(rules, state, view, frozenset(here))
+    sitting_out = [doubted]
     if state.tries >= TRIES_BY_SUSPICION:
-        turn = set(sorted(here)[(state.step + state.tries) % 3 :: 3])
-        sitting_out = [turn | blamed, turn]
+        ways = max(1, min(3, len(here)))
+        turn = frozenset(sorted(here)[(state.step + state.tries) % ways :: ways])
+        sitting_out = [turn | doubted, turn]
     for out in sitting_out:
         chosen = tuple(part for peer, part in here.items() if peer not in out)
-        if len(chosen) >= least:
+        if len(chosen) >= _least(rules, len(here)):
             return chosen
     return tuple(here.values())
+
+
+def _doubted_of(
+    rules: Rules, state: LedgerState, view: View, here: frozenset[PeerId]
+) -> frozenset[PeerId]:
+    """Return those of `here` that sit out the next attempt for what they are remembered for, and
+    for what is said of the reduce under way.
+    """
+    roster = state.roster
+    assert roster is not None
+    under_way = view.blame.failure(roster.peers, view.accusations(roster))
+    most = len(here) - _least(rules, len(here))
+    return view.blame.sitting_out(here, most, under_way, untraced=under_way is None)
+
+
+def _least(rules: Rules, count: int) -> int:
+    """How many of `count` take part at least; one alone, if there are two and the run allows it."""
+    return min(count, max(rules.participants_min, (count + 1) // 2))
 
 
 def could_take_part(rules: Rules, state: LedgerState, view: View) -> dict[PeerId, Participant]:

@@ -9,7 +9,7 @@ number. Most reports change nothing of it, and a tally, made when it was worked 
   more that gave it up, unless it is the first, or the last, and one more that has a result, unless
   it is ours, or decides whether most have the same;
 - a commit is wanted: one more voice for it, and who is ready, or, if most have made it, gave up;
-- another attempt is wanted: one more that gave up, unless it makes suspects of others;
+- another attempt is wanted: one more that gave up, unless it accuses somebody;
 - any of these but a commit: what snapshots are written.
 
 It knows that in a time that does not grow with the number of members; in any other case it says so,

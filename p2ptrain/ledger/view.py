@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.blame import Memory
 from p2ptrain.ledger.events import (
     Allowed,
     Amendable,
@@ -32,7 +33,7 @@ from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.grace import LAGS_KEPT
 from p2ptrain.ledger.room import PEERS_MAX, make_room
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Entry, Terms
+from p2ptrain.ledger.values import Entry, Roster, Terms
 
 HELD_MAX = 256
 """Only updates of the reduce under way are asked about; so many are more than a run of attempts."""
@@ -54,7 +55,9 @@ class View:
     `skips`: how many outer steps before this one were skipped in a row since this process began.
     `terms`: the amendments on this node's disk. `snapshots`: by outer step, what each peer wrote.
     `position`: the outer step and attempt under way; reports about earlier ones cannot matter any
-    more. `members`: whose reports are kept whoever else reports.
+    more. `members`: whose reports are kept whoever else reports. `blame`: what attempts of past
+    steps and of this one say of their participants. `reducing_since`: when this node first looked
+    at the reduce under way.
     """
 
     me: PeerId
@@ -75,7 +78,9 @@ class View:
     lags: deque[float] = field(default_factory=lambda: deque(maxlen=LAGS_KEPT))
     failed_since: float | None = None
     done_since: float | None = None
+    reducing_since: float | None = None
     skips: int = 0
+    blame: Memory = field(default_factory=Memory)
     outranked_by: Entry | None = None
     terms: frozenset[Terms] = frozenset()
     members: frozenset[PeerId] = frozenset()
@@ -182,7 +187,7 @@ class View:
         if before.step != state.step:
             self.held = {}  # Those bytes need not be kept any more.
             self.skips = 0 if state.tokens > before.tokens else self.skips + 1
-        self.failed_since = self.done_since = None
+        self.failed_since = self.done_since = self.reducing_since = None
         attempt = state.attempt if state.roster is None else state.roster.attempt
         self.ready = {peer: it for peer, it in self.ready.items() if it.step >= state.step}
         self.position = now = (state.step, attempt)
@@ -190,6 +195,27 @@ class View:
         self.failed = {peer: it for peer, it in self.failed.items() if _position(it) >= now}
         self.joining = {peer: None for peer in self.joining if not state.is_member(peer)}
         self.leaving = {peer for peer in self.leaving if state.is_member(peer)}
+
+    def remember_attempt(self, before: LedgerState, state: LedgerState) -> None:
+        """An attempt has ended, or one has begun. Call before `entered` forgets its reports."""
+        if before.roster is not None and state.roster != before.roster:
+            peers = before.roster.peers
+            if state.tokens > before.tokens:
+                self.blame.committed(peers, before.members)
+            else:
+                self.blame.failed(peers, self.accusations(before.roster))
+        if before.step != state.step and state.tokens == before.tokens:
+            self.blame.skipped()
+        if state.roster is not None and state.roster != before.roster:
+            ready = (peer for peer, it in self.ready.items() if it.step == state.step)
+            here = (peer for peer in ready if peer not in self.down and self.stays(peer))
+            self.blame.opened(state.roster.peers, state.members, here)
+
+    def accusations(self, roster: Roster) -> dict[PeerId, tuple[PeerId, ...]]:
+        """Whom those that gave up the attempt of `roster` accuse, by reporter."""
+        attempt = (roster.step, roster.attempt)
+        failed = (self.failed.get(peer) for peer in roster.peers)
+        return {it.peer: it.suspects for it in failed if it and _position(it) == attempt}
 
 
 def _position(report: Ready | ReduceDone | ReduceFailed) -> tuple[int, int]:

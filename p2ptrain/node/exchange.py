@@ -145,15 +145,24 @@ async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
 
 
 async def _give_up(parts: Parts, why: ReduceAborted) -> None:
-    """Tell everybody that this attempt has failed here.
+    """Tell everybody that this attempt has failed here, and whom this node itself found at fault.
 
-    A roster may name what is no peer; who said that it suspects such would be read by nobody.
+    What a neighbour said of others is not repeated: the neighbour reports it, too, and a liar would
+    otherwise accuse with the voices of all that heard it (SPEC.md S13). A roster may name what is
+    no peer; a report that did would be read by nobody.
     """
     step, attempt = why.step, why.attempt
     suspects = tuple(filter(is_peer_id, why.suspects))
     parts.journal.write(
-        "exchange-failed", step=step, attempt=attempt, reason=why.reason, suspects=suspects
+        "exchange-failed",
+        step=step,
+        attempt=attempt,
+        reason=why.reason,
+        suspects=suspects,
+        heard=why.heard,
     )
+    if why.heard:
+        suspects = ()
     parts.standing.reduce = ReduceReport(step, attempt, None, suspects)
     parts.enter(StandingBy("for the members to agree how to go on"))
     await parts.tell(ReduceFailed(parts.me, step, attempt, suspects))
@@ -356,5 +365,5 @@ def _why_moot(parts: Parts, roster: Roster) -> ReduceAborted | None:
     if lost:
         return ReduceAborted(*where, lost, "a participant is down")
     if without := confessed(parts.ledger.state, parts.ledger.view):
-        return ReduceAborted(*where, without, "a participant lost its work")
+        return ReduceAborted(*where, without, "a participant lost its work", heard=True)
     return None

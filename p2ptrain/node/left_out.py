@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.blame import DOUBT_MIN
 from p2ptrain.ledger.gathering import is_awaited
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.node.orders import Work
@@ -36,6 +37,11 @@ UNHEARD = Caution(
 FAILED = Caution(
     "SYNC-DROPPED", f"{WITHOUT}: the attempt before, which had it, came to nothing", CONNECTION
 )
+DOUBTED = Caution(
+    "SYNC-DROPPED",
+    f"{WITHOUT}: attempts with it have failed lately, so it sits out some outer steps",
+    CONNECTION,
+)
 GONE = Caution(
     "SYNC-DROPPED",
     "the members took this node for down and went on without it; it joins anew",
@@ -54,10 +60,17 @@ class Rosters:
     """The outer step of the newest attempt that had this node in it."""
 
     def look(
-        self, state: LedgerState, me: PeerId, work: Work | None, outer_step: int | None
+        self,
+        state: LedgerState,
+        me: PeerId,
+        work: Work | None,
+        outer_step: int | None,
+        *,
+        doubted: bool = False,
     ) -> Caution | None:
-        """Why the exchange that has just opened is without this node; None if there is no new one,
-        if it is with this node, or if nobody expected it there.
+        """Return why the exchange that has just opened is without this node; None if there is no
+        new one, if it is with this node, or if nobody expected it there. `doubted`: by what this
+        node remembers of failed attempts, it should sit out itself.
         """
         was_member, self.member = self.member, state.is_member(me)
         before, self.judged = self.judged, opened(state)
@@ -75,6 +88,8 @@ class Rosters:
             return FAILED
         if outer_step != roster.step:
             return BEHIND
+        if doubted:
+            return DOUBTED
         return UNHEARD if work is not None and work.step == roster.step else LATE
 
 
@@ -93,7 +108,9 @@ async def notice_left_out(parts: Parts) -> None:
     rosters = Rosters(state.is_member(parts.me), opened(state))
     while True:
         state = parts.ledger.state
-        why = rosters.look(state, parts.me, parts.standing.work, parts.outer.step)
+        blame, everybody = parts.ledger.view.blame, frozenset(state.members)
+        doubted = blame.against(parts.me, everybody) >= DOUBT_MIN
+        why = rosters.look(state, parts.me, parts.standing.work, parts.outer.step, doubted=doubted)
         if why is not None and not parts.standing.leaving:
             warnings[WARNING] = why
             parts.journal.write("left-out", step=state.step, why=why.what)

@@ -17,12 +17,14 @@ class Blame:
     """Whom to leave out of the next attempt (nobody, if nobody is at fault), and why, in words.
 
     `own`: it was found here that this peer itself is at fault. Others may name it as well, and be
-    wrong; that is passed on, but it is no admission.
+    wrong; that is passed on, but it is no admission. `heard`: a neighbour said so, and nothing of
+    it was seen here.
     """
 
     suspects: tuple[PeerId, ...]
     reason: str
     own: bool = False
+    heard: bool = False
 
     def reported_by(self, me: PeerId) -> tuple[PeerId, ...]:
         """Whom `me` accuses to the members; itself only if it knows."""

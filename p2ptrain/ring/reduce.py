@@ -97,7 +97,8 @@ class Reduce:
         if blame is not None:
             request = self._request
             suspects = blame.reported_by(request.peers[request.me])
-            raise ReduceAborted(request.step, request.attempt, suspects, blame.reason)
+            where = (request.step, request.attempt)
+            raise ReduceAborted(*where, suspects, blame.reason, heard=blame.heard)
         return self._report(begun, cpu_s)
 
     def _lane(self, number: int) -> Lane:

@@ -95,4 +95,4 @@ def decode_blame(data: bytes | bytearray, members: Collection[PeerId]) -> Blame:
     if len(named) > _SUSPECTS_MAX or any(name not in members for name in named):
         raise RemoteProtocolError("an abort names suspects that take no part")
     printable = "".join(letter if letter.isprintable() else "?" for letter in reason)
-    return Blame(tuple(named), printable[:_REASON_CHARACTERS_MAX])
+    return Blame(tuple(named), printable[:_REASON_CHARACTERS_MAX], heard=True)

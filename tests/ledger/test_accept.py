@@ -7,7 +7,9 @@ from functools import partial
 
 import pytest
 
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.accept import Answer, Verdict, holders_of, may_accept
+from p2ptrain.ledger.blame import LEFT_OUT_REFUSED
 from p2ptrain.ledger.events import (
     Allowed,
     Amendable,
@@ -231,7 +233,7 @@ def test_few_voices_do_not_make_an_attempt_of_a_few() -> None:
     again = Roster(0, 1, names, (), everybody[3:])
     later = Verdict(Answer.LATER, "it leaves out 3 of 5 that could take part")
     assert may_accept(rules, opened, view, again, 0.0, forced=False) == later
-    assert survivors(rules, opened, view) == everybody
+    assert survivors(rules, opened, view) == everybody[:4], "who accuses many is doubted most"
     for peer in (A, B, D):
         view.note(ReduceFailed(peer, 0, 0, (C,)))
     assert survivors(rules, opened, view) == (*everybody[:2], *everybody[3:])
@@ -352,3 +354,40 @@ def test_bytes_are_asked_of_who_reported_them_then_of_others_the_living_first() 
     for event in (ReduceDone(B, 0, 0, U), ReduceDone(A, 0, 0, U), PeerDown(B)):
         view.note(event)
     assert holders_of(REDUCING, view, U, D) == (D, C, B)
+
+
+def test_a_peer_that_was_ready_is_not_left_out_for_ever() -> None:
+    """Whatever a proposer claims to remember (SPEC.md S11, S13)."""
+    rules = small_rules("a b c", participants_min=2)
+    without_c = Roster(0, 0, (A, B, C), (), EVERYBODY[:2])
+    view = View(B)
+    for peer in (A, B, C):
+        view.note(Ready(peer, 0, 200, 2))
+    view.blame.kept_out[C] = LEFT_OUT_REFUSED - 1
+    assert may_accept(rules, GENESIS, view, without_c, 0.0, forced=False) == YES
+    view.blame.kept_out[C] = LEFT_OUT_REFUSED
+    later = f"it leaves out {C}, which was ready for each of the last {LEFT_OUT_REFUSED} commits"
+    judged = may_accept(rules, GENESIS, view, without_c, 0.0, forced=False)
+    assert judged == Verdict(Answer.LATER, later)
+    assert may_accept(rules, GENESIS, view, without_c, 0.0, forced=False, late=True) == YES
+
+
+def test_a_proposer_does_not_bring_itself_back_and_nobody_else_is_refused_for_the_past() -> None:
+    rules = small_rules("a b c", participants_min=2)
+    view = View(B)
+    for peer in (A, B, C):
+        view.note(Ready(peer, 0, 200, 2))
+    for _ in range(2):
+        view.blame.failed((A, B, C), {A: (C,), B: (C,)})
+    opening = Roster(0, 0, (A, B, C), (), EVERYBODY[:3])
+
+    def judged(proposer: PeerId, *, late: bool = False) -> Answer:
+        known = (rules, GENESIS, view, opening, 0.0)
+        return may_accept(*known, forced=False, late=late, proposer=proposer).answer
+
+    assert judged(C) is Answer.LATER
+    assert judged(C, late=True) is Answer.YES
+    view.blame.failures.clear()
+    view.blame.failed((A, B, C), {B: (C,)})
+    view.blame.failed((A, B, C), {B: (C,)})
+    assert judged(A) is Answer.YES, "memories differ: about others it refuses nothing"

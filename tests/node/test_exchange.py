@@ -28,6 +28,7 @@ from p2ptrain.node import edges, gossip, updates
 from p2ptrain.node import exchange as module
 from p2ptrain.node.beats import FullBeat, read
 from p2ptrain.node.exchange import (
+    _give_up,
     _request,
     _while_it_matters,
     _why_moot,
@@ -413,3 +414,14 @@ async def test_the_update_that_a_reduce_is_about_to_make_is_not_fetched_beside_i
         parts.standing.averaging = None
         parts.changes.ring()
         await settled(done.is_set)
+
+
+@pytest.mark.parametrize(("heard", "reported"), [(False, (ANN.peer,)), (True, ())])
+async def test_what_a_neighbour_said_is_not_reported_as_found_here(
+    tmp_path: Path, heard: bool, reported: tuple[str, ...]
+) -> None:
+    """A liar that sends ABORT would otherwise accuse with the voices of all participants."""
+    async with rig(tmp_path) as r:
+        await _give_up(r.parts, ReduceAborted(0, 0, (ANN.peer,), "it was silent", heard=heard))
+        assert r.parts.standing.reduce == ReduceReport(0, 0, None, reported)
+        assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)

@@ -61,6 +61,8 @@ async def test_an_attempt_without_who_was_in_the_last_one_says_so(tmp_path: Path
         again = replace(state, roster=replace(state.roster, attempt=1, participants=theirs))
         assert rosters.look(again, me, work, 0) == left_out.FAILED
         assert rosters.look(again, me, work, 0) is None, "once for each attempt"
+        later = replace(again, roster=replace(again.roster, attempt=2))
+        assert Rosters(member=True).look(later, me, work, 0, doubted=True) == left_out.DOUBTED
 
 
 async def test_who_is_no_member_any_more_is_told_and_who_never_was_is_not(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_a_blame_survives_the_wire(suspects: list[PeerId], reason: str) -> None:
     data = encode_blame(Blame(tuple(suspects), reason))
     read = decode_blame(data, PEERS)
     assert read.suspects == tuple(suspects)
+    assert read.heard, "what a neighbour says was not seen here"
     assert len(read.reason) == len(reason)
     assert read.reason.isprintable()
 
@@ -79,7 +80,7 @@ def test_a_long_blame_fits_the_bound() -> None:
     peers = tuple(PeerId(f"12D3KooW{number:044}") for number in range(40))
     data = encode_blame(Blame(peers, "€" * 1000))
     assert len(data) <= ABORT_BYTES_MAX
-    assert decode_blame(data, peers) == Blame(peers[:16], "€" * 200)
+    assert decode_blame(data, peers) == Blame(peers[:16], "€" * 200, heard=True)
 
 
 def test_neighbours_are_those_of_the_circle() -> None:

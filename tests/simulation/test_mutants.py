@@ -11,7 +11,7 @@ import pytest
 
 from p2ptrain.testing.simulation import simulate
 from p2ptrain.testing.simulation.mutants import MUTANTS
-from p2ptrain.testing.simulation.planting import Mutant
+from p2ptrain.testing.simulation.planting import STUCK, Mutant
 
 SEEDS_MAX = 2000
 """Most defects show within ten seeds; `docs/results/simulation.md` says which took how many."""
@@ -21,8 +21,10 @@ SEEDS_MAX = 2000
 def test_a_defect_is_found(mutant: Mutant) -> None:
     with mutant.planted():
         for seed in range(SEEDS_MAX):
-            report = simulate(seed, peers=5, steps=mutant.steps, profile=mutant.profile)
+            peers, steps = mutant.peers, mutant.steps
+            report = simulate(seed, peers=peers, steps=steps, profile=mutant.profile)
             objecting = {text.split(":")[0] for text in report.violations}
+            objecting |= {STUCK} if report.stuck else set()
             if objecting.intersection(mutant.caught_by):
                 return
     pytest.fail(f"{mutant.name} was not found by {mutant.caught_by} in {SEEDS_MAX} seeds")

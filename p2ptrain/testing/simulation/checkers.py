@@ -32,6 +32,7 @@ from p2ptrain.testing.simulation.proposals import (
     ProposalsAreSigned,
     is_quorum,
 )
+from p2ptrain.testing.simulation.spoiling import ExclusionsAreShared, SpoilersCostLittle
 from p2ptrain.testing.simulation.troubles import Troubles
 from p2ptrain.testing.simulation.watching import Checker, Decision, Watch
 
@@ -338,6 +339,7 @@ def all_checkers(
 ) -> list[Checker]:
     exposure = LiarsAreExposed(lines=lines, rules=rules, liars=liars)
     seeds = frozenset(rules.founders[: profile.seeds_among_peers])
+    spoilers = rules.founders[len(rules.founders) - profile.spoilers :]
     checkers: list[Checker] = [
         exposure,
         OneEntryPerHeight(exposure=exposure),
@@ -345,7 +347,7 @@ def all_checkers(
         ProposalsAreEntitled(lines=lines, rules=rules, liars=liars),
         CertificatesVerify(rules=rules),
         CommitsAreHeld(liars=liars),
-        CommitsAreMade(liars=liars),
+        CommitsAreMade(liars=liars, spoilers=spoilers),
         VotesAreKept(lines=lines, liars=liars),
         EqualHeadsAgree(),
         BlocksAreCommittedOnce(),
@@ -357,13 +359,22 @@ def all_checkers(
         AmendmentsAreHeld(liars=liars),
         TermsAreForeseen(rules=rules),
         LeavesHaveCauses(troubles=troubles, orderly=profile.is_orderly),
+        *_of_spoilers(spoilers),
         *([NobodyIsUsurped(liars=liars, troubles=troubles)] if liars else ()),
         *(_of_branches(rules, troubles) if rules.branches else ()),
     ]
-    if not rules.branches:  # On a branch nobody counts with those who are elsewhere.
+    if (
+        not rules.branches and not profile.spoilers
+    ):  # On a branch nobody counts with those who are elsewhere.
         orderly = profile.is_orderly
         checkers.append(NobodyIsStarved(troubles=troubles, orderly=orderly, seeds=seeds))
     return checkers
+
+
+def _of_spoilers(spoilers: tuple[PeerId, ...]) -> list[Checker]:
+    if not spoilers:
+        return []
+    return [SpoilersCostLittle(spoilers=spoilers), ExclusionsAreShared(spoilers=spoilers)]
 
 
 def _of_branches(rules: Rules, troubles: Troubles) -> list[Checker]:

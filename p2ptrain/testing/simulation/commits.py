@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.values import Commit
 from p2ptrain.testing.simulation.rings import update_of
+from p2ptrain.testing.simulation.spoiling import update_apart
 from p2ptrain.testing.simulation.watching import Decision, Watch
 
 
@@ -27,10 +28,12 @@ class CommitsAreHeld(Watch):
 @dataclass(slots=True)
 class CommitsAreMade(Watch):
     """S12: what is committed came out of the reduce, unless most of its participants lie, or in a
-    later round a liar claimed that it was accepted.
+    later round a liar claimed that it was accepted. Where `spoilers` send each another mean, each
+    has made its own.
     """
 
     liars: frozenset[PeerId] = frozenset()
+    spoilers: tuple[PeerId, ...] = ()
 
     def on_decision(self, decision: Decision) -> None:
         value, round = decision.certified.entry.value, decision.certified.certificate.round
@@ -39,5 +42,7 @@ class CommitsAreMade(Watch):
             return
         if 2 * len(self.liars.intersection(roster.peers)) > len(roster.peers):
             return
-        if value.update != update_of(decision.before.head):
+        made = update_of(decision.before.head)
+        apart = [update_apart(made, peer) for peer in roster.peers] if self.spoilers else []
+        if value.update not in (made, *apart):
             self.object(f"entry {decision.after.height} commits what no reduce has made")

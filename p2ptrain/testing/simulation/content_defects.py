@@ -69,8 +69,8 @@ def grace_ignored(patch: Patch) -> None:
 def claims_not_doubted(patch: Patch) -> None:
     """What one voter says that it has accepted is taken for chosen, whoever else may be asked."""
 
-    def may_accept(*knowing: Any, forced: bool, doubtful: bool, late: bool) -> Verdict:
-        return original(*knowing, forced=forced, late=late)
+    def may_accept(*knowing: Any, doubtful: bool, **judging: Any) -> Verdict:
+        return original(*knowing, **judging)
 
     original = accept.may_accept
     patch(accept, "may_accept", may_accept)

@@ -6,12 +6,15 @@ the checker that has to object, and a world in which it shows.
 
 from __future__ import annotations
 
+from p2ptrain.testing.simulation import blame_defects as blame
 from p2ptrain.testing.simulation import branching_defects as branching
 from p2ptrain.testing.simulation import content_defects as content
 from p2ptrain.testing.simulation import voting_defects as voting
-from p2ptrain.testing.simulation.planting import Mutant
+from p2ptrain.testing.simulation.planting import STUCK, Mutant
 
 _BLOCKS = ("BlocksAreCommittedOnce",)
+_COST = ("SpoilersCostLittle",)
+_SHARE = ("ExclusionsAreShared",)
 _CERTIFICATES = ("CertificatesVerify",)
 _ENTITLED = ("ProposalsAreEntitled",)
 _FORKS = ("OneEntryPerHeight",)
@@ -70,5 +73,11 @@ MUTANTS = (
     ),
     Mutant("lines-not-told-apart", branching.lines_not_told_apart, _CERTIFICATES, "branch", 60),
     Mutant("branch-signed-by-one", branching.branch_signed_by_one, _CERTIFICATES, "branch", 60),
+    Mutant("blame-forgotten", blame.past_steps_forgotten, _COST, "spoiled", 50, 2),
+    Mutant("accuser-not-doubted", blame.accuser_not_doubted, _SHARE, "spoiled", 16, 3),
+    Mutant("nothing-is-forgiven", blame.nothing_is_forgiven, _SHARE, "spoiled", 50, 3),
+    Mutant("no-turns-among-equals", blame.no_turns_among_equals, _SHARE, "spoiled", 16, 3),
+    Mutant("proposer-back", blame.proposer_brings_itself_back, _COST, "spoiled", 30, 3),
+    Mutant("one-alone-for-ever", blame.one_alone_has_all_time, (STUCK,), "spoiled", 8, 2),
     Mutant("branch-loses-leases", branching.lease_kept_by_who_is_gone, _BLOCKS, "branch", 60),
 )

@@ -13,10 +13,13 @@ Patch = Callable[[object, str, object], None]
 Plant = Callable[[Patch], None]
 
 
+STUCK = "stuck"
+
+
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`caught_by`: the checkers of which one has to object. `profile`: a world that brings it
-    out, in so many outer steps.
+    """`caught_by`: the checkers of which one has to object; STUCK is that the run stands still.
+    `profile`: a world that brings it out, in so many outer steps of so many peers.
     """
 
     name: str
@@ -24,6 +27,7 @@ class Mutant:
     caught_by: tuple[str, ...]
     profile: str
     steps: int = 8
+    peers: int = 5
 
     @contextmanager
     def planted(self) -> Iterator[None]:

@@ -52,6 +52,8 @@ class Profile:
     keep_entries: int = 6
     quorum_loss: QuorumLoss = "wait"
     amend_every_s: float = 0.0
+    spoilers: int = 0
+    """How many, the last founders, spoil the reduces that they take part in."""
 
     @property
     def keeps_processes(self) -> bool:
@@ -163,6 +165,7 @@ PROFILES: dict[str, Profile] = {
             quorum_loss="branch",
         ),
         Profile("liars", liars=1, loss=0.02, reduce_half_done=0.1),
+        Profile("spoiled", spoilers=1, faults_s=0.0),
         Profile("strangers", liars=2, loss=0.02, reduce_half_done=0.1, quorum="two-thirds"),
         Profile(
             "chaos",

@@ -16,6 +16,7 @@ from p2ptrain.ledger.values import Roster
 from p2ptrain.testing.simulation.clock import Clock
 from p2ptrain.testing.simulation.network import Network
 from p2ptrain.testing.simulation.profiles import Profile
+from p2ptrain.testing.simulation.spoiling import Ending, Spoiler, update_apart
 
 REDUCE_S = (0.1, 0.6)
 JOIN_DEADLINE_S = 2.0
@@ -43,6 +44,7 @@ class Ring:
 class Rings:
     def __init__(self, clock: Clock, random: Random, profile: Profile, network: Network) -> None:
         self.faulty = True
+        self.spoilers: dict[PeerId, Spoiler] = {}
         self.by_entry: dict[Digest, Ring] = {}
         self._clock = clock
         self._random = random
@@ -64,7 +66,12 @@ class Rings:
         ring.finishers[me] = finish
         if ring.finishers.keys() == set(ring.roster.peers):
             duration_s = self._random.uniform(*REDUCE_S)
-            self._clock.after(duration_s, lambda: self._complete(ring))
+            spoiler = next((peer for peer in ring.roster.peers if peer in self.spoilers), None)
+            how = self.spoilers[spoiler].ending(ring.roster.peers) if spoiler else None
+            if how is None:
+                self._clock.after(duration_s, lambda: self._complete(ring))
+            else:
+                self._spoil(ring, how, duration_s)
 
     def is_under_way(self) -> bool:
         """Whether some ring has all its participants and has not ended."""
@@ -98,6 +105,20 @@ class Rings:
             self._end(ring, lambda: self._random.random() < 0.5, ())
         else:
             self._end(ring, lambda: True, ())
+
+    def _spoil(self, ring: Ring, how: Ending, duration_s: float) -> None:
+        """One participant sees to it that it fails. The others do not repeat what they hear."""
+
+        def end() -> None:
+            for peer, finish in ring.finishers.items() if not ring.ended else ():
+                if peer in how.made:
+                    update = update_apart(ring.update, peer) if how.differ else ring.update
+                    finish(update, ())
+                elif len(ring.roster.peers) > 1:
+                    finish(None, how.accusations.get(peer, ()))
+            ring.ended = True
+
+        self._clock.after(duration_s + how.after_s, end)
 
     def _fail(self, ring: Ring, suspects: tuple[PeerId, ...]) -> None:
         self._end(ring, lambda: False, suspects)

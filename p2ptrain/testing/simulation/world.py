@@ -30,6 +30,7 @@ from p2ptrain.testing.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.testing.simulation.profiles import Profile
 from p2ptrain.testing.simulation.pruner import Pruner, base_for_newcomer
 from p2ptrain.testing.simulation.rings import Rings
+from p2ptrain.testing.simulation.spoiling import ExclusionsAreShared, Spoiler
 from p2ptrain.testing.simulation.trace import Trace, spelled_value
 from p2ptrain.testing.simulation.troubles import Troubles
 from p2ptrain.testing.simulation.watching import Decision
@@ -70,6 +71,7 @@ class SimWorld:
         self.latest = genesis(rules)
         self.lines = Lines(self.latest)
         self.liars = frozenset(_liars(rules, profile))
+        self.spoilers = rules.founders[len(rules.founders) - profile.spoilers :]
         self.checkers = all_checkers(rules, self.liars, self.troubles, profile, self.lines)
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
@@ -92,6 +94,11 @@ class SimWorld:
         if self.random.random() < self.profile.slow_peers:
             self.troubles.slow.add(name)
         self.nodes[name] = node
+        if isinstance(node, Spoiler):
+            self.rings.spoilers[name] = node
+            for checker in self.checkers:
+                if isinstance(checker, ExclusionsAreShared):
+                    checker.nodes[name] = node
         self._disks[name] = node.disk
         for other in self.nodes.values():
             if other.alive:
@@ -109,6 +116,8 @@ class SimWorld:
     def _kind_of(self, name: PeerId) -> Callable[..., SimNode]:
         if name in self.liars:
             return partial(Liar, random=self.random)
+        if name in self.spoilers:
+            return partial(Spoiler, random=self.random)
         if self.keeper in (None, name) or self.random.random() >= self.profile.pruners:
             return SimNode
         base = None

@@ -1,0 +1,43 @@
+"""One participant spoils the reduces of a small run: it costs a few attempts, and is shared fairly.
+
+A long version is `p2ptrain simulate --profile spoiled` with 10,000 seeds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.testing.simulation import PROFILES, simulate
+from p2ptrain.testing.simulation.run import run_to_end, violations_in, world_of
+from p2ptrain.testing.simulation.spoiling import ExclusionsAreShared, Spoil, SpoilersCostLittle
+
+STEPS = 20
+
+
+def lost_in(seed: int, peers: int, spoil: Spoil) -> tuple[int, int]:
+    """The attempts lost in 20 outer steps, and how often the worst-off honest peer was left out."""
+    world = world_of(seed, peers=peers, steps=STEPS, profile=PROFILES["spoiled"])
+    (spoiler,) = world.rings.spoilers.values()
+    spoiler.spoil = spoil
+    assert run_to_end(world) == ""
+    assert violations_in(world) == []
+    cost = next(it for it in world.checkers if isinstance(it, SpoilersCostLittle))
+    shares = next(it for it in world.checkers if isinstance(it, ExclusionsAreShared))
+    honest = [count for peer, count in shares.left_out.items() if peer != spoiler.me]
+    return cost.lost, max(honest, default=0)
+
+
+@pytest.mark.parametrize("peers", [2, 3])
+@pytest.mark.parametrize(
+    "spoil", [it for it in Spoil if it not in (Spoil.TWO_MEANS, Spoil.LEAVE_OUT)]
+)
+def test_a_spoiler_costs_a_few_attempts_in_20_outer_steps(spoil: Spoil, peers: int) -> None:
+    """Each outer step lost one and more when nothing was remembered."""
+    lost, left_out = lost_in(1, peers, spoil)
+    assert lost <= 7
+    assert left_out <= (STEPS // 2 if spoil is Spoil.ACCUSE_ONE else 4)
+
+
+def test_small_runs_with_one_spoiler_keep_all_promises() -> None:
+    reports = [simulate(it, peers=2 + it % 5, steps=12, profile="spoiled") for it in range(12)]
+    assert [it for it in reports if not it.good] == []
