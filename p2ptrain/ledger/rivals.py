@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.effects import AskEntries, Effect, Note
+from p2ptrain.ledger.room import PEERS_MAX
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState, Phase
 from p2ptrain.ledger.values import Certified, Entry, LineId
@@ -23,8 +24,8 @@ from p2ptrain.ledger.verify import Verify, check_certified
 
 ASK_EVERY_S = 2.0
 """A heartbeat: often enough to heal soon, and nothing beside what a reduce sends. A peer that shows
-no more of its chain for so long is passed over for another: for the one that was not asked for
-longest.
+no more of its chain for so long is passed over for another: for the one that was asked longest ago.
+Every other question goes to a member of before we parted: names are free in an open run.
 """
 
 Place = tuple[LineId, int]
@@ -110,14 +111,22 @@ class Rivals:
         if now < self._asked_at + ASK_EVERY_S and self._asked is not None:
             self.ask_at = self._asked_at + ASK_EVERY_S
             return []
-        peer = min(fresh, key=lambda each: (self._turns.get(each, 0), each))
+        base = own if self.base is None else self.base
+        first = base.since if self._questions % 2 == 0 else ()
+        peer = min(fresh, key=lambda each: (each not in first, self._turns.get(each, 0), each))
         self._questions += 1
-        self._turns[peer] = self._questions
+        self._note_turn(peer)
         self._asked, self._asked_at, self._asked_of = peer, now, fresh[peer]
         self._rival = None
         self.ask_at = now + ASK_EVERY_S
-        base = own if self.base is None else self.base
         return [AskEntries(peer, base.height + 1)]
+
+    def _note_turn(self, peer: PeerId) -> None:
+        """Remember the turns of as many peers as there is room for, the latest ones."""
+        self._turns.pop(peer, None)
+        self._turns[peer] = self._questions
+        if len(self._turns) > PEERS_MAX:
+            del self._turns[next(iter(self._turns))]
 
     def expects(self, peer: PeerId, page: Sequence[Certified]) -> bool:
         """Whether this is the answer to our last question."""
@@ -160,7 +169,10 @@ class Rivals:
         """The asked peer has shown its chain as it was: look again when it has grown."""
         assert self._asked is not None
         assert self._asked_of is not None
+        self._seen.pop(self._asked, None)
         self._seen[self._asked] = self._asked_of
+        if len(self._seen) > PEERS_MAX:
+            del self._seen[next(iter(self._seen))]
 
     def continuation(self, own: LedgerState) -> tuple[Certified, ...]:
         """What the chain just shown has beyond our head, if it goes on from there."""

@@ -46,6 +46,10 @@ RETRY_S = 2.0
 BLAMED_S = 60.0
 """Who sent a wrong chunk is left out for so long: each costs 4 MiB, and a try comes every 2 s."""
 
+OTHERS_MAX = 16
+"""Sources of one try that nobody vouches for. A fetch has 64 lanes, and in an open run silent names
+could take all of them from the members; newcomers that begin together still feed each other."""
+
 READS_MAX = 3
 """A chunk that has rotted on our disk is fetched anew; a disk that rots it so often is broken."""
 
@@ -169,7 +173,7 @@ async def _until_here(
         while True:
             tries += 1
             handle: FetchHandle[Endpoint] = FetchHandle()
-            fit = partial(_unblamed, parts, blamed)
+            fit = partial(_fit, parts, blamed, set())
             work = partial(attempt, fit(), handle)
             try:
                 report = await _run_beside_newcomers(parts, work, handle, fit)
@@ -211,10 +215,20 @@ def _why_again(
     return exc
 
 
-def _unblamed(parts: Parts, blamed: Mapping[PeerId, float]) -> list[Endpoint]:
-    """Whom to ask: all but those who sent something wrong a short time ago."""
+def _fit(parts: Parts, blamed: Mapping[PeerId, float], others: set[PeerId]) -> list[Endpoint]:
+    """Return the sources to use: all that are vouched for first, then a few others.
+
+    `others` are those used in this try already; they are drawn, so that nobody can make sure to be
+    among them. Peers that sent something wrong a short time ago are left out.
+    """
     since = parts.now() - BLAMED_S
-    return [each for each in sources(parts) if blamed.get(each.peer, -math.inf) < since]
+    usable = [each for each in sources(parts) if blamed.get(each.peer, -math.inf) < since]
+    vouched = [each for each in usable if parts.is_vouched_for(each.peer)]
+    drawn = [each for each in usable if not parts.is_vouched_for(each.peer)]
+    parts.draw.shuffle(drawn)
+    new = [each.peer for each in drawn if each.peer not in others]
+    others.update(new[: max(0, OTHERS_MAX - len(others))])
+    return [*vouched, *(each for each in drawn if each.peer in others)]
 
 
 async def _run_beside_newcomers(

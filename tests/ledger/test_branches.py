@@ -575,6 +575,27 @@ def test_b4_a_chain_that_does_not_outrank_ours_is_asked_for_again_when_it_has_gr
     assert rivals.ask({C: (line, 2)}, state, set(), 20.0) == [AskEntries(C, 1)]
 
 
+def test_every_other_question_goes_to_a_member_whatever_names_are_elsewhere() -> None:
+    rivals, state = Rivals(RULES, verify), after(START, HIGH)
+    rivals.branched(START)
+    line = digest("another line")
+    asked = list[object]()
+    for turn in range(6):
+        names = {PeerId(f"0{turn}-{n}"): (line, 9) for n in range(50)}
+        asked += rivals.ask({**names, C: (line, 9)}, state, set(), 10.0 * turn)
+    assert [each == AskEntries(C, 1) for each in asked] == [True, False] * 3
+
+
+def test_turns_and_places_are_remembered_of_as_many_rivals_as_there_is_room_for() -> None:
+    rivals, state = Rivals(RULES, verify), after(START, LOW)
+    rivals.branched(START)
+    line = digest("another line")
+    for n in range(PEERS_MAX + 1):
+        rivals.ask({PeerId(f"x{n}"): (line, 0)}, state, set(), 10.0 * n)
+        rivals.take(0, [], state, {1: LOW}.get, 10.0 * n)
+    assert (len(rivals._turns), len(rivals._seen)) == (PEERS_MAX, PEERS_MAX)
+
+
 def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:
     rivals, effects = shown(LOW, HIGH, height=3)
     assert (rivals.winner, effects) == (None, [AskEntries(C, 2)])

@@ -17,13 +17,14 @@ import pytest
 import trio
 
 from p2ptrain.config.node import NodeConfig
+from p2ptrain.dataplane import Credentials, Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.errors import NetworkUnreachable
-from p2ptrain.identity import load_or_create
+from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.base import encode_base
 from p2ptrain.ledger.values import Commit, Participant, Roster, Terms
-from p2ptrain.node import amending, connections
+from p2ptrain.node import amending, connections, transfer
 from p2ptrain.node import learning as learning_module
 from p2ptrain.node import revocation as revocation_module
 from p2ptrain.node.admission import Admission
@@ -372,3 +373,35 @@ async def test_in_an_open_run_nobody_but_members_keeps_a_node_waiting_for_more_o
         assert parts.ledger_is_current()
         parts.peers.take(ANN.peer, replace(high, serial=2), now)
         assert not parts.ledger_is_current()
+
+
+# ── bulk data ────────────────────────────────────────────────────────────────────────────────────
+
+
+def offering(r: Rig, peer: Identity) -> None:
+    """Have this peer heard, with a data plane."""
+    place = Endpoint(peer.peer, "127.0.0.1", 1, Credentials.create(peer).certificate_der)
+    beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
+    r.parts.peers.take(peer.peer, beat, r.parts.now())
+    r.parts.detector.heard(peer.peer, r.parts.now())
+
+
+async def test_many_names_in_an_open_run_take_no_lane_of_a_fetch_from_a_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "OTHERS_MAX", 4)
+    async with rig(tmp_path, admission="open") as r:
+        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        offering(r, ANN)
+        used, tried = set[PeerId](), set[PeerId]()
+        for number in range(10):
+            offering(r, somebody(3000 + number))
+            fit = transfer._fit(r.parts, {}, used)
+            assert fit[0].peer == ANN.peer
+            tried.update(each.peer for each in fit)
+        assert len(tried) == 1 + transfer.OTHERS_MAX
+        assert len(transfer._fit(r.parts, {ANN.peer: r.parts.now()}, set())) == 4
+    async with rig(tmp_path / "listed", allowed=[each.peer for each in (ANN, BOB)]) as r:
+        offering(r, ANN)
+        offering(r, BOB)
+        assert len(transfer._fit(r.parts, {}, set())) == 2, "the organiser vouches for them"

@@ -1,0 +1,21 @@
+"""The page on whose word counts names every protocol and every topic that nodes have."""
+
+from __future__ import annotations
+
+from p2ptrain.ids import RunId
+from p2ptrain.node import topics
+from tests.architecture.sources import ROOT
+
+PAGE = ROOT / "docs" / "decisions" / "001-whose-word-is-it.md"
+
+
+def test_the_page_on_whose_word_counts_names_each_protocol_and_topic() -> None:
+    made = vars(topics).items()
+    protocols = [value for name, value in made if name.endswith("_PROTOCOL")]
+    subjects = [make(RunId("")).split("/")[-1] for name, make in made if name.endswith("_topic")]
+    assert len(protocols) > 4
+    assert len(subjects) > 3
+    page = PAGE.read_text()
+    lacking = [each for each in protocols if f"`{each}`" not in page]
+    lacking += [each for each in subjects if f"topic `{each}`" not in page]
+    assert lacking == []
