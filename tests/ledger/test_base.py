@@ -18,7 +18,7 @@ from p2ptrain.ledger.events import Accused, Heard, Received, Tick
 from p2ptrain.ledger.evidence import Evidence, Statement
 from p2ptrain.ledger.kept import CommittedUpdate, Kept
 from p2ptrain.ledger.messages import Entries, EntriesRequest, Outcome, Pruned
-from p2ptrain.ledger.pruning import base_at, prunable_to
+from p2ptrain.ledger.pruning import base_after, base_at, entries_up_to, prunable_to
 from p2ptrain.ledger.state import LedgerState, genesis
 from p2ptrain.ledger.values import (
     Branch,
@@ -229,6 +229,14 @@ def test_pruning_forgets_what_came_before_the_base() -> None:
     assert again == base_of(14)
     assert kept.prune(again) == 4
     assert kept.entries == CHAIN[13:]
+
+
+def test_a_base_that_nobody_wants_any_more_is_not_finished() -> None:
+    kept, wanted = kept_chain(), iter([True, True, False])
+    found = entries_up_to(kept, 10)
+    assert found is not None
+    assert base_after(RULES, kept.start, *found, lambda: not next(wanted)) is None
+    assert next(wanted, None) is None, "it stopped before the third entry"
 
 
 @pytest.mark.parametrize("height", [0, 1, 9, 12, 21])
