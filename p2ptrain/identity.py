@@ -27,6 +27,21 @@ _PREFIX = bytes.fromhex("002408011220")
 """multihash `identity` (00) of 36 bytes (24): protobuf {1: Ed25519 (0801), 2: 32 bytes (1220)}."""
 
 
+_FIELD = 2**255 - 19
+_SMALL_ORDER_Y = frozenset(
+    {
+        0,
+        1,
+        _FIELD - 1,
+        0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
+        0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7,
+    }
+)
+"""The y coordinates of the eight points of Ed25519 whose order divides 8. With such a point as its
+public key, one signature verifies for one message in eight, or for all of them, and nobody needs a
+secret to make it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A peer that can sign. `seed` is the secret; it is kept out of `repr`."""
@@ -75,10 +90,11 @@ def _load(path: Path) -> Identity:
 
 @lru_cache(maxsize=4096)
 def public_key_of(peer: PeerId) -> bytes:
-    """The 32 bytes of the Ed25519 public key that `peer` contains.
+    """Return the 32 bytes of the Ed25519 public key that `peer` contains.
 
     Raises:
-        RemoteProtocolError: `peer` is not the id of an Ed25519 key.
+        RemoteProtocolError: `peer` is not the id of an Ed25519 key, or its key is one that anybody
+            could sign for, or a second spelling of another key.
     """
     try:
         decoded = base58.b58decode(peer) if len(peer) <= 64 else b""
@@ -86,7 +102,11 @@ def public_key_of(peer: PeerId) -> bytes:
         decoded = b""
     if len(decoded) != len(_PREFIX) + 32 or not decoded.startswith(_PREFIX):
         raise RemoteProtocolError(f"{peer[:64]!r} is not the id of an Ed25519 key")
-    return decoded[len(_PREFIX) :]
+    public_key = decoded[len(_PREFIX) :]
+    y = int.from_bytes(public_key, "little") & (2**255 - 1)  # the top bit is the sign of x
+    if y >= _FIELD or y in _SMALL_ORDER_Y:
+        raise RemoteProtocolError(f"{peer[:64]!r} names a key of small order, or not canonically")
+    return public_key
 
 
 def is_peer_id(text: object) -> bool:

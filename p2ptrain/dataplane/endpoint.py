@@ -60,6 +60,10 @@ class Endpoint:
 
 
 def _is_address(text: str) -> bool:
+    """A zone ("fe80::1%eth0") is refused: it names an interface of this machine, which no peer can
+    know, and Python allows any characters in it."""
+    if "%" in text:
+        return False
     try:
         ipaddress.ip_address(text)
     except ValueError:

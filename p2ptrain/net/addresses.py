@@ -115,7 +115,8 @@ def _check_host(text: str, kind: str, host: str) -> None:
     if version is None:
         raise _syntax(text, f"{kind!r} is not ip4, ip6, dns, dns4 or dns6")
     try:
-        fits = ipaddress.ip_address(host).version == version
+        # Python takes any characters for a zone (fe80::1%eth0), and libp2p takes none here.
+        fits = "%" not in host and ipaddress.ip_address(host).version == version
     except ValueError:
         fits = False
     if not fits:

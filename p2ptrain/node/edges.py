@@ -23,7 +23,7 @@ from p2ptrain.errors import PeerError, PeerUnreachable, ReduceAborted, RemotePro
 from p2ptrain.ids import PeerId
 from p2ptrain.node.introductions import introduced
 from p2ptrain.node.parts import Parts
-from p2ptrain.node.reach import is_dialable
+from p2ptrain.node.reach import is_dialable, may_be_at
 from p2ptrain.node.threads import in_thread
 from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 
@@ -137,6 +137,8 @@ async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None
             deadline_s = min(DIAL_S, max(ends - parts.now(), AGAIN_S))
             work = partial(_dial, parts, peer, endpoint, key, edges, dialling, deadline_s)
             try:
+                if endpoint is not None and not may_be_at(parts, endpoint):
+                    raise PeerUnreachable("its data plane is on a loopback address", peer=peer)
                 seconds = await in_thread(work, stop=dialling.give_up, limiter=edges.threads)
                 return parts.paths.connected(peer, seconds)
             except (PeerError, RemoteProtocolError) as exc:

@@ -18,6 +18,7 @@ from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.state import Phase
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.reach import may_be_at
 from p2ptrain.node.threads import in_thread
 
 __all__ = ["PURPOSE", "Tried", "is_busy", "probe_paths", "whom_to_probe"]
@@ -65,6 +66,8 @@ def whom_to_probe(parts: Parts, tried: Tried) -> Endpoint | None:
     for member in state.members:
         view = parts.peers.get(member)
         if view is None or view.endpoint is None or parts.is_down(member):
+            continue
+        if not may_be_at(parts, view.endpoint):
             continue
         beat = view.heartbeat
         wanted = not beat.dialled or not parts.paths.is_measured(parts.me, member)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from p2ptrain.dataplane import Endpoint
 from p2ptrain.ids import PeerId
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.cautions import Caution
+from p2ptrain.sites import is_this_machine
 
 DOUBT_S = 300.0
 """Every member that hears of us probes whom nobody has dialled, each within some minutes."""
@@ -53,6 +55,17 @@ def is_dialable(parts: Parts, peer: PeerId) -> bool:
         return parts.standing.dialable
     view = parts.peers.get(peer)
     return view is None or view.heartbeat.dialable
+
+
+def may_be_at(parts: Parts, endpoint: Endpoint) -> bool:
+    """Return whether we dial `endpoint` on its peer's word.
+
+    An endpoint on a loopback address is one of our own machine. It is dialled only if our
+    connection with that peer stays on this machine too: otherwise a member could have us open
+    connections to services that listen here for local programs alone.
+    """
+    site = parts.network.site_of(endpoint.peer)
+    return not is_this_machine(endpoint.host) or (bool(site) and is_this_machine(site))
 
 
 def undialable(parts: Parts, peers: Iterable[PeerId]) -> frozenset[PeerId]:

@@ -19,6 +19,7 @@ from p2ptrain.dataplane import Endpoint, SecureSocket, dial
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, StoreError, TryLater
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.reach import may_be_at
 from p2ptrain.node.threads import in_thread
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import FetchingSnapshot
@@ -285,7 +286,8 @@ def sources(parts: Parts) -> list[Endpoint]:
     views = [view for view in parts.peers if view.endpoint is not None and view.peer != parts.me]
     alive = [view for view in views if parts.detector.status(view.peer, now) != "red"]
     alive.sort(key=lambda view: -view.heard_s)
-    return [view.endpoint for view in alive if view.endpoint and parts.admission.admits(view.peer)]
+    told = [view.endpoint for view in alive if parts.admission.admits(view.peer)]
+    return [endpoint for endpoint in told if endpoint and may_be_at(parts, endpoint)]
 
 
 def _dial(parts: Parts, endpoint: Endpoint) -> SecureSocket:

@@ -24,6 +24,8 @@ def test_an_endpoint_survives_the_wire(server: Credentials, host: str) -> None:
         ("host", "example.org"),
         ("host", "1" * 500),
         ("host", ""),
+        ("host", "fe80::1%eth0"),
+        ("host", "fe80::1%\x1b[2J\n"),
         ("port", 0),
         ("port", 65536),
         ("port", -1),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
+import base58
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from p2ptrain.errors import ConfigError, RemoteProtocolError
 from p2ptrain.identity import Identity, is_peer_id, load_or_create, public_key_of, verify
@@ -87,3 +89,44 @@ def test_peer_ids_within_a_text_become_names() -> None:
     ann, bob = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2))
     text = f"{ann} waits for {bob}, not for {bob}x or 12D3Koo"
     assert named(text) == f"{label(ann)} waits for {label(bob)}, not for {bob}x or 12D3Koo"
+
+
+FIELD = 2**255 - 19
+SMALL_ORDER = [
+    "0100000000000000000000000000000000000000000000000000000000000000",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "0000000000000000000000000000000000000000000000000000000000000080",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+]
+NOT_CANONICAL = [
+    (y | sign << 255).to_bytes(32, "little").hex() for y in range(FIELD, 2**255) for sign in (0, 1)
+] + [
+    "0100000000000000000000000000000000000000000000000000000000000080",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
+]
+
+
+def id_of_key(key: str) -> PeerId:
+    raw = bytes.fromhex("002408011220" + key)
+    return PeerId(base58.b58encode(raw).decode())
+
+
+@pytest.mark.parametrize("key", SMALL_ORDER + NOT_CANONICAL)
+def test_keys_that_anybody_can_sign_for_are_no_peer_ids(key: str) -> None:
+    peer = id_of_key(key)
+    assert not is_peer_id(peer)
+    with pytest.raises(RemoteProtocolError, match="small order"):
+        public_key_of(peer)
+
+
+@pytest.mark.parametrize("message", [b"a vote", b"an allowlist"])
+def test_a_signature_that_fits_every_message_is_refused(message: bytes) -> None:
+    """With the neutral element as the key, R = 0 and s = 0 satisfy the equation for any message."""
+    neutral = bytes.fromhex(SMALL_ORDER[0])
+    forged = neutral + bytes(32)
+    Ed25519PublicKey.from_public_bytes(neutral).verify(forged, message)  # the library accepts it
+    assert not verify(id_of_key(SMALL_ORDER[0]), message, forged)

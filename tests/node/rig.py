@@ -79,7 +79,7 @@ class PaperNetwork:
         return self.peers
 
     def site_of(self, peer: PeerId) -> str:
-        return self.sites.get(peer, "")
+        return self.sites.get(peer, "127.0.0.1")
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         self.addresses_by_peer[peer] = list(addresses)

@@ -1,0 +1,47 @@
+"""An endpoint on a loopback address is dialled only for a peer that is on this machine itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.dataplane import Endpoint
+from p2ptrain.encoding import pack
+from p2ptrain.node import transfer
+from p2ptrain.node.probing import Tried, whom_to_probe
+from p2ptrain.node.reach import may_be_at
+from tests.node.rig import ANN, heartbeat, opening, rig
+
+OURS = ["127.0.0.1", "127.9.9.9", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"]
+FAR = ["10.0.0.1", "203.0.113.7", "2001:db8::1", "::ffff:10.0.0.1"]
+
+
+@pytest.mark.parametrize("host", OURS)
+async def test_a_loopback_endpoint_of_a_peer_elsewhere_is_not_dialled(
+    tmp_path: Path, host: str
+) -> None:
+    async with rig(tmp_path) as r:
+        parts, endpoint = r.parts, Endpoint(ANN.peer, host, 22, b"certificate")
+        r.decide(opening(parts.ledger.state, learners=(ANN.peer,)))
+        beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
+        parts.peers.take(ANN.peer, beat, parts.now())
+        parts.detector.heard(ANN.peer, parts.now())
+        for site in ("127.0.0.1", "::/64"):
+            r.network.sites[ANN.peer] = site
+            assert transfer.sources(parts) == [endpoint]
+            assert whom_to_probe(parts, Tried()) == endpoint
+        for site in ("10.0.0.2", "2001:db8::/64", ""):
+            r.network.sites[ANN.peer] = site
+            assert transfer.sources(parts) == []
+            assert whom_to_probe(parts, Tried()) is None
+
+
+@pytest.mark.parametrize("host", FAR)
+async def test_other_endpoints_are_dialled_wherever_their_peer_is(
+    tmp_path: Path, host: str
+) -> None:
+    async with rig(tmp_path) as r:
+        for site in ("127.0.0.1", "10.0.0.2", ""):
+            r.network.sites[ANN.peer] = site
+            assert may_be_at(r.parts, Endpoint(ANN.peer, host, 22, b"certificate"))
