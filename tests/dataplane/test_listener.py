@@ -396,6 +396,17 @@ def test_a_member_s_certificate_is_kept_however_many_others_bring_theirs(
     assert works(client, endpoint)
 
 
+def test_a_renewed_certificate_is_the_newest_and_our_own_is_always_kept(
+    monkeypatch: pytest.MonkeyPatch, client: Credentials
+) -> None:
+    monkeypatch.setattr(gate, "TRUSTED_MAX", 3)
+    some = gate.Gate(client, lambda peer: True)
+    some.know_members([])
+    for number in (50, 51, 50, 52):
+        some.trust(Credentials.create(identity(number)).certificate_der)
+    assert list(some._trusted) == [client.peer, identity(50).peer, identity(52).peer]
+
+
 def test_a_handler_that_fails_costs_its_connection_only(
     client: Credentials, listening: ListenerFactory
 ) -> None:

@@ -154,6 +154,26 @@ def test_a_full_disk_leaves_the_log_as_it_was_and_in_use(disk):
     assert list(RecordLog(PATH, disk=disk)) == [b"before", b"after"]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_stood_before_a_failed_append_survives_a_power_cut(disk, seed):
+    """Cutting the log back makes durable what was not, and the frames after it rely on that."""
+    log = RecordLog(PATH, disk=disk)
+    log.append([b"not synced yet"], durable=False)
+    disk.fail_at, disk.failure = len(disk.writes) + 1, errno.ENOSPC
+    with pytest.raises(StoreFull):
+        log.append([b"lost"])
+    assert list(RecordLog(PATH, disk=disk.reboot(random.Random(seed)))) == [b"not synced yet"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_read_after_a_restart_survives_a_power_cut(disk, seed):
+    """The process before was killed ahead of its sync; from now on others rely on the record."""
+    RecordLog(PATH, disk=disk).append([b"not synced yet"], durable=False)
+    disk = disk.reboot(None)
+    assert list(RecordLog(PATH, disk=disk)) == [b"not synced yet"]
+    assert list(RecordLog(PATH, disk=disk.reboot(random.Random(seed)))) == [b"not synced yet"]
+
+
 @contextmanager
 def no_more_descriptors():
     """Inside, this process can open nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -38,6 +39,7 @@ from p2ptrain.store import (
     digest_of,
 )
 from p2ptrain.store.lanes import STAND_BACK, filling
+from p2ptrain.store.objects import Objects
 
 ABSENT = Digest("ab" * 32)
 RUN = RunId("cd" * 32)
@@ -405,3 +407,18 @@ def test_what_can_wait_is_read_hashed_and_written_by_threads_that_stand_back(pat
     assert store.read_blob(digest) == data
     assert disk.nice == reading == {min(own + STAND_BACK, STAND_BACK) if patient else own}
     assert niceness() == own
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_names_that_could_not_be_made_durable_are_tried_again(seed):
+    disk, root = MemoryDisk(), Path("/store")
+    disk.make_directories(root)
+    objects = Objects(root, disk)
+    objects.settle()
+    digest = digest_of(b"chunk")
+    objects.place(digest, b"chunk")
+    disk.fail_at, disk.failure = len(disk.writes) + 1, errno.EIO
+    with pytest.raises(StoreError):
+        objects.settle()
+    objects.settle()
+    assert Objects(root, disk.reboot(random.Random(seed))).read(digest) == b"chunk"

@@ -1,0 +1,62 @@
+"""What a client costs the server, told by a socket that only writes down what is asked of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import ChunkMissing, PeerLost
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.swarm.server import IDLE_S, MISS_S, MISS_S_MAX, SEND_S, ChunkServer
+
+ANN = PeerId("ann")
+HELD, LACKED = Digest("a" * 64), Digest("b" * 64)
+
+
+@dataclass
+class Client:
+    """Asks for these chunks, and is gone. `deadlines` are those that the server has set."""
+
+    asks: deque[Digest]
+    peer: PeerId = ANN
+    deadlines: list[float] = field(default_factory=list)
+    sent: bytearray = field(default_factory=bytearray)
+
+    def set_deadline(self, seconds: float) -> None:
+        self.deadlines.append(seconds)
+
+    def receive_frame(self, bytes_max: int) -> bytes:
+        if not self.asks:
+            raise PeerLost("it is gone", peer=self.peer)
+        return pack({"chunk": bytes.fromhex(self.asks.popleft())})
+
+    def send_all(self, data: bytes | memoryview) -> None:
+        self.sent += data
+
+
+class OneChunk:
+    def get_chunk(self, digest: Digest) -> bytes:
+        if digest != HELD:
+            raise ChunkMissing("it is not here")
+        return b"chunk"
+
+
+def pauses_for(*asks: Digest) -> list[float]:
+    paused: list[float] = []
+    client = Client(deque(asks))
+    ChunkServer(OneChunk(), pause=paused.append)(client, {})  # type: ignore[arg-type]
+    return paused
+
+
+def test_each_miss_in_a_row_makes_the_next_answer_wait_longer_and_a_hit_ends_the_row() -> None:
+    assert pauses_for(LACKED, LACKED, LACKED, HELD, HELD) == [MISS_S, 2 * MISS_S, 3 * MISS_S]
+    assert pauses_for(LACKED, HELD, LACKED, LACKED) == [MISS_S, MISS_S]
+    assert pauses_for(*[LACKED] * 100)[-1] == MISS_S_MAX
+
+
+def test_a_client_may_think_for_as_long_and_must_read_within_another_time() -> None:
+    client = Client(deque([HELD]))
+    ChunkServer(OneChunk())(client, {})  # type: ignore[arg-type]
+    assert client.deadlines == [IDLE_S, SEND_S, IDLE_S]
+    assert client.sent.endswith(b"chunk")
