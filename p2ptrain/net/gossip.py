@@ -55,6 +55,8 @@ PARKED_MAX = 64
 """Strangers whose stream waits; a connection holds at most 1 MiB unread (bounds.py)."""
 
 Admitted = Callable[[PeerId], bool]
+Judge = Callable[[PeerId, PeerId, bytes], bool]
+"""judge(forwarder, author, payload): whether a message is to be delivered and passed on."""
 Message = tuple[PeerId, bytes]
 
 
@@ -138,6 +140,7 @@ class GatedPubsub(Pubsub):
         self._kept = router.mcache.get
         self._deliver = deliver
         self._parked: dict[ID, tuple[INetStream, trio.Event]] = {}
+        self.judges: dict[str, Judge] = {}
 
     def is_admitted(self, peer: ID) -> bool:
         return bool(peer == self.my_id or self._admitted(PeerId(str(peer))))
@@ -220,10 +223,21 @@ class GatedPubsub(Pubsub):
 
     async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
         try:
-            if self.is_admitted(msg_forwarder) and self.is_admitted(ID(msg.from_id)):
+            admitted = self.is_admitted(msg_forwarder) and self.is_admitted(ID(msg.from_id))
+            if admitted and self._is_wanted(msg_forwarder, msg):
                 await super().push_msg(msg_forwarder, msg)
         except Exception as exc:
             log.debug("a message by way of %s was dropped: %r", msg_forwarder, exc)
+
+    def _is_wanted(self, forwarder: ID, message: Any) -> bool:
+        """Ask the judge of its topic. This comes before the signature is checked, which costs more:
+        a message that is not wanted is not wanted whoever wrote it.
+        """
+        judges = [self.judges[topic] for topic in message.topicIDs if topic in self.judges]
+        if forwarder == self.my_id or not judges:
+            return True
+        names = PeerId(str(forwarder)), PeerId(str(ID(message.from_id)))
+        return all(judge(*names, bytes(message.data)) for judge in judges)
 
     def notify_subscriptions(self, publish_message: Any) -> None:
         """Deliver at once: libp2p's own queue is short and, when full, loses the newest."""

@@ -22,7 +22,7 @@ from p2ptrain.net.connections import Connections, Event
 from p2ptrain.net.dialling import Dialler
 from p2ptrain.net.discovery import Discovery, Found, mdns_neighbours
 from p2ptrain.net.feed import SharedFeed
-from p2ptrain.net.gossip import Gossip
+from p2ptrain.net.gossip import Gossip, Judge
 from p2ptrain.net.hardening import (
     build_host,
     close_connection,
@@ -202,6 +202,12 @@ class Network:
         if new:
             self._nursery.start_soon(contained(self._gossip.follow), topic)
         return feed
+
+    def judge(self, topic: str, judge: Judge) -> None:
+        """From now on `judge(forwarder, author, payload)` says which messages of `topic` are to be
+        delivered, and passed on to others. It is asked before their signatures are checked.
+        """
+        self._gossip.pubsub.judges[topic] = judge
 
     def know_members(self, members: Iterable[PeerId]) -> None:
         """Of all who are admitted, whom others must not crowd out; nobody, until it is called."""

@@ -21,6 +21,7 @@ from p2ptrain.node.chain import open_ledger
 from p2ptrain.node.chain_file import Origin
 from p2ptrain.node.data_plane import open_data_plane, swarm_limit
 from p2ptrain.node.gossip import HEARTBEAT_S
+from p2ptrain.node.identities import Identities
 from p2ptrain.node.parts import Outer, Parts
 from p2ptrain.node.surroundings import Surroundings
 from p2ptrain.observe.cautions import Caution
@@ -93,11 +94,16 @@ async def assembled(around: Surroundings) -> AsyncIterator[Made]:
             votes=votes,
             origin=origin,
             detector=Detector(HEARTBEAT_S),
+            identities=Identities.of(
+                around.identity,
+                run.id,
+                around.incarnation,
+                lambda peer: ledger.state.is_member(peer),
+            ),
             journal=around.journal,
             uplink=plane.uplink,
             congestion=plane.congestion,
             events=send,
-            incarnation=around.incarnation,
         )
         _serve_probes(parts)
         _say_how_it_sends(parts)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.node.heartbeat import COUNT_MAX, HEARTBEAT_BYTES_MAX, Heartbeat, decode, encode
+from p2ptrain.node.incarnations import INCARNATION_MAX
 
 FULL_EVERY = 15
 """Half a minute at the full rate: the longest that a loss nobody noticed can last."""
@@ -28,7 +29,7 @@ FULL_EVERY = 15
 FULL_AT_FIRST = 5
 """Connections are being made while a node starts: what it says then, most hear as its first."""
 
-RARE = frozenset({"run", "trains", "endpoint", "addresses", "dialled", "dialable", "paths"})
+RARE = frozenset({"run", "mark", "trains", "endpoint", "addresses", "dialled", "dialable", "paths"})
 """Fields whose change is said to all at once in full: the large ones, which seldom change."""
 
 OF_EVERY_BEAT = frozenset({"incarnation", "serial"})
@@ -56,7 +57,9 @@ class SmallBeat:
     changed: dict[str, object]
 
     def __post_init__(self) -> None:
-        if not 0 <= self.incarnation <= COUNT_MAX or not 0 <= self.base < self.serial <= COUNT_MAX:
+        if not 0 <= self.incarnation <= INCARNATION_MAX:
+            raise RemoteProtocolError("a small heartbeat holds an incarnation out of range")
+        if not 0 <= self.base < self.serial <= COUNT_MAX:
             raise RemoteProtocolError("a small heartbeat holds a count out of range")
         if self.changed.keys() & OF_EVERY_BEAT:
             raise RemoteProtocolError("a small heartbeat tells its counts twice")
@@ -66,10 +69,16 @@ class SmallBeat:
 
     def follows(self, incarnation: int, serial: int) -> bool:
         """Whether this one is news to somebody who heard that one."""
-        return incarnation != self.incarnation or self.serial > serial
+        return (self.incarnation, self.serial) > (incarnation, serial)
 
 
 Beat = FullBeat | SmallBeat
+
+
+def counts_of(beat: Beat) -> tuple[int, int]:
+    """Return the incarnation of its sender, and its serial within that."""
+    counted = beat.heartbeat if isinstance(beat, FullBeat) else beat
+    return counted.incarnation, counted.serial
 
 
 def read(payload: bytes) -> Beat:

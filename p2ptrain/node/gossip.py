@@ -27,15 +27,23 @@ from p2ptrain.ledger.events import (
     Staying,
 )
 from p2ptrain.ledger.wire import decode as decode_ledger
-from p2ptrain.node import inbox, reach, validating
+from p2ptrain.node import inbox, reach, staleness, validating
 from p2ptrain.node.amending import take_amendments
 from p2ptrain.node.beats import FullBeat, read
 from p2ptrain.node.complaints import COMPLAINT_S
+from p2ptrain.node.duplicate_identity import take_notice
 from p2ptrain.node.heartbeat import Heartbeat, SnapshotReport
+from p2ptrain.node.incarnations import Mark
 from p2ptrain.node.notices import NOTICE_BYTES_MAX, Notices, Question, heed
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.reach import judged_reach
-from p2ptrain.node.topics import allowlist_topic, amendments_topic, heartbeat_topic, ledger_topic
+from p2ptrain.node.topics import (
+    allowlist_topic,
+    amendments_topic,
+    heartbeat_topic,
+    identity_topic,
+    ledger_topic,
+)
 from p2ptrain.observe.states import words
 
 HEARTBEAT_S = 2.0
@@ -65,12 +73,12 @@ async def speak(parts: Parts) -> None:
     """Send a heartbeat every two seconds, and at once when something changed."""
     for serial in itertools.count():
         parts.heartbeat_due = trio.Event()
-        lacks = parts.peers.take_lacking()
-        if parts.saying.is_full_due(parts.incarnation, serial) or parts.paths.has_news(parts.now()):
+        lacks, incarnation = parts.peers.take_lacking(), parts.identities.incarnation
+        if parts.saying.is_full_due(incarnation, serial) or parts.paths.has_news(parts.now()):
             parts.paths.turn(parts.now())
         parts.standing.dialled, parts.standing.dialable = judged_reach(parts)
         reach.warn(parts)
-        heartbeat = describe(parts, parts.incarnation, serial, lacks)
+        heartbeat = describe(parts, incarnation, serial, lacks)
         await parts.network.publish(heartbeat_topic(parts.run), parts.saying.say(heartbeat))
         await trio.sleep(HASTE_S)
         with trio.move_on_after(interval_s(speakers(parts))):
@@ -118,6 +126,7 @@ def describe(
         paths=parts.paths.page,
         validation=parts.validation.own,
         snapshot=_newest_snapshot(parts),
+        mark=parts.identities.watch.mark.signature,
     )
 
 
@@ -130,12 +139,14 @@ def _newest_snapshot(parts: Parts) -> SnapshotReport | None:
 async def listen(parts: Parts) -> None:
     """Take in what the others say, for ever."""
     network, run = parts.network, parts.run
+    network.judge(heartbeat_topic(run), partial(staleness.is_wanted, parts))
     async with trio.open_nursery() as nursery:
         for topic, take in (
             (heartbeat_topic(run), _take_heartbeat),
             (ledger_topic(run), _take_entry),
             (allowlist_topic(run), partial(_take_allowlist, nursery, Notices())),
             (amendments_topic(run), take_amendments),
+            (identity_topic(run), take_notice),
         ):
             nursery.start_soon(_follow, parts, network.subscribe(topic), take)
         nursery.start_soon(_offer_allowlist, parts)
@@ -164,6 +175,8 @@ async def _complain_of_floods(parts: Parts) -> None:
 
 async def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
     beat = read(payload)
+    if staleness.is_outdated(parts, peer, beat):
+        return
     if isinstance(beat, FullBeat):
         _take_in(parts, peer, beat.heartbeat, beat)
     elif (heartbeat := parts.peers.read(peer, beat)) is not None:
@@ -179,8 +192,12 @@ def _take_in(
     parts: Parts, peer: PeerId, heartbeat: Heartbeat, base: FullBeat | None = None
 ) -> None:
     incarnation, serial = heartbeat.incarnation, heartbeat.serial
-    if heartbeat.run != parts.run or not parts.namesakes.take(peer, incarnation, serial):
+    if heartbeat.run != parts.run:
         return
+    if not parts.identities.incarnations.take(peer, incarnation, serial, parts.now()):
+        return
+    if heartbeat.mark:
+        parts.identities.incarnations.vouch(peer, Mark(incarnation, heartbeat.mark))
     before = parts.peers.get(peer)
     view = parts.peers.take(peer, heartbeat, parts.now(), base)
     if view is None:
@@ -202,7 +219,7 @@ def _take_in(
 def _is_alive(parts: Parts, peer: PeerId, incarnation: int, serial: int) -> None:
     now = parts.now()
     again_s = PATIENCE * interval_s(speakers(parts))
-    if parts.namesakes.hear(peer, incarnation, now, again_s, serial):
+    if parts.identities.incarnations.hear(peer, incarnation, serial, now, again_s):
         parts.detector.heard(peer, now)
 
 

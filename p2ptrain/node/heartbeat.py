@@ -16,6 +16,8 @@ from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.ledger.values import LineId
+from p2ptrain.node.identity_messages import SIGNATURE_BYTES
+from p2ptrain.node.incarnations import INCARNATION_MAX
 from p2ptrain.node.paths import TOLD_MAX, Path
 
 HEARTBEAT_BYTES_MAX = 8192
@@ -102,7 +104,10 @@ class ValidationReport:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One report. `incarnation` is drawn at each start of a node; `serial` counts within it."""
+    """One report. `incarnation` orders the starts of its sender (`incarnations`), and `serial`
+    counts within it. `mark` is the sender's signature that vouches for the incarnation; members
+    return it to a process of that identity that has to know its newest one.
+    """
 
     run: RunId
     incarnation: int
@@ -135,12 +140,13 @@ class Heartbeat:
     """The newest."""
     snapshot: SnapshotReport | None = None
     """The newest."""
+    mark: bytes = b""
 
     def follows(self, earlier: Heartbeat | None) -> bool:
         """Whether this one is news to somebody who last took `earlier`."""
-        if earlier is None or earlier.incarnation != self.incarnation:
+        if earlier is None:
             return True
-        return self.serial > earlier.serial
+        return (self.incarnation, self.serial) > (earlier.incarnation, earlier.serial)
 
 
 def encode(heartbeat: Heartbeat) -> bytes:
@@ -179,6 +185,7 @@ def encode(heartbeat: Heartbeat) -> bytes:
             "paths": [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths],
             "validation": None if validation is None else list(astuple(validation)),
             "snapshot": None if snapshot is None else [snapshot.step, snapshot.digest],
+            "mark": heartbeat.mark,
         }
     )
 
@@ -197,6 +204,7 @@ def decode(data: bytes) -> Heartbeat:
         **dict.fromkeys(("incarnation", "serial", "height", "step"), int),
         **dict.fromkeys(("inner_step", "inner_steps", "tokens_per_s"), int),
         endpoint=bytes,
+        mark=bytes,
         **dict.fromkeys(("addresses", "lacks", "paths"), list),
         **dict.fromkeys(("ready", "reduce", "validation", "snapshot"), maybe_list),
     )
@@ -209,7 +217,7 @@ def decode(data: bytes) -> Heartbeat:
     assert isinstance(state, str)
     return Heartbeat(
         run=RunId(run),
-        incarnation=_count(wire["incarnation"]),
+        incarnation=_count(wire["incarnation"], INCARNATION_MAX),
         serial=_count(wire["serial"]),
         state=_printable(state[:STATE_CHARACTERS_MAX]),
         trains=wire["trains"] is True,
@@ -232,11 +240,12 @@ def decode(data: bytes) -> Heartbeat:
         paths=_paths(wire["paths"]),
         validation=_validation(wire["validation"]),
         snapshot=_snapshot(wire["snapshot"]),
+        mark=_mark(wire["mark"]),
     )
 
 
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= COUNT_MAX:
+def _count(value: object, most: int = COUNT_MAX) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise RemoteProtocolError("a heartbeat holds a count out of range")
     return value
 
@@ -244,6 +253,13 @@ def _count(value: object) -> int:
 def _bytes(value: object) -> bytes:
     assert isinstance(value, bytes)
     return value
+
+
+def _mark(value: object) -> bytes:
+    mark = _bytes(value)
+    if len(mark) not in (0, SIGNATURE_BYTES):
+        raise RemoteProtocolError(f"a heartbeat's mark does not have {SIGNATURE_BYTES} bytes")
+    return mark
 
 
 def _printable(text: str) -> str:

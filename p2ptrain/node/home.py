@@ -11,6 +11,7 @@ HOME/store/                chunks, snapshots, updates
 HOME/inner/                the trainer's optimizer, 8 bytes a parameter
 HOME/ranks.secret          for ranks that torchrun starts; to be copied to their hosts
 HOME/halving.json          how many sequences at once fit, where memory has run out
+HOME/starts                how many starts this identity has had
 HOME/peers.json            addresses of peers met before
 HOME/journal.jsonl         what happened              HOME/control.sock  for `p2ptrain status`
 """
@@ -98,6 +99,10 @@ class Home:
     @property
     def peers(self) -> Path:
         return self.root / "peers.json"
+
+    @property
+    def starts(self) -> Path:
+        return self.root / "starts"
 
     @property
     def journal(self) -> Path:

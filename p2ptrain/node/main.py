@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,7 +22,14 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.net import Network, open_network
-from p2ptrain.node import checkpoints, consent, fitness, learning
+from p2ptrain.node import (
+    checkpoints,
+    consent,
+    duplicate_identity,
+    fitness,
+    learning,
+    starts,
+)
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.asking import ADMITTED, STRANGER
 from p2ptrain.node.assembly import Made, assembled
@@ -33,7 +39,6 @@ from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.inviting import invite
 from p2ptrain.node.leaving import Exit
 from p2ptrain.node.life import live
-from p2ptrain.node.loneliness import be_alone
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.reception import Reception
 from p2ptrain.node.rejoining import take_over
@@ -168,8 +173,10 @@ async def opened(
         for address in network.addresses():
             say(f"listening at {address}")
         run = await _join(network, config, home, identity, admission, reception, say)
-        incarnation = secrets.randbits(48)
-        await be_alone(network, identity.peer, incarnation, say)
+        count = partial(starts.count, home.starts, disk=disk)
+        incarnation = await duplicate_identity.start(
+            network, identity, run, count, admission.admits, say
+        )
         await checkpoints.begin_at_checkpoint(
             network,
             config,

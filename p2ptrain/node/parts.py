@@ -35,7 +35,7 @@ from p2ptrain.node.heartbeat import ReadyReport, ReduceReport
 from p2ptrain.node.held_out import Tally
 from p2ptrain.node.history import History
 from p2ptrain.node.home import Home
-from p2ptrain.node.namesakes import Namesakes
+from p2ptrain.node.identities import Identities
 from p2ptrain.node.orders import Work
 from p2ptrain.node.paths import PathBook
 from p2ptrain.node.peers import PeerTable, PeerView
@@ -205,6 +205,7 @@ class Parts:
     vote_records: int = field(init=False)
     """How many lie in `votes`; by `agreement`."""
     detector: Detector
+    identities: Identities
     journal: Journal
     uplink: Uplink | None
     congestion: Congestion
@@ -223,9 +224,6 @@ class Parts:
     data: DataIndex | None = None
     """None until it has been fetched."""
     peers: PeerTable = field(init=False)
-    incarnation: int = 0
-    """This process among all that ever had this identity; drawn at its start."""
-    namesakes: Namesakes = field(init=False)
     pending: dict[PeerId, Asking] = field(default_factory=dict)
     """Who waits to be let in; the eldest question first."""
     offered: dict[Digest, float] = field(default_factory=dict)
@@ -248,7 +246,6 @@ class Parts:
         self.vote_records = sum(1 for _ in self.votes)
         self.history = History(self.ledger.kept)
         self.peers = PeerTable(self._is_member)
-        self.namesakes = Namesakes(self._is_member)
         self.paths = PathBook(self.me)
         self.complaints = Complaints(self.journal)
         data = self.manifest.data

@@ -12,8 +12,8 @@ from p2ptrain.node.connections import (
     stay_connected,
     watch_peers,
 )
+from p2ptrain.node.duplicate_identity import answer_questions, keep_alone
 from p2ptrain.node.gossip import listen, speak
-from p2ptrain.node.loneliness import answer_namesakes, notice_namesake
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.pruning import notice_pruned
 from p2ptrain.node.revocation import notice_revocation
@@ -30,7 +30,7 @@ _TASKS = (
     watch_peers,
     notice_revocation,
     notice_pruned,
-    notice_namesake,
+    keep_alone,
     keep_amended,
 )
 
@@ -38,6 +38,6 @@ _TASKS = (
 def be_present(nursery: trio.Nursery, parts: Parts, run: Run) -> None:
     """Answer neighbours, and start to hear and be heard, for as long as the nursery lasts."""
     answer_hellos(parts, run)
-    answer_namesakes(parts)
+    answer_questions(parts)
     for task in _TASKS:
         nursery.start_soon(task, parts)

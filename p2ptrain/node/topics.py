@@ -15,7 +15,8 @@ HELLO_BYTES_MAX = 1 << 20
 addresses.
 """
 
-NAMESAKE_PROTOCOL = "/p2ptrain/namesake/1"
+IDENTITY_PROTOCOL = "/p2ptrain/identity/1"
+"""Whether another process has our identity; see `duplicate_identity`."""
 
 LEDGER_PROTOCOL = "/p2ptrain/ledger/1"
 LEDGER_BYTES_MAX = 1 << 20
@@ -33,7 +34,13 @@ ENDPOINT_BYTES_MAX = 4096
 
 
 def heartbeat_topic(run: RunId) -> str:
-    return f"/p2ptrain/1/{run}/heartbeat"
+    """Version 2: incarnations are ordered, and heartbeats vouch for them."""
+    return f"/p2ptrain/2/{run}/heartbeat"
+
+
+def identity_topic(run: RunId) -> str:
+    """Challenges and proofs that members pass on; see `identity_desk`."""
+    return f"/p2ptrain/1/{run}/identity"
 
 
 def ledger_topic(run: RunId) -> str:

@@ -21,7 +21,7 @@ def test_a_copied_key_does_not_start_beside_the_original_and_a_restart_does(
     with running(original, *way_in) as node:
         node.saw("state", state="serving")
         with running(copy, *way_in) as second:
-            screen = second.ended(deadline_s=180)  # it goes on asking for a while, see loneliness
+            screen = second.ended(deadline_s=180)  # It goes on asking for a while.
         screen.is_error("ID-IN-USE", 8)
         assert label(load_or_create(seed.home / "identity.key").peer) in screen.evidence
         assert "stop the other node" in screen.do

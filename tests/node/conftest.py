@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.node import loneliness
+from p2ptrain.node import duplicate_watch
 from tests.node.rig import NewRig, Rig, rig
 
 
 @pytest.fixture(autouse=True)
 def quick_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restarted node waits for as long as its namesake, if it lived, would need to speak."""
-    monkeypatch.setattr(loneliness, "LOOK_S", 1.0)
-    monkeypatch.setattr(loneliness, "ALARM_S", 1.0)
+    """A restarted node waits for as long as a duplicate, if it lived, would need to answer."""
+    monkeypatch.setattr(duplicate_watch, "LOOK_S", 1.0)
+    monkeypatch.setattr(duplicate_watch, "ALARM_S", 0.5)
 
 
 @pytest.fixture(autouse=True)

@@ -150,9 +150,9 @@ async def test_in_an_open_run_others_let_nobody_wait_longer_than_twenty_do(
     await settled(lambda: len(parts.peers) == 101)
     expected = {"open": len(parts.ledger.state.members) + 20, "allowlist": 101}[admission]
     assert speakers(parts) == expected
-    found = parts.namesakes.other(ANN.peer, 2, parts.now())
-    assert found is not None
-    assert found.again_ms == pytest.approx(1250 * interval_s(expected), rel=0.2)
+    incarnations, again_s = parts.identities.incarnations, 1.25 * interval_s(expected)
+    assert incarnations.is_other_due(ANN.peer, 2, parts.now() + 0.8 * again_s)
+    assert not incarnations.is_other_due(ANN.peer, 2, parts.now() + again_s)
 
 
 async def test_in_an_open_run_all_members_count(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ async def test_who_cannot_read_a_beat_counts_its_sender_as_alive_and_asks_for_al
     await topics.say(ANN.peer, topic, unknown)
     await settled(lambda: not parts.is_down(ANN.peer))
     assert parts.heartbeat_due.is_set()
-    assert parts.namesakes.other(ANN.peer, 7, parts.now()) is not None
+    assert parts.identities.incarnations.is_other_due(ANN.peer, 7, parts.now())
     assert (len(parts.peers), r.heard()) == (1, [])
     assert parts.peers.take_lacking() == (BOB.peer, ANN.peer)
     # Once an interval: a flood of such beats does not make us speak as often.
@@ -321,7 +321,7 @@ async def test_a_node_asks_in_its_next_heartbeat_and_soon_carries_only_what_chan
     beats = [read(payload) for _, payload in r.network.published[: FULL_AT_FIRST + 1]]
     full = [beat for beat in beats if isinstance(beat, FullBeat)]
     assert [beat.heartbeat.lacks for beat in full] == [(ANN.peer,), *[()] * (FULL_AT_FIRST - 1)]
-    incarnation = r.parts.incarnation
+    incarnation = r.parts.identities.incarnation
     assert beats[-1] == SmallBeat(incarnation, FULL_AT_FIRST, FULL_AT_FIRST - 1, {})
 
 

@@ -7,6 +7,7 @@ answers in its own way, and always to its own advantage.
 from __future__ import annotations
 
 import os
+import random
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,8 +20,18 @@ from libp2p.peer.id import ID
 from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
 from multiaddr import Multiaddr
 
-from p2ptrain.encoding import pack
 from p2ptrain.node import topics
+from p2ptrain.node.identity_messages import (
+    NONCE_BYTES,
+    SIGNATURE_BYTES,
+    Proof,
+    Question,
+    Reply,
+    decode_question,
+    encode_question,
+    encode_reply,
+)
+from p2ptrain.node.incarnations import INCARNATION_MAX, Mark
 from tests.siege.ground import Ground, Tally, pause
 
 OK = 0
@@ -37,7 +48,7 @@ Answer = Callable[[INetStream], Awaitable[None]]
 def protocols() -> list[str]:
     """All that nodes ask each other by request and reply, whatever its version now."""
     named = [getattr(topics, name) for name in dir(topics) if name.endswith("_PROTOCOL")]
-    return sorted(name for name in named if name != topics.NAMESAKE_PROTOCOL)
+    return sorted(name for name in named if name != topics.IDENTITY_PROTOCOL)
 
 
 async def read_exactly(stream: INetStream, count: int) -> bytes:
@@ -56,23 +67,30 @@ def reply(payload: bytes, status: int = OK) -> bytes:
     return LENGTH.pack(1 + len(payload)) + bytes([status]) + payload
 
 
-# to "does anybody hear another node under my name?"
+# to "is there another process with my identity?"
 
 
-def namesakes(tally: Tally) -> Answer:
-    """The lie that a namesake is heard: a higher count each time, every other one older."""
-    times = 0
+def duplicates(tally: Tally) -> Answer:
+    """The lie that there is one: challenges that nobody made, and a proof with a forged signature,
+    over the nonce that was asked.
+    """
 
     async def answer(stream: INetStream) -> None:
-        nonlocal times
         while True:
-            await question(stream)
-            times += 1
-            told = pack({"namesake": [424242, times, 1000, times % 2 == 0]})
-            await stream.write(reply(told))
-            tally.did("lie about namesakes")
+            asked = decode_question(await question(stream))
+            forged = Proof(asked.nonce, 0, False, os.urandom(SIGNATURE_BYTES))
+            mark = Mark(INCARNATION_MAX, os.urandom(SIGNATURE_BYTES))
+            told = Reply(True, (os.urandom(NONCE_BYTES),), (forged,), mark)
+            await stream.write(reply(encode_reply(told)))
+            tally.did("lie about duplicates")
 
     return answer
+
+
+def invented_question() -> bytes:
+    """A question with an incarnation that nobody took: each is to be remembered."""
+    incarnation = random.randrange(INCARNATION_MAX)
+    return encode_question(Question(os.urandom(NONCE_BYTES), incarnation, starting=False))
 
 
 # to every other question
@@ -140,10 +158,10 @@ LIES = (silence, rubbish, nothing_but_bytes, endless, refusal)
 
 
 def register(host: IHost, tally: Tally, number: int) -> None:
-    """Have `host` lie in answer to everything: about namesakes, and to each other question in the
+    """Have `host` lie in answer to everything: about duplicates, and to each other question in the
     way that its number says.
     """
-    host.set_stream_handler(TProtocol(topics.NAMESAKE_PROTOCOL), quiet(namesakes(tally)))
+    host.set_stream_handler(TProtocol(topics.IDENTITY_PROTOCOL), quiet(duplicates(tally)))
     for index, protocol in enumerate(protocols()):
         lie = LIES[(number + index) % len(LIES)]
         host.set_stream_handler(TProtocol(protocol), quiet(lie(tally)))

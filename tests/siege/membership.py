@@ -87,10 +87,10 @@ class Member:
 
 
 def lie_in_answers(member: Member) -> None:
-    """Lie in answer to questions about namesakes and to those of the DHT, from now on."""
+    """Lie in answer to questions about duplicates and to those of the DHT, from now on."""
     answers.register_dht(member.host, member.ground, member.tally)
-    name = TProtocol(topics.NAMESAKE_PROTOCOL)
-    member.host.set_stream_handler(name, answers.quiet(answers.namesakes(member.tally)))
+    name = TProtocol(topics.IDENTITY_PROTOCOL)
+    member.host.set_stream_handler(name, answers.quiet(answers.duplicates(member.tally)))
 
 
 def remember(member: Member) -> None:
@@ -178,8 +178,8 @@ async def alternating_checkpoints(member: Member) -> None:
 async def invented_incarnations(member: Member) -> None:
     while True:
         for peer in member.victims():
-            payload = pack({"incarnation": random.getrandbits(48), "starting": False})
-            await member.ask(peer, topics.NAMESAKE_PROTOCOL, payload)
+            payload = answers.invented_question()
+            await member.ask(peer, topics.IDENTITY_PROTOCOL, payload)
             member.tally.did("invented incarnations")
         await pause(0.2)
 

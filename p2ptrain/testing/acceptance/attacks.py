@@ -16,8 +16,16 @@ class Attack:
 
 
 ATTACKS = (
-    Attack("1", "a stranger claims to hear a namesake", ("tests/node/test_namesakes.py",)),
-    Attack("2", "a member replays old heartbeats", ("tests/node/test_swarm_namesakes.py",)),
+    Attack(
+        "1",
+        "strangers claim that another node has our identity",
+        ("tests/node/test_identity_attacks.py", "tests/node/test_duplicate_watch.py"),
+    ),
+    Attack(
+        "2",
+        "a member replays old heartbeats",
+        ("tests/simulation/test_identities.py", "tests/node/test_incarnations.py"),
+    ),
     Attack(
         "3",
         "a gossip frame with 480,000 topics, and the worst frames of each field",

@@ -98,7 +98,7 @@ class Sighting:
                 self.reduces_s.append(event["seconds"])
             case {"event": "peer", "health": "red"}:
                 self.reds.append((at_s, event["peer"]))
-            case {"event": "evidence" | "namesake" | "bad-update" | "recovered" | "trainer-ended"}:
+            case {"event": "evidence" | "duplicate" | "bad-update" | "recovered" | "trainer-ended"}:
                 self.troubles.append(str(event))
             case {"event": "stopped"} if event["code"]:
                 self.troubles.append(str(event))

@@ -49,7 +49,7 @@ class Sight:
         match event:
             case {"event": "committed"}:
                 self.commits.append((at_s, int(event["step"])))
-            case {"event": "namesake" | "identity-in-use"}:
+            case {"event": "duplicate" | "identity-in-use"}:
                 self.namesakes.append(str(event))
             case {"event": "stopped", "code": "ID-IN-USE"}:
                 self.namesakes.append(str(event))

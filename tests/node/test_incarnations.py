@@ -1,0 +1,212 @@
+"""Starts are ordered across restarts: what counts, what is outdated, and what is only suspected."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from p2ptrain.ledger.values import Skip
+from p2ptrain.node import incarnations as module
+from p2ptrain.node import starts
+from p2ptrain.node.beats import FullBeat, SmallBeat
+from p2ptrain.node.heartbeat import encode
+from p2ptrain.node.incarnations import (
+    DRAW_BITS,
+    INCARNATION_MAX,
+    STARTS_MAX,
+    Incarnations,
+    Mark,
+    Span,
+    draw_of,
+    incarnation_of,
+    starts_of,
+)
+from p2ptrain.node.replays import APART_S, FORWARDERS_MAX, TIMES, Replays
+from p2ptrain.node.staleness import is_older_than_chain, is_outdated, is_wanted
+from tests.node.rig import ANN, BOB, CAI, heartbeat, rig, signed, somebody
+
+OLD, NEW = incarnation_of(3, 900), incarnation_of(4, 7)
+AGAIN_S = 2.5
+
+
+def test_a_later_start_is_a_greater_number_and_both_halves_come_back() -> None:
+    assert NEW > OLD
+    assert (starts_of(OLD), draw_of(OLD)) == (3, 900)
+    assert incarnation_of(STARTS_MAX, (1 << DRAW_BITS) - 1) == INCARNATION_MAX == (1 << 64) - 1
+
+
+def test_heartbeats_of_an_earlier_start_never_count_again() -> None:
+    found = Incarnations()
+    assert [found.take(ANN.peer, OLD, serial, 0.0) for serial in (1, 2, 2, 5, 4)] == [
+        *(True, True, False, True, False)
+    ]
+    assert found.take(ANN.peer, NEW, 0, 10.0)
+    assert [found.take(ANN.peer, OLD, serial, 11.0) for serial in (5, 6, 1000)] == [False] * 3
+    assert found.is_stale(ANN.peer, OLD)
+    assert not found.is_stale(ANN.peer, NEW)
+    assert found.is_known(ANN.peer, NEW)
+    assert not found.is_stale(BOB.peer, OLD)
+
+
+def test_an_old_heartbeat_does_not_make_a_peer_alive() -> None:
+    found = Incarnations()
+    assert found.hear(ANN.peer, NEW, 1, 0.0, AGAIN_S)
+    assert not found.hear(ANN.peer, NEW, 1, 1.0, AGAIN_S)
+    assert not found.hear(ANN.peer, OLD, 50, 2.0, AGAIN_S)
+    assert found.spoke(ANN.peer) == Span(0.0, 0.0)
+
+
+def test_another_start_is_suspected_while_it_is_due_to_speak_again() -> None:
+    found = Incarnations()
+    found.hear(ANN.peer, OLD, 1, 0.0, AGAIN_S)
+    assert not found.is_other_due(ANN.peer, OLD, 1.0)
+    assert found.is_other_due(ANN.peer, NEW, 1.0)
+    assert not found.is_other_due(ANN.peer, NEW, AGAIN_S)
+    found.hear(ANN.peer, NEW, 1, 3.0, AGAIN_S)
+    assert found.is_other_due(ANN.peer, OLD, 4.0)
+    assert not found.is_other_due(ANN.peer, NEW, 4.0)
+    found.hear(ANN.peer, OLD, 2, 5.0, AGAIN_S)  # The older one says something new.
+    assert found.is_other_due(ANN.peer, NEW, 6.0)
+    found.hear(ANN.peer, OLD, 2, 9.0, AGAIN_S)  # Somebody repeats it.
+    assert not found.is_other_due(ANN.peer, NEW, 9.0)
+
+
+def test_only_the_newest_mark_is_kept() -> None:
+    found = Incarnations()
+    found.take(ANN.peer, NEW, 0, 0.0)
+    for incarnation in (OLD, NEW, NEW + 1):
+        found.vouch(ANN.peer, Mark(incarnation, b"signature"))
+    assert found.mark(ANN.peer) == Mark(NEW, b"signature")
+    assert found.mark(BOB.peer) is None
+
+
+def test_however_many_speak_a_member_s_old_words_stay_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PEERS_MAX", 3)
+    found = Incarnations({ANN.peer}.__contains__)
+    assert found.take(ANN.peer, NEW, 5, 0.0)
+    for number in range(10):
+        assert found.take(somebody(number).peer, OLD, 1, 0.0)
+    assert len(found) == 3
+    assert not found.take(ANN.peer, OLD, 9, 1.0)
+
+
+# the count in the home
+
+
+def test_each_start_is_counted_and_a_home_without_a_count_loads(tmp_path: Path) -> None:
+    path = tmp_path / "starts"
+    assert starts.counted(path) == 0
+    assert [starts.count(path) for _ in range(3)] == [1, 2, 3]
+    assert starts.count(path, at_least=70) == 71
+    assert path.read_text() == "71\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", ["", "-3", "many", "9" * 30, "\x00\xff", "١٢"])
+def test_a_damaged_count_begins_anew(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "starts"
+    path.write_text(text, encoding="utf-8")
+    assert starts.count(path) == 1
+
+
+# who is named
+
+
+def test_a_peer_is_named_that_goes_on_bringing_what_is_outdated() -> None:
+    replays, spoke = Replays(), Span(0.0, 200.0)
+    times = [100.0 + APART_S * each for each in range(TIMES)]
+    named = [replays.names(CAI.peer, ANN.peer, spoke, 0.0, now) for now in times]
+    assert named == [False] * (TIMES - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    ("forwarder", "spoke", "since_s", "apart_s"),
+    [
+        (CAI.peer, Span(0.0, 200.0), 0.0, APART_S / 10),  # All at once: it did not know yet.
+        (CAI.peer, Span(95.0, 105.0), 0.0, APART_S),  # The author has only just started again.
+        (CAI.peer, Span(0.0, 60.0), 50.0, APART_S),  # It came when the author was almost gone.
+        (CAI.peer, Span(0.0, 200.0), None, APART_S),  # It was never heard itself.
+        (CAI.peer, None, 0.0, APART_S),
+        (ANN.peer, Span(0.0, 200.0), 0.0, APART_S),  # Its own: a restored home, or a copy.
+    ],
+)
+def test_a_peer_that_may_not_have_known_is_not_named(
+    forwarder: str, spoke: Span | None, since_s: float | None, apart_s: float
+) -> None:
+    replays = Replays()
+    times = [100.0 + apart_s * each for each in range(TIMES)]
+    assert not any(replays.names(forwarder, ANN.peer, spoke, since_s, now) for now in times)  # type: ignore[arg-type]
+
+
+def test_invented_forwarders_use_no_memory() -> None:
+    replays = Replays()
+    for number in range(FORWARDERS_MAX + 5):
+        replays.names(f"peer {number}", ANN.peer, Span(0.0, 99.0), 0.0, 99.0)  # type: ignore[arg-type]
+    assert len(replays._counts) == FORWARDERS_MAX
+
+
+# older than the chain
+
+
+async def test_a_heartbeat_from_before_its_author_signed_the_chain_is_outdated(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        state = r.parts.ledger.state
+        later = replace(state, height=2)
+        entries = [
+            signed(r.run.id, state, Skip(0), ANN, CAI),
+            signed(r.run.id, later, Skip(2), ANN),  # Height 3.
+        ]
+        old, just = (heartbeat(r.run.id, height=height) for height in (1, 2))
+        assert is_older_than_chain(later, entries, ANN.peer, old)
+        assert not is_older_than_chain(later, entries, ANN.peer, just)
+        assert not is_older_than_chain(later, entries, CAI.peer, old)
+        elsewhere = heartbeat(r.run.id, height=0, line="1" * 64)
+        assert not is_older_than_chain(later, entries, ANN.peer, elsewhere)
+
+
+# in a node
+
+
+async def test_an_outdated_heartbeat_is_neither_taken_nor_passed_on_and_its_bringer_is_named(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        parts, incarnations = r.parts, r.parts.identities.incarnations
+        parts.identities.since_s = -1000.0
+        old = heartbeat(r.run.id, incarnation=OLD, serial=5)
+        wire = encode(old)
+        assert is_wanted(parts, CAI.peer, ANN.peer, wire)
+        for peer, incarnation in ((ANN.peer, NEW), (CAI.peer, OLD)):
+            incarnations.hear(peer, incarnation, 1, -100.0, AGAIN_S)
+            incarnations.hear(peer, incarnation, 2, parts.now(), AGAIN_S)
+        small = SmallBeat(OLD, 6, 5, {})
+        assert is_outdated(parts, ANN.peer, FullBeat(old, wire))
+        assert is_outdated(parts, ANN.peer, small)
+        parts.identities.replays._counts[CAI.peer] = (TIMES - 1, -100.0)
+        assert not is_wanted(parts, CAI.peer, ANN.peer, wire)
+        (said,) = r.said("outdated-heartbeats")
+        assert (said["peer"], said["author"]) == (CAI.peer, ANN.peer)
+        assert "passed on by this peer" in str(said["what"])
+
+
+async def test_our_own_old_heartbeats_are_not_passed_on_and_newer_ones_make_us_ask(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        parts, watch = r.parts, r.parts.identities.watch
+        watch.take_incarnation(NEW)
+        watch.ask({ANN.peer}, (), parts.now())
+        due_s = watch.next_ask_s()
+        for incarnation, wanted in ((OLD, False), (NEW, True)):
+            wire = encode(heartbeat(r.run.id, incarnation=incarnation))
+            assert is_wanted(parts, CAI.peer, parts.me, wire) is wanted
+            assert watch.next_ask_s() == due_s
+        newer = encode(heartbeat(r.run.id, incarnation=NEW + 1))
+        assert is_wanted(parts, CAI.peer, parts.me, newer)
+        assert watch.next_ask_s() < due_s
+        assert watch.duplicate is None
+        assert is_wanted(parts, CAI.peer, ANN.peer, b"no heartbeat")

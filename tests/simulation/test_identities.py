@@ -1,0 +1,65 @@
+"""Identities in a hostile world: what lies, replays and copies do, and that each rule is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from p2ptrain.testing.simulation.identity_defects import IDENTITY_MUTANTS
+from p2ptrain.testing.simulation.identity_world import simulate_identities
+from p2ptrain.testing.simulation.planting import Mutant
+
+SEEDS = range(20)
+"""One second. `docs/results/simulation.md` has the figures of 10,000."""
+
+MUTANT_SEEDS_MAX = 200
+"""Most defects show in the first seed, the last of them in the 22nd."""
+
+
+def test_replays_and_lies_stop_nobody_and_copies_do_not_both_vote() -> None:
+    worlds = [simulate_identities(seed) for seed in SEEDS]
+    assert [found for world in worlds for found in world.checkers.violations] == []
+    assert sum(world.replayed for world in worlds) > 1000
+    assert sum(world.restarts for world in worlds) > 50
+    silenced = [each for world in worlds for each in world.processes if each.was_silenced]
+    assert len(silenced) > 10, "copies that never run beside their originals show nothing"
+    named = {(seed, peer) for seed, world in enumerate(worlds) for peer in world.named}
+    assert named, "a liar that is never named shows nothing"
+    assert named <= {(seed, world.liar) for seed, world in enumerate(worlds)}
+
+
+@pytest.mark.parametrize("mutant", IDENTITY_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_defect_is_found(mutant: Mutant) -> None:
+    with mutant.planted():
+        for seed in range(MUTANT_SEEDS_MAX):
+            violations = simulate_identities(seed).checkers.violations
+            objecting = {text.split(":")[0] for text in violations}
+            if objecting.intersection(mutant.caught_by):
+                return
+    pytest.fail(f"{mutant.name} was not found by {mutant.caught_by} in {MUTANT_SEEDS_MAX} seeds")
+
+
+TELL = """
+from p2ptrain.testing.simulation.identity_world import simulate_identities
+for seed in range(3):
+    world = simulate_identities(seed)
+    print([(each.me, each.watch.incarnation, each.ended_s) for each in world.processes])
+"""
+
+
+def test_a_seed_is_the_same_world_whatever_the_order_of_sets() -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", TELL],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert told[0] == told[1]
+    assert told[0].count("p0") >= 3
