@@ -13,6 +13,9 @@ STALL_SILENCES × silence_s:
     the chain ends with two others                                   theirs to settle while they
                                                                      can, and then both are
 
+A neighbour that has begun a segment waits for nobody with the rest of it, and has to go on: it is
+at fault if less than CRUMB_BYTES come in `segment_s`, though it says all the time that it waits.
+
 Whoever says something else gets time anew, but not for ever: words that change move nothing. Where
 payload does come, but too little of it, the deadline ends the wait: then those that have nothing to
 send themselves name who is at the end of the chain, so far as that is known.
@@ -50,6 +53,11 @@ hear one of these again and again: they are passed on less often than a liar cha
 CRUMB_BYTES = 1 << 16
 """Less than this, or than the rest of a segment, is no progress. That rate takes half a second."""
 
+SEGMENT_SLACK = 2
+"""A neighbour in the middle of a segment has this many times longer for CRUMB_BYTES than a line of
+SLOWEST_BYTES_PER_S needs that all its neighbours and lanes share: 65,536 × 2 ÷ 125,000 = 1.05 s, so
+2.1 s in a ring of one lane. It has silence_s at least, which is 15 s: 35 kbit/s are fast enough."""
+
 
 @dataclass(frozen=True, slots=True)
 class Excuse:
@@ -67,6 +75,8 @@ class _Neighbour:
     """Bytes that have come since."""
     midway: bool = False
     """Whether the rest of a segment is to come: it waits for nobody with that."""
+    begun_at: float | None = None
+    """When a frame was first seen half received that we read on; None while there is none."""
     excuse: Excuse | None = None
     since: float = 0.0
 
@@ -77,6 +87,9 @@ class Excuses:
     def __init__(self, request: ReduceRequest, plan: Plan, now: float) -> None:
         self._request = request
         self.stall_s = max(STALL_SILENCES * request.silence_s, 2 * _turn_s(plan))
+        crumb = min(CRUMB_BYTES, _segment_bytes_max(plan))
+        crumb_s = len(plan.lanes) * len(plan.neighbours) * crumb / SLOWEST_BYTES_PER_S
+        self.segment_s = max(request.silence_s, SEGMENT_SLACK * crumb_s)
         self._neighbours = {number: _Neighbour(now) for number in plan.neighbours}
 
     def came(self, number: int, count: int, now: float, *, complete: bool) -> None:
@@ -91,6 +104,26 @@ class Excuses:
         """Payload has come, or it is we who do not read on."""
         known = self._neighbours[number]
         known.moved_at, known.crumbs = now, 0
+
+    def under_way(self, number: int, now: float, *, begun: bool) -> None:
+        """Say whether part of a frame has come from this neighbour, and we read on."""
+        known = self._neighbours[number]
+        if not begun:
+            known.begun_at = None
+        elif known.begun_at is None:
+            known.begun_at = now
+
+    def trickling(self, now: float) -> tuple[int, str] | None:
+        """Return the neighbour that has begun a frame and does not go on with it, and why in words.
+
+        Its own line is all that can hold it up: it had the whole segment before it began.
+        """
+        for number, known in self._neighbours.items():
+            if known.begun_at is not None:
+                still_s = now - max(known.begun_at, known.moved_at)
+                if still_s >= self.segment_s:
+                    return number, f"it sent {known.crumbs} bytes in {still_s:.3g} s amid a segment"
+        return None
 
     def heard(self, number: int, excuse: Excuse, now: float) -> bool:
         """A neighbour has said it. Whether that is news.
@@ -184,5 +217,10 @@ def _turn_s(plan: Plan) -> float:
     """How long the slowest sender that is worth waiting for takes for a segment to each of its
     neighbours, which are about as many as ours.
     """
+    turns = len(plan.lanes) * len(plan.neighbours)
+    return turns * _segment_bytes_max(plan) / SLOWEST_BYTES_PER_S
+
+
+def _segment_bytes_max(plan: Plan) -> int:
     sizes = (segment.bytes for runs in plan.lanes for run in runs for segment in run)
-    return len(plan.lanes) * len(plan.neighbours) * max(sizes, default=0) / SLOWEST_BYTES_PER_S
+    return max(sizes, default=0)

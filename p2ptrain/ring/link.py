@@ -31,6 +31,11 @@ class Link:
         """Whether a frame is on its way out."""
         return bool(self._going)
 
+    @property
+    def begun(self) -> bool:
+        """Whether part of a header has come."""
+        return self._header_got > 0
+
     def start(self, header: Header, body: bytes | memoryview = b"") -> None:
         """Begin to send a frame; `push` it until the link is not busy."""
         assert not self._going

@@ -48,6 +48,11 @@ class Connection:
         return self.arrival is not None and self.place is None
 
     @property
+    def receiving(self) -> bool:
+        """Whether part of a frame has come, and we read on."""
+        return self.broken_at is None and (self.link.begun or self.place is not None)
+
+    @property
     def over(self) -> bool:
         """Whether it has carried all that it will, both ways: how it ends is of no interest."""
         return self.said_done and self.heard_done and not self.link.busy

@@ -72,6 +72,10 @@ class Watch:
         self.late = None if could_send else self._excuses.late(owing)
         for neighbour in self._neighbours.values():
             self._look_at_clock(neighbour, owing, now)
+        trickling = self._excuses.trickling(now)
+        if trickling is not None:
+            number, what = trickling
+            self._verdict.settle(self._attempt.blame(self._attempt.peer(number), what))
         numbers, why = self._excuses.at_fault(self._work.left_to_come, self._held_for(now), now)
         if numbers:
             self._verdict.settle(self._attempt.blame_all(numbers, why))
@@ -115,6 +119,8 @@ class Watch:
         silent_since = now - self._silence_s
         if self._work.left_to_go[neighbour.number] and not neighbour.busy:
             self._speak_up(neighbour, owing, now)
+        begun = any(each.receiving for each in neighbour.connections)
+        self._excuses.under_way(neighbour.number, now, begun=begun)
         for each in neighbour.connections:
             self._look_at_connection(neighbour, each, now)
         if self._work.left_to_come[neighbour.number] and neighbour.heard_at < silent_since:

@@ -144,3 +144,42 @@ def test_a_wait_that_the_plan_does_not_have_is_refused(
     excuses = excuses_of(me=2, schedule=schedule)
     with pytest.raises(RemoteProtocolError):
         excuses.heard(3, Excuse(waiting, awaited), 0.0)
+
+
+def trickled(excuses: Excuses, bytes_per_s: float, until_s: float) -> tuple[int, float] | None:
+    """Peer 1 is in the middle of a segment, and goes on at this rate: who is named, and when."""
+    now, tick_s = 0.0, 0.25
+    while now < until_s:
+        excuses.under_way(1, now, begun=True)
+        if (found := excuses.trickling(now)) is not None:
+            return found[0], now
+        now += tick_s
+        excuses.came(1, int(bytes_per_s * tick_s), now, complete=False)
+    return None
+
+
+@pytest.mark.parametrize("said", [None, Excuse(1, 1), Excuse(0, 3)])
+def test_a_trickle_ends_when_silence_would(said: Excuse | None) -> None:
+    """It took four times as long, whatever it says of whom it waits for."""
+    excuses = excuses_of(me=2)
+    if said is not None:
+        excuses.heard(1, said, 0.0)
+    assert excuses.segment_s == 1.0 < excuses.stall_s / 3
+    assert trickled(excuses, 4, 10.0) == (1, 1.0)
+
+
+@pytest.mark.parametrize(("schedule", "peers"), [("ring", 4), ("direct", 4), ("direct", 17)])
+def test_the_slowest_line_worth_waiting_for_is_never_named(schedule: str, peers: int) -> None:
+    """It shares its 1 Mbit/s among its neighbours, and each hears that part of it."""
+    excuses = excuses_of(me=2, schedule=schedule, peers=peers, numel=40_000_000)
+    neighbours = 2 if schedule == "ring" else peers - 1
+    assert trickled(excuses, SLOWEST_BYTES_PER_S / neighbours, 60.0) is None
+
+
+def test_a_frame_that_we_leave_unread_is_no_trickle() -> None:
+    excuses = excuses_of(me=2)
+    excuses.under_way(1, 0.0, begun=True)
+    excuses.under_way(1, 0.9, begun=False)
+    excuses.under_way(1, 1.5, begun=True)
+    assert excuses.trickling(2.4) is None
+    assert excuses.trickling(2.5) is not None

@@ -131,6 +131,13 @@ def crumbs(hostile: Hostile) -> None:
         at += 1
 
 
+def half_a_header(hostile: Hostile) -> None:
+    """As `crumbs`, but so slow that not even a header comes."""
+    hostile.body = b""
+    crumbs(hostile)
+    waits(itself)(hostile)
+
+
 def what_comes_later(hostile: Hostile) -> None:
     """Begins with the second segment, which nobody reads before the first, and sends no more."""
     request = hostile.ring.requests[HOSTILE]
@@ -154,7 +161,10 @@ class Deed:
 
 DEEDS = {
     "stalls": Deed(nothing, "it sent nothing for 0.4 s", SILENCE_S),
-    "sends crumbs": Deed(crumbs, "in the reduce: ", STALL_S),  # to one, and is silent to others
+    "sends crumbs": Deed(crumbs, "our neighbour in the reduce: it sent ", SILENCE_S),
+    "sends crumbs of a header": Deed(
+        half_a_header, "our neighbour in the reduce: it sent ", SILENCE_S
+    ),
     "waits for itself": Deed(waits(itself), "holds back", STALL_S),
     "says it waits": Deed(waits(a_neighbour), "it waits for what it has been sent", STALL_S),
     "changes its excuse": Deed(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,57 @@ def test_three_reduces_at_once_get_equal_bytes(build: Callable, tcp: Callable) -
             outcomes.extend(other.result(DEADLINE_S).values())
     assert all(isinstance(outcome, ReduceReport) for outcome in outcomes), outcomes
     assert sent[1:] == pytest.approx([sent[0]] * 2, rel=0.25)
+
+
+class SlowLine:
+    """Two socket pairs, and between them a line that carries bytes at a steady rate each way."""
+
+    PIECE_BYTES = 8192
+    PIECES_PER_S = 25
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._ended = threading.Event()
+
+    def __call__(self, left: PeerId, right: PeerId) -> tuple[PeerSocket, PeerSocket]:
+        near, entry = socket.socketpair()
+        leaving, far = socket.socketpair()
+        threads = [
+            threading.Thread(target=self._carry, args=ends)
+            for ends in ((entry, leaving), (leaving, entry))
+        ]
+        for thread in threads:
+            thread.start()
+            self._stack.callback(thread.join)
+        self._stack.callback(self._end, entry, leaving)
+        return (
+            PeerSocket(near, right, deadline_s=DEADLINE_S),
+            PeerSocket(far, left, deadline_s=DEADLINE_S),
+        )
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(self.PIECE_BYTES):
+                sink.sendall(data)
+                if self._ended.wait(1 / self.PIECES_PER_S):
+                    return
+
+    def _end(self, *ends: socket.socket) -> None:
+        self._ended.set()
+        for each in ends:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def test_a_slow_line_is_not_taken_for_a_trickle(build: Callable) -> None:
+    """A segment takes 5.1 s, longer than a neighbour may be in the middle of one without progress:
+    what counts is that progress, 64 KiB in each 4 s.
+    """
+    with ExitStack() as stack:
+        ring = build(
+            (1, 1), 2 << 20, connect=SlowLine(stack), streams=1,
+            segment_bytes=1 << 20, silence_s=4.0,
+        )  # fmt: skip
+        outcomes = ring.run()
+    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
