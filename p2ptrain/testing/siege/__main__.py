@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from p2ptrain.testing.chaos.modes import KINDS, STAND_IN
 from p2ptrain.testing.siege import attackers, measures
 from p2ptrain.testing.siege.field import Field, prepared
 from p2ptrain.testing.siege.measures import Attacks, Measure
@@ -46,6 +47,7 @@ def arguments() -> argparse.Namespace:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, default=10.0, help="of each phase (10)")
     length.add_argument("--seconds", type=float, help="the same in seconds")
+    parser.add_argument("--trainers", choices=KINDS, default=STAND_IN, help="what trains")
     parser.add_argument("--no-quiet", action="store_true", help="no quiet run to compare with")
     parser.add_argument("--only", nargs="+", metavar="ATTACK", help="these attacks alone")
     parser.add_argument("--no-cgroup", action="store_true", help="limit the attackers by signals")
@@ -77,14 +79,11 @@ def main() -> int:
 
 def _besiege(given: argparse.Namespace, folder: Path, seconds: float) -> Iterator[Measure]:
     quiet = None
-    cgroups = not given.no_cgroup
     if not given.no_quiet:
-        quiet, _ = _phase(folder / "quiet", seconds, cgroups=cgroups, only=None, attack=False)
-    siege, attacks = _phase(
-        folder / "siege", seconds, cgroups=cgroups, only=given.only, attack=True
-    )
+        quiet, _, _ = _phase(given, folder / "quiet", seconds, attack=False)
+    siege, attacks, quota = _phase(given, folder / "siege", seconds, attack=True)
     assert attacks is not None
-    about = {"seconds": seconds, "trainers": "stand-ins"}
+    about = {"seconds": seconds, "trainers": f"{given.trainers} trainers", "quota": quota}
     for line in measures.invariants(siege, attacks):
         yield line | about
     for line in measures.paces(siege, quiet):
@@ -92,26 +91,30 @@ def _besiege(given: argparse.Namespace, folder: Path, seconds: float) -> Iterato
 
 
 def _phase(
-    folder: Path, seconds: float, *, cgroups: bool, only: list[str] | None, attack: bool
-) -> tuple[Phase, Attacks | None]:
+    given: argparse.Namespace, folder: Path, seconds: float, *, attack: bool
+) -> tuple[Phase, Attacks | None, str]:
+    """One run from start to end: what was seen, what attackers did, how their CPU was limited."""
     folder.mkdir(parents=True)
-    field = prepared(folder)
+    field = prepared(folder, trainers=given.trainers)
     try:
         field.start()
         _wait_until_calm(field)
-        with limited(CORES, cgroups=cgroups) as quota:
-            crowd = attackers.Crowd(field, quota, only=only) if attack else attackers.Idler(quota)
+        with limited(CORES, cgroups=not given.no_cgroup) as quota:
+            crowd = (
+                attackers.Crowd(field, quota, only=given.only) if attack else attackers.Idler(quota)
+            )
             try:
                 crowd.ready()
                 phase = Phase(field)
-                _say(f"{'siege' if attack else 'quiet run'} of {seconds:.0f} s; {quota.name}")
+                what = "siege" if attack else "quiet run"
+                _say(f"{what} of {seconds:.0f} s, {given.trainers} trainers; {quota.name}")
                 crowd.begin()
                 phase.watch(phase.began_s + seconds, restarts(field, phase, seconds))
                 used_s = quota.used_s()
             finally:
                 crowd.end()
         _say(f"  {phase.steps} outer steps; {quota.name}: used {used_s:.0f} s of CPU")
-        return phase, crowd.attacks
+        return phase, crowd.attacks, quota.name
     finally:
         field.close()
 

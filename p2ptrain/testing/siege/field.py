@@ -19,6 +19,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.node.home import Home
 from p2ptrain.run import Run, load_allowlist, save_allowlist, save_run
 from p2ptrain.testing.chaos.crew import default_policy
+from p2ptrain.testing.chaos.modes import STAND_IN
 from p2ptrain.testing.demo.process import DemoNode
 from p2ptrain.testing.published import publish, share_content
 
@@ -58,11 +59,12 @@ class SiegeNode(DemoNode):
     def address(self) -> str:
         return f"/ip4/{self.host}/tcp/{self.port}/p2p/{self.peer}"
 
-    def launch(self, bootstrap: list[str], inner_step_s: float) -> None:
+    def launch(self, bootstrap: list[str], inner_step_s: float, trainers: str) -> None:
         words = [sys.executable, "-m", "p2ptrain.testing.siege.honest", "--home", str(self.home)]
         words += ["--listen", f"/ip4/{self.host}/tcp/{self.port}"]
         words += ["--data-listen", f"{self.host}:{self.data_port}"]
-        words += ["--inner-step-s", str(inner_step_s), "--bootstrap", *bootstrap]
+        words += ["--inner-step-s", str(inner_step_s), "--trainers", trainers]
+        words += ["--bootstrap", *bootstrap]
         self.stopped_by_us = False
         with (self.home / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(
@@ -95,11 +97,12 @@ class Field:
     liar: Path
     run: Run
     inner_step_s: float
+    trainers: str
 
     def start(self, *nodes: SiegeNode) -> None:
         for node in nodes or self.nodes:
             others = [other.address for other in self.nodes if other is not node]
-            node.launch(others, self.inner_step_s)
+            node.launch(others, self.inner_step_s, self.trainers)
 
     def close(self) -> None:
         for node in self.nodes:
@@ -128,7 +131,9 @@ class Field:
         path.write_text(json.dumps(told))
 
 
-def prepared(folder: Path, *, inner_step_s: float = INNER_STEP_S) -> Field:
+def prepared(
+    folder: Path, *, inner_step_s: float = INNER_STEP_S, trainers: str = STAND_IN
+) -> Field:
     """Homes for all, and a run that they know. Nothing is started."""
     nodes = []
     for number, name in enumerate(NAMES):
@@ -151,4 +156,4 @@ def prepared(folder: Path, *, inner_step_s: float = INNER_STEP_S) -> Field:
         save_run(home.manifest, run)
         save_allowlist(home.allowlist, listed)
         share_content(home)
-    return Field(folder, tuple(nodes), liar.root, run, inner_step_s)
+    return Field(folder, tuple(nodes), liar.root, run, inner_step_s, trainers)

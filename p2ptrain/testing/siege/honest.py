@@ -2,8 +2,9 @@
 
     python -m p2ptrain.testing.siege.honest --home HOME --listen … --data-listen … --bootstrap …
 
-The trainer is a stand-in: a thread that speaks the real frames and takes its time. An error that
-ends the node leaves as a traceback, so that the output has it.
+The trainer is a stand-in, a thread that speaks the real frames and takes its time; or with
+`--trainers torch` a process with torch, as users have it. An error that ends the node leaves as a
+traceback, so that the output has it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 from p2ptrain.config.node import NodeConfig, parse_host_port
 from p2ptrain.node.main import run_node
 from p2ptrain.node.parts import Parts
-from p2ptrain.node.trainers import Trainers
+from p2ptrain.node.trainers import Trainers, subprocesses
+from p2ptrain.testing.chaos.modes import KINDS, STAND_IN, TORCH
 from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
 
 
@@ -28,6 +30,7 @@ def config_of(given: argparse.Namespace) -> NodeConfig:
         data_host=host,
         data_port=port,
         device="cpu",
+        threads=1,  # Five nodes share the machine's cores.
         assume_yes=True,
     )
 
@@ -38,6 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--listen", required=True)
     parser.add_argument("--data-listen", required=True)
     parser.add_argument("--bootstrap", nargs="*", default=[])
+    parser.add_argument("--trainers", choices=KINDS, default=STAND_IN)
     parser.add_argument("--inner-step-s", type=float, default=0.5)
     return parser.parse_args()
 
@@ -49,7 +53,9 @@ def main() -> int:
     def trainers(parts: Parts) -> Trainers:
         return FakeTrainers(parts, remote)
 
-    return run_node(config_of(given), trainers=trainers)
+    return run_node(
+        config_of(given), trainers=subprocesses if given.trainers == TORCH else trainers
+    )
 
 
 if __name__ == "__main__":
