@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -20,12 +21,35 @@ QUICK_SIEGE_S = 60
 QUICK_FUZZ_MINUTES = 0.5
 FUZZ_MINUTES = 30
 
-CAMPAIGNS = {
-    "replayed incarnations": "replays",
-    "Sybils": "sybils",
-    "small rosters with one liar": "spoiled",
-}
-"""The profile of `p2ptrain simulate` for each of the three worlds."""
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """Many seeds of one world. `words` are for `p2ptrain simulate`; without them the world is that
+    of identities, which has no ledger and a loop of its own.
+    """
+
+    name: str
+    label: str
+    words: tuple[str, ...]
+
+
+CAMPAIGNS = (
+    Campaign("identities", "replayed incarnations", ()),
+    Campaign("sybils", "Sybils", ("--profile", "sybils")),
+    Campaign("allies", "Sybils and a lying founder", ("--profile", "allies")),
+    Campaign("spoiled-3", "three peers, one liar", ("--profile", "spoiled", "--peers", "3")),
+    Campaign("spoiled-5", "five peers, one liar", ("--profile", "spoiled", "--peers", "5")),
+)
+
+IDENTITIES = """
+import json, sys
+from p2ptrain.testing.simulation.identity_world import simulate_identities
+seeds, bad = int(sys.argv[1]), []
+for seed in range(seeds):
+    bad += [(seed, each) for each in simulate_identities(seed).checkers.violations]
+print(json.dumps({"seeds": seeds, "violations": len(bad), "stuck": 0, "first": bad[:5]}))
+sys.exit(bool(bad))
+"""
 
 _COUNTS = re.compile(r"\b(\d+) (passed|failed|error|errors)\b")
 
@@ -111,22 +135,24 @@ def siege(setting: Setting) -> Iterator[Line]:
         yield each | {"measure": f"siege: {each['measure']}"}
 
 
-def campaign(name: str, profile: str, setting: Setting) -> Iterator[Line]:
+def campaign(which: Campaign, setting: Setting) -> Iterator[Line]:
     seeds = min(setting.seeds, QUICK_SEEDS) if setting.quick else setting.seeds
-    label = f"simulator with {name}"
-    words = ("--profile", profile, "--seeds", str(seeds), "--processes", str(setting.processes))
-    done = setting.python(f"simulate-{profile}", "-m", "p2ptrain.cli", "simulate", *words, "--json")
+    label, log = f"simulator: {which.label}", f"simulate-{which.name}"
+    if which.words:
+        count = ("--seeds", str(seeds), "--processes", str(setting.processes), "--json")
+        words = ("-m", "p2ptrain.cli", "simulate", *which.words, *count)
+    else:
+        words = ("-c", IDENTITIES, str(seeds))
+    done = setting.python(log, *words)
     facts = next(iter(reversed(_documents(done.text))), None)
-    if facts is None:
+    if facts is None or "seeds" not in facts:
         yield line(label, f"status {done.code}", "0 violations", False, evidence=done.tail)
         return
     bad = int(str(facts.get("violations", -1))) + int(str(facts.get("stuck", -1)))
-    enough = int(str(facts.get("seeds", 0))) >= seeds
+    enough = int(str(facts["seeds"])) >= seeds
     ok = done.code == 0 and bad == 0 and enough
-    yield line(
-        label, bad, "0 violations", ok, seeds=facts.get("seeds"), profile=profile,
-        seeds_required=setting.seeds,
-    )  # fmt: skip
+    asked = {"seeds": facts["seeds"], "seeds_required": setting.seeds}
+    yield line(label, bad, "0 violations", ok, **asked)
 
 
 def _documents(text: str) -> list[dict[str, object]]:
@@ -138,15 +164,23 @@ def _documents(text: str) -> list[dict[str, object]]:
     return found
 
 
+MUTANT_TESTS = (
+    "tests/simulation/test_mutants.py",
+    "tests/simulation/test_identities.py",
+)
+"""Tests named `test_a_defect_is_found`, with a case for each planted defect."""
+
+
 def mutants(setting: Setting) -> Iterator[Line]:
-    """The simulator's planted defects, all of them: each has to be found."""
+    """The simulators' planted defects, all of them: each has to be found."""
     from p2ptrain.testing.simulation.mutants import MUTANTS
 
-    words = ["-m", "pytest", "-q", "tests/simulation/test_mutants.py", "-k", "defect_is_found"]
-    done = setting.python("mutants", *words)
-    caught = counts_in(done.text)["passed"]
-    ok = done.code == 0 and caught >= len(MUTANTS)
-    yield line("mutants caught", caught, f"all {len(MUTANTS)}", ok)
+    there = [path for path in MUTANT_TESTS if (ROOT / path).exists()]
+    done = setting.python("mutants", "-m", "pytest", "-q", *there, "-k", "defect_is_found")
+    counts = counts_in(done.text)
+    missed = counts["failed"] + counts["error"]
+    ok = done.code == 0 and counts["passed"] >= len(MUTANTS) and there == list(MUTANT_TESTS)
+    yield line("mutants missed", missed, "0", ok, caught=counts["passed"], files=there)
 
 
 def fuzz(setting: Setting) -> Iterator[Line]:
@@ -172,10 +206,7 @@ MEASURES = (
     Measure("matrix", matrix),
     *(Measure(f"attack {each.number}", partial(attack, each)) for each in ATTACKS),
     Measure("siege", siege),
-    *(
-        Measure(f"campaign {profile}", partial(campaign, name, profile))
-        for name, profile in CAMPAIGNS.items()
-    ),
+    *(Measure(f"campaign {each.name}", partial(campaign, each)) for each in CAMPAIGNS),
     Measure("mutants", mutants),
     Measure("fuzz", fuzz),
 )
