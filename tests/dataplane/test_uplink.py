@@ -72,3 +72,9 @@ def test_a_peer_has_one_share_however_many_connections_it_opens(
         (Rank.SWARM, [8]),
         (Rank.SWARM, [16]),
     ]
+
+
+def test_a_fast_line_makes_up_for_the_ten_milliseconds_that_a_thread_is_woken_late() -> None:
+    share = Uplink(100_000_000, clock=lambda: 10.0).share(Rank.RING)
+    assert share.wait_s(share.ask(1_000_000)) == 0.0
+    assert share.wait_s(share.ask(1_000_000)) == pytest.approx(0.01)
