@@ -145,7 +145,9 @@ class Accused:
 
 @dataclass(frozen=True, slots=True)
 class NotAlone:
-    """Others hear another process with this node's identity. `what` they say, in words."""
+    """Another process has proved that it has this node's identity, and lives (E6 in SPEC.md). `what`
+    tells it in words.
+    """
 
     what: str
 

@@ -59,11 +59,10 @@ def _append(home: Home, record: bytes) -> None:
 
 
 def heed_namesake(parts: Parts, found: IdentityInUse) -> None:
-    """Say that another process votes under our name. The ledger itself votes no more."""
+    """Tell the user that another process has this identity. The ledger has stopped voting."""
     parts.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
     parts.standing.warnings["identity"] = Caution(
         "ID-IN-USE",
         "another node uses this identity; this one votes no more",
-        "stop the other, or give this one a --home of its own; if there is no other, start this "
-        "one again",
+        "stop the other and start this one again, or give this one a --home of its own",
     )
