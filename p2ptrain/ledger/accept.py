@@ -17,7 +17,9 @@ from enum import Enum
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.blame import DOUBT_MIN, LEFT_OUT_REFUSED
 from p2ptrain.ledger.evidence import Evidence
+from p2ptrain.ledger.founders import founders_of
 from p2ptrain.ledger.gathering import gathered, openers, rested_at_least_until
+from p2ptrain.ledger.membership import dropped_for_nothing, too_few_left, unasked
 from p2ptrain.ledger.reducing import (
     alone_too_long,
     could_take_part,
@@ -87,7 +89,10 @@ def may_accept(
     if isinstance(value, Roster) and (missing := _terms_missing(view, value)) is not None:
         return Verdict(Answer.LATER, f"this node does not have amendment {missing.number} yet")
     if isinstance(value, Roster):
-        fault = "" if late else _usurped(rules, state, view, value, now)
+        if few := _too_few_left(rules, state, view, value):
+            return Verdict(Answer.LATER, few)
+        fault = _dropped_for_nothing(rules, state, view, value)
+        fault = fault or ("" if late else _usurped(rules, state, view, value, now))
         fault = fault or ("" if late else _self_serving(rules, state, view, value, proposer))
         if forced:
             return Verdict(Answer.LATER, fault) if fault and doubtful else _YES
@@ -136,8 +141,20 @@ def _contradicted(view: View, commit: Commit) -> str:
     return ""
 
 
+def _too_few_left(rules: Rules, state: LedgerState, view: View, roster: Roster) -> str:
+    founders = founders_of(rules)
+    return "" if founders is None else too_few_left(founders, state, view, roster)
+
+
+def _dropped_for_nothing(rules: Rules, state: LedgerState, view: View, roster: Roster) -> str:
+    founders = founders_of(rules)
+    return "" if founders is None else dropped_for_nothing(founders, state, view, roster)
+
+
 def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: float) -> str:
     """Whose place or part it would take away without a cause that is known here (SPEC.md S11)."""
+    if rules.founders_vote and (stranger := unasked(state, view, roster)):
+        return stranger
     names, taking = set(roster.members), set(roster.peers)
     opened = state.roster
     fallen = suspicion_of(state, view).fallen(len(opened.peers)) if opened is not None else set()
@@ -256,7 +273,8 @@ def _judge_again(rules: Rules, state: LedgerState, view: View, now: float) -> Ve
     update = finished_update(state, view)
     if update is not None and update in view.held:
         return Verdict(Answer.LATER, "the reduce is done and this node holds the result")
-    if not failure_known(state, view) and not alone_too_long(rules, state, view, now):
+    known = failure_known(state, view) or alone_too_long(rules, state, view, now)
+    if view.failed_since is None and not known:
         return Verdict(Answer.LATER, "no failure of the reduce is known here")
     return _YES
 

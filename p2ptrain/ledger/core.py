@@ -86,7 +86,7 @@ class Ledger(Account):
         self.me = me
         self.kept = Kept(rules, base)
         self.state = self.kept.start
-        self.view = View(me)
+        self.view = View.of(rules, me)
         self._sign = sign
         self._verify = verify
         self._arrange = arrange
@@ -383,7 +383,7 @@ class Ledger(Account):
         self._know_members()
 
     def _know_members(self) -> None:
-        self.view.members = self._catchup.members = frozenset(self.state.since)
+        self._catchup.members = self.view.know(frozenset(self.state.since))
 
     def _next_instance(self) -> Instance:
         line, height = self.state.line, self.state.height + 1

@@ -14,12 +14,13 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger import accept, propose
 from p2ptrain.ledger.arranging import Arrange, arranged
 from p2ptrain.ledger.events import Event
+from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.gathering import Wish
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.tally import Tally
 from p2ptrain.ledger.terms import amended
-from p2ptrain.ledger.values import Value
+from p2ptrain.ledger.values import Roster, Value
 from p2ptrain.ledger.view import View
 
 
@@ -52,6 +53,15 @@ class Counsel:
     def complete(self, value: Value) -> Value:
         """What to propose, for this wish. Ask only when it is proposed: it may take long."""
         return amended(arranged(value, self.arrange), self.state.terms, self.view.terms)
+
+    def causes(self, value: Value) -> tuple[Evidence, ...]:
+        """The evidence for which `value` takes votes from founders. Nobody votes for such a roster
+        without it (SPEC.md F3), and an announcement may have been lost.
+        """
+        if self.view.founders is None or not isinstance(value, Roster):
+            return ()
+        dropped = set(self.state.voters).difference(value.voters)
+        return tuple(it for peer, it in self.view.accused.items() if peer in dropped)
 
     def judge(
         self,

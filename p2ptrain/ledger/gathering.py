@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger import quorum
+from p2ptrain.ledger import membership, quorum
 from p2ptrain.ledger.events import Ready
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
@@ -40,7 +40,8 @@ class Gathered:
     """Who is ready for the step under way, and whether that could be enough to go on without the
     rest.
 
-    `awaited` are members that are up, were members before this step began, and are not ready.
+    `awaited` are members that are up, were members before this step began, and are not ready;
+    without founders that were down and have not caught up since (`View.returned`).
     `doubted` are those of both that sit out the first attempt for what they are remembered for
     (`blame`): they may be ready, but are not awaited.
     """
@@ -63,7 +64,7 @@ def gathered(rules: Rules, state: LedgerState, view: View) -> Gathered:
             ready.add(member)
             if view.stays(member) and fits_lease(rules, state, report):
                 contributors.append(Participant(member, report.tokens, report.blocks))
-        elif view.stays(member) and is_awaited(state, member):
+        elif view.stays(member) and is_awaited(state, member) and member not in view.returned:
             awaited.append(member)
     enough = len(contributors) >= rules.participants_min
     enough = enough and quorum.reached(rules.quorum, state.voters, ready)
@@ -173,7 +174,9 @@ def _membership_only(state: LedgerState, view: View) -> Wish | None:
     members = next_members(state, view, drop_down=False)
     if members is None:
         return None
-    joiners = [peer for peer in members[1] if not state.is_member(peer)]
+    after = {*members[0], *members[1]}
+    joiners = [peer for peer in after if not state.is_member(peer)]
+    leavers = [peer for peer in state.members if peer not in after]
     if not joiners and not leavers:
         return None
     reason = f"{len(joiners)} join, {len(leavers)} leave"
@@ -187,8 +190,10 @@ def next_members(
 
     A learner who took part in a committed update becomes a voter, but never more of them than there
     are voters that stay, and none while one of those is down: newcomers who vanish must not cost
-    the others their quorum.
+    the others their quorum. In an open run founders alone vote: see `membership`.
     """
+    if view.founders is not None:
+        return membership.next_members(view.founders, state, view, drop_down=drop_down)
 
     def remains(peer: PeerId) -> bool:
         return view.stays(peer) and not (drop_down and peer in view.down)

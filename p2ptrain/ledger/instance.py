@@ -364,6 +364,9 @@ class Instance:
         self._leading.propose(proposal, self.electorate.me)
         self._resend.start(now)
         self.outcome = self._leading.outcome()
+        others = [voter for voter in self.electorate.voters if voter != self.electorate.me]
+        for evidence in counsel.causes(proposal.entry.value):
+            effects += [Send(voter, Accusation(evidence)) for voter in others]
         return [*effects, *self._leading.to_silent()]
 
     def _judged(

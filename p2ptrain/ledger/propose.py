@@ -7,6 +7,9 @@ the like), so that nothing here has a clock or a memory.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from p2ptrain.ledger import gathering
 from p2ptrain.ledger.gathering import Gathered, Wish, while_gathering
 from p2ptrain.ledger.grace import grace_after
@@ -53,8 +56,10 @@ def reconsider(
         wish = while_gathering(rules, state, view, have, now)
         return wish, ReadyTally.of(rules, state, have) if wish.value is None else None
     if state.phase is Phase.REDUCE:
-        _note_results(rules, state, view, now)
+        ends_at = _note_results(rules, state, view, now)
         wish = while_reducing(rules, state, view, now)
+        if view.failed_since is None and wish.look_again_at is None and ends_at < math.inf:
+            wish = replace(wish, look_again_at=ends_at)
         return wish, tally_of_reduce(state, view, wish)
     return what_to_propose(rules, state, view, now), None
 
@@ -69,12 +74,17 @@ def _note_enough(rules: Rules, state: LedgerState, view: View, have: Gathered, n
             view.quorum_at = (state.step, now)
 
 
-def _note_results(rules: Rules, state: LedgerState, view: View, now: float) -> None:
+def _note_results(rules: Rules, state: LedgerState, view: View, now: float) -> float:
+    """Returns when the reduce has failed though nobody says so: all of its participants may be
+    liars who are up and silent, and then no honest one gives it up.
+    """
     if view.reducing_since is None:
         view.reducing_since = now
+    ends_at = view.reducing_since + rules.reduce_s
     if view.failed_since is None and (
-        failure_known(state, view) or alone_too_long(rules, state, view, now)
+        now >= ends_at or failure_known(state, view) or alone_too_long(rules, state, view, now)
     ):
         view.failed_since = now
     if view.done_since is None and finished_update(state, view) is not None:
         view.done_since = now
+    return ends_at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,8 +19,9 @@ class Rules:
     `grace_s` is how long a ready quorum waits for the rest before it averages without them;
     `patience_s` how long a failed reduce waits for further reports before it is tried again.
     Where `quorum_loss` is "branch", who has been without a quorum for `branch_after_s` goes on
-    without it. `blocks_per_lease` is the number of data blocks that a member may hold
-    for one outer step.
+    without it. Where `founders_vote`, as in open runs, nobody else ever votes (see `founders`).
+    After `reduce_s` a reduce of which nothing came has failed. `blocks_per_lease` is the number of
+    data blocks that a member may hold for one outer step.
     """
 
     run: RunId
@@ -36,6 +38,8 @@ class Rules:
     quorum: QuorumPolicy = "majority"
     quorum_loss: QuorumLoss = "wait"
     branch_after_s: float = 600.0
+    founders_vote: bool = False
+    reduce_s: float = math.inf
 
     def __post_init__(self) -> None:
         _check(is_digest(self.run), "a run is named by a digest")
@@ -51,6 +55,7 @@ class Rules:
         _check(self.round_timeout_s > 0, "a round lasts some time")
         _check(self.quorum in ("majority", "two-thirds"), "the quorum is a majority or two thirds")
         _check(self.quorum_loss in ("wait", "branch"), "who has no quorum waits or branches off")
+        _check(self.reduce_s > 0, "a reduce takes some time")
         _check(self.branch_after_s > 0, "who branches off has waited before")
 
     @property

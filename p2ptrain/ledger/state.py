@@ -19,6 +19,7 @@ from typing import Any, assert_never
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger import leases, quorum, terms
+from p2ptrain.ledger.founders import founders_of, roster_fault
 from p2ptrain.ledger.leases import Leases
 from p2ptrain.ledger.lines import STRETCHES_MAX, Rank, Stretch, rank
 from p2ptrain.ledger.rules import Rules
@@ -193,12 +194,12 @@ def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
     if roster.terms is not None and (fault := terms.why_not(state.terms, state.step, roster.terms)):
         return fault
     if not roster.participants:
-        return _membership_only_fault(state, roster) or _membership_fault(state, roster)
+        return _membership_only_fault(state, roster) or _membership_fault(rules, state, roster)
     if state.tries >= rules.attempts_max:
         return f"all {rules.attempts_max} attempts are used up"
     if len(roster.participants) < rules.participants_min:
         return f"it has {len(roster.participants)} participants of {rules.participants_min} needed"
-    return _membership_fault(state, roster) or _participants_fault(rules, state, roster)
+    return _membership_fault(rules, state, roster) or _participants_fault(rules, state, roster)
 
 
 def _membership_only_fault(state: LedgerState, roster: Roster) -> str:
@@ -209,7 +210,7 @@ def _membership_only_fault(state: LedgerState, roster: Roster) -> str:
     return ""
 
 
-def _membership_fault(state: LedgerState, roster: Roster) -> str:
+def _membership_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
     names = set(roster.voters)
     kept = tuple(voter for voter in state.voters if voter in names)
     added = roster.voters[len(kept) :]
@@ -219,6 +220,8 @@ def _membership_fault(state: LedgerState, roster: Roster) -> str:
         return "no voter stays"
     if len(added) > len(kept):
         return f"it has {len(added)} new voters and keeps only {len(kept)}"
+    if (founders := founders_of(rules)) is not None:
+        return roster_fault(founders, roster)
     for voter in added:
         if voter not in state.proven:
             return f"{voter} would be a voter before it took part in a committed update"

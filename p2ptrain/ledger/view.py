@@ -30,8 +30,10 @@ from p2ptrain.ledger.events import (
     UpdateHeld,
 )
 from p2ptrain.ledger.evidence import Evidence
+from p2ptrain.ledger.founders import Founders, founders_of
 from p2ptrain.ledger.grace import LAGS_KEPT
 from p2ptrain.ledger.room import PEERS_MAX, make_room
+from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Entry, Roster, Terms
 
@@ -57,7 +59,9 @@ class View:
     `position`: the outer step and attempt under way; reports about earlier ones cannot matter any
     more. `members`: whose reports are kept whoever else reports. `blame`: what attempts of past
     steps and of this one say of their participants. `reducing_since`: when this node first looked
-    at the reduce under way.
+    at the reduce under way. `founders`: of a run in which they alone vote. `returned`: those of
+    them that were down and have not been ready since. A founder keeps its place while it is down;
+    nobody waits for it while it fetches what it missed.
     """
 
     me: PeerId
@@ -84,10 +88,24 @@ class View:
     outranked_by: Entry | None = None
     terms: frozenset[Terms] = frozenset()
     members: frozenset[PeerId] = frozenset()
+    founders: Founders | None = None
+    returned: set[PeerId] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, rules: Rules, me: PeerId) -> View:
+        """The view of a node that has heard nothing yet."""
+        return cls(me, founders=founders_of(rules))
 
     @property
     def own_snapshots(self) -> dict[int, Digest]:
         return self.snapshots.get(self.me, {})
+
+    def know(self, members: frozenset[PeerId]) -> frozenset[PeerId]:
+        """Keep room for the members of the roster, which are returned, and for founders that are
+        away.
+        """
+        self.members = members if self.founders is None else members | self.founders.names
+        return members
 
     def allows(self, peer: PeerId) -> bool:
         return self.allowed is None or peer in self.allowed
@@ -100,7 +118,7 @@ class View:
         """Take a report in. False if it told nothing new."""
         match event:
             case Ready():
-                return event.step >= self.position[0] and self._is_newest(self.ready, event)
+                return event.step >= self.position[0] and self._note_ready(event)
             case ReduceDone():
                 return _position(event) >= self.position and self._is_newest(self.done, event)
             case ReduceFailed():
@@ -145,6 +163,11 @@ class View:
             reports[report.peer] = report
         return news
 
+    def _note_ready(self, report: Ready) -> bool:
+        news = self._is_newest(self.ready, report)
+        self.returned.discard(report.peer)
+        return news
+
     def _note_failure(self, report: ReduceFailed) -> bool:
         """Who names itself takes back that it is ready; it may say later that it is again."""
         news = self._is_newest(self.failed, report)
@@ -166,8 +189,10 @@ class View:
                 self.down.add(peer)
             case PeerUp(peer) if peer in self.down:
                 self.down.discard(peer)
+                if self.founders is not None and peer in self.founders.names:
+                    self.returned.add(peer)
             case Joining(peer) if peer not in self.joining:
-                _remember(self.joining, peer, None, PEERS_MAX)  # Who lost its place says it again.
+                self._note_joining(peer)
                 self.leaving.discard(peer)
             case Leaving(peer) if peer not in self.leaving:
                 if len(self.leaving) >= PEERS_MAX:
@@ -179,6 +204,12 @@ class View:
             case _:
                 return False
         return True
+
+    def _note_joining(self, peer: PeerId) -> None:
+        """Where too many ask, the first of them has to ask again; but no founder has to."""
+        self.joining[peer] = None
+        if len(self.joining) > PEERS_MAX:
+            del self.joining[next(each for each in self.joining if each not in self.members)]
 
     def entered(self, before: LedgerState, state: LedgerState) -> None:
         """A new entry holds: forget what was about earlier steps, attempts and memberships."""

@@ -201,6 +201,9 @@ class BlocksAreCommittedOnce(Watch):
     """
 
     committed: dict[Digest, frozenset[int]] = field(default_factory=dict)
+    strangers: frozenset[PeerId] = frozenset()
+    """Who may say that they made an update without having trained: of honest peers it is checked,
+    unless strangers were most of the participants."""
 
     def on_decision(self, decision: Decision) -> None:
         head, roster = decision.after.head, decision.before.roster
@@ -212,9 +215,12 @@ class BlocksAreCommittedOnce(Watch):
         self._check_accounts(decision.after)
 
     def _commit(self, decision: Decision, roster: Roster) -> None:
+        strangers = self.strangers.intersection(roster.peers)
+        outvoted = 2 * len(strangers) > len(roster.peers)
         for each in roster.participants:
             blocks = decision.before.leases[each.peer][: each.blocks]
-            if decision.trained.get(each.peer) != blocks:
+            believed = outvoted or each.peer in strangers
+            if not believed and decision.trained.get(each.peer) != blocks:
                 self.object(f"step {roster.step} commits blocks that {each.peer} did not train")
             committed = self.committed[decision.after.head]
             again = committed.intersection(blocks)
@@ -235,6 +241,8 @@ class NewcomersAreFew(Watch):
     """S7: never more new voters than kept ones, and only after a committed update of theirs."""
 
     contributed: set[PeerId] = field(default_factory=set)
+    founders: frozenset[PeerId] = frozenset()
+    """Of an open run: they need not contribute."""
 
     def on_decision(self, decision: Decision) -> None:
         value, before = decision.certified.entry.value, decision.before
@@ -245,7 +253,7 @@ class NewcomersAreFew(Watch):
         new = set(value.voters) - set(before.voters)
         if len(new) > len(value.voters) - len(new):
             self.object(f"roster {decision.after.height} has too many new voters")
-        if not new <= self.contributed:
+        if not new <= self.contributed | self.founders:
             self.object(f"roster {decision.after.height} makes a newcomer a voter")
 
 
@@ -350,8 +358,8 @@ def all_checkers(
         CommitsAreMade(liars=liars, spoilers=spoilers),
         VotesAreKept(lines=lines, liars=liars),
         EqualHeadsAgree(),
-        BlocksAreCommittedOnce(),
-        NewcomersAreFew(),
+        BlocksAreCommittedOnce(strangers=liars if profile.open else frozenset()),
+        NewcomersAreFew(founders=frozenset(rules.founders if profile.open else ())),
         StepsGoOn(rules=rules),
         SnapshotsAreTrue(rules=rules, liars=liars, orderly=profile.keeps_processes),
         SnapshotsAreVouched(rules=rules, liars=liars),
@@ -360,11 +368,12 @@ def all_checkers(
         TermsAreForeseen(rules=rules),
         LeavesHaveCauses(troubles=troubles, orderly=profile.is_orderly),
         *_of_spoilers(spoilers),
-        *([NobodyIsUsurped(liars=liars, troubles=troubles)] if liars else ()),
+        *([NobodyIsUsurped(liars=liars, troubles=troubles)] if liars and not profile.open else ()),
         *(_of_branches(rules, troubles) if rules.branches else ()),
     ]
+    # Sybils may blame whom they like, and leave honest learners out with it.
     if (
-        not rules.branches and not profile.spoilers
+        not rules.branches and not profile.spoilers and not profile.open
     ):  # On a branch nobody counts with those who are elsewhere.
         orderly = profile.is_orderly
         checkers.append(NobodyIsStarved(troubles=troubles, orderly=orderly, seeds=seeds))

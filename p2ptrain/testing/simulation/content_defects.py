@@ -42,7 +42,7 @@ def newcomers_vote_at_once(patch: Patch) -> None:
 
     original = gathering.next_members
     patch(gathering, "next_members", next_members)
-    patch(state, "_membership_fault", lambda at, roster: "")
+    patch(state, "_membership_fault", lambda rules, at, roster: "")
 
 
 def lease_kept_after_commit(patch: Patch) -> None:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.base import Base
 from p2ptrain.ledger.events import SnapshotTaken
+from p2ptrain.ledger.evidence import Evidence
 from p2ptrain.ledger.values import Certified, Terms
 
 
@@ -27,6 +28,7 @@ class Disk:
     snapshot: SnapshotTaken | None = None
     written: set[SnapshotTaken] = field(default_factory=set)
     terms: set[Terms] = field(default_factory=set)
+    evidence: list[Evidence] = field(default_factory=list)
 
     @property
     def height(self) -> int:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 GOODBYE_S = 6.0
 """How long a leaving node stays to vote for the roster without it."""
 
+FOUNDERS_MIN = 3
+"""With fewer the loss of one may stop a run."""
+SYBILS_COME_S = 6.0
+SAYS_GOODBYE = 0.6
+GOES_FOR_EVER = 0.05
+
 RETURNS = 0.5
 """How many of those who join have been here before."""
 
@@ -39,6 +45,9 @@ class Faults:
         self._plan(profile.vanish_every_s, self._vanish)
         self._plan(profile.pause_every_s, self._pause)
         self._plan(profile.clock_leap_every_s, self._leap)
+        self._plan_sybils()
+        self.lost: PeerId | None = None
+        self._plan_absence()
         world.clock.at(profile.faults_s, self._end)
 
     def _plan(self, every_s: float, fault: Callable[[], None]) -> None:
@@ -55,18 +64,22 @@ class Faults:
     def _end(self) -> None:
         """From now on nothing fails any more, and who is only down for a while is back."""
         self._active = False
+        founders = self._world.rules.founders if self._world.profile.open else ()
         self._world.network.faulty = self._world.rings.faulty = False
         self._heal()
         self.recall(self._world.latest.voters)
         for node in list(self._world.nodes.values()):
             self._world.resume_node(node)
-            self._restart(node)
+            if node.me not in founders:  # A founder that is away comes back in its own time.
+                self._restart(node)
 
     # ── crashes ──────────────────────────────────────────────────────────────────────────────────
 
     def _crash(self) -> None:
         keeper = self._world.keeper
         alive = [node for node in self._world.nodes.values() if node.alive and node.me != keeper]
+        if self._world.profile.open:  # Founders go one at a time: see `_let_a_founder_go`.
+            alive = [node for node in alive if node.me not in self._world.rules.founders]
         if alive:
             self._crash_node(self._random.choice(alive))
 
@@ -89,6 +102,48 @@ class Faults:
             return False
         self._crash_node(node)
         return True
+
+    # ── open runs ────────────────────────────────────────────────────────────────────────────────
+
+    def _plan_sybils(self) -> None:
+        for name in self._world.sybils:
+            at = self._random.uniform(0.0, SYBILS_COME_S)
+            self._world.clock.at(at, partial(self._world.add_node, name))
+
+    def _plan_absence(self) -> None:
+        every_s = self._world.profile.founder_away_every_s
+        if every_s > 0 and self._active and self.lost is None:
+            delay_s = self._random.expovariate(1 / every_s)
+            self._world.clock.after(delay_s, self._let_a_founder_go)
+
+    def _let_a_founder_go(self) -> None:
+        """It crashes or says goodbye. The next one may go as soon as it is back; some never are."""
+        world, founders = self._world, self._world.rules.founders
+        there = [world.nodes[name] for name in founders if name not in world.liars]
+        if not self._active or len(founders) < FOUNDERS_MIN:
+            return
+        node = self._random.choice(there)
+        if len(there) == len(founders) and self._random.random() < GOES_FOR_EVER:
+            self.lost = node.me
+        if self._random.random() < SAYS_GOODBYE:
+            world.tell(node.me, "says goodbye")
+            world.troubles.begin(node.me)
+            world.said_goodbye.add(node.me)
+            node.leaving = True
+            world.let(node, node.gossip)
+            world.clock.after(GOODBYE_S, partial(self._take_away, node))
+        else:
+            self._take_away(node)
+
+    def _take_away(self, node: SimNode) -> None:
+        self._world.stop_node(node)
+        away_s = self._random.uniform(*self._world.profile.founder_away_s)
+        self._world.clock.after(away_s, partial(self._come_back, node))
+
+    def _come_back(self, node: SimNode) -> None:
+        if node.me != self.lost:
+            self._restart(node)
+            self._plan_absence()
 
     # ── partitions ───────────────────────────────────────────────────────────────────────────────
 

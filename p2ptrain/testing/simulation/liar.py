@@ -255,7 +255,9 @@ class Liar(SimNode):
         kept = {self.me, *others[: len(voters) // 2]}
         parts = tuple(part for part in entry.value.participants if part.peer in kept)
         staying = tuple(voter for voter in voters if voter in kept)
-        roster = replace(entry.value, voters=staying, learners=(), participants=parts)
+        schedule = entry.value.schedule if parts else "ring"
+        names = replace(entry.value, participants=parts, schedule=schedule)
+        roster = replace(names, voters=staying, learners=())
         bent = replace(entry, value=roster)
         own = self._hope_for(bent, proposal.round)
         return replace(proposal, entry=bent, signature=own)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from p2ptrain.testing.simulation import blame_defects as blame
 from p2ptrain.testing.simulation import branching_defects as branching
 from p2ptrain.testing.simulation import content_defects as content
+from p2ptrain.testing.simulation import founders_defects as founders
 from p2ptrain.testing.simulation import voting_defects as voting
 from p2ptrain.testing.simulation.planting import STUCK, Mutant
 
@@ -17,6 +18,8 @@ _COST = ("SpoilersCostLittle",)
 _SHARE = ("ExclusionsAreShared",)
 _CERTIFICATES = ("CertificatesVerify",)
 _ENTITLED = ("ProposalsAreEntitled",)
+_KEPT = ("FoundersKeepTheirVotes",)
+_BORNE = ("OneLossIsBorne",)
 _FORKS = ("OneEntryPerHeight",)
 _SIGNED = ("ProposalsAreSigned",)
 _VOTES = ("VotesAreKept",)
@@ -63,6 +66,25 @@ MUTANTS = (
     Mutant("lease-lost", content.lease_lost_with_its_member, _BLOCKS, "churn"),
     Mutant("newcomers-vote-at-once", content.newcomers_vote_at_once, ("NewcomersAreFew",), "churn"),
     Mutant("grace-ignored", content.grace_ignored, ("NobodyIsStarved",), "calm"),
+    Mutant("strangers-may-vote", founders.strangers_may_vote, ("OnlyFoundersVote",), "allies", 5),
+    Mutant("down-is-gone", founders.down_is_gone, _KEPT, "sybils", 5),
+    Mutant("old-goodbyes-count", founders.goodbyes_sent_again_count, _KEPT, "sybils", 5),
+    Mutant("founders-dropped-at-will", founders.founders_dropped_at_will, _KEPT, "allies", 5),
+    Mutant("goodbyes-below-three", founders.goodbyes_below_three, _BORNE, "sybils", 5),
+    Mutant(
+        "returned-do-not-vote",
+        founders.returned_founders_do_not_vote,
+        ("FoundersComeBack",),
+        "sybils",
+        5,
+    ),
+    Mutant(
+        "absent-made-voters",
+        founders.absent_founders_made_voters,
+        ("OnlyThePresentReturn",),
+        "allies",
+        5,
+    ),
     Mutant("heals-towards-fewer", branching.heals_towards_fewer, ("HealsGoUp",), "branch", 60),
     Mutant(
         "unnamed-follow-at-once",

@@ -11,6 +11,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.detector import Colour, Detector
 from p2ptrain.ledger.effects import (
+    Accuse,
     Announce,
     AskEntries,
     Decided,
@@ -21,6 +22,7 @@ from p2ptrain.ledger.effects import (
     Send,
 )
 from p2ptrain.ledger.events import (
+    Accused,
     Amendable,
     Event,
     Heard,
@@ -33,6 +35,7 @@ from p2ptrain.ledger.events import (
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,
+    Staying,
     Tick,
     UpdateHeld,
 )
@@ -149,6 +152,8 @@ class SimNode:
         self._give_up_reduce()
         if self.disk.terms:
             self.handle(Amendable(frozenset(self.disk.terms)))
+        for evidence in self.disk.evidence:
+            self.handle(Accused(evidence))
         if self.disk.snapshot is not None:
             self.handle(self.disk.snapshot)
         self.follow()
@@ -224,6 +229,8 @@ class SimNode:
                 self._world.fetch(self, update, holders)
             case AskEntries(peer, from_height):
                 self._world.send(self.me, peer, EntriesRequest(from_height))
+            case Accuse(evidence):
+                self.disk.evidence.append(evidence)
             case _:
                 pass
 
@@ -319,9 +326,7 @@ class SimNode:
             self._world.enter_ring(self, entry, roster)
 
     def _give_up_reduce(self) -> None:
-        """In the roster, but without what it says: after a restart the work has to be done
-        again.
-        """
+        """In the roster without what it says: after a restart the work has to be done again."""
         roster = self.state.roster
         if roster is not None and self.me in roster.peers:
             self.report(ReduceFailed(self.me, roster.step, roster.attempt, (self.me,)))
@@ -383,6 +388,8 @@ class SimNode:
             reports.append(Joining(self.me))
         if self.leaving:
             reports.append(Leaving(self.me))
+        elif self._rules.founders_vote:
+            reports.append(Staying(self.me))  # Somebody may send an old goodbye again.
         said = (self._ready, self._done, self._failed, self.disk.snapshot)
         return reports + [report for report in said if report is not None]
 

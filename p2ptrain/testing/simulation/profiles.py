@@ -54,12 +54,21 @@ class Profile:
     amend_every_s: float = 0.0
     spoilers: int = 0
     """How many, the last founders, spoil the reduces that they take part in."""
+    sybils: int = 0
+    """At most so many invented identities join; the run is an open one then (`sybil`)."""
+    founder_away_every_s: float = 0.0
+    """After so long on average, counted from when all are there, another founder goes."""
+    founder_away_s: tuple[float, float] = (0.2, 14.0)
+
+    @property
+    def open(self) -> bool:
+        return self.sybils > 0
 
     @property
     def keeps_processes(self) -> bool:
         """No process ever stops, nor stands still."""
         stops = (self.crash_every_s, self.crash_in_effects, self.vanish_every_s, self.leave_every_s)
-        return not any(stops) and not self.pause_every_s
+        return not any((*stops, self.founder_away_every_s)) and not self.pause_every_s
 
     @property
     def is_orderly(self) -> bool:
@@ -167,6 +176,28 @@ PROFILES: dict[str, Profile] = {
         Profile("liars", liars=1, loss=0.02, reduce_half_done=0.1),
         Profile("spoiled", spoilers=1, faults_s=0.0),
         Profile("strangers", liars=2, loss=0.02, reduce_half_done=0.1, quorum="two-thirds"),
+        Profile(
+            "sybils",
+            sybils=6,
+            founder_away_every_s=1.5,
+            seeds_among_peers=1,
+            crash_every_s=10.0,
+            join_every_s=12.0,
+            loss=0.01,
+            reduce_half_done=0.05,
+            faults_s=40.0,
+            settle_s=150.0,
+        ),
+        Profile(
+            "allies",
+            sybils=4,
+            liars=1,
+            founder_away_every_s=2.0,
+            seeds_among_peers=1,
+            loss=0.01,
+            faults_s=40.0,
+            settle_s=150.0,
+        ),
         Profile(
             "chaos",
             loss=0.08,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from p2ptrain.ids import PeerId, RunId
@@ -67,6 +67,9 @@ def world_of(
     """A world in which nothing has happened yet."""
     founders = tuple(PeerId(f"p{index}") for index in range(peers))
     rules = _rules(seed, founders, steps, quorum or profile.quorum, profile.quorum_loss)
+    if profile.open:
+        # An open run's founders may be seeds but for one, and whoever else trains may be a liar.
+        rules = replace(rules, founders_vote=True, participants_min=1, reduce_s=20.0)
     return SimWorld(Random(f"{profile.name}/{seed}"), rules, profile)
 
 
@@ -84,7 +87,7 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
         if clock.stands_still:
             return f"time stands still at {clock.now} s"
         if clock.now > stuck_after:
-            calm_since = max(world.committed_at, world.trained_by, profile.faults_s)
+            calm_since = max(world.progressed_at, world.trained_by)
             stuck_after = calm_since + profile.settle_s
             if clock.now > stuck_after:
                 return _why_stuck(world)

@@ -22,6 +22,7 @@ from p2ptrain.testing.simulation.checkers import all_checkers
 from p2ptrain.testing.simulation.clock import Action, Clock, NodeClock
 from p2ptrain.testing.simulation.disk import Disk
 from p2ptrain.testing.simulation.faults import Faults
+from p2ptrain.testing.simulation.founders_watch import checkers_of_open_runs
 from p2ptrain.testing.simulation.heartbeat import Heartbeat
 from p2ptrain.testing.simulation.liar import Liar
 from p2ptrain.testing.simulation.lines import Lines
@@ -31,6 +32,7 @@ from p2ptrain.testing.simulation.profiles import Profile
 from p2ptrain.testing.simulation.pruner import Pruner, base_for_newcomer
 from p2ptrain.testing.simulation.rings import Rings
 from p2ptrain.testing.simulation.spoiling import ExclusionsAreShared, Spoiler
+from p2ptrain.testing.simulation.sybil import Ally, Sybil, crowd_of, tricks_of
 from p2ptrain.testing.simulation.trace import Trace, spelled_value
 from p2ptrain.testing.simulation.troubles import Troubles
 from p2ptrain.testing.simulation.watching import Decision
@@ -70,14 +72,20 @@ class SimWorld:
         self.rings = Rings(self.clock, random, profile, self.network)
         self.latest = genesis(rules)
         self.lines = Lines(self.latest)
-        self.liars = frozenset(_liars(rules, profile))
+        self.sybils = crowd_of(random, profile.sybils)
+        self.tricks = tricks_of(random) if self.sybils else frozenset()
+        self.liars = frozenset((*_liars(rules, profile), *self.sybils))
         self.spoilers = rules.founders[len(rules.founders) - profile.spoilers :]
+        self.said_goodbye: set[PeerId] = set()
         self.checkers = all_checkers(rules, self.liars, self.troubles, profile, self.lines)
+        if profile.open:
+            known = self.troubles, self.said_goodbye
+            self.checkers += checkers_of_open_runs(rules, self.liars, *known)
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}
         self.commits = self.skips = self.restarts = self.heals = 0
-        self.committed_at = self.longest_calm_s = 0.0
+        self.committed_at = self.stepped_at = self.longest_calm_s = 0.0
         self.trained_by = 0.0
         self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
         self._wake_at: dict[PeerId, float] = {}
@@ -86,6 +94,16 @@ class SimWorld:
         self.amending = Amending(self)
         for index, name in enumerate(rules.founders):
             self.add_node(name, trains=index >= profile.seeds_among_peers)
+
+    @property
+    def progressed_at(self) -> float:
+        """When the run last did what it has to. In an open run Sybils may spoil averages, but no
+        loss of a founder may keep outer steps from ending; elsewhere faults may do so.
+        """
+        faults_s = self.profile.faults_s
+        if self.profile.open:
+            return self.stepped_at if not self.profile.liars else max(self.stepped_at, faults_s)
+        return max(self.committed_at, faults_s)
 
     # ── nodes come and go ────────────────────────────────────────────────────────────────────────
 
@@ -114,8 +132,11 @@ class SimWorld:
         return self.rules.founders[0] if self.profile.pruners else None
 
     def _kind_of(self, name: PeerId) -> Callable[..., SimNode]:
+        if name in self.sybils:
+            return partial(Sybil, random=self.random, crowd=self.sybils, tricks=self.tricks)
         if name in self.liars:
-            return partial(Liar, random=self.random)
+            ally = partial(Ally, crowd=self.sybils)
+            return partial(ally if self.sybils else Liar, random=self.random)
         if name in self.spoilers:
             return partial(Spoiler, random=self.random)
         if self.keeper in (None, name) or self.random.random() >= self.profile.pruners:
@@ -295,6 +316,8 @@ class SimWorld:
             self.lines.note(after)
             self._count(certified)
         if self._is_further(after):
+            if after.step > self.latest.step:
+                self.stepped_at = self.clock.now
             self.latest = after
             self.faults.recall(after.voters)
         ring = self.rings.by_entry.get(entry.parent)

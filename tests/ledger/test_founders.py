@@ -1,0 +1,307 @@
+"""Open runs (SPEC.md, F1 to F5): who votes, who keeps a vote, and who gets it back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger import founders
+from p2ptrain.ledger.accept import Answer, Verdict, may_accept
+from p2ptrain.ledger.arranging import as_they_come
+from p2ptrain.ledger.counsel import Counsel
+from p2ptrain.ledger.effects import Announce, Effect, Send
+from p2ptrain.ledger.events import (
+    Accused,
+    Event,
+    Joining,
+    Leaving,
+    PeerDown,
+    PeerUp,
+    Ready,
+    ReduceFailed,
+    Staying,
+)
+from p2ptrain.ledger.evidence import Evidence, Statement
+from p2ptrain.ledger.founders import founders_of, survives_a_loss
+from p2ptrain.ledger.membership import keeps_its_vote
+from p2ptrain.ledger.messages import Accusation
+from p2ptrain.ledger.propose import reconsider, what_to_propose
+from p2ptrain.ledger.room import PEERS_MAX
+from p2ptrain.ledger.rules import QuorumPolicy, Rules
+from p2ptrain.ledger.state import LedgerState, why_invalid
+from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, Value
+from p2ptrain.ledger.view import View
+from p2ptrain.testing.ledgers import Group, Letter, chain_of, digest, peers, small_rules
+
+A, B, C, D, E = peers("a b c d e")
+S, T, U = peers("s t u")
+"""Strangers."""
+
+
+def open_rules(names: str = "a b c", quorum: QuorumPolicy = "majority") -> Rules:
+    return replace(small_rules(names, quorum=quorum), founders_vote=True)
+
+
+RULES = open_rules()
+FOUR = open_rules("a b c d")
+START = chain_of(RULES, [])[1]
+
+
+def heard(rules: Rules, *events: Event, me: PeerId = A) -> View:
+    view = View.of(rules, me)
+    view.know(frozenset(rules.founders))
+    for event in events:
+        view.note(event)
+    return view
+
+
+def wanted(rules: Rules, state: LedgerState, *events: Event) -> Value | None:
+    return what_to_propose(rules, state, heard(rules, *events), 0.0).value
+
+
+def judged(
+    rules: Rules,
+    state: LedgerState,
+    value: Value,
+    *events: Event,
+    forced: bool = False,
+    late: bool = False,
+    accused: tuple[PeerId, ...] = (),
+) -> Verdict:
+    view = heard(rules, *events)
+    view.accused |= {peer: lies_of(rules, peer) for peer in accused}
+    return may_accept(rules, state, view, value, 0.0, forced=forced, late=late)
+
+
+def lies_of(rules: Rules, peer: PeerId) -> Evidence:
+    said = [Statement(None, 0, digest(what), b"") for what in ("one", "another")]
+    return Evidence(rules.run, 1, peer, said[0], said[1])
+
+
+def membership(
+    *voters: PeerId, learners: tuple[PeerId, ...] = (), state: LedgerState = START
+) -> Roster:
+    return Roster(state.step, state.attempt, voters, learners)
+
+
+# ── F1 ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_stranger_never_votes_though_it_took_part() -> None:
+    part = (Participant(S, 200, 2), Participant(A, 200, 2))
+    admitted = membership(A, B, C, learners=(S,))
+    done = [admitted, Roster(0, 0, (A, B, C), (S,), part), Commit(0, 0, digest("u"))]
+    promoting = Roster(1, 0, (A, B, C, S), ())
+    rules, state = small_rules(), chain_of(small_rules(), done)[1]
+    assert why_invalid(rules, state, promoting) == ""
+    state = chain_of(RULES, done)[1]
+    assert "s would be a voter and is not a founder" in why_invalid(RULES, state, promoting)
+    assert wanted(RULES, state, Ready(A, 1, 200, 2), *map(PeerDown, (B, C, S))) == Roster(
+        1, 0, (A, B, C), (), (Participant(A, 200, 2),)
+    )
+
+
+def test_a_founder_is_no_learner() -> None:
+    fault = why_invalid(RULES, START, membership(A, B, learners=(C,)))
+    assert fault == "c is a founder and cannot be a learner"
+
+
+def test_strangers_cannot_take_the_places_of_founders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(founders, "MEMBERS_MAX", 5)
+    full = membership(A, B, C, learners=(S, T))
+    assert wanted(RULES, START, *map(Joining, (S, T, U))) == full
+    assert why_invalid(RULES, START, full) == ""
+    over = replace(full, learners=(S, T, U))
+    assert why_invalid(RULES, START, over) == "it has 3 learners and leaves the founders no place"
+
+
+def test_no_flood_of_joiners_displaces_a_founder() -> None:
+    crowd = (Joining(PeerId(f"s{number}")) for number in range(PEERS_MAX + 5))
+    view = heard(FOUR, Joining(D), *crowd)
+    assert len(view.joining) == PEERS_MAX
+    assert D in view.joining
+
+
+# ── F2 ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_founder_that_is_down_keeps_its_vote() -> None:
+    state = chain_of(FOUR, [])[1]
+    ready = [Ready(peer, 0, 200, 2) for peer in (A, B, C)]
+    value = wanted(FOUR, state, PeerDown(D), *ready)
+    assert isinstance(value, Roster)
+    assert (value.voters, value.peers) == ((A, B, C, D), (A, B, C))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_nobody_drops_a_founder_that_is_down(*, late: bool) -> None:
+    state = chain_of(FOUR, [])[1]
+    without = Roster(0, 0, (A, B, C), ())
+    for events in ([PeerDown(D)], [Leaving(D)], [Leaving(D), PeerDown(D), Staying(D)]):
+        verdict = judged(FOUR, state, without, *events, late=late)
+        assert verdict.reason == "it takes the vote of d, which has not left"
+    assert judged(FOUR, state, without, Leaving(D), PeerDown(D)).answer is Answer.YES
+    assert judged(FOUR, state, without, accused=(D,)).answer is Answer.YES
+
+
+def test_what_participants_say_costs_no_founder_its_vote() -> None:
+    """Most of them are strangers, and say that a founder fell silent."""
+    parts = tuple(Participant(peer, 200, 2) for peer in (D, S, T))
+    opened = Roster(0, 0, (A, B, C, D), (S, T), parts)
+    values = [Roster(0, 0, (A, B, C, D), (S, T)), opened]
+    without = Roster(0, 1, (A, B, C), (S, T), parts[1:])
+    blame = [ReduceFailed(peer, 0, 0, (D,)) for peer in (S, T)]
+    plain, state = small_rules("a b c d"), chain_of(small_rules("a b c d"), values)[1]
+    assert judged(plain, state, without, *blame).answer is Answer.YES
+    state = chain_of(FOUR, values)[1]
+    assert "takes the vote of d" in judged(FOUR, state, without, *blame).reason
+
+
+def test_a_goodbye_alone_counts_where_the_vote_is_needed_to_agree_on_it() -> None:
+    two, state = open_rules("a b"), chain_of(open_rules("a b"), [])[1]
+    assert wanted(two, state, Leaving(B)) == Roster(0, 0, (A,), ())
+    assert judged(two, state, Roster(0, 0, (B,), ()), Leaving(A)).answer is Answer.YES
+    assert wanted(two, state, Leaving(A), Leaving(B)) == Roster(0, 0, (A,), ())
+
+
+# ── F3 ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_so_many_voters_survive_the_loss_of_one() -> None:
+    assert (survives_a_loss("majority"), survives_a_loss("two-thirds")) == (3, 4)
+    assert founders_of(small_rules()) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "quorum", "left"),
+    [("a b c d e", "majority", 3), ("a b c", "majority", 3), ("a b c d e", "two-thirds", 4)],
+)
+def test_goodbyes_leave_enough_voters(names: str, quorum: QuorumPolicy, left: int) -> None:
+    rules = open_rules(names, quorum)
+    state = chain_of(rules, [])[1]
+    gone = [event for peer in rules.founders[1:] for event in (Leaving(peer), PeerDown(peer))]
+    value = wanted(rules, state, *gone)
+    voters = state.voters if value is None else value.voters  # type: ignore[union-attr]
+    assert voters == rules.founders[:left]
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_roster_that_leaves_too_few_is_not_accepted(*, forced: bool) -> None:
+    two = membership(A, B)
+    gone = (Leaving(C), PeerDown(C))
+    verdict = judged(RULES, START, two, *gone, forced=forced, late=True)
+    assert verdict.reason == "it leaves 2 voters, and the loss of one more would stop the run"
+    assert judged(RULES, START, two, forced=forced, accused=(C,)).answer is Answer.YES
+
+
+def test_a_founder_that_leaves_need_not_wait() -> None:
+    two = open_rules("a b")
+    assert keeps_its_vote(founders_of(RULES), START, C)
+    assert not keeps_its_vote(founders_of(two), chain_of(two, [])[1], B)
+    assert not keeps_its_vote(None, START, C)
+
+
+def test_a_proposer_sends_the_evidence_for_which_it_drops_a_founder() -> None:
+    view = heard(RULES)
+    lies = view.accused[C] = lies_of(RULES, C)
+    counsel = Counsel.of(RULES, START, view, as_they_come, 0.0)
+    assert counsel.causes(membership(A, B)) == (lies,)
+    assert counsel.causes(membership(A, B, C)) == ()
+    assert counsel.causes(Skip(0)) == ()
+    assert Counsel.of(small_rules(), START, View(A), as_they_come, 0.0).causes(Skip(0)) == ()
+
+
+# ── F4 ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_founder_that_comes_back_is_a_voter_at_once() -> None:
+    """Seeds that never train, too: nothing but its key is asked of it."""
+    state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
+    back = Roster(0, 0, (A, B, C, D), (S,))
+    assert wanted(FOUR, state, Joining(D), Joining(S)) == back
+    assert why_invalid(FOUR, state, back) == ""
+    assert judged(FOUR, state, back, Joining(D), Joining(S)).answer is Answer.YES
+    assert judged(FOUR, state, back, Joining(S)).reason == (
+        "d would be a voter and is not known here to ask for it"
+    )
+    assert wanted(FOUR, state, Joining(D), PeerDown(D)) is None
+
+
+def test_a_founder_that_lied_does_not_come_back() -> None:
+    state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
+    view = heard(FOUR, Joining(D))
+    view.accused[D] = lies_of(FOUR, D)
+    assert what_to_propose(FOUR, state, view, 0.0).value is None
+    back = Roster(0, 0, (A, B, C, D), ())
+    assert judged(FOUR, state, back, Joining(D), accused=(D,)).answer is Answer.NO
+
+
+def test_no_more_founders_come_back_than_stay() -> None:
+    five = open_rules("a b c d e")
+    branched = replace(chain_of(five, [])[1], voters=(A,), since={A: 0})
+    value = wanted(five, branched, *map(Joining, (B, C, D, E)))
+    assert value == Roster(0, 0, (A, B), ())
+
+
+def test_where_all_lied_nothing_is_proposed() -> None:
+    view = heard(RULES, Joining(S))
+    view.accused |= {peer: lies_of(RULES, peer) for peer in (A, B, C)}
+    assert what_to_propose(RULES, START, view, 0.0).value is None
+
+
+# ── F5, and reduces of which nothing is heard ────────────────────────────────────────────────────
+
+
+def test_nobody_waits_for_a_founder_that_catches_up() -> None:
+    ready = [Ready(peer, 0, 200, 2) for peer in (A, B)]
+    value = wanted(RULES, START, *ready)
+    assert value is None, "c is up, and trains"
+    back = [PeerDown(C), PeerUp(C)]
+    value = wanted(RULES, START, *ready, *back)
+    assert isinstance(value, Roster)
+    assert value.peers == (A, B)
+    view = heard(RULES, *back, Ready(C, 0, 200, 2))
+    assert view.returned == set()
+
+
+def test_a_reduce_of_which_nothing_is_heard_ends_at_last() -> None:
+    """All of its participants are liars who are up and say nothing."""
+    rules = replace(RULES, reduce_s=60.0)
+    admitted = membership(A, B, C, learners=(S,))
+    opened = Roster(0, 0, (A, B, C), (S,), (Participant(S, 200, 2),))
+    state = chain_of(rules, [admitted, opened])[1]
+    view = heard(rules)
+    first, _ = reconsider(rules, state, view, 10.0)
+    assert (first.value, first.look_again_at) == (None, 70.0)
+    reconsider(rules, state, view, 70.0)
+    then, _ = reconsider(rules, state, view, 71.0)
+    assert isinstance(then.value, Roster)
+    assert may_accept(rules, state, view, then.value, 71.0, forced=False).answer is Answer.YES
+
+
+def test_evidence_comes_with_the_proposal_that_rests_on_it() -> None:
+    """The announcement was lost, and so was every copy of it."""
+    some = Group(RULES)
+    effects = some.tell("b", Accused(evidence_against_c(some)))
+    sent = [it.peer for it in effects if isinstance(it, Send) and type(it.message) is Accusation]
+    assert sent == [A, C]
+    some.mail = [it for it in some.mail if it not in announced(some, effects)]
+    some.deliver()
+    assert some["a"].state.voters == (A, B)
+
+
+def announced(some: Group, effects: list[Effect]) -> list[Letter]:
+    said = [effect.message for effect in effects if isinstance(effect, Announce)]
+    return [letter for letter in some.mail[: 2 * len(said)] if letter.message in said]
+
+
+def evidence_against_c(some: Group) -> Evidence:
+    electorate = replace(some["c"]._instance.electorate)
+    said = [
+        Statement(None, 0, digest(what), electorate.sign(vote))
+        for what in ("one", "another")
+        for vote in [Statement(None, 0, digest(what), b"").message(RULES.run, 1)]
+    ]
+    return Evidence(RULES.run, 1, C, said[0], said[1])
