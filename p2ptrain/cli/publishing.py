@@ -19,6 +19,7 @@ from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.node.fitness import check_publishing
 from p2ptrain.node.home import Home
+from p2ptrain.node.lint import founders_lints
 from p2ptrain.observe.states import size
 from p2ptrain.run import (
     Allowlist,
@@ -59,6 +60,8 @@ def publish_run(
             do="give this run another home with --home DIR",
         )
     run_file = load_run_file(run_path)
+    for lint in founders_lints(run_file, len(set(founders)) or 1):
+        say(f"warning: {lint.words}")
     organiser = load_or_create(home.identity)
     with Store(home.store) as store:
         made = _make(run_file, run_path.parent, home, store, say)

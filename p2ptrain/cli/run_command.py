@@ -96,6 +96,9 @@ def check(
         list[str] | None,
         typer.Option("--seed", metavar="ADDR", help="An address to hand out; may be repeated."),
     ] = None,
+    founders: Annotated[
+        int, typer.Option("--founders", min=1, help="How many founders it will be published with.")
+    ] = 1,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -112,7 +115,7 @@ def check(
 
     amended = as_amended(load_run_file(run_file), home)
     costs = costs_of(amended.run, sorted(set(peers or (2, 4, 8, 16))), tokens_per_s)
-    lints = lints_of(amended.run, costs, seed or ())
+    lints = lints_of(amended.run, costs, seed or (), founders=founders)
     lints += absences(amended.run, beside=run_file.parent)
     if as_json:
         result_json(facts(amended, costs, lints))
@@ -138,7 +141,7 @@ def publish(
         typer.Option(
             "--founder",
             metavar="PEERID",
-            help="Who votes first; may be repeated.",
+            help="Who votes first, and in an open run alone; may be repeated.",
             show_default="yourself",
         ),
     ] = None,

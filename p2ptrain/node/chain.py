@@ -14,8 +14,10 @@ from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.verify import replay
 from p2ptrain.node.chain_file import ChainFile, read_chain
 from p2ptrain.node.home import Home
-from p2ptrain.run import Run
+from p2ptrain.ring.excuses import reduce_deadline_s
+from p2ptrain.run import Run, RunManifest
 from p2ptrain.store import Disk, RecordLog
+from p2ptrain.trainer.shapes import layout_of
 
 
 def rules_of(run: Run) -> Rules:
@@ -37,7 +39,21 @@ def rules_of(run: Run) -> Rules:
         quorum=policy.quorum,
         quorum_loss=policy.quorum_loss,
         branch_after_s=policy.branch_after_s,
+        founders_vote=manifest.founders_vote,
+        reduce_s=reduce_s_max(manifest),
     )
+
+
+REDUCES_S = 2.0
+"""So many times as long as a reduce may take, its participants have given it up."""
+
+
+def reduce_s_max(manifest: RunManifest) -> float:
+    """After this time voters give up a reduce of which they heard nothing. Honest participants give
+    up long before, so this is for reduces in which all participants are silent liars. An amendment
+    may change the codec, so the longest counts: 4 bytes an element.
+    """
+    return REDUCES_S * reduce_deadline_s(4 * layout_of(manifest.model).numel)
 
 
 def open_ledger(

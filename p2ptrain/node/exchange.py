@@ -32,12 +32,11 @@ from p2ptrain.node.weights import weights
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.ring import Reduce, ReduceRequest, owed_max, streams_for
 from p2ptrain.ring import ReduceReport as RingReport
-from p2ptrain.ring.excuses import SLOWEST_BYTES_PER_S
+from p2ptrain.ring.excuses import reduce_deadline_s
 from p2ptrain.state import Arena, Float32Vector, Residual
 from p2ptrain.state.pseudo_gradient import Comparison, compare
 from p2ptrain.sync.fragments import Fragment
 
-REDUCE_S_MIN = 600.0
 LINGER_S = 3.0
 """How long a failed attempt's connections stay open, for the reason to travel by gossip first."""
 
@@ -320,7 +319,7 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
         schedule=roster.schedule,
         streams=streams_for(roster.schedule, len(roster.peers), payload_bytes),
         influence_max=parts.influence_max(roster.step),
-        deadline_s=max(REDUCE_S_MIN, 2 * payload_bytes / SLOWEST_BYTES_PER_S),
+        deadline_s=reduce_deadline_s(payload_bytes),
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import trio
 
 from p2ptrain.ledger.events import Leaving
+from p2ptrain.ledger.membership import keeps_its_vote
 from p2ptrain.ledger.state import Phase
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe import states
@@ -60,10 +61,14 @@ async def leave(parts: Parts) -> None:
 
 
 def _is_needed(parts: Parts) -> bool:
-    """Whether others need our vote to go on without it: a learner has none, and may just go."""
+    """Whether others need our vote to agree on a roster without us. A learner has no vote, and a
+    founder of an open run keeps its vote as long as it is up: both may just go.
+    """
     state = parts.ledger.state
+    if parts.me not in state.voters or keeps_its_vote(parts.ledger.view.founders, state, parts.me):
+        return False
     others = [voter for voter in state.voters if voter != parts.me and not parts.is_down(voter)]
-    return bool(others) and parts.me in state.voters and state.phase is not Phase.ENDED
+    return bool(others) and state.phase is not Phase.ENDED
 
 
 def farewell(parts: Parts) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from p2ptrain.config.run_file import RunFile
+from p2ptrain.ledger.founders import survives_a_loss
 from p2ptrain.net.addresses import parse_with_peer
 from p2ptrain.net.scopes import scope_of
 from p2ptrain.node.cost import Costs
@@ -52,9 +53,15 @@ class Lint:
 Look = Callable[[RunFile, Costs], Iterator[Lint]]
 
 
-def lints_of(run: RunFile, costs: Costs, seeds: Sequence[str] = ()) -> list[Lint]:
-    """All that is to be said, faults first. Raises ConfigError for a seed that is no address."""
+def lints_of(
+    run: RunFile, costs: Costs, seeds: Sequence[str] = (), *, founders: int = 1
+) -> list[Lint]:
+    """All that is to be said, faults first, of a run that is published with so many `founders`.
+
+    Raises ConfigError for a seed that is no address.
+    """
     found = [lint for look in _LOOKS for lint in look(run, costs)]
+    found += founders_lints(run, founders)
     found += [lint for seed in seeds for lint in _seed(seed)]
     return sorted(found, key=lambda lint: not lint.is_fault)
 
@@ -70,6 +77,21 @@ def _seed(text: str) -> Iterator[Lint]:
     address, _ = parse_with_peer(text)
     if words := scope_of(address).words:
         yield Lint("seed", f"{address.transport} is {words}")
+
+
+def founders_lints(run: RunFile, founders: int) -> list[Lint]:
+    """What to say of the number of founders: in an open run nobody else ever votes."""
+    least = survives_a_loss(run.policy.quorum)
+    if run.run.admission != "open" or founders >= least:
+        return []
+    given = f"{founders} founder{'s' * (founders != 1)}"
+    return [
+        Lint(
+            "run.admission",
+            f"founders alone vote in an open run, and with {given} the loss of one can stop it: "
+            f"publish it with {least} or more (run publish --founder)",
+        )
+    ]
 
 
 def _length(run: RunFile, costs: Costs) -> Iterator[Lint]:
@@ -118,11 +140,6 @@ def _policy(run: RunFile, costs: Costs) -> Iterator[Lint]:
     policy = run.policy
     if policy.encryption == "none":
         yield Lint("policy.encryption", "bulk data can be read and altered by anybody on its way")
-    if run.run.admission == "open" and policy.quorum == "majority":
-        yield Lint(
-            "policy.quorum",
-            'anybody may vote, and a majority of liars can fork the run: "two-thirds" takes more',
-        )
     if policy.participants_min < 2:
         yield Lint("policy.participants_min", "a single peer may take outer steps alone")
     if policy.influence_max < INFLUENCE_ROOM:

@@ -42,6 +42,15 @@ SLOWEST_BYTES_PER_S = 125_000
 """1 Mbit/s: over slower links nobody waits, neither for a reduce nor for a turn among neighbours.
 What takes so long at that rate is given twice as long."""
 
+REDUCE_S_MIN = 600.0
+"""No reduce is given less, so that a small one survives a machine that is busy for minutes."""
+
+
+def reduce_deadline_s(payload_bytes: int) -> float:
+    """How long a reduce of so many bytes may take before its participants give it up."""
+    return max(REDUCE_S_MIN, 2 * payload_bytes / SLOWEST_BYTES_PER_S)
+
+
 NEWS_STALLS = 2
 """So many times longer a neighbour is waited for because it says something else. Payload that
 honest peers wait for has gone through the slowest of them by then."""

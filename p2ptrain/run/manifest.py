@@ -35,8 +35,15 @@ from p2ptrain.run.reading import plain, read
 from p2ptrain.store.blob import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from p2ptrain.sync import SyncSchedule, SyncSpec
 
-VERSION = 1
-"""The version of everything that peers say to each other. A run never changes it."""
+VERSION = 2
+"""The version of everything that peers say to each other. A run never changes it. New runs have
+this one; runs of all `VERSIONS` can be taken part in.
+
+    1    learners earn votes, in open runs as well
+    2    in an open run the founders alone vote
+"""
+
+VERSIONS = (1, 2)
 
 KIND = "manifest"
 MANIFEST_BYTES_MAX = 64 * 1024
@@ -211,7 +218,7 @@ class RunManifest:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        _require(self.version == VERSION, "version", self.version)
+        _require(self.version in VERSIONS, "version", self.version)
         _require(bool(_NAME.fullmatch(self.name)), "name", self.name)
         _require(is_peer_id(self.organiser), "organiser", self.organiser)
         _require(0 <= self.created_unix <= COUNT_MAX, "created_unix", self.created_unix)
@@ -251,6 +258,13 @@ class RunManifest:
             )
         _require(sync.mixing == 0 or not self.delayed, "sync.mixing", sync.mixing)
         _require(self.delayed or not sync.eager, "sync.eager", sync.eager)
+
+    @property
+    def founders_vote(self) -> bool:
+        """Whether nobody but a founder ever votes: identities that cost nothing must have no vote.
+        A run of version 1 keeps the rules that it began with.
+        """
+        return self.admission == "open" and self.version >= 2
 
     @property
     def encrypted(self) -> bool:
@@ -327,10 +341,11 @@ _FIELDS: dict[str, type] = {
 def _check_version(version: object) -> None:
     if type(version) is not int:
         raise RemoteProtocolError("a run manifest has a version number")
-    if version != VERSION:
+    if version not in VERSIONS:
         newer = version > VERSION
         raise VersionMismatch(
-            f"the run speaks version {version}; this p2ptrain speaks version {VERSION}",
+            f"the run speaks version {version}; this p2ptrain speaks versions {VERSIONS[0]} to "
+            f"{VERSIONS[-1]}",
             likely="this p2ptrain is too old" if newer else "the run was made long ago",
             do="upgrade p2ptrain" if newer else "use the p2ptrain that the run was made with",
         )

@@ -245,6 +245,12 @@ def test_no_more_founders_come_back_than_stay() -> None:
     assert value == Roster(0, 0, (A, B), ())
 
 
+def test_the_last_voter_stays_until_the_one_that_comes_back_votes() -> None:
+    two = open_rules("a b")
+    alone = chain_of(two, [Roster(0, 0, (A,), ())])[1]
+    assert wanted(two, alone, Leaving(A), Joining(B)) == Roster(0, 0, (A, B), ())
+
+
 def test_where_all_lied_nothing_is_proposed() -> None:
     view = heard(RULES, Joining(S))
     view.accused |= {peer: lies_of(RULES, peer) for peer in (A, B, C)}

@@ -109,6 +109,26 @@ def fields(run: RunFile, *seeds: str, tokens_per_s: float | None = None) -> list
 
 
 @pytest.mark.parametrize(
+    ("quorum", "founders", "warns"),
+    [
+        ("majority", 2, True),
+        ("majority", 3, False),
+        ("two-thirds", 3, True),
+        ("two-thirds", 4, False),
+    ],
+)
+def test_an_open_run_with_too_few_founders_is_warned_about(
+    quorum: str, founders: int, *, warns: bool
+) -> None:
+    for admission in ("open", "allowlist"):
+        run = run_with(run__admission=admission, policy__quorum=quorum)
+        lints = lints_of(run, costs_of(run, [2]), founders=founders)
+        found = [lint.words for lint in lints if lint.field == "run.admission"]
+        assert len(found) == (warns and admission == "open")
+        assert all(f"{founders} founders the loss of one can stop it" in words for words in found)
+
+
+@pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({"inner__batch_sequences": 2100}, "inner.batch_sequences"),
@@ -117,7 +137,7 @@ def fields(run: RunFile, *seeds: str, tokens_per_s: float | None = None) -> list
         ({"inner__steps": 10, "outer__steps": 8800}, "inner.steps"),
         ({"inner__batch_sequences": 4}, "model"),
         ({"policy__encryption": "none"}, "policy.encryption"),
-        ({"run__admission": "open"}, "policy.quorum"),
+        ({"run__admission": "open"}, "run.admission"),
         ({"policy__participants_min": 1}, "policy.participants_min"),
         ({"policy__snapshot_every": 9}, "policy.snapshot_every"),
         ({"policy__influence_max": 1.1}, "policy.influence_max"),

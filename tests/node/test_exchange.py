@@ -25,7 +25,6 @@ from p2ptrain.ledger.propose import reconsider
 from p2ptrain.ledger.state import apply, genesis
 from p2ptrain.ledger.values import Commit, Participant, Roster
 from p2ptrain.node import edges, gossip, updates
-from p2ptrain.node import exchange as module
 from p2ptrain.node.beats import FullBeat, read
 from p2ptrain.node.exchange import (
     _give_up,
@@ -39,6 +38,7 @@ from p2ptrain.node.heartbeat import ReduceReport
 from p2ptrain.node.orders import Work
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.status import status
+from p2ptrain.ring.excuses import REDUCE_S_MIN
 from p2ptrain.store import digest_of
 from p2ptrain.testing.ledgers import small_rules
 from p2ptrain.testing.published import policy
@@ -103,7 +103,7 @@ async def test_the_request_follows_from_roster_and_manifest_alone(tmp_path: Path
         roster = opening(r.parts.ledger.state, Participant(r.parts.me, 16, 1))
         request = _request(r.parts, roster)
         assert (request.peers, request.weights, request.me) == ((r.parts.me,), (16,), 0)
-        assert request.deadline_s >= module.REDUCE_S_MIN
+        assert request.deadline_s >= REDUCE_S_MIN
 
 
 async def test_a_ring_of_one_stores_its_update_and_says_so_once(

@@ -117,6 +117,6 @@ def test_an_allowlist_of_another_run_on_disk_is_named(
 
 def test_a_run_of_another_version_on_disk_says_so(tmp_path: Path, organiser: Identity) -> None:
     path = tmp_path / "manifest.signed"
-    path.write_bytes(Signed.by(organiser, "manifest", pack({"version": 2})).to_bytes())
+    path.write_bytes(Signed.by(organiser, "manifest", pack({"version": 3})).to_bytes())
     with pytest.raises(VersionMismatch):
         load_run(path)

@@ -16,6 +16,7 @@ from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, VersionMismatch
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
+from p2ptrain.node.chain import rules_of
 from p2ptrain.run import Run, RunManifest, Signed
 from p2ptrain.run import manifest as manifests
 from p2ptrain.run.draft import Made, draft_manifest
@@ -172,7 +173,7 @@ def test_a_manifest_that_lacks_something_is_refused(
         Run.from_bytes(Signed.by(organiser, "manifest", pack(tree)).to_bytes())
 
 
-@pytest.mark.parametrize(("version", "do"), [(2, "upgrade"), (0, "use the p2ptrain")])
+@pytest.mark.parametrize(("version", "do"), [(3, "upgrade"), (0, "use the p2ptrain")])
 def test_another_version_is_told_apart_from_a_broken_manifest(
     organiser: Identity, version: int, do: str
 ) -> None:
@@ -181,6 +182,23 @@ def test_another_version_is_told_apart_from_a_broken_manifest(
         Run.from_bytes(Signed.by(organiser, "manifest", payload).to_bytes())
     assert caught.value.exit_code == 7
     assert caught.value.do.startswith(do)
+
+
+def test_a_run_of_version_1_loads_and_keeps_its_rules(organiser: Identity, run: Run) -> None:
+    for version, admission, founders_vote in (
+        (1, "open", False),
+        (1, "allowlist", False),
+        (2, "open", True),
+        (2, "allowlist", False),
+    ):
+        tree = unpack(run.signed.payload, bytes_max=1 << 20)
+        assert isinstance(tree, dict)
+        tree |= {"version": version, "admission": admission}
+        loaded = Run.from_bytes(Signed.by(organiser, "manifest", pack(tree)).to_bytes())
+        assert loaded.manifest.version == version
+        assert loaded.manifest.founders_vote is founders_vote
+        assert rules_of(loaded).founders_vote is founders_vote
+    assert run.manifest.version == 2, "new runs have the new rules"
 
 
 def test_too_little_data_for_one_lease_is_said_before_anything_is_signed(
