@@ -89,6 +89,11 @@ RUNS = {
         "The run's ledger names an amendment and says of it what the organiser did not sign. "
         "Show this to the organiser."
     ),
+    "INFLUENCE-BROKEN": (
+        "The run's voters certified an update that moves a weight further than the manifest "
+        "allows. Most of them lie, or run another program. This node applies no such update, so "
+        "it stops. Do not start it again for this run; show the entry to the organiser."
+    ),
     "AMEND-MISSING": (
         "Members have agreed on an amendment that this node has not got yet. It asks all of them "
         "for it, and waits before the outer step from which it holds. An organiser's home that "

@@ -65,9 +65,12 @@ class ReduceFailed:
 
 @dataclass(frozen=True, slots=True)
 class UpdateHeld:
-    """This node has the update's bytes on disk, durably, and can serve them."""
+    """This node has the update's bytes on disk, durably, and can serve them. They were found to be
+    within the bounds of `reduce`, an outer step and attempt; None if that does not matter.
+    """
 
     update: Digest
+    reduce: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

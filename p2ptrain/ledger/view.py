@@ -123,7 +123,9 @@ class View:
                 return _position(event) >= self.position and self._is_newest(self.done, event)
             case ReduceFailed():
                 return _position(event) >= self.position and self._note_failure(event)
-            case UpdateHeld(update):
+            case UpdateHeld(update, reduce):
+                if reduce is not None and reduce < self.position:
+                    return False
                 return _remember(self.held, update, None, HELD_MAX)
             case SnapshotTaken():
                 return self._note_snapshot(event)
@@ -215,8 +217,9 @@ class View:
         """A new entry holds: forget what was about earlier steps, attempts and memberships."""
         if (before.step, before.phase) != (state.step, state.phase):
             self.enough_since = None
+        if (before.step, before.attempt) != (state.step, state.attempt):
+            self.held = {}  # Of another reduce. Its updates are held to other bounds.
         if before.step != state.step:
-            self.held = {}  # Those bytes need not be kept any more.
             self.skips = 0 if state.tokens > before.tokens else self.skips + 1
         self.failed_since = self.done_since = self.reducing_since = None
         attempt = state.attempt if state.roster is None else state.roster.attempt

@@ -37,6 +37,7 @@ from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.outboxes import Outboxes
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.topics import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, Handler, ledger_topic
+from p2ptrain.node.update_format import Opened
 
 BATCH_EVENTS = 64
 """Events that wait are taken together, so that a burst of reports rings the bell once."""
@@ -180,17 +181,23 @@ async def _hold_update(parts: Parts, update: Digest, step: int) -> None:
     if update in parts.holding:
         return
 
+    roster = parts.ledger.state.roster
+    opened = roster if roster is not None and roster.step == step else None
+
     def matters() -> bool:
-        return parts.ledger.state.step == step
+        """The bound on an update depends on its reduce, so another reduce ends this."""
+        return parts.ledger.state.step == step and parts.ledger.state.roster == roster
 
     async def inspect() -> None:
         await parts.until_known(step)
-        await updates.inspect(parts, update, step)
+        reduce = None if opened is None else Opened.by(opened)
+        await updates.inspect(parts, update, step, reduce)
 
     parts.holding.add(update)
     try:
-        if await parts.changes.so_long_as(matters, inspect):
-            await parts.tell(UpdateHeld(update))
+        sound = await parts.changes.so_long_as(matters, inspect)
+        if sound and opened is not None:
+            await parts.tell(UpdateHeld(update, (opened.step, opened.attempt)))
     except RemoteProtocolError as exc:
         parts.journal.write("bad-update", digest=update, reason=exc.what)
     finally:

@@ -27,7 +27,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Certified, Commit, Roster, Skip, SnapshotRef, Terms
 from p2ptrain.node.amendments import Amendments
-from p2ptrain.node.update_format import UpdateFormat
+from p2ptrain.node.update_format import Opened, UpdateFormat
 from p2ptrain.pasting import to_paste
 from p2ptrain.run import Leg, Run, RunManifest
 from p2ptrain.state import Float32Vector, OuterState, snapshot_meta
@@ -51,11 +51,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How outer step `step` ended: with this update, or, skipped, with none."""
+    """How outer step `step` ended: with this update, or, skipped, with none. `opened` is the reduce
+    that made it.
+    """
 
     step: int
     update: Digest | None
     source: Source
+    opened: Opened | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +98,17 @@ def account_of(manifest: RunManifest, begins: LedgerState, entries: Iterable[Cer
         snapshots[0] = Named(0, manifest.genesis, Source(0, (manifest.organiser,)))
     steps: dict[int, Ended] = {}
     amended = [(terms, Source(begins.height, ())) for terms in begins.terms]
+    opened = None if begins.roster is None else Opened.by(begins.roster)
     for certified in entries:
         value = certified.entry.value
+        if isinstance(value, Roster) and value.participants:
+            opened = Opened.by(value)
         source = Source(certified.entry.height, tuple(sorted(certified.certificate.voters)))
         match value:
             case Roster(terms=Terms() as terms):
                 amended.append((terms, source))
             case Commit(step=step, update=update, snapshot=snapshot):
-                steps[step] = Ended(step, update, source)
+                steps[step] = Ended(step, update, source, opened)
                 if isinstance(snapshot, SnapshotRef) and snapshot.step >= begins.step:
                     snapshots[snapshot.step] = Named(snapshot.step, snapshot.digest, source)
             case Skip(step=step):
@@ -295,6 +301,9 @@ class Replay:
         outer, form = manifest.outer, replace(self._form, spec=manifest.codec)
         try:
             payload = form.read(self.store, update, ended.step)
+            most = self.amendments.influence_max(self.account.terms, ended.step)
+            if ended.opened is not None:
+                form.hold(payload, ended.step, ended.opened, most)
         except ChunkMissing as exc:
             raise _Ended(Missing("update", ended.step, update)) from exc
         except (ChunkCorrupt, ManifestInvalid, RemoteProtocolError) as exc:
@@ -302,7 +311,6 @@ class Replay:
             raise _Ended(
                 Difference("update", source.height, ended.step, update, what, source.signed_by)
             ) from exc
-        most = self.amendments.influence_max(self.account.terms, ended.step)
         made, codec = form.merged(payload, ended.step, most)
         state.apply(made, outer.lr, outer.momentum, codec, form.fragment(ended.step))
         self._updates += 1

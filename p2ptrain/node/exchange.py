@@ -138,7 +138,7 @@ async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
     else:
         parts.standing.reduce = ReduceReport(step, attempt, update, ())
         parts.enter(StandingBy("for the members to commit the update"))
-        await parts.tell(UpdateHeld(update))
+        await parts.tell(UpdateHeld(update, (step, attempt)))
         await parts.tell(ReduceDone(parts.me, step, attempt, update))
         parts.speak_now()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.kept import Kept
 from p2ptrain.ledger.values import Branch, Certified, Commit, Heal, Participant, Roster, Schedule
+from p2ptrain.node.update_format import Opened
 
 
 class History:
@@ -18,6 +19,7 @@ class History:
         self._kept = kept
         self._closing: dict[int, Certified] = {}
         self._participants: dict[int, tuple[Participant, ...]] = {}
+        self._reduces: dict[int, Opened] = {}
         self._arranged: tuple[Schedule, tuple[PeerId, ...]] = ("ring", ())
         self._certified_step = 0
         self._begin()
@@ -34,6 +36,7 @@ class History:
         start = self._kept.start
         for step in [step for step in self._closing if step < start.step]:
             del self._closing[step], self._participants[step]
+            self._reduces.pop(step, None)
         if self._height < start.height:
             self._begin()
         for certified in self._kept.entries[self._height - start.height :]:
@@ -48,6 +51,8 @@ class History:
                 took_part = self._open if isinstance(value, Commit) else ()
                 self._closing[value.step] = certified
                 self._participants[value.step] = took_part
+                if isinstance(value, Commit):
+                    self._reduces[value.step] = Opened(self._arranged[0], len(took_part))
                 self._open = ()
                 if isinstance(value, Commit) and value.snapshot is not None:
                     self._certified_step = value.step
@@ -62,6 +67,11 @@ class History:
         """Those whose work went into the update of outer step `step`; nobody if it was skipped."""
         self._follow()
         return self._participants[step]
+
+    def reduce_of(self, step: int) -> Opened:
+        """The reduce that made the update of outer step `step`, which was committed."""
+        self._follow()
+        return self._reduces[step]
 
     def newest_participants(self, step: int) -> tuple[Participant, ...]:
         """Those of the newest committed outer step before `step`; nobody if none is known."""

@@ -15,7 +15,7 @@ from functools import partial
 
 import trio
 
-from p2ptrain.errors import ManifestInvalid, StoreError
+from p2ptrain.errors import ManifestInvalid, RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.events import SnapshotTaken
 from p2ptrain.ledger.values import Certified, Commit
@@ -280,6 +280,7 @@ async def _apply(parts: Parts, commit: Commit) -> None:
     await parts.until_known(commit.step)
     await updates.own_result(parts, commit.step)
     payload = await updates.obtain(parts, commit.update, commit.step, lost)
+    await _hold_to_the_bound(parts, commit, payload)
     while parts.standing.theta_in_use:
         await parts.changes.wait()
     outer = parts.leg(commit.step).manifest.outer
@@ -292,6 +293,21 @@ async def _apply(parts: Parts, commit: Commit) -> None:
         await trio.to_thread.run_sync(apply)
         parts.outer.step = commit.step + 1
         parts.outer.moving = False
+
+
+async def _hold_to_the_bound(parts: Parts, commit: Commit, payload: bytes) -> None:
+    """Raises RemoteProtocolError: most voters lie, and certified an update that no node may apply.
+    To go on without it would fork θ in silence.
+    """
+    try:
+        await updates.hold(parts, payload, commit.step, parts.history.reduce_of(commit.step))
+    except RemoteProtocolError as exc:
+        height = parts.history.closing(commit.step).entry.height
+        raise RemoteProtocolError(
+            f"entry {height} commits update {commit.update[:12]}, and no node may apply it: "
+            f"{exc.what}",
+            code=exc.code,
+        ) from exc
 
 
 async def _snapshot(parts: Parts, closing: Certified, nursery: trio.Nursery) -> None:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from p2ptrain import kernels
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, RunId
+from p2ptrain.ledger.values import Roster, Schedule
+from p2ptrain.ring import mean_max
 from p2ptrain.run.manifest import CodecSpec, RunManifest
 from p2ptrain.state import Layout
 from p2ptrain.store import BlobManifest
@@ -35,6 +37,22 @@ class Blobs(Protocol):
     def manifest(self, digest: Digest) -> BlobManifest: ...
 
     def read_blob(self, digest: Digest) -> bytes: ...
+
+
+_RUN = 1 << 20
+"""Elements decoded together: a few megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What the roster of a reduce says that its bound depends on."""
+
+    schedule: Schedule
+    peers: int
+
+    @classmethod
+    def by(cls, roster: Roster) -> Opened:
+        return cls(roster.schedule, len(roster.peers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +143,44 @@ class UpdateFormat:
             raise RemoteProtocolError(f"{digest[:12]} is not an update of outer step {step}")
         if manifest.size != self.payload_bytes(step):
             raise RemoteProtocolError(f"update {digest[:12]} has {manifest.size} bytes")
+
+    def hold(self, payload: bytes | memoryview, step: int, opened: Opened, most: float) -> None:
+        """Hold the update of outer step `step`, made in the reduce that was `opened`, to the bound
+        on influence; `most` is the bound on one participant (`Amendments.influence_max`).
+
+        Its largest element is compared, as the kernels decode it: scales alone tell too little
+        where a liar wrote codes that no codec writes. Bound and elements are the same to the last
+        bit on every machine, so all who ask this decide alike (SPEC.md S13).
+
+        Raises RemoteProtocolError (INFLUENCE-BROKEN).
+        """
+        bound = mean_max(
+            self.codec, opened.schedule, opened.peers, most, feedback=self.spec.feedback
+        )
+        peak = self._peak(payload, self.numel(step), bound)
+        if peak > bound:
+            raise RemoteProtocolError(
+                f"the update of outer step {step} moves a weight by {peak:.3g}, where {bound:.3g} "
+                "is agreed (policy.influence_max)",
+                code="INFLUENCE-BROKEN",
+            )
+
+    def _peak(self, payload: bytes | memoryview, numel: int, bound: float) -> float:
+        """The largest magnitude of an element; of an update far from the bound, what its scales
+        say of it.
+        """
+        peak, block = self.codec.peak(payload, numel), self.spec.block
+        if not peak <= bound < peak * self.codec.reach:
+            return peak
+        largest, run = 0.0, max(1, _RUN // block) * block
+        values, view = np.empty(min(run, numel), np.float32), memoryview(payload)
+        for start in range(0, numel, run):
+            stop = min(start + run, numel)
+            first, last = self.codec.encoded_bytes(start), self.codec.encoded_bytes(stop)
+            part = values[: stop - start]
+            self.codec.dequantise(view[first:last], part)
+            largest = max(largest, float(part.max()), -float(part.min()))
+        return largest
 
     def read(self, blobs: Blobs, digest: Digest, step: int) -> bytes:
         """The payload, which can be applied. Raises as `check_manifest` does."""

@@ -6,7 +6,6 @@ result of its own must not certify bytes that nobody could apply.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,8 +17,7 @@ from p2ptrain.errors import ManifestInvalid, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.node import transfer
 from p2ptrain.node.parts import Parts
-from p2ptrain.node.update_format import KIND, UpdateFormat
-from p2ptrain.ring import mean_max
+from p2ptrain.node.update_format import KIND, Opened, UpdateFormat
 from p2ptrain.run import RunManifest
 
 LAG_S = 5.0
@@ -79,14 +77,15 @@ async def own_result(parts: Parts, step: int) -> None:
             await parts.changes.wait()
 
 
-async def inspect(parts: Parts, digest: Digest, step: int) -> None:
+async def inspect(parts: Parts, digest: Digest, step: int, opened: Opened | None = None) -> None:
     """Have an update here that somebody wants certified, and make sure that it can be applied.
 
     Its manifest comes first and alone: what it announces is not fetched before it has the size of
     an update, or anybody with a vote could fill our disk.
 
-    Nor is one voted for that no participants who keep to the bound on their influence have made,
-    nor one whose name in the store a power cut could still take away.
+    Nobody votes for an update that breaks the bound on influence (SPEC.md S13), nor for one whose
+    name in the store a power cut could still take away. `opened` is the reduce that is to have made
+    it.
 
     Raises:
         RemoteProtocolError, StoreError: as `obtain` does.
@@ -98,27 +97,16 @@ async def inspect(parts: Parts, digest: Digest, step: int) -> None:
             check = partial(format_of(parts, step).check_manifest, parts.store, digest, step)
             await trio.to_thread.run_sync(check)
     payload = await obtain(parts, digest, step)
-    most = _mean_max(parts, step)
-    numel = format_of(parts, step).numel(step)
-    peak = await trio.to_thread.run_sync(codec_of(parts, step).peak, payload, numel)
-    if peak > most:
-        what = f"update {digest[:12]} is {peak:.3g} large, where {most:.3g} is agreed"
-        raise RemoteProtocolError(what)
+    if opened is not None:
+        await hold(parts, payload, step, opened)
     await trio.to_thread.run_sync(parts.store.settle)
 
 
-def _mean_max(parts: Parts, step: int) -> float:
-    """The largest magnitude that the mean of the open reduce may have."""
-    roster, feedback = parts.ledger.state.roster, parts.manifest.codec.feedback
-    if roster is None or roster.step != step:
-        return math.inf  # nobody votes for it any more
-    return mean_max(
-        codec_of(parts, step),
-        roster.schedule,
-        len(roster.peers),
-        parts.influence_max(step),
-        feedback=feedback,
-    )
+async def hold(parts: Parts, payload: bytes, step: int, opened: Opened) -> None:
+    """Raises RemoteProtocolError for an update that breaks the bound on influence."""
+    most = parts.influence_max(step)
+    check = partial(format_of(parts, step).hold, payload, step, opened, most)
+    await trio.to_thread.run_sync(check)
 
 
 @contextmanager

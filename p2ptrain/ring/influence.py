@@ -87,13 +87,20 @@ class Influence:
 def mean_max(
     codec: Codec, schedule: Schedule, peers: int, influence_max: float, *, feedback: bool
 ) -> float:
-    """The largest magnitude that the mean of so many peers may have, in every part."""
+    """The largest magnitude that the mean of so many peers may have, in every part.
+
+    The same to the last bit on every machine, since peers decide by it: it is made by additions and
+    multiplications in one order, which IEEE 754 rounds alike everywhere. A power would not be.
+    """
     if influence_max >= UNBOUNDED:
         return math.inf
     roundings = route(schedule, peers, owner_of(schedule, peers, 0), 0).sum_hop + 1
     owed = owed_max(codec, peers, influence_max) if feedback else 0.0
     terms = influence_max + owed + _LEAST
-    return terms * (codec.growth * _FP32_ROUNDING) ** roundings
+    bound = terms
+    for _ in range(roundings):
+        bound *= codec.growth * _FP32_ROUNDING
+    return bound
 
 
 def owed_max(codec: Codec, peers: int, influence_max: float) -> float:

@@ -100,6 +100,15 @@ def test_a_good_run_verifies_from_genesis_on(verify: Command, history: History) 
     assert "all 14 entries are good" in told.err
 
 
+def test_a_certified_update_that_breaks_the_bound_is_named(verify: Command, home: Home) -> None:
+    rules = policy(participants_min=1, snapshot_every=EVERY, influence_max=0.1)
+    made = make_history(home, publish(home, rules=rules, steps=99), STEPS)
+    done = verify("--json")
+    found = done.json["difference"]
+    assert (done.json["good"], found["step"], found["digest"]) == (False, 0, made.updates[0])
+    assert "moves a weight by" in found["what"]
+
+
 @pytest.mark.parametrize(
     ("start", "begun", "compared"),
     [("genesis", 0, [2, 4, 6]), ("newest", 6, []), ("4", 4, [6])],

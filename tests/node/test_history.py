@@ -14,6 +14,7 @@ from p2ptrain.ledger.values import (
     Skip,
     SnapshotRef,
 )
+from p2ptrain.node.update_format import Opened
 from p2ptrain.testing.ledgers import small_rules
 from tests.node.rig import Growing
 
@@ -30,6 +31,7 @@ def test_a_step_is_closed_by_its_commit_and_owed_to_the_last_roster_before_it() 
     assert g.history.closing(0).entry.value == Commit(0, 1, UPDATE)
     assert g.history.participants(0) == (B,)
     assert g.history.newest_participants(9) == (B,)
+    assert g.history.reduce_of(0) == Opened("ring", 1)
 
 
 def test_a_branch_ends_a_reduce_but_no_step_and_a_heal_ends_none() -> None:

@@ -32,7 +32,7 @@ from p2ptrain.node.parts import Parts
 from p2ptrain.node.start import Start
 from p2ptrain.node.status import status
 from p2ptrain.observe.states import FetchingSnapshot
-from p2ptrain.state import write_state
+from p2ptrain.state import OuterState, write_state
 from p2ptrain.store import Head, Leisure, digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Neighbour, NewRig, Rig, heartbeat, opening, rig, settled
@@ -228,6 +228,27 @@ async def test_theta_waits_for_the_trainer_that_reads_it_and_for_the_ring(tmp_pa
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert r.parts.outer.step == 0
         await settled(lambda: r.parts.outer.step == 1)
+
+
+async def test_a_certified_update_that_breaks_the_bound_is_applied_by_nobody(
+    tmp_path: Path,
+) -> None:
+    """Most voters lie. The node ends with a word, and θ is as it was."""
+    async with rig(tmp_path, rules=ALONE) as r:
+        parts, form = r.parts, updates.format_of(r.parts, 0)
+        payload = bytearray(form.payload_bytes(0))
+        much = np.full(form.numel(0), 1.02 * parts.manifest.influence_max, np.float32)
+        form.codec.quantise(much, payload)
+        await commit(r, update=await updates.store(parts, 0, payload))
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await keep_outer_state(parts)
+        words = r"entry 2 commits update .*, and no node may apply it: .* moves a weight by"
+        assert caught.group_contains(RemoteProtocolError, match=words)
+        assert parts.outer.step == 0
+        genesis = OuterState(parts.layout.numel)
+        genesis.load_snapshot(parts.store, parts.manifest.genesis)
+        assert parts.outer.vectors.digest() == genesis.digest()
+        genesis.close()
 
 
 async def test_a_certified_update_that_is_none_ends_the_node_with_a_word(tmp_path: Path) -> None:
