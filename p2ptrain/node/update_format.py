@@ -150,7 +150,7 @@ class UpdateFormat:
 
         Its largest element is compared, as the kernels decode it: scales alone tell too little
         where a liar wrote codes that no codec writes. Bound and elements are the same to the last
-        bit on every machine, so all who ask this decide alike (SPEC.md S13).
+        bit on every machine, so all who ask this decide alike (SPEC.md S14).
 
         Raises RemoteProtocolError (INFLUENCE-BROKEN).
         """

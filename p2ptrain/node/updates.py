@@ -83,7 +83,7 @@ async def inspect(parts: Parts, digest: Digest, step: int, opened: Opened | None
     Its manifest comes first and alone: what it announces is not fetched before it has the size of
     an update, or anybody with a vote could fill our disk.
 
-    Nobody votes for an update that breaks the bound on influence (SPEC.md S13), nor for one whose
+    Nobody votes for an update that breaks the bound on influence (SPEC.md S14), nor for one whose
     name in the store a power cut could still take away. `opened` is the reduce that is to have made
     it.
 

@@ -79,8 +79,8 @@ class SimWorld:
         self.said_goodbye: set[PeerId] = set()
         self.checkers = all_checkers(rules, self.liars, self.troubles, profile, self.lines)
         if profile.open:
-            known = self.troubles, self.said_goodbye
-            self.checkers += checkers_of_open_runs(rules, self.liars, *known)
+            known = self.liars, self.troubles, self.said_goodbye
+            self.checkers += checkers_of_open_runs(rules, *known)
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}
@@ -97,9 +97,8 @@ class SimWorld:
 
     @property
     def progressed_at(self) -> float:
-        """When the run last did what it has to. In an open run Sybils may spoil averages, but no
-        loss of a founder may keep outer steps from ending; elsewhere faults may do so.
-        """
+        """When the run last did what it must. Sybils may spoil averages; no loss of a founder may
+        keep outer steps from ending. Elsewhere faults may do so."""
         faults_s = self.profile.faults_s
         if self.profile.open:
             return self.stepped_at if not self.profile.liars else max(self.stepped_at, faults_s)
