@@ -38,7 +38,6 @@ from p2ptrain.sync import SyncSchedule, SyncSpec
 VERSION = 2
 """The version of everything that peers say to each other. A run never changes it. New runs have
 this one; runs of all `VERSIONS` can be taken part in.
-
     1    learners earn votes, in open runs as well
     2    in an open run the founders alone vote
 """

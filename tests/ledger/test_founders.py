@@ -275,8 +275,9 @@ def test_nobody_waits_for_a_founder_that_catches_up() -> None:
 def test_a_reduce_of_which_nothing_is_heard_ends_at_last() -> None:
     """All of its participants are liars who are up and say nothing."""
     rules = replace(RULES, reduce_s=60.0)
-    admitted = membership(A, B, C, learners=(S,))
-    opened = Roster(0, 0, (A, B, C), (S,), (Participant(S, 200, 2),))
+    parts = tuple(Participant(peer, 200, 2) for peer in (S, T))
+    admitted = membership(A, B, C, learners=(S, T))
+    opened = Roster(0, 0, (A, B, C), (S, T), parts)
     state = chain_of(rules, [admitted, opened])[1]
     view = heard(rules)
     first, _ = reconsider(rules, state, view, 10.0)

@@ -65,7 +65,7 @@ def roster(r: Rig) -> object:
 
 async def sound_update(r: Rig, step: int) -> Digest:
     random = np.random.default_rng(step)
-    vector = random.standard_normal(r.parts.layout.numel, dtype=np.float32)
+    vector = random.standard_normal(r.parts.layout.numel, dtype=np.float32) * np.float32(0.1)
     payload = bytearray(updates.payload_bytes(r.parts, step))
     updates.codec_of(r.parts, step).quantise(vector, payload)
     return await updates.store(r.parts, step, payload)

@@ -13,9 +13,11 @@ from p2ptrain.testing.simulation.proposals import is_quorum
 from p2ptrain.testing.simulation.troubles import Troubles
 from p2ptrain.testing.simulation.watching import Checker, Decision, Watch
 
-RETURN_S = 25.0
+RETURN_S = 40.0
 """Within this time a founder that is back is a voter. A reduce that Sybils spoil takes three
-attempts of 2.6 s, and nobody is admitted meanwhile."""
+attempts of 2.6 s, nobody is admitted meanwhile, and an old goodbye that is sent again takes its
+request back until it is repeated.
+"""
 
 WELL_S = 10.0
 """An entry that was proposed while a founder was away is decided within this time, or never."""
@@ -127,7 +129,7 @@ class OnlyThePresentReturn(Watch):
                 self.away_since.pop(founder, None)
                 continue
             is_new = founder in decision.after.voters and founder not in decision.before.voters
-            if is_new and decision.is_first and now > since + WELL_S / 2:
+            if is_new and decision.is_first and now > since + WELL_S:
                 self.object(f"{founder} is away, and a voter at {decision.after.height}")
 
 

@@ -76,7 +76,7 @@ MUTANTS = (
         founders.returned_founders_do_not_vote,
         ("FoundersComeBack",),
         "sybils",
-        5,
+        10,
     ),
     Mutant(
         "absent-made-voters",
