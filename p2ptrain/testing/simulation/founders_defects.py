@@ -56,8 +56,3 @@ def returned_founders_do_not_vote(patch: Patch) -> None:
 
     original = membership._asking
     patch(membership, "_asking", asking)
-
-
-def absent_founders_made_voters(patch: Patch) -> None:
-    """Whoever makes a founder a voter again will know that it is back."""
-    patch(accept, "unasked", lambda at, view, roster: "")

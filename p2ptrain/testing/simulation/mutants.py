@@ -78,13 +78,6 @@ MUTANTS = (
         "sybils",
         10,
     ),
-    Mutant(
-        "absent-made-voters",
-        founders.absent_founders_made_voters,
-        ("OnlyThePresentReturn",),
-        "allies",
-        5,
-    ),
     Mutant("heals-towards-fewer", branching.heals_towards_fewer, ("HealsGoUp",), "branch", 60),
     Mutant(
         "unnamed-follow-at-once",

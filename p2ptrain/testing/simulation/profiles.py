@@ -193,7 +193,6 @@ PROFILES: dict[str, Profile] = {
             sybils=4,
             liars=1,
             founder_away_every_s=2.0,
-            founder_away_s=(2.0, 30.0),
             seeds_among_peers=1,
             loss=0.01,
             faults_s=40.0,
