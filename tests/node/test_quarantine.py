@@ -70,6 +70,7 @@ async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
 async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> None:
     step = r.parts.ledger.state.step
     vector = np.random.default_rng(step).standard_normal(r.parts.layout.numel, dtype=np.float32)
+    vector *= np.float32(0.1)  # Within the bound on influence.
     payload = bytearray(updates.payload_bytes(r.parts, step))
     updates.codec_of(r.parts, step).quantise(vector, payload)
     update = await updates.store(r.parts, step, payload)
