@@ -1,0 +1,138 @@
+"""An example of each kind of message as our own encoders write it; fuzzing starts from these.
+
+Recorded examples become old when a format changes. These do not.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import base58
+import numpy as np
+
+from p2ptrain import kernels
+from p2ptrain.dataplane.certificates import Credentials
+from p2ptrain.encoding import pack
+from p2ptrain.identity import Identity
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.base import Checkpoint
+from p2ptrain.ledger.state import genesis
+from p2ptrain.ledger.state_bytes import encode_state
+from p2ptrain.net import kad
+from p2ptrain.net.frames import rpc_pb2
+from p2ptrain.node import bases, heartbeat, hello, identity_messages
+from p2ptrain.node.chain import rules_of
+from p2ptrain.ring import wire as ring_wire
+from p2ptrain.ring.blame import Blame
+from p2ptrain.run import Allowlist, JoinRequest
+from p2ptrain.run.amendment import Amendment
+from p2ptrain.run.reading import plain
+from tests.fuzz.targets import MEMBERS, ORGANISER, run
+
+DIGEST = Digest("ab" * 32)
+NONCE = bytes(16)
+
+
+def frame(body: bytes) -> bytes:
+    """`body` as the data plane's sockets send it."""
+    return struct.pack(">I", len(body)) + body
+
+
+def payload(codec_name: kernels.CodecName) -> bytes:
+    codec = kernels.codec(codec_name, 64)
+    out = np.zeros(codec.encoded_bytes(1000), dtype=np.uint8)
+    codec.quantise(np.linspace(-1, 1, 1000, dtype=np.float32), out)
+    return out.tobytes()
+
+
+def heartbeat_bytes() -> bytes:
+    return heartbeat.encode(
+        heartbeat.Heartbeat(
+            run=run().id,
+            incarnation=7,
+            serial=1,
+            state="training",
+            trains=True,
+            joining=False,
+            leaving=False,
+            height=0,
+            line=run().id,
+            head=Digest(run().id),
+            step=0,
+            inner_step=1,
+            inner_steps=2,
+            tokens_per_s=10,
+            endpoint=b"",
+            addresses=("/ip4/127.0.0.1/tcp/4201",),
+            ready=None,
+            reduce=None,
+            mark=bytes(64),
+        )
+    )
+
+
+def gossip_frame() -> bytes:
+    rpc = rpc_pb2.RPC()
+    message = rpc.publish.add()
+    message.topicIDs.append("/p2ptrain/1/heartbeat")
+    message.data, message.seqno, message.signature = b"a heartbeat", bytes(8), bytes(64)
+    message.from_id = base58.b58decode(MEMBERS[0])
+    subscription = rpc.subscriptions.add()
+    subscription.subscribe, subscription.topicid = True, "/p2ptrain/1/ledger"
+    rpc.control.graft.add(topicID="/p2ptrain/1/ledger")
+    return bytes(rpc.SerializeToString())
+
+
+def endpoint() -> bytes:
+    certificate = Credentials.create(Identity.from_seed(bytes(32))).certificate_der
+    wire = {"peer": ORGANISER.peer, "host": "127.0.0.1", "port": 4202, "certificate": certificate}
+    return pack(wire)
+
+
+PROOF = identity_messages.Proof(NONCE, 7, False, bytes(64))
+
+GOOD: dict[str, bytes] = {
+    "ledger-state": encode_state(genesis(rules_of(run()))),
+    "heartbeat": heartbeat_bytes(),
+    "beat": heartbeat_bytes(),
+    "hello-request": hello.encode_request(hello.HelloRequest(run().id, b"")),
+    "hello-reply": hello.encode_reply(
+        hello.HelloReply(b"manifest", b"", b"", True, {MEMBERS[0]: ("/ip4/127.0.0.1/tcp/1",)})
+    ),
+    "base-request": bases.encode_named(Checkpoint(7, DIGEST)),
+    "identity-question": identity_messages.encode_question(
+        identity_messages.Question(NONCE, 7, False, (PROOF,))
+    ),
+    "identity-reply": identity_messages.encode_reply(
+        identity_messages.Reply(True, (NONCE,), (PROOF,), None)
+    ),
+    "identity-notice": identity_messages.encode_notice(
+        identity_messages.Notice(MEMBERS[0], NONCE, PROOF)
+    ),
+    "donation-offer": pack(
+        {"run": run().id, "layout": DIGEST, "step": 1, "count": 1, "digest": DIGEST}
+    ),
+    "manifest": run().signed.payload,
+    "envelope": run().signed.to_bytes(),
+    "allowlist": pack(plain(Allowlist.of(run().id, 1, [ORGANISER.peer, *MEMBERS]))),
+    "amendment": pack(plain(Amendment(run().id, 1, 2, lr=0.01))),
+    "join-request": pack(plain(JoinRequest(run().id, ORGANISER.peer, 1, "a note"))),
+    "data-index": bytes(96),
+    "gossip-frame": gossip_frame(),
+    "dht-request": kad.question(b"key"),
+    "dht-reply": kad.question(b"key"),
+    "addresses": b"/ip4/192.0.2.1/tcp/4201\n/dns4/seed.example/tcp/4201",
+    "endpoint": endpoint(),
+    "data-hello": frame(pack({"purpose": "ring", "run": run().id, "step": 3})),
+    "data-hello-answer": frame(pack({"accepted": True, "reason": ""})),
+    "chunk-request": frame(pack({"chunk": bytes(32)})),
+    "chunk-response": struct.pack(">BI", 0, 5) + b"chunk",
+    "probe-request": frame(pack({"bytes": 1 << 20})),
+    "ring-header": ring_wire.Header(ring_wire.Kind.SUM, 0, 1, 2, 64, 3, 0, bytes(8)).encode(),
+    "ring-blame": ring_wire.encode_blame(Blame((MEMBERS[0],), "it is silent")),
+    "ring-int8": payload("int8"),
+    "ring-int4": payload("int4"),
+    "ring-fp16": payload("fp16"),
+    "ring-fp32": payload("fp32"),
+    "control-command": b'{"command": "status"}',
+}

@@ -1,0 +1,100 @@
+"""A pytest plugin that fills the corpus with what tests hand to the decoders.
+
+    python -m pytest -p tests.fuzz.recording tests/ledger tests/node tests/net tests/run tests/ring
+
+Real nodes talk in these tests, and hostile peers too, so the corpus has good and bad examples of
+each kind. At most `EXAMPLES_MAX` short ones are kept of each. The profiler sees every call, so the
+tests take several times as long.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from p2ptrain.dataplane import certificates
+from p2ptrain.encoding import pack
+from p2ptrain.ipc import slices
+from p2ptrain.ipc import wire as trainer_wire
+from p2ptrain.ledger import base, canonical, evidence, state_reading
+from p2ptrain.ledger import wire as ledger_wire
+from p2ptrain.net import addresses, kad
+from p2ptrain.node import beats, chain_file, heartbeat, hello
+from p2ptrain.ring import wire as ring_wire
+from p2ptrain.run import data_index
+from p2ptrain.run.envelope import Signed
+from p2ptrain.state.layout import Layout
+from p2ptrain.store.blob import BlobManifest
+
+CORPUS = Path(__file__).parent / "corpus"
+EXAMPLES_MAX = 6
+BYTES_MAX = 1500
+"""Longer examples say little more, and the corpus is in the repository."""
+
+Names = Callable[[dict[str, Any]], list[tuple[str, bytes]]]
+
+
+def _argument(target: str, name: str) -> Names:
+    return lambda values: [(target, bytes(values[name]))]
+
+
+def _document(values: dict[str, Any]) -> list[tuple[str, bytes]]:
+    """A signed document as it travels, and its payload by itself."""
+    document = values["self"]
+    kinds = {"inner-state": "donation-offer"}
+    whole = {"kind": document.kind, "payload": document.payload, "signer": document.signer}
+    whole["signature"] = document.signature
+    kind = kinds.get(document.kind, document.kind)
+    return [("envelope", pack(whole)), (kind, document.payload)]
+
+
+DECODERS: dict[CodeType, Names] = {  # The profiler sees code objects.
+    ledger_wire.decode.__code__: _argument("ledger-message", "data"),
+    evidence.decode_evidence.__code__: _argument("ledger-evidence", "data"),
+    base.decode_base.__code__: _argument("ledger-base", "data"),
+    state_reading.decode_state.__code__: _argument("ledger-state", "data"),
+    canonical.parse.__code__: _argument("ledger-canonical", "data"),
+    chain_file.entry_of.__code__: _argument("ledger-chain", "record"),
+    heartbeat.decode.__code__: _argument("heartbeat", "data"),
+    beats.read.__code__: _argument("beat", "payload"),
+    hello.decode_request.__code__: _argument("hello-request", "data"),
+    hello.decode_reply.__code__: _argument("hello-reply", "data"),
+    Signed.__post_init__.__code__: _document,
+    data_index.DataIndex.from_bytes.__func__.__code__: _argument("data-index", "data"),
+    kad.Answerer.answer.__code__: _argument("dht-request", "request"),
+    kad.providers_in.__code__: _argument("dht-reply", "reply"),
+    addresses.parse.__code__: lambda values: [("addresses", values["text"].encode())],
+    certificates.peer_of_certificate.__wrapped__.__code__: _argument("certificate", "der"),
+    ring_wire.decode_header.__code__: _argument("ring-header", "data"),
+    ring_wire.decode_blame.__code__: _argument("ring-blame", "data"),
+    BlobManifest.from_wire.__func__.__code__: _argument("blob-manifest", "data"),
+    Layout.from_wire.__func__.__code__: _argument("layout", "data"),
+    trainer_wire.FrameReader.feed.__code__: _argument("trainer-frame", "data"),
+    slices.decode.__code__: _argument("rank-message", "body"),
+}
+
+_kept: Counter[str] = Counter()
+
+
+def _record(frame: FrameType, event: str, argument: object) -> None:
+    names = DECODERS.get(frame.f_code) if event == "call" else None
+    if names is None:
+        return
+    for target, data in names(frame.f_locals):
+        if len(data) <= BYTES_MAX and _kept[target] < EXAMPLES_MAX:
+            path = CORPUS / target / hashlib.blake2b(data, digest_size=6).hexdigest()
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+                _kept[target] += 1
+
+
+def pytest_sessionstart() -> None:
+    sys.setprofile(_record)
+    threading.setprofile(_record)

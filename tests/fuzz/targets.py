@@ -1,0 +1,251 @@
+"""Every function that reads bytes from somebody else, as a target for fuzzers.
+
+A target takes any bytes. It returns, or raises one of the errors that its callers handle; every
+other error is a crash. Signed documents get a correct signature here, so that the fuzzer reaches
+what lies behind the check of the signature. The module knows neither the fuzzer nor the corpus.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from p2ptrain import kernels
+from p2ptrain.dataplane import probing, tls
+from p2ptrain.dataplane.certificates import peer_of_certificate
+from p2ptrain.dataplane.endpoint import Endpoint
+from p2ptrain.dataplane.sockets import PeerSocket
+from p2ptrain.encoding import unpack
+from p2ptrain.errors import (
+    ManifestInvalid,
+    PeerError,
+    RemoteProtocolError,
+    RunMismatch,
+    VersionMismatch,
+)
+from p2ptrain.identity import Identity
+from p2ptrain.ipc import admission, slices
+from p2ptrain.ipc import wire as trainer_wire
+from p2ptrain.kernels import BadScale
+from p2ptrain.ledger import base, canonical, evidence, state_reading
+from p2ptrain.ledger import wire as ledger_wire
+from p2ptrain.net import addresses, frames, kad
+from p2ptrain.net.records import Records
+from p2ptrain.node import (
+    bases,
+    beats,
+    chain_file,
+    control,
+    donations,
+    heartbeat,
+    hello,
+    identity_messages,
+)
+from p2ptrain.node.reception import Reception
+from p2ptrain.observe.journal import Journal
+from p2ptrain.ring import wire as ring_wire
+from p2ptrain.run import JoinRequest, Run, SignedAllowlist, data_index
+from p2ptrain.run.amendment import SignedAmendment
+from p2ptrain.run.envelope import Signed
+from p2ptrain.state.layout import Layout
+from p2ptrain.store.blob import BlobManifest
+from p2ptrain.swarm import wire as swarm_wire
+from p2ptrain.testing.published import manifest_of
+
+ORGANISER = Identity.from_seed(bytes(32))
+MEMBERS = tuple(Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 4))
+WAIT_S = 0.5
+"""The other end of each socket sends nothing more, so nothing waits."""
+
+Read = Callable[[bytes], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`read` raises only `handled`."""
+
+    read: Read
+    handled: tuple[type[BaseException], ...] = (RemoteProtocolError,)
+
+    def run(self, data: bytes) -> bool:
+        """Return whether `data` is accepted. Raises whatever is no error that callers handle."""
+        try:
+            self.read(data)
+        except self.handled:
+            return False
+        return True
+
+
+@cache
+def run() -> Run:
+    return Run.publish(ORGANISER, manifest_of(ORGANISER.peer))
+
+
+def _signed(kind: str, read: Read) -> Read:
+    """Read a document whose payload is fuzzed, and whose signature is right."""
+    return lambda data: read(Signed.by(ORGANISER, kind, data).to_bytes())
+
+
+def _over_socket(read: Callable[[PeerSocket], object]) -> Read:
+    """Read what a peer has sent before it ended its side."""
+
+    def over_socket(data: bytes) -> object:
+        ours, theirs = socket.socketpair()
+        with closing(ours), closing(theirs):
+            theirs.sendall(data[: 1 << 16])  # More would block: nobody reads meanwhile.
+            theirs.shutdown(socket.SHUT_WR)
+            return read(PeerSocket(ours, MEMBERS[0], deadline_s=WAIT_S))
+
+    return over_socket
+
+
+def _raw_socket(read: Callable[[socket.socket], object]) -> Read:
+    def raw_socket(data: bytes) -> object:
+        ours, theirs = socket.socketpair()
+        with closing(ours), closing(theirs):
+            theirs.sendall(data[: 1 << 16])
+            theirs.shutdown(socket.SHUT_WR)
+            return read(ours)
+
+    return raw_socket
+
+
+def _chunk(sock: PeerSocket) -> object:
+    return swarm_wire.receive_response(sock, bytearray(swarm_wire.CHUNK_BYTES_MAX), WAIT_S)
+
+
+def _ring_header(data: bytes) -> object:
+    """A lane reads exactly so many bytes."""
+    return ring_wire.decode_header(data[: ring_wire.HEADER_BYTES].ljust(ring_wire.HEADER_BYTES))
+
+
+def _codec(name: kernels.CodecName, block: int) -> Read:
+    """Dequantise a payload of the right length: a lane reads no other."""
+    codec = kernels.codec(name, block)
+    count = 1000
+    out = np.empty(count, dtype=np.float32)
+    size = codec.encoded_bytes(count)
+
+    def dequantise(data: bytes) -> object:
+        return codec.dequantise(np.frombuffer(data[:size].ljust(size, b"\0"), dtype=np.uint8), out)
+
+    return dequantise
+
+
+def _gossip_frame(data: bytes) -> object:
+    rpc = frames.rpc_pb2.RPC.FromString(data)
+    return [frames.is_ordinary(each) for each in rpc.publish], frames.subscriptions_of(rpc)
+
+
+def _kad_request(data: bytes) -> object:
+    records = Records(lambda peer: True)
+    answerer = kad.Answerer(ORGANISER.peer, records, lambda: {MEMBERS[1]: ["/ip4/127.0.0.1/tcp/1"]})
+    return answerer.answer(MEMBERS[0], data, 0.0)
+
+
+@cache
+def _reception() -> Reception:
+    return Reception(ORGANISER.peer, Journal(Path(tempfile.mkdtemp()) / "journal.jsonl"))
+
+
+def _command(line: bytes) -> object:
+    """The control socket: a node that has no parts yet answers at once."""
+    answering: Any = control._answer(_reception(), line)
+    try:
+        answering.send(None)
+    except StopIteration as done:
+        return json.dumps(done.value)
+    raise AssertionError("an answer to a command waited")
+
+
+def _texts(data: bytes) -> list[str]:
+    return data.decode("utf-8", "replace").split("\n")
+
+
+NOT_A_FRAME = (RemoteProtocolError, DecodeError)
+FROM_SOCKET = (RemoteProtocolError, PeerError)
+
+TARGETS: dict[str, Target] = {
+    # control plane: requests, replies and gossip
+    "ledger-message": Target(ledger_wire.decode),
+    "ledger-evidence": Target(evidence.decode_evidence),
+    "ledger-base": Target(base.decode_base),
+    "ledger-state": Target(state_reading.decode_state),
+    "ledger-canonical": Target(lambda data: canonical.parse(data, bytes_max=1 << 20)),
+    "ledger-chain": Target(lambda data: chain_file.read_chain(data.split(b"\n"))),
+    "heartbeat": Target(heartbeat.decode),
+    "beat": Target(beats.read),
+    "hello-request": Target(hello.decode_request),
+    "hello-reply": Target(hello.decode_reply),
+    "base-request": Target(bases.decode_named),
+    "identity-question": Target(identity_messages.decode_question),
+    "identity-reply": Target(identity_messages.decode_reply),
+    "identity-notice": Target(identity_messages.decode_notice),
+    "donation-offer": Target(
+        _signed(donations.KIND, lambda data: donations.Offer.read(data, ORGANISER.peer))
+    ),
+    "envelope": Target(lambda data: Signed.from_bytes(data, kind="manifest")),
+    "manifest": Target(_signed("manifest", Run.from_bytes), (RemoteProtocolError, VersionMismatch)),
+    "allowlist": Target(
+        _signed("allowlist", lambda data: SignedAllowlist.from_bytes(data, run())),
+        (RemoteProtocolError, RunMismatch),
+    ),
+    "amendment": Target(
+        _signed("amendment", lambda data: SignedAmendment.from_bytes(data, run())),
+        (RemoteProtocolError, RunMismatch),
+    ),
+    "join-request": Target(_signed("join-request", JoinRequest.from_bytes)),
+    "data-index": Target(
+        lambda data: data_index.DataIndex.from_bytes(data, train_blocks=2, validation_blocks=1),
+        (ManifestInvalid,),
+    ),
+    "gossip-frame": Target(_gossip_frame, NOT_A_FRAME),
+    "dht-request": Target(_kad_request, NOT_A_FRAME),
+    "dht-reply": Target(lambda data: kad.providers_in(data, b"key"), NOT_A_FRAME),
+    "addresses": Target(lambda data: addresses.parse_told(_texts(data), MEMBERS[0])),
+    # data plane
+    "endpoint": Target(lambda data: Endpoint.from_wire(unpack(data, bytes_max=4096))),
+    "certificate": Target(peer_of_certificate),
+    "data-hello": Target(_over_socket(tls.receive_hello), FROM_SOCKET),
+    "data-hello-answer": Target(
+        _over_socket(lambda sock: tls._introduce(sock, {"purpose": "ring"})), FROM_SOCKET
+    ),
+    "chunk-request": Target(_over_socket(swarm_wire.receive_request), FROM_SOCKET),
+    "chunk-response": Target(_over_socket(_chunk), FROM_SOCKET),
+    "probe-request": Target(_over_socket(probing._wanted), FROM_SOCKET),
+    "ring-header": Target(_ring_header),
+    "ring-blame": Target(lambda data: ring_wire.decode_blame(data, MEMBERS)),
+    "ring-int8": Target(_codec("int8", 64), (BadScale,)),
+    "ring-int4": Target(_codec("int4", 64), (BadScale,)),
+    "ring-fp16": Target(_codec("fp16", 64), (BadScale,)),
+    "ring-fp32": Target(_codec("fp32", 64), (BadScale,)),
+    "blob-manifest": Target(BlobManifest.from_wire, (ManifestInvalid,)),
+    "layout": Target(Layout.from_wire),
+    # local sockets
+    "control-command": Target(_command),
+    "trainer-frame": Target(lambda data: trainer_wire.FrameReader().feed(data)),
+    "rank-message": Target(slices.decode),
+    "rank-greeting": Target(
+        _raw_socket(lambda sock: admission.challenge(sock, bytes(32), WAIT_S)),
+        (RemoteProtocolError, OSError),
+    ),
+    "rank-proof": Target(
+        _raw_socket(
+            lambda sock: admission.prove(
+                sock, bytes(32), admission.Claim(0, 1, admission.Purpose.SLICES), WAIT_S
+            )
+        ),
+        (RemoteProtocolError, OSError),
+    ),
+}
+"""By the name of what is read."""

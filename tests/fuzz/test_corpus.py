@@ -1,0 +1,94 @@
+"""No decoder of foreign bytes crashes on its examples, nor on what is close to them."""
+
+from __future__ import annotations
+
+import ast
+import random
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.architecture.sources import modules
+from tests.fuzz.good import GOOD
+from tests.fuzz.recording import CORPUS
+from tests.fuzz.targets import TARGETS
+
+MUTANTS = 40
+"""Of each example. `scripts/fuzz` tries millions."""
+
+PARTS = ("dataplane", "ipc", "ledger", "net", "node", "ring", "run", "swarm")
+NAMES = ("decode", "from_bytes", "from_wire")
+
+OURS = {
+    "p2ptrain.ledger.state_reading.state_from_plain": "`decode_state` calls it",
+}
+
+
+def examples(name: str) -> list[bytes]:
+    """Recorded ones, and one that is made now where the recorded ones may be too old."""
+    recorded = sorted((CORPUS / name).glob("*"))
+    made = [GOOD[name]] if name in GOOD else []
+    return [*made, *(path.read_bytes() for path in recorded)]
+
+
+def mutants(data: bytes, draw: random.Random) -> Iterator[bytes]:
+    """Byte strings close to `data`: cut, lengthened, with bytes changed, doubled or left out."""
+    for _ in range(MUTANTS):
+        changed = bytearray(data)
+        for _ in range(draw.randint(1, 4)):
+            start = draw.randrange(len(changed) + 1)
+            end = min(len(changed), start + draw.choice((0, 1, 1, 4, 32)))
+            fresh = draw.choice(
+                (b"", draw.randbytes(1), b"\xff" * 4, bytes(changed[start:end]) * 2)
+            )
+            changed[start:end] = fresh
+        yield bytes(changed)
+
+
+def test_every_target_has_examples() -> None:
+    assert {path.name for path in CORPUS.iterdir()} <= set(TARGETS)
+    assert all(examples(name) for name in TARGETS)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_example_or_mutant_crashes_its_decoder(name: str) -> None:
+    draw = random.Random(name)
+    accepted = 0
+    for example in examples(name):
+        accepted += TARGETS[name].run(example)
+        for mutant in mutants(example, draw):
+            TARGETS[name].run(mutant)
+    assert accepted > 0 or name in NOTHING_ACCEPTED
+
+
+NOTHING_ACCEPTED = {"rank-greeting", "rank-proof"}
+"""A proof is over nonces that are drawn anew, so no example can be right."""
+
+
+def decoders() -> Iterator[str]:
+    """Functions whose names say that they read bytes, in the parts that talk to peers and ranks."""
+    for module in modules():
+        for node in ast.walk(module.tree):
+            named = isinstance(node, ast.FunctionDef) and node.name.startswith(NAMES)
+            if named and module.part in PARTS:
+                yield f"{module.name}.{node.name}"
+
+
+def test_every_decoder_is_a_target() -> None:
+    """A decoder that no target calls, as the profiler sees it, is missing among the targets."""
+    called: set[str] = set()
+
+    def note(frame: object, event: str, argument: object) -> None:
+        if event == "call":
+            code = frame.f_code  # type: ignore[attr-defined]
+            called.add(f"{frame.f_globals.get('__name__')}.{code.co_name}")  # type: ignore[attr-defined]
+
+    sys.setprofile(note)
+    try:
+        for name, target in TARGETS.items():
+            for example in examples(name):
+                target.run(example)
+    finally:
+        sys.setprofile(None)
+    assert sorted(set(decoders()) - called - set(OURS)) == []
