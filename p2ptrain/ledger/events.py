@@ -148,8 +148,8 @@ class Accused:
 
 @dataclass(frozen=True, slots=True)
 class NotAlone:
-    """Another process has proved that it has this node's identity, and lives (E6 in SPEC.md). `what`
-    tells it in words.
+    """Another process has proved that it has this node's identity, and lives (E6 in SPEC.md).
+    `what` describes the proof in words.
     """
 
     what: str
