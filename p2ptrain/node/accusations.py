@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import trio
-
 from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.ledger.effects import IdentityInUse
 from p2ptrain.ledger.events import Accused
@@ -17,6 +15,7 @@ from p2ptrain.ledger.evidence import Evidence, decode_evidence, encode_evidence
 from p2ptrain.names import label
 from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.threads import durably
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import RecordLog
 
@@ -49,7 +48,7 @@ async def keep(parts: Parts, evidence: Evidence) -> None:
             f"{label(evidence.peer)} signed two things that exclude each other; it is evicted",
         )
     append = partial(_append, parts.home, encode_evidence(evidence))
-    await trio.to_thread.run_sync(append)
+    await durably(append)
 
 
 def _append(home: Home, record: bytes) -> None:

@@ -36,6 +36,7 @@ from p2ptrain.node import accusations, branches, inbox, pruning, updates
 from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.outboxes import Outboxes
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.threads import durably
 from p2ptrain.node.topics import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, Handler, ledger_topic
 from p2ptrain.node.update_format import Opened
 
@@ -118,13 +119,11 @@ async def _carry_out(
     """One run of effects of the same type, done when this returns. A word of `author` led to it."""
     records = [effect.record for effect in effects if isinstance(effect, Persist)]
     if records:
-        await trio.to_thread.run_sync(parts.votes.append, records)
+        await durably(parts.votes.append, records)
         parts.vote_records += len(records)
     decided = [effect.certified for effect in effects if isinstance(effect, Decided)]
     if decided:
-        await trio.to_thread.run_sync(
-            parts.chain_log.append, [entry_bytes(each) for each in decided]
-        )
+        await durably(parts.chain_log.append, [entry_bytes(each) for each in decided])
         for certified in decided:
             parts.journal.write("decided", **_account(certified))
     for effect in effects:
@@ -165,7 +164,7 @@ async def _compact(parts: Parts) -> None:
         return
     binding = parts.ledger.records()
     try:
-        await trio.to_thread.run_sync(parts.votes.rewrite, binding)
+        await durably(parts.votes.rewrite, binding)
     except StoreError as exc:
         parts.complain("not-shortened", parts.me, code=exc.code, reason=exc.what)
     else:

@@ -23,7 +23,7 @@ from p2ptrain.node import candidates, quarantine, transfer, updates
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.quarantine import Contradiction
 from p2ptrain.node.start import Start, leap_pays
-from p2ptrain.node.threads import in_thread
+from p2ptrain.node.threads import durably, in_thread
 from p2ptrain.observe.states import CatchingUp, StandingBy
 from p2ptrain.state import Frozen, snapshot_meta, write_frozen
 from p2ptrain.store import Head, Leisure, Store
@@ -344,7 +344,7 @@ async def _write(parts: Parts, closing: Certified, frozen: Frozen, held: ExitSta
         snapshot=digest,
         snapshot_step=step,
     )
-    await trio.to_thread.run_sync(parts.store.put_head, head)
+    await durably(parts.store.put_head, head)
     parts.journal.write("snapshot", step=step, digest=digest)
     await parts.tell(SnapshotTaken(parts.me, step, digest))
 

@@ -22,6 +22,7 @@ from p2ptrain.node.chain import rules_of, verified
 from p2ptrain.node.chain_file import Origin, chain_records, origin_of
 from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts
+from p2ptrain.node.threads import durably
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.pasting import to_paste
 from p2ptrain.run import Run
@@ -47,7 +48,7 @@ async def prune(parts: Parts) -> None:
     origin = await trio.to_thread.run_sync(shorten)
     if origin is None:
         return
-    await trio.to_thread.run_sync(_write, parts.chain_log, ledger.kept, origin)
+    await durably(_write, parts.chain_log, ledger.kept, origin)
     count = ledger.kept.prune(origin.base)
     parts.origin = origin
     parts.journal.write("pruned", entries=count, checkpoint=str(origin.base.checkpoint))

@@ -1,8 +1,18 @@
-"""Blocking work in a thread, ended by closing what it blocks on.
+"""Blocking work in threads: which limiter each kind uses, and how such work is ended.
+
+| work | limiter | threads |
+|---|---|---|
+| durable writes: votes, decided entries, evidence, the head | `durably`, here | 4 |
+| dials and accepts of a ring's edges | `edges.THREADS_MAX` | see there |
+| DNS lookups of dials | `net/names`: for our user, members, others | 4, 8, 2 |
+| all else: reading, hashing, kernels, snapshots, trainers | trio's own | 40 |
+
+A vote must not wait for anything that a peer can make slow. Therefore durable writes share no
+thread with other work.
 
 A thread cannot be cancelled, and one that is abandoned keeps its sockets and its view of θ. So
-every piece of blocking work here comes with a `stop` that makes it return: we call it when the
-task is cancelled, and wait for the thread all the same.
+`in_thread` takes a `stop` that makes the work return: it is called when the task is cancelled, and
+the thread is awaited all the same.
 """
 
 from __future__ import annotations
@@ -15,6 +25,16 @@ import outcome
 import trio
 
 Result = TypeVar("Result")
+
+DURABLE_THREADS = 4
+"""One for the ledger, which writes one thing at a time, and some for evidence and the head."""
+_DURABLE = trio.CapacityLimiter(DURABLE_THREADS)
+
+
+async def durably(write: Callable[..., Result], *args: object) -> Result:
+    """Return the result of `write(*args)`, which puts something on disk that must be there before
+    the node goes on. Its threads are reserved for such writes."""
+    return await trio.to_thread.run_sync(write, *args, limiter=_DURABLE)
 
 
 async def in_thread(
