@@ -73,7 +73,7 @@ async def go_finds(p2pd: str, seed: Network, wanted: set[PeerId]) -> set[PeerId]
 
 async def js_finds(folder: str, seed: Network, wanted: set[PeerId]) -> set[PeerId]:
     cid = "b" + b32encode(CID).decode().lower().rstrip("=")
-    script = Path(__file__).parents[2] / "scripts" / "interop.mjs"
+    script = Path(__file__).with_name("interop.mjs")
     done = await trio.run_process(
         ["node", str(script), seed.addresses()[0], cid, str(len(wanted))],
         capture_stdout=True,
