@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import random
 import struct
+from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -20,19 +22,14 @@ from libp2p.peer.id import ID
 from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
 from multiaddr import Multiaddr
 
+from p2ptrain.encoding import pack, unpack
+from p2ptrain.errors import P2PTrainError
 from p2ptrain.node import topics
-from p2ptrain.node.identity_messages import (
-    NONCE_BYTES,
-    SIGNATURE_BYTES,
-    Proof,
-    Question,
-    Reply,
-    decode_question,
-    encode_question,
-    encode_reply,
-)
-from p2ptrain.node.incarnations import INCARNATION_MAX, Mark
+from p2ptrain.node.incarnations import INCARNATION_MAX
 from tests.siege.ground import Ground, Tally, pause
+
+IDENTITY = topics.IDENTITY_PROTOCOL
+"""By which a node asks whether it is the only one with its identity."""
 
 OK = 0
 LENGTH = struct.Struct(">I")
@@ -48,7 +45,7 @@ Answer = Callable[[INetStream], Awaitable[None]]
 def protocols() -> list[str]:
     """All that nodes ask each other by request and reply, whatever its version now."""
     named = [getattr(topics, name) for name in dir(topics) if name.endswith("_PROTOCOL")]
-    return sorted(name for name in named if name != topics.IDENTITY_PROTOCOL)
+    return sorted(name for name in named if name != IDENTITY)
 
 
 async def read_exactly(stream: INetStream, count: int) -> bytes:
@@ -71,26 +68,48 @@ def reply(payload: bytes, status: int = OK) -> bytes:
 
 
 def duplicates(tally: Tally) -> Answer:
-    """The lie that there is one: challenges that nobody made, and a proof with a forged signature,
-    over the nonce that was asked.
+    """The lie that another process has the asker's identity.
+
+    Nobody but the asker holds its key. So the liar has the asker's own nonce signed by the asker,
+    gives its proofs back to it, and adds some that are forged.
     """
+    times, signed = 0, deque[object](maxlen=4)
 
     async def answer(stream: INetStream) -> None:
+        nonlocal times
         while True:
-            asked = decode_question(await question(stream))
-            forged = Proof(asked.nonce, 0, False, os.urandom(SIGNATURE_BYTES))
-            mark = Mark(INCARNATION_MAX, os.urandom(SIGNATURE_BYTES))
-            told = Reply(True, (os.urandom(NONCE_BYTES),), (forged,), mark)
-            await stream.write(reply(encode_reply(told)))
-            tally.did("lie about duplicates")
+            asked = await question(stream)
+            times += 1
+            with suppress(P2PTrainError):
+                await stream.write(
+                    reply(_false_reply(unpack(asked, bytes_max=4096), signed, times))
+                )
+            tally.did("lies about identities")
 
     return answer
 
 
-def invented_question() -> bytes:
-    """A question with an incarnation that nobody took: each is to be remembered."""
-    incarnation = random.randrange(INCARNATION_MAX)
-    return encode_question(Question(os.urandom(NONCE_BYTES), incarnation, starting=False))
+def _false_reply(asked: Any, signed: deque[object], times: int) -> bytes:
+    signed.extend(asked["proofs"])
+    forged = [
+        [asked["nonce"], asked["incarnation"] + ahead, False, os.urandom(64)] for ahead in (-1, 1)
+    ]
+    return pack(
+        {
+            "suspected": True,
+            "challenges": [asked["nonce"], *(os.urandom(16) for _ in range(7))],
+            "proofs": [*forged, *signed],
+            "mark": [INCARNATION_MAX, os.urandom(64)] if times % 2 else None,
+        }
+    )
+
+
+def identity_question(starting: bool = False) -> bytes:
+    """A question about an incarnation that nobody has taken, with proofs that nobody asked for."""
+    incarnation, nonce = random.getrandbits(48), os.urandom(16)
+    proofs = [[os.urandom(16), incarnation, False, os.urandom(64)] for _ in range(8)]
+    told = {"nonce": nonce, "incarnation": incarnation, "starting": starting, "proofs": proofs}
+    return pack(told)
 
 
 # to every other question
@@ -161,7 +180,7 @@ def register(host: IHost, tally: Tally, number: int) -> None:
     """Have `host` lie in answer to everything: about duplicates, and to each other question in the
     way that its number says.
     """
-    host.set_stream_handler(TProtocol(topics.IDENTITY_PROTOCOL), quiet(duplicates(tally)))
+    host.set_stream_handler(TProtocol(IDENTITY), quiet(duplicates(tally)))
     for index, protocol in enumerate(protocols()):
         lie = LIES[(number + index) % len(LIES)]
         host.set_stream_handler(TProtocol(protocol), quiet(lie(tally)))

@@ -118,7 +118,7 @@ async def hellos(crowd: Crowd) -> None:
 async def questions(crowd: Crowd) -> None:
     """Every protocol is asked rubbish, the longest that it may be, and nothing at all."""
     while True:
-        for protocol in (*answers.protocols(), topics.IDENTITY_PROTOCOL):
+        for protocol in (*answers.protocols(), answers.IDENTITY):
             for payload in (os.urandom(200), b"", b"\xff" * 60_000, pack({"run": "x" * 900})):
                 await crowd.ask(protocol, payload)
                 crowd.tally.did("rubbish questions")
@@ -232,11 +232,10 @@ async def _raw_frames(stranger: Stranger, victim: Victim, frames: list[bytes]) -
             await muxed._write_frame(frame)
 
 
-async def identity_questions(crowd: Crowd) -> None:
+async def namesake_questions(crowd: Crowd) -> None:
     """Questions with a new incarnation each time: each is to be remembered."""
     while True:
-        payload = answers.invented_question()
-        await crowd.ask(topics.IDENTITY_PROTOCOL, payload)
+        await crowd.ask(answers.IDENTITY, answers.identity_question())
         crowd.tally.did("invented incarnations of strangers")
         await pause(0.2)
 
@@ -262,7 +261,7 @@ ATTACKS = (
     pushes,
     dht_words,
     yamux_floods,
-    identity_questions,
+    namesake_questions,
 )
 COUNTED = (
     "Sybil join requests",

@@ -89,7 +89,7 @@ class Member:
 def lie_in_answers(member: Member) -> None:
     """Lie in answer to questions about duplicates and to those of the DHT, from now on."""
     answers.register_dht(member.host, member.ground, member.tally)
-    name = TProtocol(topics.IDENTITY_PROTOCOL)
+    name = TProtocol(answers.IDENTITY)
     member.host.set_stream_handler(name, answers.quiet(answers.duplicates(member.tally)))
 
 
@@ -178,10 +178,23 @@ async def alternating_checkpoints(member: Member) -> None:
 async def invented_incarnations(member: Member) -> None:
     while True:
         for peer in member.victims():
-            payload = answers.invented_question()
-            await member.ask(peer, topics.IDENTITY_PROTOCOL, payload)
+            await member.ask(peer, answers.IDENTITY, answers.identity_question())
             member.tally.did("invented incarnations")
         await pause(0.2)
+
+
+async def identity_notices(member: Member) -> None:
+    """By gossip: challenges and proofs about every honest node, which nobody has signed."""
+    topic = topics.identity_topic(member.parts.run)
+    while True:
+        for peer in member.victims():
+            nonce = os.urandom(16)
+            for proof in (None, [nonce, random.getrandbits(40), False, os.urandom(64)]):
+                payload = pack({"peer": peer, "nonce": nonce, "proof": proof})
+                with suppress(P2PTrainError):
+                    await member.parts.network.publish(topic, payload)
+                member.tally.did("forged notices of identities")
+            await pause(0.2)
 
 
 async def forged_votes(member: Member) -> None:
@@ -350,6 +363,7 @@ ATTACKS = (
     gossip_floods,
     alternating_checkpoints,
     invented_incarnations,
+    identity_notices,
     forged_votes,
     high_rounds,
     false_endpoints,
@@ -366,6 +380,7 @@ COUNTED = (
     "rubbish gossip",
     "alternating checkpoints",
     "invented incarnations",
+    "forged notices of identities",
     "forged ledger messages",
     "rounds out of turn",
     "false endpoints",
