@@ -16,7 +16,6 @@ import trio
 from libp2p.abc import IHost, INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
-from libp2p.peer.peerinfo import info_from_p2p_addr
 from multiaddr import Multiaddr
 
 from p2ptrain.identity import Identity
@@ -74,7 +73,9 @@ class Stranger:
         with suppress(Exception):
             network.unblock_peer(ID.from_base58(victim.peer))
         with trio.fail_after(CONNECT_S):
-            await self.host.connect(info_from_p2p_addr(Multiaddr(victim.address)))
+            # Hosts that we build dial no peer by its id alone.
+            where = Multiaddr(victim.address.partition("/p2p/")[0])
+            await network.dial_addr(where, ID.from_base58(victim.peer))
 
     def is_connected(self, victim: Victim) -> bool:
         return bool(self.host.get_network().get_connections(ID.from_base58(victim.peer)))

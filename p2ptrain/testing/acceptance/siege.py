@@ -13,7 +13,7 @@ from pathlib import Path
 from p2ptrain.testing.acceptance.attacks import ATTACKS, Attack
 from p2ptrain.testing.acceptance.setting import ROOT, Line, Measure, Setting, line, objects_in
 
-PIECES = 10
+PIECES = 9
 """Of scripts/test without arguments; fewer in a log mean that it is not a whole run."""
 
 QUICK_SEEDS = 100
