@@ -387,6 +387,9 @@ def test_a_proposer_does_not_bring_itself_back_and_nobody_else_is_refused_for_th
 
     assert judged(C) is Answer.LATER
     assert judged(C, late=True) is Answer.YES
+    needs_all = replace(rules, participants_min=3)
+    known = (needs_all, GENESIS, view, opening, 0.0)
+    assert may_accept(*known, forced=False, proposer=C) == YES, "nobody else could take its part"
     view.blame.failures.clear()
     view.blame.failed((A, B, C), {B: (C,)})
     view.blame.failed((A, B, C), {B: (C,)})

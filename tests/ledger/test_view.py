@@ -183,3 +183,13 @@ def test_a_repeated_report_of_a_step_that_is_over_is_no_lag() -> None:
     view.entered(before, after)
     view.note_lag(late, 20.0)
     assert list(view.lags) == [2.0]
+
+
+def test_an_update_that_is_held_counts_for_the_reduce_whose_bounds_it_was_held_to() -> None:
+    """Another attempt has other participants, and with them another bound."""
+    view, update = View(A, position=(2, 1)), digest("u")
+    for old in ((2, 0), (1, 3)):
+        assert not view.note(UpdateHeld(update, old))
+    assert view.held == {}
+    assert view.note(UpdateHeld(update, (2, 1)))
+    assert list(view.held) == [update]

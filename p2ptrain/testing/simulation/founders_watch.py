@@ -119,15 +119,15 @@ class OnlyThePresentReturn(Watch):
 
     rules: Rules
     troubles: Troubles
-    away_since: dict[PeerId, float] = field(default_factory=dict)
+    away_since: dict[tuple[PeerId, int], float] = field(default_factory=dict)
+    """By founder, and by how often it had gone by then: it may have been back between two entries.
+    """
 
     def on_decision(self, decision: Decision) -> None:
         now, well = self.troubles.now, self.troubles.since
-        for founder in self.rules.founders:
-            since = None if founder in well else self.away_since.setdefault(founder, now)
-            if since is None:
-                self.away_since.pop(founder, None)
-                continue
+        for founder in set(self.rules.founders) - well.keys():
+            absence = (founder, self.troubles.causes[founder])
+            since = self.away_since.setdefault(absence, now)
             is_new = founder in decision.after.voters and founder not in decision.before.voters
             if is_new and decision.is_first and now > since + WELL_S:
                 self.object(f"{founder} is away, and a voter at {decision.after.height}")
