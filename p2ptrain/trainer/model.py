@@ -24,14 +24,16 @@ NORM_EPSILON = 1e-5
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) · gain, in fp32 whatever x is: bf16 keeps too few digits of a sum of squares."""
+    """x / rms(x) · gain, in fp32 at least: bf16 keeps too few digits of a sum of squares."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), x.shape[-1:], self.weight.float(), NORM_EPSILON).type_as(x)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        gain = self.weight.to(wide)
+        return F.rms_norm(x.to(wide), x.shape[-1:], gain, NORM_EPSILON).type_as(x)
 
 
 def rotary_table(sequence: int, head_width: int, base: float, device: torch.device) -> Tensor:

@@ -14,6 +14,7 @@ from p2ptrain.testing.learning.settings import Start
 from p2ptrain.testing.learning.swarm import Swarm
 from p2ptrain.testing.learning.trial import THETA, Cut, measured, run_trial
 from tests.learning.conftest import toy
+from tests.rounding import of_sum
 
 START = Start(steps=12, batch_sequences=2, lr=1e-2)
 
@@ -79,5 +80,5 @@ def test_a_record_tells_the_losses_of_what_can_be_copied_and_of_all_else(
     assert told.copied_loss is not None
     assert told.other_loss is not None
     whole = np.average([told.copied_loss, told.other_loss], weights=[marks.sum(), (~marks).sum()])
-    assert told.loss == pytest.approx(whole, abs=1e-5)
+    assert told.loss == pytest.approx(whole, rel=of_sum(marks.size))
     assert told.copied_loss != told.other_loss

@@ -32,11 +32,16 @@ from p2ptrain.ipc.frames import (
 )
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.ranks import Ranks
+from p2ptrain.trainer.schedule import learning_rate
+from tests.rounding import of_additions
+from tests.trainer.reference import read, reference
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Desk, MakeDesk, Vectors
 
 BLOCK_TOKENS = 5 * 16
+MOVED = of_additions(4, 2.0)
+"""Weights are below 2 here. Each is moved by two additions, and compared by two subtractions."""
 
 
 def test_a_lease_is_trained_and_its_weights_lie_in_the_arena(
@@ -106,12 +111,12 @@ def test_amended_rates_train_as_if_the_trainer_had_begun_with_them(
 def test_micro_batches_train_as_the_whole_batch_does(
     make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    moved = []
+    rates = [learning_rate(config.inner, step) for step in range(len(block_paths))]
+    expected = reference(config, read(block_paths, config), rates)
     for micro_batch in (0, 1, 2):
         make_desk(replace(config, micro_batch=micro_batch)).tell(Load(0), Train(0, block_paths, 0))
-        moved.append(vectors.local - vectors.theta)
-    np.testing.assert_allclose(moved[1], moved[0], atol=2e-4)
-    np.testing.assert_allclose(moved[2], moved[0], atol=2e-4)
+        expected.assert_alike(weights=vectors.local)
+    assert expected.moved > 4.0
 
 
 def test_training_learns(desk: Desk, block_paths: tuple[str, ...]) -> None:
@@ -149,7 +154,7 @@ def test_rebase_of_a_ready_trainer_moves_its_weights_as_theta_moved(
     vectors.theta[vectors.covered] += np.float32(0.25)
     again = desk.tell(Rebase(1))
     assert again == [replace(ready, step=1)]
-    np.testing.assert_allclose(vectors.theta - vectors.local, gradient, atol=1e-6)
+    np.testing.assert_allclose(vectors.theta - vectors.local, gradient, rtol=0, atol=MOVED)
 
 
 def test_two_rebases_count_each_move_of_theta_once(
@@ -160,7 +165,7 @@ def test_two_rebases_count_each_move_of_theta_once(
     for step in (1, 2):
         vectors.theta[vectors.covered] += np.float32(0.125)
         desk.tell(Rebase(step))
-    np.testing.assert_allclose(vectors.theta - vectors.local, gradient, atol=1e-6)
+    np.testing.assert_allclose(vectors.theta - vectors.local, gradient, rtol=0, atol=MOVED)
 
 
 def test_rebase_in_mid_lease_keeps_the_work_and_goes_on(

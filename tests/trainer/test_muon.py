@@ -15,6 +15,7 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.muon import ShardedMuon, orthogonal
 from p2ptrain.trainer.products import multiplies_bf16
 from p2ptrain.trainer.ranks import Ranks
+from tests.rounding import MARGIN, UNIT_BF16, distance
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import MakeDesk
@@ -37,8 +38,10 @@ def test_three_steps_are_those_of_torch_to_the_bit_where_bf16_is_multiplied(
         torchs.step()
     if multiplies_bf16(ranks.device.type):
         assert torch.equal(sharded.full_tensor(), plain)
-    else:  # Sums in another order, of which a few in a hundred are rounded to another number.
-        torch.testing.assert_close(sharded.full_tensor(), plain, rtol=0, atol=2e-4)
+    else:  # Sums in another order, of which a few in a hundred are rounded to another bf16 number.
+        moved = distance(plain.detach(), start)
+        apart = distance(sharded.detach().full_tensor(), plain.detach())
+        assert apart < MARGIN * UNIT_BF16 * moved
     assert not torch.equal(plain, start)
 
 

@@ -12,12 +12,16 @@ from p2ptrain.ipc.frames import Failed, FragmentReady, Load, Merge, Progress, Re
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.fragments import fragments
+from tests.rounding import of_additions
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Desk, MakeDesk, Vectors
 
 BLOCK_TOKENS = 5 * 16
 MOVE = np.float32(0.25)
+MOVED = of_additions(8, 2.0)
+"""Weights, and what is added to them, are below 2 here. Between two values that are compared lie
+eight additions at most: an outer step has four, and each of two differences another two."""
 
 
 def weights(desk: Desk, vectors: Vectors) -> np.ndarray:
@@ -70,7 +74,7 @@ def test_a_merge_is_of_the_fragment_that_was_offered_and_leaves_the_others(
     after = weights(desk, vectors)
     np.testing.assert_array_equal(after[~inside], before[~inside])
     expected = mixing * before + (1 - mixing) * vectors.theta
-    np.testing.assert_allclose(after[inside], expected[inside], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(after[inside], expected[inside], rtol=0, atol=MOVED)
 
 
 def test_fragments_that_moved_without_us_move_under_our_work(
@@ -84,7 +88,7 @@ def test_fragments_that_moved_without_us_move_under_our_work(
     desk.tell(Merge(2))
     after = weights(desk, vectors)
     np.testing.assert_array_equal(after[taken], vectors.theta[taken])
-    np.testing.assert_allclose(after[missed], before[missed] + MOVE, atol=1e-6)
+    np.testing.assert_allclose(after[missed], before[missed] + MOVE, rtol=0, atol=MOVED)
     rest = mask(vectors, 3, 2)
     np.testing.assert_array_equal(after[rest], before[rest])
 
@@ -138,7 +142,7 @@ def test_a_late_trainer_offers_nothing_twice(
     vectors.theta[vectors.covered] += MOVE
     (ready,) = late.tell(Merge(1), Train(1, (), 4))
     assert (ready.blocks, ready.tokens) == (2, 2 * BLOCK_TOKENS)
-    np.testing.assert_allclose(vectors.local - vectors.theta, ahead, atol=1e-6)
+    np.testing.assert_allclose(vectors.local - vectors.theta, ahead, rtol=0, atol=MOVED)
 
 
 def test_a_late_trainer_that_was_left_out_offers_all_of_it(
@@ -150,7 +154,7 @@ def test_a_late_trainer_that_was_left_out_offers_all_of_it(
     vectors.theta[vectors.covered] += MOVE
     *_, ready = late.tell(Rebase(1), Train(1, (), 4))
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
-    np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, atol=1e-6)
+    np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, rtol=0, atol=MOVED)
 
 
 @pytest.mark.parametrize("orders", [(), (Rebase(1),), (Rebase(1), Rebase(2))])
@@ -168,7 +172,7 @@ def test_a_late_trainer_that_waited_and_is_told_of_more_offers_all_of_it(
     plain = make_desk(config)
     plain.tell(Load(0), Train(0, block_paths[:2], 0))
     plain.tell(*orders, Train(len(orders), block_paths[2:4], 2))
-    np.testing.assert_allclose(offered, vectors.local, atol=1e-6)
+    np.testing.assert_allclose(offered, vectors.local, rtol=0, atol=MOVED)
 
 
 PULL = (0.5, 0.7, 0.9)
@@ -189,7 +193,7 @@ def test_an_eager_trainer_begins_where_its_share_would_have_taken_theta(
     share, lr, momentum = PULL
     step = lr * (1 + momentum) * share * (vectors.local - vectors.theta)
     assert np.abs(step).max() > 1e-3
-    np.testing.assert_allclose(weights(eager, vectors), vectors.theta + step, atol=1e-6)
+    np.testing.assert_allclose(weights(eager, vectors), vectors.theta + step, rtol=0, atol=MOVED)
 
 
 def test_an_eager_trainer_offers_what_it_trained_and_none_of_where_it_began(
@@ -201,7 +205,7 @@ def test_an_eager_trainer_offers_what_it_trained_and_none_of_where_it_began(
     vectors.theta[vectors.covered] += MOVE
     (ready,) = eager.tell(Merge(1), Train(1, (), 4, False, *PULL))
     assert (ready.blocks, ready.tokens) == (2, 2 * BLOCK_TOKENS)
-    np.testing.assert_allclose(vectors.local - vectors.theta, ahead, atol=1e-6)
+    np.testing.assert_allclose(vectors.local - vectors.theta, ahead, rtol=0, atol=MOVED)
 
 
 def test_an_eager_trainer_that_was_left_out_offers_all_of_it_and_counts_it_once(
@@ -213,13 +217,13 @@ def test_an_eager_trainer_that_was_left_out_offers_all_of_it_and_counts_it_once(
     vectors.theta[vectors.covered] += MOVE
     *_, ready = eager.tell(Rebase(1), Train(1, (), 4, False, *PULL))
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
-    np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, atol=1e-6)
+    np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, rtol=0, atol=MOVED)
     # Of an outer step before: only what its momentum still does; of this one: what is new.
     own = Eager(vectors.layout.numel)
     own.step(-first, *PULL)
     own.step(-first - ahead, *PULL)
     np.testing.assert_allclose(
-        weights(eager, vectors), vectors.theta + own.deviation, rtol=1e-5, atol=1e-5
+        weights(eager, vectors), vectors.theta + own.deviation, rtol=0, atol=4 * MOVED
     )
 
 
@@ -228,7 +232,7 @@ def test_work_that_is_offered_again_in_the_same_outer_step_is_added_once(
 ) -> None:
     before = weights(eager, vectors)
     eager.tell(Rebase(0))
-    np.testing.assert_allclose(weights(eager, vectors), before, atol=1e-6)
+    np.testing.assert_allclose(weights(eager, vectors), before, rtol=0, atol=MOVED)
 
 
 def test_an_eager_trainer_begins_anew_where_the_outer_optimizer_is_amended(
@@ -241,7 +245,7 @@ def test_an_eager_trainer_begins_anew_where_the_outer_optimizer_is_amended(
     share, lr, momentum = amended
     step = lr * (1 + momentum) * share * (vectors.local - vectors.theta)
     assert np.abs(step).max() > 1e-3
-    np.testing.assert_allclose(weights(eager, vectors), vectors.theta + step, atol=1e-6)
+    np.testing.assert_allclose(weights(eager, vectors), vectors.theta + step, rtol=0, atol=MOVED)
 
 
 def test_whoever_loads_theta_begins_at_theta(eager: Desk, vectors: Vectors) -> None:

@@ -1,0 +1,84 @@
+"""How far apart two floating-point results of one computation may be, and why.
+
+Processors, BLAS builds, thread counts and rank counts each choose the order of a sum, and whether a
+product and a sum are rounded together. All these results are right, and they differ in their last
+bits. A test that compares such results takes its tolerance from here and not from experience:
+
+- A short computation, such as a norm, has a bound: `of_sum`, `of_additions`.
+- A long computation, such as training steps, is repeated in fp64. The error of one fp32 result
+  against that is what rounding does to this computation. Every other order of its sums has an error
+  of the same size, so `assert_rounded_alike` allows `MARGIN` times as much.
+
+Kernels, ledger, ring results and outer state are promised to the bit: their tests compare bits.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+UNIT = 2.0**-24
+"""Half of the distance from 1 to the next fp32 number: no operation rounds by a larger share."""
+
+UNIT_BF16 = 2.0**-8
+"""The same for bf16, which has 8 significant bits. Two bf16 numbers that are neighbours are at most
+twice as far apart, relatively.
+"""
+
+MARGIN = 8.0
+"""Allowed error, in errors of one fp32 run.
+
+Rounding errors in the orders that we could run (ATen's three instruction sets, oneDNN's and MKL's
+paths, 1 and 2 threads, 1 and 2 ranks, permuted rows) are within a factor of 3 of each other, in the
+2-norm. 8 leaves room for processors that we could not run. The faults that the tests are for are at
+least hundreds of times as large in fp32, and tens of times in bf16.
+"""
+
+
+def of_sum(terms: int) -> float:
+    """The relative error of an fp32 sum of `terms` numbers of one sign, or of their 2-norm.
+
+    Rounding errors are as good as independent, so they grow with √terms instead of terms (Higham
+    and Mary, "A new approach to probabilistic rounding error analysis", 2019). Six standard
+    deviations are exceeded once in 10^8 computations.
+    """
+    return 6 * math.sqrt(terms) * UNIT
+
+
+def of_additions(count: int, largest: float) -> float:
+    """The absolute error after `count` fp32 additions whose results are `largest` at most."""
+    return count * UNIT * largest
+
+
+def distance(one: ArrayLike, other: ArrayLike) -> float:
+    """The 2-norm of the difference, in fp64. One number that is far off shows in it; a few numbers
+    with an unlucky last bit do not."""
+    return float(np.linalg.norm(np.asarray(one, np.float64) - np.asarray(other, np.float64)))
+
+
+def assert_rounded_alike(
+    found: ArrayLike, exact: ArrayLike, *rounded: ArrayLike, terms: int = 1
+) -> None:
+    """`found` is `exact` but for rounding: at most MARGIN times as far from it as any of `rounded`.
+
+    Give several results of different orders, since the error of one could be small by chance. Each
+    number of the result is itself a sum of `terms`: what that sum may lose is always allowed.
+    """
+    assert np.shape(found) == np.shape(exact)
+    errors = [distance(each, exact) for each in rounded]
+    summed = of_sum(terms) * float(np.linalg.norm(np.asarray(exact, np.float64)))
+    far, allowed = distance(found, exact), max(summed, MARGIN * max(errors, default=0.0))
+    assert far <= allowed, f"{far:.2e} from the exact result; rounding explains {allowed:.2e}"
+
+
+def nudged(weights: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+    """Each weight as one more rounding could have left it: the next number up or down, or itself.
+
+    For training whose sums we cannot reorder: nudge its weights at each step, and see how far it
+    comes from where it came to.
+    """
+    toward = random.choice(np.array([-np.inf, 0.0, np.inf]), weights.shape)
+    moved = np.nextafter(weights, np.where(toward == 0, weights, toward).astype(np.float32))
+    return np.where(weights == 0, weights, moved)
