@@ -36,6 +36,13 @@ paths, 1 and 2 threads, 1 and 2 ranks, permuted rows) are within a factor of 3 o
 least hundreds of times as large in fp32, and tens of times in bf16.
 """
 
+MARGIN_BF16 = 2.0
+"""The same where numbers are rounded to bf16 on the way.
+
+Against fp64 that rounding is nearly the whole error, and it is the same in every order of the sums:
+12 % of the way that AdamW's first four steps go, within 1 % in five orders.
+"""
+
 
 def of_sum(terms: int) -> float:
     """The relative error of an fp32 sum of `terms` numbers of one sign, or of their 2-norm.
@@ -59,9 +66,9 @@ def distance(one: ArrayLike, other: ArrayLike) -> float:
 
 
 def assert_rounded_alike(
-    found: ArrayLike, exact: ArrayLike, *rounded: ArrayLike, terms: int = 1
+    found: ArrayLike, exact: ArrayLike, *rounded: ArrayLike, terms: int = 1, margin: float = MARGIN
 ) -> None:
-    """`found` is `exact` but for rounding: at most MARGIN times as far from it as any of `rounded`.
+    """`found` is `exact` but for rounding: at most `margin` times as far from it as any `rounded`.
 
     Give several results of different orders, since the error of one could be small by chance. Each
     number of the result is itself a sum of `terms`: what that sum may lose is always allowed.
@@ -69,7 +76,7 @@ def assert_rounded_alike(
     assert np.shape(found) == np.shape(exact)
     errors = [distance(each, exact) for each in rounded]
     summed = of_sum(terms) * float(np.linalg.norm(np.asarray(exact, np.float64)))
-    far, allowed = distance(found, exact), max(summed, MARGIN * max(errors, default=0.0))
+    far, allowed = distance(found, exact), max(summed, margin * max(errors, default=0.0))
     assert far <= allowed, f"{far:.2e} from the exact result; rounding explains {allowed:.2e}"
 
 

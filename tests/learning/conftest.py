@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.testing.learning.corpus import Corpus, kept_at
 from p2ptrain.testing.learning.settings import Settings, TextSpec
-from p2ptrain.trainer.replica import one_thread
 
 MODEL = ModelSpec(vocab=61, layers=2, width=16, heads=2, kv_heads=1, ffn=20, sequence=8)
 TOY = Settings(
@@ -35,7 +36,7 @@ def toy(**changes: object) -> Settings:
 
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
-    one_thread()
+    torch.set_num_threads(int(os.environ.get("P2PTRAIN_TEST_THREADS", "1")))
     random = np.random.default_rng(0)
     rows = (random.integers(0, 40, (87, 1)) + 3 * np.arange(MODEL.sequence + 1)) % 59
     return Corpus(rows[16:].astype(np.uint16), rows[:16].astype(np.uint16))

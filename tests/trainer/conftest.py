@@ -33,7 +33,9 @@ DEVICE = os.environ.get("P2PTRAIN_TEST_DEVICE", "cpu")
 """scripts/gpu_check has what tests train in their own process run on a GPU as well. Processes train
 on the CPU: two ranks need a GPU each.
 """
-CONFIG = TrainerConfig(MODEL, INNER, device=DEVICE)  # type: ignore[arg-type]
+THREADS = int(os.environ.get("P2PTRAIN_TEST_THREADS", "1"))
+"""scripts/test_matrix sets it. It is handed to trainers that are started, too."""
+CONFIG = TrainerConfig(MODEL, INNER, device=DEVICE, threads=THREADS)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -88,7 +90,7 @@ def block_paths(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
     with open_ranks(DEVICE, store_fd=None) as ranks:
         yield ranks
 

@@ -21,7 +21,7 @@ from p2ptrain.trainer.genesis import genesis
 from p2ptrain.trainer.model import Llama, token_losses
 from p2ptrain.trainer.optimizer import clip_gradients, make_optimizer
 from p2ptrain.trainer.shapes import layout_of
-from tests.rounding import assert_rounded_alike, distance
+from tests.rounding import MARGIN, MARGIN_BF16, assert_rounded_alike, distance
 
 ORDERS = 5
 """Orders of the rows to train in: the error of a single one may be small by chance."""
@@ -50,11 +50,15 @@ class Reference:
         for name, value in found.items():
             others = [getattr(each, name) for each in self.rounded]
             exact = getattr(self.exact, name)
-            assert_rounded_alike(value, exact, *others, terms=self.terms[name])
+            assert_rounded_alike(value, exact, *others, terms=self.terms[name], margin=self.margin)
 
     @property
     def moved(self) -> float:
         return distance(self.exact.weights, genesis(self.config.model, seed=0))
+
+    @property
+    def margin(self) -> float:
+        return MARGIN_BF16 if self.config.precision == "bf16" else MARGIN
 
     @property
     def terms(self) -> dict[str, int]:
