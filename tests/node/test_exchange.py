@@ -243,7 +243,7 @@ async def test_a_neighbour_whose_answer_or_certificate_is_bad_is_named_and_we_ar
             await settled(lambda: bool(r.said("exchange-failed")))
             nursery.cancel_scope.cancel()
         assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
-        heard = read(parts.saying.say(gossip.describe(parts, parts.incarnation, 0)))
+        heard = read(parts.saying.say(gossip.describe(parts, parts.identities.incarnation, 0)))
         assert isinstance(heard, FullBeat)
         assert heard.heartbeat.reduce == ReduceReport(0, 0, None, (ANN.peer,))
 
@@ -258,7 +258,7 @@ async def test_a_participant_that_is_no_peer_is_not_named_and_we_are_still_heard
     nursery.start_soon(exchange, parts)
     await settled(lambda: bool(r.said("exchange-failed")))
     assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
-    heard = read(parts.saying.say(gossip.describe(parts, parts.incarnation, 0)))
+    heard = read(parts.saying.say(gossip.describe(parts, parts.identities.incarnation, 0)))
     assert isinstance(heard, FullBeat)
 
 
