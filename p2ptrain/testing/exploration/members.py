@@ -18,11 +18,12 @@ from p2ptrain.ledger.effects import (
     Announce,
     Decided,
     Effect,
+    FetchUpdate,
     IdentityInUse,
     Persist,
     Send,
 )
-from p2ptrain.ledger.events import Event, Received, Tick
+from p2ptrain.ledger.events import Event, Received, Tick, UpdateHeld
 from p2ptrain.ledger.messages import Entries, Message, Outcome, Prepare, Propose
 from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.verify import replay
@@ -183,7 +184,7 @@ class Members:
         self, label: str, before: Member, ledger: Ledger, effects: Sequence[Effect], now: float
     ) -> Step:
         disk, said = _copied(before.disk), 0
-        for effect in effects:
+        for effect in _with_fetched(ledger, effects, now):
             _write(disk, effect)
             said |= self._said(ledger.me, effect)
         fault = _accusation(ledger.me, effects)
@@ -266,6 +267,17 @@ def _write(disk: Disk, effect: Effect) -> None:
         disk.append_record(effect.record)
     elif isinstance(effect, Decided):
         disk.chain.append(effect.certified)
+
+
+def _with_fetched(ledger: Ledger, effects: Sequence[Effect], now: float) -> list[Effect]:
+    """Give the ledger each update that it asks for, and return all effects. The bytes are always
+    here: in this exploration no member lacks them.
+    """
+    found = list(effects)
+    for effect in found:  # The list grows meanwhile.
+        if isinstance(effect, FetchUpdate):
+            found += ledger.handle(UpdateHeld(effect.update), now)
+    return found
 
 
 def _accusation(me: PeerId, effects: Sequence[Effect]) -> str:
