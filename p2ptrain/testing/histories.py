@@ -56,10 +56,13 @@ def make_history(
     steps: int,
     amendments: Sequence[SignedAmendment] = (),
     agreed: Mapping[int, Terms] | None = None,
+    *,
+    deviation: float = 0.01,
 ) -> History:
     """`steps` outer steps of `run` in `home`, whose identity must be its only founder's.
 
-    The roster of outer step s names what `agreed` says of s, or else the s-th of `amendments`.
+    The roster of outer step s names what `agreed` says of s, or else the s-th of `amendments`. The
+    elements of the updates have this standard `deviation`.
     """
     if amendments:
         save_amendments(home.amendments, amendments)
@@ -75,7 +78,8 @@ def make_history(
         for step in range(steps):
             amended = _amended(run, amendments, step)
             form = replace(of_run, spec=amended.codec)
-            payload = _update(form, step)
+            most = _influence_max(run, amendments, step)
+            payload = _update(form, step, deviation)
             history.updates[step] = store.put_blob(KIND, [payload], form.meta(step))
             commit = Commit(step, 0, history.updates[step], pending, None if not pending else _ANY)
             opening = replace(_opening(state, me), terms=agreed.get(step))
@@ -83,7 +87,7 @@ def make_history(
                 history.chain.append(_certified(run, state, value, me))
                 state = apply(rules, state, history.chain[-1].entry)
             rates = amended.outer.lr, amended.outer.momentum
-            made, codec = form.merged(payload, step, _influence_max(run, amendments, step))
+            made, codec = form.merged(payload, step, most)
             outer.apply(made, *rates, codec, form.fragment(step))
             pending = None
             if (step + 1) % manifest.policy.snapshot_every == 0:
@@ -113,10 +117,10 @@ def _influence_max(run: Run, amendments: Sequence[SignedAmendment], step: int) -
 _ANY = Digest("0" * 64)
 
 
-def _update(form: UpdateFormat, step: int) -> bytes:
+def _update(form: UpdateFormat, step: int, deviation: float) -> bytes:
     vector = np.random.default_rng(step).standard_normal(form.numel(step), dtype=np.float32)
     payload = bytearray(form.payload_bytes(step))
-    form.codec.quantise(vector * np.float32(0.01), payload)
+    form.codec.quantise(vector * np.float32(deviation), payload)
     return bytes(payload)
 
 

@@ -14,6 +14,7 @@ from p2ptrain.ids import PeerId, RunId
 from p2ptrain.node.hello import HelloReply
 from p2ptrain.observe.journal import read_journal
 from p2ptrain.run import Allowlist, Run, Signed, SignedAllowlist
+from p2ptrain.run.manifest import VERSIONS
 from tests.faults.answering import Peer, at, dead_port, peer
 from tests.faults.conftest import MEMBER, Here
 from tests.faults.processes import ON_LOOPBACK, NodeProcess, wait_until
@@ -122,7 +123,7 @@ def test_an_address_of_another_run_than_the_home_holds(
 def test_a_run_of_another_version(run: Run, node_here: Here) -> None:
     payload = unpack(run.signed.payload, bytes_max=1 << 20)
     assert isinstance(payload, dict)
-    newer = Signed.by(LIAR, "manifest", pack(payload | {"version": 2})).to_bytes()
+    newer = Signed.by(LIAR, "manifest", pack(payload | {"version": VERSIONS[-1] + 1})).to_bytes()
     with peer(LIAR, lambda: reply(newer)) as newcomer:
         screen = node_here("--bootstrap", newcomer.address)
     screen.is_error("RUN-VERSION", 7)
