@@ -141,10 +141,13 @@ class Sybil(SimNode):
                 self._goodbyes[event.peer] = event
 
     def _say_goodbyes_again(self) -> None:
-        """Of founders that are back: the goodbye was true when it was said."""
-        down = self.ledger.view.down
+        """Of founders that are back: the goodbye was true when it was said. Real nodes refuse such
+        a heartbeat, since a newer one was heard; nobody here counts on that, as long as the founder
+        has a vote to lose.
+        """
+        down, state = self.ledger.view.down, self.state
         for founder, event in self._goodbyes.items():
-            if founder not in down:
+            if founder not in down and state.is_member(founder):
                 for peer in self._world.others(self.me):
                     self._world.send(self.me, peer, Heartbeat(founder, (event,)))
 
