@@ -128,7 +128,7 @@ class Memory:
         """An attempt of `peers` begins, in a run of `members`; this node knows that the peers in
         `ready` could take part.
 
-        Who takes part has had its chance: what counts against it from now on is what follows.
+        A participant has had its chance: only later failures count against it.
         """
         self.ready = frozenset(ready)
         for peer in peers:

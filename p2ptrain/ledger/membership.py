@@ -1,4 +1,4 @@
-"""Who is a member next in a run of founders' votes, and which rosters a voter refuses there.
+"""Choose the next members where founders vote, and name the rosters that a voter refuses there.
 
 A founder keeps its vote while it is down: no word of others takes it away. It loses its vote by its
 own goodbye, once it is down and if enough voters remain, or by evidence that it lied. A founder

@@ -1,4 +1,4 @@
-"""What is remembered of failed attempts, and who sits out because of it (SPEC.md S13)."""
+"""The ledger remembers failed attempts, and the most doubted peers sit out (SPEC.md S13)."""
 
 from __future__ import annotations
 

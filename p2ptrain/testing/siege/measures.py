@@ -1,4 +1,4 @@
-"""What is required of a siege, and whether it was met: one value a measure.
+"""The measures of a siege: each has a value, what is required, and whether that is met.
 
 A measure is a plain mapping, so that it is one line of JSON: `measure`, `value`, `required`, `ok`.
 What must be known beside it (the trainers, the quota, what was attacked) is in `detail`.
@@ -37,7 +37,7 @@ def measure(name: str, value: object, required: str, ok: bool, **detail: object)
 
 
 def invariants(siege: Phase, attacks: Attacks) -> Iterator[Measure]:
-    """What must hold at any speed."""
+    """The measures that hold at any speed."""
     sights = siege.sights.values()
     ended = [f"{sight.name}: {each}" for sight in sights for each in sight.ended]
     yield measure("nodes ended", len(ended), "0", not ended, evidence=ended)

@@ -109,7 +109,7 @@ class DutyCycle:
         allowed_s, last_s, stopped = 0.0, time.monotonic(), False
         while not self._ended.wait(LOOK_S):
             now_s = time.monotonic()
-            # What was not used is lost, as in a cgroup: a burst of one period at most.
+            # Unused time is lost, as in a cgroup: a burst lasts one period at most.
             allowed_s = min(
                 allowed_s + self._cores * (now_s - last_s),
                 self.used_s() + self._cores * PERIOD_US / 1e6,

@@ -1,4 +1,4 @@
-"""What must hold in open runs (SPEC.md, "Open runs"), counted without the ledger's own code."""
+"""Check the promises of open runs (SPEC.md, "Open runs") without the ledger's own code."""
 
 from __future__ import annotations
 

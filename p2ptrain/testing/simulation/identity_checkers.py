@@ -1,4 +1,4 @@
-"""What must hold in a world of identities, whoever lies.
+"""Check the promises about identities in a simulated world, whoever lies.
 
 Each violation begins with the name of what was violated, as for the ledger's checkers:
 
