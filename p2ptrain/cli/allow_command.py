@@ -11,7 +11,7 @@ from p2ptrain.cli.control import ask
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, peer_from, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import NotAuthorised, P2PTrainError
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.ids import PeerId

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from p2ptrain.cli.control import ask
 from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.ids import PeerId

@@ -19,10 +19,10 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result_json
 from p2ptrain.cli.rendering import coloured
 from p2ptrain.errors import ConfigError, MachineUnfit, StoreFull
 from p2ptrain.observe.states import size
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
-    from p2ptrain.data.spelling import Speller
+    from p2ptrain.data.text_tokens import Speller
     from p2ptrain.trainer.generating import Sampling
     from p2ptrain.trainer.model import Llama
 
@@ -127,7 +127,7 @@ def _loaded(folder: Path) -> Speaker:
             do="scripts/setup without P2PTRAIN_TORCH installs it",
         )
     progress("loading the model …")
-    from p2ptrain.data.spelling import Speller
+    from p2ptrain.data.text_tokens import Speller
     from p2ptrain.trainer.exported import best_device, load_model, read_json
 
     speller = Speller(folder / "tokenizer.json")

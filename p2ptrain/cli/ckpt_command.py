@@ -14,7 +14,7 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result, result_j
 from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing
 from p2ptrain.ids import Digest, RunId
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.node.audit import Account, Named

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from p2ptrain.errors import RemoteProtocolError, TryLater
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 
 DEADLINE_S = 5.0
 REPLY_BYTES_MAX = 4 * 2**20

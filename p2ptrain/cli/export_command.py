@@ -86,7 +86,7 @@ def export(
     Works while the node runs, without one, and after p2ptrain ckpt fetch. Every chunk is compared
     with what was certified before it is written, and the folder appears whole or not at all.
     """
-    from p2ptrain.export.appearing import clear_away
+    from p2ptrain.export.atomic_folder import clear_away
     from p2ptrain.export.choosing import find
     from p2ptrain.export.folder import Plan, check_target, export
     from p2ptrain.export.parity import hindrance, is_wanted

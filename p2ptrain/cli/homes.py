@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.errors import ConfigError, NotAuthorised, RunMismatch
-from p2ptrain.pasting import HOME_VARIABLE, to_paste, usual_home
+from p2ptrain.suggested_command import HOME_VARIABLE, to_paste, usual_home
 
 if TYPE_CHECKING:
     from p2ptrain.identity import Identity

@@ -18,7 +18,7 @@ from p2ptrain.cli.homes import (
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import ConfigError
 from p2ptrain.node.describing import run_facts, run_lines
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 
 app = typer.Typer(
     help="Make a run and look at it.",

@@ -15,7 +15,7 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result, result_j
 from p2ptrain.config.node import NodeConfig, parse_size, parse_snapshots
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError
 from p2ptrain.ids import Digest, is_digest
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import typer
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, result, result_json
 from p2ptrain.errors import ConfigError, P2PTrainError
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.node.home import Home

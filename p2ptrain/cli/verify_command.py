@@ -13,7 +13,7 @@ from p2ptrain.cli.homes import HomeOption, check_asked_for, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.cli.rendering import show_error
 from p2ptrain.errors import P2PTrainError, StoreError, TryLater
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.cli.chains import EntryBroken, Walk

@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from p2ptrain.data.drawing import below, draws
+from p2ptrain.data.splitmix import below, draws
 
 FILE_BYTES = 64 * 2**20
 FILES_MAX = 256

@@ -14,7 +14,7 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from p2ptrain.data.drawing import draws
+from p2ptrain.data.splitmix import draws
 
 PORTION_TOKENS = 2**21
 PORTION_PIECES = 2**16

@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from p2ptrain.data.drawing import Draws, below, draws
+from p2ptrain.data.splitmix import Draws, below, draws
 from p2ptrain.errors import ConfigError
 
 LETTERS = np.frombuffer(b"ACGT", dtype=np.uint8)

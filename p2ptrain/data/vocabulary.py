@@ -22,8 +22,8 @@ from tokenizers import (
     trainers,
 )
 
-from p2ptrain.data.drawing import draws
 from p2ptrain.data.piece import Piece
+from p2ptrain.data.splitmix import draws
 from p2ptrain.data.tokenizer_file import library_errors
 from p2ptrain.errors import ConfigError
 

@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 
-from p2ptrain.crowding import most_dispensable
+from p2ptrain.address_group import site_of
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls import check_loadable, tls_context, tune
 from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.errors import NotAuthorised, PeerLost
+from p2ptrain.eviction import most_dispensable
 from p2ptrain.ids import PeerId
-from p2ptrain.sites import site_of
 
 TRUSTED_MAX = 1024
 """Certificates held at once, the eldest of who is no member going first: ten times the members

@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from p2ptrain.allowance import Allowance
 from p2ptrain.dataplane.sockets import SecureSocket
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import PeerLost, RemoteProtocolError
 from p2ptrain.ids import PeerId
+from p2ptrain.rate_limit import Allowance
 
 PURPOSE = "probe"
 

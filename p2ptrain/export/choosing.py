@@ -16,10 +16,10 @@ from p2ptrain.export.source import Theta, ThetaInMemory, ThetaOfSnapshot
 from p2ptrain.ids import Digest, is_digest
 from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.audit import Account, Named, Replay, Verdict, choose
-from p2ptrain.pasting import to_paste
 from p2ptrain.run import Run
 from p2ptrain.state import SNAPSHOT, snapshot_meta
 from p2ptrain.store import BlobManifest, StoreReader
+from p2ptrain.suggested_command import to_paste
 from p2ptrain.trainer.shapes import layout_of
 
 HEAD = "head"

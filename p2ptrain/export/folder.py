@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from p2ptrain.errors import ConfigError, StoreFull
-from p2ptrain.export.appearing import appearing
+from p2ptrain.export.atomic_folder import appearing
 from p2ptrain.export.card import card
 from p2ptrain.export.provenance import Provenance
 from p2ptrain.export.source import Theta

@@ -16,9 +16,9 @@ from blake3 import blake3
 
 from p2ptrain.errors import ChunkMissing, LocalProtocolError, ManifestInvalid
 from p2ptrain.ids import Digest
-from p2ptrain.pasting import to_paste
 from p2ptrain.state import SNAPSHOT, Float32Vector
 from p2ptrain.store import BlobManifest, StoreReader
+from p2ptrain.suggested_command import to_paste
 
 ELEMENT_BYTES = 4
 PIECE_ELEMENTS = 2**20

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice, zip_longest
 from pathlib import Path
 
-from p2ptrain.crowding import IsMember, most_dispensable, nobody
+from p2ptrain.eviction import IsMember, most_dispensable, nobody
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import Address, parse_told

@@ -14,10 +14,10 @@ from typing import Any
 from libp2p.abc import INetConn, INetStream, INetwork, INotifee
 from multiaddr import Multiaddr
 
-from p2ptrain.crowding import IsMember
+from p2ptrain.address_group import site_of
+from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.net.feed import Feed
-from p2ptrain.sites import site_of
 
 EVENTS_MAX = 1024
 PER_PEER_MAX = 4

@@ -16,7 +16,6 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
-from p2ptrain.crowding import IsMember
 from p2ptrain.errors import (
     ConfigError,
     NetworkUnreachable,
@@ -24,6 +23,7 @@ from p2ptrain.errors import (
     PeerTooSlow,
     PeerUnreachable,
 )
+from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import Address, parse_with_peer
 from p2ptrain.net.book import AddressBook

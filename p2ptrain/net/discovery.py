@@ -21,8 +21,7 @@ from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.peer.peerinfo import PeerInfo
 from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
 
-from p2ptrain.allowance import Allowance
-from p2ptrain.crowding import IsMember
+from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import parse_told
 from p2ptrain.net.book import AddressBook
@@ -37,9 +36,10 @@ from p2ptrain.net.kad import (
     providers_in,
     question,
 )
-from p2ptrain.net.places import Places
 from p2ptrain.net.records import Admitted, Records
 from p2ptrain.net.requests import open_stream, write_all
+from p2ptrain.net.stranger_slots import Places
+from p2ptrain.rate_limit import Allowance
 
 log = logging.getLogger(__name__)
 

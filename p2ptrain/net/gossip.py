@@ -24,15 +24,15 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
-from p2ptrain.allowance import Allowance
-from p2ptrain.crowding import IsMember
 from p2ptrain.errors import LocalProtocolError
+from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
-from p2ptrain.net.control import bounded
 from p2ptrain.net.feed import SharedFeed
 from p2ptrain.net.frames import PAYLOAD_BYTES_MAX, is_ordinary, subscriptions_of
+from p2ptrain.net.gossip_control import bounded
+from p2ptrain.net.gossip_limits import AT_ONCE, Intake
 from p2ptrain.net.hardening import is_open
-from p2ptrain.net.intake import AT_ONCE, Intake
+from p2ptrain.rate_limit import Allowance
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import trio
 from libp2p.network.exceptions import SwarmException
 
-from p2ptrain.net.places import Places
-from p2ptrain.sites import site_of
+from p2ptrain.address_group import site_of
+from p2ptrain.net.stranger_slots import Places
 
 HANDSHAKES_MAX = 128
 """One takes milliseconds of work and five round trips."""

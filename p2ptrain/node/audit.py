@@ -28,10 +28,10 @@ from p2ptrain.ledger.state import LedgerState
 from p2ptrain.ledger.values import Certified, Commit, Roster, Skip, SnapshotRef, Terms
 from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.update_format import Opened, UpdateFormat
-from p2ptrain.pasting import to_paste
 from p2ptrain.run import Leg, Run, RunManifest
 from p2ptrain.state import Float32Vector, OuterState, snapshot_meta
 from p2ptrain.store import BlobManifest, StoreReader
+from p2ptrain.suggested_command import to_paste
 from p2ptrain.trainer.shapes import layout_of
 
 SHOWN_MAX = 12

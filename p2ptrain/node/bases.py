@@ -16,7 +16,6 @@ from functools import partial
 
 import trio
 
-from p2ptrain.allowance import Allowance
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
@@ -28,6 +27,7 @@ from p2ptrain.ledger.values import Certified
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
 from p2ptrain.node.topics import BASE_PROTOCOL, Handler
+from p2ptrain.rate_limit import Allowance
 
 REQUEST_BYTES_MAX = 256
 

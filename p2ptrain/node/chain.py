@@ -14,7 +14,7 @@ from p2ptrain.ledger.rules import Rules
 from p2ptrain.ledger.verify import replay
 from p2ptrain.node.chain_file import ChainFile, read_chain
 from p2ptrain.node.home import Home
-from p2ptrain.ring.excuses import reduce_deadline_s
+from p2ptrain.ring.wait_for import reduce_deadline_s
 from p2ptrain.run import Run, RunManifest
 from p2ptrain.store import Disk, RecordLog
 from p2ptrain.trainer.shapes import layout_of

@@ -6,9 +6,9 @@ It does not know what the events mean.
 
 from __future__ import annotations
 
-from p2ptrain.allowance import Allowance
 from p2ptrain.ids import PeerId
 from p2ptrain.observe.journal import Journal
+from p2ptrain.rate_limit import Allowance
 
 COMPLAINT_S = 10.0
 COMPLAINTS_MAX = 1024

@@ -25,17 +25,17 @@ from p2ptrain.ledger.values import Commit, Participant, Roster
 from p2ptrain.node import updates
 from p2ptrain.node.edges import Edges, connect
 from p2ptrain.node.heartbeat import ReduceReport
-from p2ptrain.node.orders import Work
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
 from p2ptrain.node.weights import weights
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.ring import Reduce, ReduceRequest, owed_max, streams_for
 from p2ptrain.ring import ReduceReport as RingReport
-from p2ptrain.ring.excuses import reduce_deadline_s
+from p2ptrain.ring.wait_for import reduce_deadline_s
 from p2ptrain.state import Arena, Float32Vector, Residual
 from p2ptrain.state.pseudo_gradient import Comparison, compare
 from p2ptrain.sync.fragments import Fragment
+from p2ptrain.sync.trainer_orders import Work
 
 LINGER_S = 3.0
 """How long a failed attempt's connections stay open, for the reason to travel by gossip first."""

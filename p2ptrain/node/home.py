@@ -27,7 +27,7 @@ from pathlib import Path
 
 from p2ptrain.errors import IdentityInUse
 from p2ptrain.node.home_safety import refuse_unsafe_home
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 
 
 @dataclass(frozen=True, slots=True)

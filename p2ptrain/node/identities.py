@@ -7,7 +7,7 @@ from random import SystemRandom
 
 import trio
 
-from p2ptrain.crowding import IsMember
+from p2ptrain.eviction import IsMember
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import RunId
 from p2ptrain.node.changes import Changes

@@ -19,8 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from p2ptrain.allowance import Allowance
-from p2ptrain.crowding import IsMember, most_dispensable, nobody
+from p2ptrain.eviction import IsMember, most_dispensable, nobody
 from p2ptrain.ids import PeerId
 from p2ptrain.node.identity_messages import (
     CHALLENGES_MAX,
@@ -31,6 +30,7 @@ from p2ptrain.node.identity_messages import (
     Reply,
 )
 from p2ptrain.node.incarnations import Incarnations
+from p2ptrain.rate_limit import Allowance
 
 KEPT_S = 30.0
 """A nonce waits so long for the other process to ask here. Each process asks four members every few

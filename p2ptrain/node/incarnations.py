@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from p2ptrain.crowding import IsMember, most_dispensable, nobody
+from p2ptrain.eviction import IsMember, most_dispensable, nobody
 from p2ptrain.ids import PeerId
 
 DRAW_BITS = 32

@@ -36,8 +36,8 @@ from p2ptrain.node.reception import Reception
 from p2ptrain.node.topics import HELLO_BYTES_MAX, HELLO_PROTOCOL
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingApproval
-from p2ptrain.pasting import to_paste
 from p2ptrain.run import JoinRequest, Run, load_run
+from p2ptrain.suggested_command import to_paste
 
 HELLO_S = 10.0
 """A manifest and a list of thousands of peers come in this time over any line that can train."""

@@ -13,9 +13,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.blame import DOUBT_MIN
 from p2ptrain.ledger.gathering import is_awaited
 from p2ptrain.ledger.state import LedgerState
-from p2ptrain.node.orders import Work
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.cautions import Caution
+from p2ptrain.sync.trainer_orders import Work
 
 WARNING = "left out"
 WITHOUT = "members have averaged without this node"

@@ -6,9 +6,9 @@ The one place where `training` meets amendments. Ask after `Parts.until_known` o
 from __future__ import annotations
 
 from p2ptrain.ipc import frames
-from p2ptrain.node.orders import Pace
 from p2ptrain.node.parts import Parts
 from p2ptrain.run import Leg
+from p2ptrain.sync.trainer_orders import Pace
 
 
 def pace_of(parts: Parts, step: int) -> Pace:

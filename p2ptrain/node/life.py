@@ -37,8 +37,8 @@ from p2ptrain.node.trainers import MakeTrainers, subprocesses
 from p2ptrain.node.validating import gather_validation
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import FetchingSnapshot, Serving, StandingBy, State, words
-from p2ptrain.pasting import to_paste
 from p2ptrain.run import DataIndex
+from p2ptrain.suggested_command import to_paste
 
 
 async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> Rejoin:

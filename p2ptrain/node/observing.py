@@ -36,7 +36,7 @@ from p2ptrain.node.reception import Reception
 from p2ptrain.node.scrub import after, repair
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Serving
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 
 HEAR_S = 60.0
 """A heartbeat comes every two seconds; who hears none in a minute is connected to nobody."""

@@ -12,10 +12,10 @@ from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ipc.frames import FragmentReady
 from p2ptrain.ledger.events import Ready
 from p2ptrain.node.legs import pace_of
-from p2ptrain.node.orders import Blocks, Work
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.states import StandingBy
 from p2ptrain.ring import own_peak
+from p2ptrain.sync.trainer_orders import Blocks, Work
 
 
 async def hold_to_the_bound(parts: Parts, step: int) -> None:

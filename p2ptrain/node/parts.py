@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import trio
 
-from p2ptrain.allowance import Allowance
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import Congestion, Credentials, Endpoint, Listener, RingInbox, Uplink
 from p2ptrain.identity import Identity
@@ -36,7 +35,6 @@ from p2ptrain.node.held_out import Tally
 from p2ptrain.node.history import History
 from p2ptrain.node.home import Home
 from p2ptrain.node.identities import Identities
-from p2ptrain.node.orders import Work
 from p2ptrain.node.paths import PathBook
 from p2ptrain.node.peers import PeerTable, PeerView
 from p2ptrain.node.shares import Shares
@@ -53,6 +51,7 @@ from p2ptrain.observe.states import (
     State,
     Training,
 )
+from p2ptrain.rate_limit import Allowance
 from p2ptrain.ring import Arrangement, Reduce
 from p2ptrain.ring import ReduceReport as RingReport
 from p2ptrain.run import DataIndex, Leg, RunManifest
@@ -60,6 +59,7 @@ from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.state.pseudo_gradient import Comparison
 from p2ptrain.store import RecordLog, Store
 from p2ptrain.sync.fragments import Fragment, fragments
+from p2ptrain.sync.trainer_orders import Work
 
 PAGES_PER_S = 8.0
 PAGES_BURST = 32

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from p2ptrain.crowding import IsMember, nobody
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import unpack
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.eviction import IsMember, nobody
 from p2ptrain.ids import PeerId
 from p2ptrain.node.beats import FullBeat, SmallBeat, whole
 from p2ptrain.node.heartbeat import HEARTBEAT_BYTES_MAX, LACKS_MAX, Heartbeat

@@ -24,9 +24,9 @@ from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import durably
 from p2ptrain.observe.cautions import Caution
-from p2ptrain.pasting import to_paste
 from p2ptrain.run import Run
 from p2ptrain.store import Disk, Head, RecordLog, Store
+from p2ptrain.suggested_command import to_paste
 
 PATIENCE_S = 60.0
 """How long a node waits for somebody who keeps what it lacks, before it gives up."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from p2ptrain.address_group import is_this_machine
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.ids import PeerId
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.cautions import Caution
-from p2ptrain.sites import is_this_machine
 
 DOUBT_S = 300.0
 """Every member that hears of us probes whom nobody has dialled, each within some minutes."""

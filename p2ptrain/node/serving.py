@@ -15,7 +15,6 @@ from collections.abc import Mapping
 
 import trio
 
-from p2ptrain.allowance import Allowance
 from p2ptrain.errors import PeerError, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
@@ -30,8 +29,9 @@ from p2ptrain.node.hello import (
 from p2ptrain.node.learning import ask
 from p2ptrain.node.parts import Asking, Parts
 from p2ptrain.node.topics import HELLO_PROTOCOL, Handler
-from p2ptrain.pasting import to_paste
+from p2ptrain.rate_limit import Allowance
 from p2ptrain.run import JoinRequest, Run
+from p2ptrain.suggested_command import to_paste
 
 PENDING_MAX = 256
 """Requests to join that are remembered; more when others are settled, or not asked any more."""

@@ -14,7 +14,7 @@ from p2ptrain.names import label
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import duration
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 
 WARNING = "slow exchange"
 

@@ -23,7 +23,12 @@ from p2ptrain.node.legs import (
     rates_of,
     seconds_of,
 )
-from p2ptrain.node.orders import (
+from p2ptrain.node.parts import Parts
+from p2ptrain.node.trainers import RunningTrainer
+from p2ptrain.node.weights import eagerness
+from p2ptrain.observe.states import Loading, StandingBy, Training
+from p2ptrain.run import Leg
+from p2ptrain.sync.trainer_orders import (
     AheadOrder,
     Desk,
     LoadOrder,
@@ -34,11 +39,6 @@ from p2ptrain.node.orders import (
     after,
     next_orders,
 )
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.trainers import RunningTrainer
-from p2ptrain.node.weights import eagerness
-from p2ptrain.observe.states import Loading, StandingBy, Training
-from p2ptrain.run import Leg
 
 READ_BYTES = 1 << 16
 CHECK_EVERY_S = 1.0

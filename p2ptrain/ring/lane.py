@@ -18,13 +18,14 @@ from collections.abc import Mapping
 
 from p2ptrain.dataplane import SecureSocket, ShutDownHere
 from p2ptrain.errors import PeerError, RemoteProtocolError
+from p2ptrain.ring.abort import last_words, take_leave
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blamed
-from p2ptrain.ring.excuses import Excuse, Excuses
-from p2ptrain.ring.leaving import last_words, take_leave
+from p2ptrain.ring.lane_progress import Work
 from p2ptrain.ring.link import Link
 from p2ptrain.ring.neighbour import Connection, Neighbour
 from p2ptrain.ring.request import Traffic
+from p2ptrain.ring.wait_for import Excuse, Excuses
 from p2ptrain.ring.watch import NEWS_S, SECOND_OPINION_S, Watch
 from p2ptrain.ring.wire import (
     ABORT_BYTES_MAX,
@@ -33,7 +34,6 @@ from p2ptrain.ring.wire import (
     Kind,
     decode_blame,
 )
-from p2ptrain.ring.work import Work
 
 _READ = select.POLLIN
 _WRITE = select.POLLOUT

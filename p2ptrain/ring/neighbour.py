@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from p2ptrain.dataplane import Ticket
 from p2ptrain.ids import PeerId
-from p2ptrain.ring.excuses import Excuse
+from p2ptrain.ring.lane_progress import Arrival, Send
 from p2ptrain.ring.link import Link
-from p2ptrain.ring.work import Arrival, Send
+from p2ptrain.ring.wait_for import Excuse
 
 
 @dataclass(slots=True)

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from p2ptrain.dataplane import Rank, SecureSocket, Uplink
 from p2ptrain.errors import LocalProtocolError, ReduceAborted
 from p2ptrain.ids import PeerId
+from p2ptrain.ring.abort import GRACE_S
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blame, Blamed, Verdict
 from p2ptrain.ring.lane import Lane
-from p2ptrain.ring.leaving import GRACE_S
 from p2ptrain.ring.request import ReduceReport, ReduceRequest, Traffic
 
 Links = Mapping[PeerId, Sequence[SecureSocket]]

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from p2ptrain.ring.attempt import Attempt
-from p2ptrain.ring.excuses import Excuses
+from p2ptrain.ring.lane_progress import Work
 from p2ptrain.ring.neighbour import Connection, Neighbour
+from p2ptrain.ring.wait_for import Excuses
 from p2ptrain.ring.wire import Kind
-from p2ptrain.ring.work import Work
 
 SECOND_OPINION_S = 0.2
 """A link breaks when its peer dies, but also when that leaves an attempt that another has ended.

@@ -12,7 +12,7 @@ from p2ptrain.store.blob import (
 from p2ptrain.store.disk import Disk, LocalDisk, OpenFile
 from p2ptrain.store.garbage import Collected, RootsDamaged
 from p2ptrain.store.head import Head
-from p2ptrain.store.leisure import Leisure
+from p2ptrain.store.idle_throttle import Leisure
 from p2ptrain.store.memory_disk import MemoryDisk, PowerCut
 from p2ptrain.store.objects import Health
 from p2ptrain.store.pins import Pins

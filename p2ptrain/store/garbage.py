@@ -19,9 +19,9 @@ from pathlib import Path
 
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
 from p2ptrain.ids import Digest
-from p2ptrain.pasting import to_paste
 from p2ptrain.store.blob import BlobManifest, looks_like_manifest
 from p2ptrain.store.objects import Objects
+from p2ptrain.suggested_command import to_paste
 
 _START_BYTES = 32
 

@@ -31,7 +31,7 @@ from typing import TypeVar
 
 from p2ptrain.ids import Digest
 from p2ptrain.store.blob import Buffer
-from p2ptrain.store.leisure import Leisure
+from p2ptrain.store.idle_throttle import Leisure
 
 LANES = 8
 """Eight chunks of 4 MiB are 32 MiB of memory. With four the disk idled between two syncs, sixteen

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
 from p2ptrain.ids import Digest, is_digest
-from p2ptrain.pasting import to_paste
 from p2ptrain.store.blob import (
     CHUNK_BYTES_MAX,
     BlobManifest,
@@ -22,6 +21,7 @@ from p2ptrain.store.blob import (
 )
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.objects import CORRUPT, FANOUT
+from p2ptrain.suggested_command import to_paste
 
 _START_BYTES = 32
 

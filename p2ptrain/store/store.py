@@ -44,8 +44,8 @@ from p2ptrain.store.blob import (
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.garbage import Collected, reached_from, reached_from_young, sweep
 from p2ptrain.store.head import HEAD_BYTES_MAX, Head
+from p2ptrain.store.idle_throttle import Leisure
 from p2ptrain.store.lanes import Fill, Lanes, filling, patient_threads, put_all, threads
-from p2ptrain.store.leisure import Leisure
 from p2ptrain.store.objects import FANS, Health, Objects
 from p2ptrain.store.pins import Pins
 

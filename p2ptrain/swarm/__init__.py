@@ -1,7 +1,7 @@
 """Chunks from many peers at once: what is asked of whom, how, and what is believed."""
 
+from p2ptrain.swarm.chunk_cache import HotChunks
 from p2ptrain.swarm.fetch import FetchHandle, fetch_blob, fetch_chunks
-from p2ptrain.swarm.hot import HotChunks
 from p2ptrain.swarm.lanes import Source
 from p2ptrain.swarm.picker import Picker
 from p2ptrain.swarm.report import DroppedPeer, Fault, FetchProgress, FetchReport

@@ -30,10 +30,10 @@ from p2ptrain.errors import (
 )
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.store import CheckedChunk, Store, checked
-from p2ptrain.swarm.landing import Landing
 from p2ptrain.swarm.picker import Picker
 from p2ptrain.swarm.report import DroppedPeer, FetchProgress, FetchReport
 from p2ptrain.swarm.wire import receive_response, send_request
+from p2ptrain.swarm.write_behind import Landing
 
 LANES_MAX = 64
 """More connections than this bring nothing, and each has a thread and a buffer of one chunk."""

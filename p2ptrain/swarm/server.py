@@ -17,7 +17,7 @@ from typing import Protocol
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.errors import PeerError, StoreError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.swarm.in_hand import InHand
+from p2ptrain.swarm.memory_quota import InHand
 from p2ptrain.swarm.wire import receive_request, send_response
 
 PeerLimit = Callable[[PeerId, int], object]

@@ -13,7 +13,8 @@ from tests.architecture.sources import PACKAGE, Module, imports, modules
 TIERS = """
 ids
 errors
-allowance crowding encoding extras names pasting private_file sites standard_error
+encoding extras names private_file standard_error
+address_group eviction rate_limit suggested_command
 identity
 config dataplane ipc kernels ledger store sync
 data net observe ring run state swarm

@@ -1,4 +1,4 @@
-"""Commands that messages give people to paste name the home: `pasting.to_paste` writes them."""
+"""Suggested commands name the home: `suggested_command.to_paste` writes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ELSEWHERE = {
     "p2ptrain/cli/codes.py": "explains a code, wherever it was met",
     "p2ptrain/cli/network_codes.py": "the same",
     "p2ptrain/cli/homes.py": "the volunteer pastes it, and has a home there",
-    "p2ptrain/data/spelling.py": "made of any run, which is not told here",
+    "p2ptrain/data/text_tokens.py": "made of any run, which is not told here",
     "p2ptrain/trainer/huggingface.py": "made of any run, which is not told here",
     "p2ptrain/trainer/generating.py": "a folder of weights does not know whose they were",
     "p2ptrain/trainer/remote.py": "the node's host has the home, the rank's has none",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from p2ptrain.data.spelling import Speller
+from p2ptrain.data.text_tokens import Speller
 from p2ptrain.data.vocabulary import learn_reads, learn_text
 from p2ptrain.errors import ConfigError
 

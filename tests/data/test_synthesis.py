@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from p2ptrain.data.drawing import below, draws
 from p2ptrain.data.sources import find_source
+from p2ptrain.data.splitmix import below, draws
 from p2ptrain.data.synthesis import SynthesisSpec, genome, other_strand, reads, write_reads
 from p2ptrain.errors import ConfigError
 

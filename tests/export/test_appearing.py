@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.export.appearing import appearing, clear_away
+from p2ptrain.export.atomic_folder import appearing, clear_away
 
 WRITER = """
 import signal, sys
 from pathlib import Path
-from p2ptrain.export.appearing import appearing
+from p2ptrain.export.atomic_folder import appearing
 with appearing(Path(sys.argv[1])) as partial:
     (partial / "weights").write_text("half")
     print(partial, flush=True)

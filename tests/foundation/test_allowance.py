@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from p2ptrain import allowance as module
-from p2ptrain.allowance import Allowance
+from p2ptrain import rate_limit as module
+from p2ptrain.rate_limit import Allowance
 
 
 class TestAllowance:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.pasting import to_paste, usual_home
+from p2ptrain.suggested_command import to_paste, usual_home
 
 
 def test_the_usual_home_needs_no_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from libp2p.peer.peerinfo import PeerInfo
 from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
 from multiaddr import Multiaddr
 
-from p2ptrain.crowding import nobody
+from p2ptrain.eviction import nobody
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network
 from p2ptrain.net.book import HEARSAY_PER_PEER_MAX

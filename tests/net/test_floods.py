@@ -15,12 +15,12 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
 from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
 
-from p2ptrain.crowding import most_dispensable
+from p2ptrain.eviction import most_dispensable
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, connections
 from p2ptrain.net.feed import SharedFeed
 from p2ptrain.net.gossip import FEED_SIZE, PER_AUTHOR_MAX
-from p2ptrain.net.intake import AT_ONCE, FRAMES_AT_ONCE, OTHERS_SHARE
+from p2ptrain.net.gossip_limits import AT_ONCE, FRAMES_AT_ONCE, OTHERS_SHARE
 
 from .conftest import eventually, heard, identity, networks
 from .hostile import IDENTITY, Hostile, hostile_to

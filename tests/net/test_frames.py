@@ -16,7 +16,6 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
 from libp2p.utils.varint import encode_varint_prefixed
 
-from p2ptrain.net.control import BACK_OFF_S_MAX, ENTRIES_MAX, NAME_BYTES_MAX, bounded
 from p2ptrain.net.frames import (
     ENVELOPE_BYTES_MAX,
     SUBSCRIPTIONS_MAX,
@@ -25,7 +24,8 @@ from p2ptrain.net.frames import (
     subscriptions_of,
 )
 from p2ptrain.net.gossip import REPLAYS_AT_ONCE
-from p2ptrain.net.intake import BYTES_PER_UNIT, FRAMES_AT_ONCE, Intake
+from p2ptrain.net.gossip_control import BACK_OFF_S_MAX, ENTRIES_MAX, NAME_BYTES_MAX, bounded
+from p2ptrain.net.gossip_limits import BYTES_PER_UNIT, FRAMES_AT_ONCE, Intake
 
 from .conftest import eventually, heard, identity, networks
 from .hostile import IDENTITY, Hostile, hostile_to

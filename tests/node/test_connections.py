@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from p2ptrain.crowding import IsMember
+from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.detector import Colour
 from p2ptrain.ledger.events import Heard, PeerDown, PeerUp

@@ -35,11 +35,11 @@ from p2ptrain.node.exchange import (
     reduce_due,
 )
 from p2ptrain.node.heartbeat import ReduceReport
-from p2ptrain.node.orders import Work
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.status import status
-from p2ptrain.ring.excuses import REDUCE_S_MIN
+from p2ptrain.ring.wait_for import REDUCE_S_MIN
 from p2ptrain.store import digest_of
+from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.ledgers import small_rules
 from p2ptrain.testing.published import policy
 from tests.dataplane.conftest import certificate_in_the_name_of, named

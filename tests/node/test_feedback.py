@@ -20,12 +20,12 @@ from p2ptrain.node import exchange as exchanging
 from p2ptrain.node import outer as module
 from p2ptrain.node import updates
 from p2ptrain.node.exchange import _settle, exchange
-from p2ptrain.node.orders import Work
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.updates import codec_of
 from p2ptrain.ring import Reduce, ReduceReport
 from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.sync import SyncSpec
+from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
 

@@ -43,9 +43,9 @@ from p2ptrain.node.heartbeat import (
     encode,
 )
 from p2ptrain.node.hello import HelloReply, encode_reply
-from p2ptrain.node.orders import Work
 from p2ptrain.node.topics import allowlist_topic, heartbeat_topic
 from p2ptrain.run import Allowlist, SignedAllowlist
+from p2ptrain.sync.trainer_orders import Work
 from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, opening, rig, settled, somebody
 
 UPDATE = Digest("d" * 64)

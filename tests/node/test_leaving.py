@@ -13,7 +13,7 @@ from p2ptrain.ledger.events import Leaving
 from p2ptrain.ledger.values import Participant
 from p2ptrain.node import leaving
 from p2ptrain.node.leaving import farewell, leave
-from p2ptrain.node.orders import Work
+from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
 

@@ -14,9 +14,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.values import Commit, Participant
 from p2ptrain.node import left_out
 from p2ptrain.node.left_out import WARNING, Rosters, notice_left_out
-from p2ptrain.node.orders import Work
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import digest_of
+from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, NewRig, Rig, opening, rig, settled
 

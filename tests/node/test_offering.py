@@ -16,10 +16,10 @@ from p2ptrain.ipc import frames
 from p2ptrain.ledger.events import Ready
 from p2ptrain.node import offering, quarantine
 from p2ptrain.node import training as module
-from p2ptrain.node.orders import Work
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.quarantine import Contradiction
 from p2ptrain.store import digest_of
+from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.fake_trainer import FakeTrainer, Remote
 from tests.node.rig import settled
 from tests.node.test_training import orders, training

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2ptrain.node.orders import (
+from p2ptrain.sync.trainer_orders import (
     AheadOrder,
     Desk,
     LoadOrder,

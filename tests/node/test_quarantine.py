@@ -16,12 +16,12 @@ from p2ptrain.ledger.values import Commit, Participant, SnapshotRef
 from p2ptrain.node import outer as outer_module
 from p2ptrain.node import transfer, updates
 from p2ptrain.node.candidates import best_start, look
-from p2ptrain.node.orders import Work
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.quarantine import TIMES_MAX, WARNING
 from p2ptrain.node.start import Start
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import digest_of
+from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.published import policy
 from tests.node.rig import Neighbour, Rig, opening, rig, settled
 

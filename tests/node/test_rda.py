@@ -14,13 +14,13 @@ from p2ptrain.ledger.values import Commit, Participant
 from p2ptrain.node import outer as module
 from p2ptrain.node import updates
 from p2ptrain.node.exchange import exchange
-from p2ptrain.node.orders import Work
 from p2ptrain.node.outer import keep_outer_state
 from p2ptrain.node.update_format import UpdateFormat
 from p2ptrain.ring import mean_max
 from p2ptrain.run.manifest import CodecName, CodecSpec
 from p2ptrain.sync import SyncSpec
 from p2ptrain.sync.radial import Radial
+from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.published import manifest_of, policy
 from tests.node.rig import ANN, NewRig, opening, settled
 

@@ -25,7 +25,6 @@ from p2ptrain.ledger.values import Commit, Participant, Skip
 from p2ptrain.node import quarantine, restarts, transfer
 from p2ptrain.node import training as module
 from p2ptrain.node.home import Home
-from p2ptrain.node.orders import Work
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.quarantine import Contradiction
 from p2ptrain.node.restarts import train
@@ -34,6 +33,7 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import Amendment, DataIndex, SignedAmendment
 from p2ptrain.store import digest_of
 from p2ptrain.sync import SyncSpec
+from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing import fake_trainer
 from p2ptrain.testing.fake_trainer import FakeTrainer, FakeTrainers, Remote, block_of
 from p2ptrain.testing.published import policy

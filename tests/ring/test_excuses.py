@@ -8,7 +8,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
 from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest
-from p2ptrain.ring.excuses import (
+from p2ptrain.ring.wait_for import (
     CRUMB_BYTES,
     NEWS_STALLS,
     OTHERS_STALLS,

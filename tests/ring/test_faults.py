@@ -16,7 +16,7 @@ from p2ptrain.dataplane import Uplink
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import SCHEDULES, ReduceReport, Segment, lane, leaving, watch
+from p2ptrain.ring import SCHEDULES, ReduceReport, Segment, abort, lane, watch
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
 
@@ -265,7 +265,7 @@ def test_who_leaves_does_not_wait_for_neighbours_that_have_not_begun(
     build: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may still be connecting, and say nothing for as long as others of theirs are awaited."""
-    monkeypatch.setattr(leaving, "GRACE_S", 30.0)
+    monkeypatch.setattr(abort, "GRACE_S", 30.0)
     ring = build((1, 1, 1), 5000)
     ring.reduce(0).abort("a participant is down", (ring.peers[1],))
     outcomes = ring.run(hostile={1: lambda ring, me: None, 2: lambda ring, me: None})

@@ -15,7 +15,7 @@ import pytest
 
 from p2ptrain.errors import PeerError, ReduceAborted
 from p2ptrain.ring import SCHEDULES
-from p2ptrain.ring.excuses import NEWS_STALLS, STALL_SILENCES
+from p2ptrain.ring.wait_for import NEWS_STALLS, STALL_SILENCES
 from p2ptrain.ring.wire import Header, Kind
 
 HOSTILE = 1

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import leaving
+from p2ptrain.ring import abort
+from p2ptrain.ring.abort import take_leave
 from p2ptrain.ring.blame import Blame
-from p2ptrain.ring.leaving import take_leave
 from p2ptrain.ring.link import Link
 from p2ptrain.ring.neighbour import Connection, Neighbour
 
@@ -43,7 +43,7 @@ class PaperSocket:
 def test_a_neighbour_that_sends_without_end_is_left_in_time_and_the_others_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leaving, "GRACE_S", 0.05)
+    monkeypatch.setattr(abort, "GRACE_S", 0.05)
     sockets = {FLOOD: PaperSocket(floods=True), QUIET: PaperSocket(floods=False)}
     request = SimpleNamespace(step=3, attempt=0)
     verdict = SimpleNamespace(blame=Blame((), "the ledger has moved on"))

@@ -17,9 +17,9 @@ from p2ptrain.ring import SCHEDULES, ReduceRequest
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Verdict
+from p2ptrain.ring.lane_progress import Arrival, Send, Work
 from p2ptrain.ring.plan import SEGMENTS_HELD_MAX
 from p2ptrain.ring.wire import Header, Kind
-from p2ptrain.ring.work import Arrival, Send, Work
 
 BLOCK = 8
 

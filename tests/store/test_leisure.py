@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.store import Leisure
-from p2ptrain.store.leisure import FREE_S, LOOK_S, REST_S_MAX, SHARE
+from p2ptrain.store.idle_throttle import FREE_S, LOOK_S, REST_S_MAX, SHARE
 
 
 class Machine:

@@ -13,7 +13,7 @@ from p2ptrain.errors import PeerTooSlow
 from p2ptrain.ids import PeerId
 from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store, digest_of
 from p2ptrain.swarm import ChunkServer
-from p2ptrain.swarm.in_hand import InHand
+from p2ptrain.swarm.memory_quota import InHand
 from p2ptrain.swarm.wire import receive_response, send_request
 
 DEADLINE_S = 100.0

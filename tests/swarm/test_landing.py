@@ -11,8 +11,8 @@ from p2ptrain.dataplane import plain_pair
 from p2ptrain.errors import PeerError, StoreError, StoreFull
 from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store, digest_of
 from p2ptrain.swarm import fetch_chunks, lanes
-from p2ptrain.swarm.landing import STORING_MAX, Landing
 from p2ptrain.swarm.wire import receive_request, send_response
+from p2ptrain.swarm.write_behind import STORING_MAX, Landing
 
 DEADLINE_S = 100.0
 

@@ -18,7 +18,7 @@ from p2ptrain.ipc import frames
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ledger import leases
 from p2ptrain.ledger.leases import Leases
-from p2ptrain.node.orders import (
+from p2ptrain.sync.trainer_orders import (
     AheadOrder,
     Blocks,
     Desk,

@@ -21,8 +21,8 @@ import torch
 
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
-from p2ptrain.node.orders import Pace
 from p2ptrain.sync.fragments import fragments
+from p2ptrain.sync.trainer_orders import Pace
 from p2ptrain.testing import fake_trainer
 from p2ptrain.trainer import loop as module
 from p2ptrain.trainer.arena import Arena, map_vector, own_share

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from p2ptrain.pasting import to_paste
+from p2ptrain.suggested_command import to_paste
 from p2ptrain.testing.demo.process import CommandFailed
 from p2ptrain.testing.demo.show import Show
 from p2ptrain.testing.demo.story import DemoFailed, Story

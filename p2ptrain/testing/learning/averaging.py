@@ -18,9 +18,9 @@ from p2ptrain.kernels import Codec
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Verdict
+from p2ptrain.ring.lane_progress import Send, Work
 from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.wire import Header
-from p2ptrain.ring.work import Send, Work
 
 Floats = NDArray[np.float32]
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from p2ptrain.allowance import KEYS_MAX, Allowance
-from p2ptrain.crowding import IsMember
+from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
+from p2ptrain.rate_limit import KEYS_MAX, Allowance
 
 PER_S = 128.0
 """Whoever has one neighbour hears everybody through it. In a run of a hundred members that is 12
