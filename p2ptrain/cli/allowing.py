@@ -105,7 +105,7 @@ def _unheard(what: str, do: str) -> TryLater:
 
 def check_quorum(run: Run, heard: Heard, after: Allowlist, peer: PeerId) -> None:
     """Raises TryLater: without `peer` the run would lack its quorum for good; code ALLOW-QUORUM."""
-    from p2ptrain.ledger.quorum import missing
+    from p2ptrain.ledger.chain.quorum import missing
     from p2ptrain.names import label
 
     if not heard.voters:

@@ -17,7 +17,7 @@ from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError, Try
 if TYPE_CHECKING:
     from p2ptrain.identity import Identity
     from p2ptrain.ids import Digest
-    from p2ptrain.ledger.values import Terms
+    from p2ptrain.ledger.chain.values import Terms
     from p2ptrain.node.home import Home
     from p2ptrain.run import Amendment, Leg, Run, SignedAmendment
     from p2ptrain.run.manifest import CodecSpec, RunManifest
@@ -201,7 +201,7 @@ def _leg(run: Run, held: Sequence[SignedAmendment], course: Course) -> Leg:
 
     Raises TryLater: one that was agreed is not here.
     """
-    from p2ptrain.ledger.terms import why_not
+    from p2ptrain.ledger.chain.terms import why_not
     from p2ptrain.run import Leg
 
     by_digest = {each.digest: each for each in held}

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.identity import verify
-from p2ptrain.ledger.base import Checkpoint
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState, genesis
-from p2ptrain.ledger.values import Certified, Commit
-from p2ptrain.ledger.verify import check_certified
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, genesis
+from p2ptrain.ledger.chain.values import Certified, Commit
+from p2ptrain.ledger.chain.verify import check_certified
+from p2ptrain.ledger.history.base import Checkpoint
 from p2ptrain.node.chain_file import ORIGIN_BYTES_MAX, Origin, entry_of, origin_of
 from p2ptrain.store import OpenFile, RecordLog
 from p2ptrain.store.disk import LocalDisk

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from p2ptrain.export.parity import Parity
     from p2ptrain.export.provenance import Provenance
     from p2ptrain.export.tokens import Tokenizer
-    from p2ptrain.ledger.values import Certified
+    from p2ptrain.ledger.chain.values import Certified
     from p2ptrain.node.home import Home
     from p2ptrain.run import Run
     from p2ptrain.store import StoreReader

@@ -16,8 +16,8 @@ from p2ptrain.errors import ConfigError
 if TYPE_CHECKING:
     from p2ptrain.cli.chains import Checked, Link
     from p2ptrain.ids import PeerId
-    from p2ptrain.ledger.state import LedgerState
-    from p2ptrain.ledger.values import Roster
+    from p2ptrain.ledger.chain.state import LedgerState
+    from p2ptrain.ledger.chain.values import Roster
     from p2ptrain.run import Run
 
 app = typer.Typer(
@@ -197,7 +197,7 @@ def run_at(manifest: Path) -> Run:
 
 
 def _tell(run: Run, chain: Checked) -> None:
-    from p2ptrain.ledger.account import branch_words
+    from p2ptrain.ledger.queries import branch_words
     from p2ptrain.names import named
 
     if not chain.links:
@@ -248,7 +248,7 @@ def _kind(link: Link) -> str:
 
 
 def _words(link: Link) -> str:
-    from p2ptrain.ledger.values import Branch, Commit, Heal, Roster
+    from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Roster
 
     value = link.certified.entry.value
     if isinstance(value, Commit):

@@ -17,7 +17,7 @@ from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.cli.chains import EntryBroken, Walk
-    from p2ptrain.ledger.values import Certified
+    from p2ptrain.ledger.chain.values import Certified
     from p2ptrain.node.audit import Account, Difference, Missing
     from p2ptrain.node.home import Home
     from p2ptrain.run import Run

@@ -15,15 +15,18 @@ from collections.abc import Iterable, Sequence
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.acceptor import Acceptor, last_voted, recall
-from p2ptrain.ledger.account import Account
-from p2ptrain.ledger.accuser import Accuser
-from p2ptrain.ledger.arranging import Arrange, as_they_come
-from p2ptrain.ledger.base import Base
-from p2ptrain.ledger.branching import BranchMessage
-from p2ptrain.ledger.catchup import Catchup
-from p2ptrain.ledger.counsel import Counsel
-from p2ptrain.ledger.effects import (
+from p2ptrain.ledger.accountability.accuser import Accuser
+from p2ptrain.ledger.accountability.statement_log import statements_of
+from p2ptrain.ledger.branches.branch_proposal import BranchMessage
+from p2ptrain.ledger.branches.branch_sync import Parting
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, apply
+from p2ptrain.ledger.chain.values import Branch, Certified
+from p2ptrain.ledger.chain.verify import Verify, check_certified
+from p2ptrain.ledger.history.base import Base
+from p2ptrain.ledger.history.catchup import Catchup
+from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.messages.effects import (
     Announce,
     AskEntries,
     Decided,
@@ -33,13 +36,9 @@ from p2ptrain.ledger.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.electorate import Electorate, Sign
-from p2ptrain.ledger.events import Accused, Event, Heard, NotAlone, Ready, Received
-from p2ptrain.ledger.evidence import Statement
-from p2ptrain.ledger.instance import Instance
-from p2ptrain.ledger.kept import Kept
-from p2ptrain.ledger.leading import LETTERS_MAX
-from p2ptrain.ledger.messages import (
+from p2ptrain.ledger.messages.events import Accused, Event, Heard, NotAlone, Ready, Received
+from p2ptrain.ledger.messages.evidence import Statement
+from p2ptrain.ledger.messages.messages import (
     Accusation,
     Entries,
     EntriesRequest,
@@ -53,14 +52,15 @@ from p2ptrain.ledger.messages import (
     SignBranch,
     VoteMessage,
 )
-from p2ptrain.ledger.pace import earliest
-from p2ptrain.ledger.parting import Parting
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState, apply
-from p2ptrain.ledger.values import Branch, Certified
-from p2ptrain.ledger.verify import Verify, check_certified
-from p2ptrain.ledger.view import View
-from p2ptrain.ledger.witness import statements_of
+from p2ptrain.ledger.paxos.acceptor import Acceptor, last_voted, recall
+from p2ptrain.ledger.paxos.electorate import Electorate, Sign
+from p2ptrain.ledger.paxos.instance import Instance
+from p2ptrain.ledger.paxos.proposer import LETTERS_MAX
+from p2ptrain.ledger.paxos.timers import earliest
+from p2ptrain.ledger.policy.policy import Counsel
+from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
+from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.queries import Account
 
 
 class Ledger(Account):

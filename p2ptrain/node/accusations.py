@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import partial
 
 from p2ptrain.errors import RemoteProtocolError, StoreError
-from p2ptrain.ledger.effects import IdentityInUse
-from p2ptrain.ledger.events import Accused
-from p2ptrain.ledger.evidence import Evidence, decode_evidence, encode_evidence
+from p2ptrain.ledger.messages.effects import IdentityInUse
+from p2ptrain.ledger.messages.events import Accused
+from p2ptrain.ledger.messages.evidence import Evidence, decode_evidence, encode_evidence
 from p2ptrain.names import label
 from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts

@@ -15,7 +15,8 @@ import trio
 
 from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.effects import (
+from p2ptrain.ledger.chain.values import Branch, Certified, Heal, Roster
+from p2ptrain.ledger.messages.effects import (
     Accuse,
     Announce,
     AskEntries,
@@ -28,10 +29,9 @@ from p2ptrain.ledger.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.events import Allowed, Amendable, Event, Tick, UpdateHeld, author_of
-from p2ptrain.ledger.messages import EntriesRequest
-from p2ptrain.ledger.values import Branch, Certified, Heal, Roster
-from p2ptrain.ledger.wire import decode, encode
+from p2ptrain.ledger.messages.events import Allowed, Amendable, Event, Tick, UpdateHeld, author_of
+from p2ptrain.ledger.messages.messages import EntriesRequest
+from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node import accusations, branches, inbox, pruning, updates
 from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.outboxes import Outboxes

@@ -14,9 +14,9 @@ import trio
 
 from p2ptrain.errors import PeerError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.events import Amendable
-from p2ptrain.ledger.terms import why_not
-from p2ptrain.ledger.values import Terms
+from p2ptrain.ledger.chain.terms import why_not
+from p2ptrain.ledger.chain.values import Terms
+from p2ptrain.ledger.messages.events import Amendable
 from p2ptrain.node.asking import ADMITTED, HELLO_PACE, first_good, whom_to_ask
 from p2ptrain.node.hello import HelloRequest
 from p2ptrain.node.learning import ask

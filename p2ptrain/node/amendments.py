@@ -12,8 +12,8 @@ from pathlib import Path
 from p2ptrain.encoding import pack
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.terms import in_force
-from p2ptrain.ledger.values import Terms
+from p2ptrain.ledger.chain.terms import in_force
+from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.node.home import Home
 from p2ptrain.run import Leg, Run, SignedAmendment, load_amendments, save_amendments
 from p2ptrain.run.files import AMENDMENTS_MAX, amendments_in

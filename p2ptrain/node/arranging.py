@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.values import Schedule
+from p2ptrain.ledger.chain.values import Schedule
 from p2ptrain.names import named, peer_name
 from p2ptrain.node import updates
 from p2ptrain.node.parts import Parts

@@ -11,10 +11,10 @@ import trio
 
 from p2ptrain.dataplane import ProbeServer
 from p2ptrain.errors import VersionMismatch
-from p2ptrain.ledger.arranging import Arrange
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.detector import Detector
-from p2ptrain.ledger.events import Event
+from p2ptrain.ledger.failure_detector import Detector
+from p2ptrain.ledger.messages.events import Event
+from p2ptrain.ledger.policy.reduce_order import Arrange
 from p2ptrain.node import arranging, probing, pruning
 from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.chain import open_ledger

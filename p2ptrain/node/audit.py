@@ -24,8 +24,8 @@ from p2ptrain.errors import (
     RemoteProtocolError,
 )
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Certified, Commit, Roster, Skip, SnapshotRef, Terms
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Certified, Commit, Roster, Skip, SnapshotRef, Terms
 from p2ptrain.node.amendments import Amendments
 from p2ptrain.node.update_format import Opened, UpdateFormat
 from p2ptrain.run import Leg, Run, RunManifest

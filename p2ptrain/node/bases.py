@@ -19,11 +19,11 @@ import trio
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.base import Checkpoint, encode_base
-from p2ptrain.ledger.pruning import base_after, entries_up_to
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Certified
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Certified
+from p2ptrain.ledger.history.base import Checkpoint, encode_base
+from p2ptrain.ledger.history.pruning import base_after, entries_up_to
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.threads import in_thread
 from p2ptrain.node.topics import BASE_PROTOCOL, Handler

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from p2ptrain.ledger.account import branch_words
+from p2ptrain.ledger.chain.values import Branch
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.values import Branch
+from p2ptrain.ledger.queries import branch_words
 from p2ptrain.names import named
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.cautions import Caution

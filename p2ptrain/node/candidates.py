@@ -11,9 +11,9 @@ import trio
 
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
 from p2ptrain.ids import Digest
+from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.kept import CommittedUpdate
-from p2ptrain.ledger.values import Commit
+from p2ptrain.ledger.history.kept_chain import CommittedUpdate
 from p2ptrain.node import quarantine, updates
 from p2ptrain.node.chain_file import Origin
 from p2ptrain.node.parts import Parts

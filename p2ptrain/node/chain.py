@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError, StoreError
 from p2ptrain.identity import Identity, verify
-from p2ptrain.ledger.arranging import Arrange, as_they_come
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.verify import replay
+from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
 from p2ptrain.node.chain_file import ChainFile, read_chain
 from p2ptrain.node.home import Home
 from p2ptrain.ring.wait_for import reduce_deadline_s

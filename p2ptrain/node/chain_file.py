@@ -11,11 +11,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ledger.base import BASE_BYTES_MAX, Base, Checkpoint, base_from_plain
-from p2ptrain.ledger.canonical import canonical, parse, read_digest, read_int, read_list, read_map
-from p2ptrain.ledger.messages import MESSAGE_BYTES_MAX
-from p2ptrain.ledger.reading import certified_from_plain
-from p2ptrain.ledger.values import Certified
+from p2ptrain.ledger.chain.canonical import (
+    canonical,
+    parse,
+    read_digest,
+    read_int,
+    read_list,
+    read_map,
+)
+from p2ptrain.ledger.chain.values import Certified
+from p2ptrain.ledger.history.base import BASE_BYTES_MAX, Base, Checkpoint, base_from_plain
+from p2ptrain.ledger.messages.decode_values import certified_from_plain
+from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX
 
 ORIGIN_BYTES_MAX = BASE_BYTES_MAX + 256
 _MARK = b'{"base":'

@@ -19,8 +19,8 @@ from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ConfigError, NetworkUnreachable, PeerError, RemoteProtocolError
 from p2ptrain.identity import verify
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.base import BASE_BYTES_MAX, Base, Checkpoint, check_base, decode_base
-from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.history.base import BASE_BYTES_MAX, Base, Checkpoint, check_base, decode_base
 from p2ptrain.names import label
 from p2ptrain.net import Network
 from p2ptrain.node.asking import Pace, Rank, first_good, in_order

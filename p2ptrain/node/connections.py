@@ -10,8 +10,8 @@ import trio
 
 from p2ptrain.errors import P2PTrainError, PeerError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.detector import Colour
-from p2ptrain.ledger.events import PeerDown, PeerUp
+from p2ptrain.ledger.failure_detector import Colour
+from p2ptrain.ledger.messages.events import PeerDown, PeerUp
 from p2ptrain.net import Network, PeerCache, PeerDisconnected, newest_first
 from p2ptrain.node.home import Home
 from p2ptrain.node.parts import Parts

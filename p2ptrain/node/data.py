@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.terms import lease_blocks
+from p2ptrain.ledger.chain.terms import lease_blocks
 from p2ptrain.node import transfer
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.retention import TOKEN_BYTES_MAX, cached_blocks_max, kept_data

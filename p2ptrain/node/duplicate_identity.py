@@ -16,7 +16,7 @@ import trio
 from p2ptrain.errors import IdentityInUse, PeerError, RemoteProtocolError, TryLater
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.events import NotAlone
+from p2ptrain.ledger.messages.events import NotAlone
 from p2ptrain.names import label, peer_name
 from p2ptrain.net import Network
 from p2ptrain.node import starts

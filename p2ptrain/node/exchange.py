@@ -18,10 +18,10 @@ import trio
 from p2ptrain.errors import ReduceAborted, StoreError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId
-from p2ptrain.ledger.events import Ready, ReduceDone, ReduceFailed, UpdateHeld
-from p2ptrain.ledger.reducing import confessed
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Commit, Participant, Roster
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster
+from p2ptrain.ledger.messages.events import Ready, ReduceDone, ReduceFailed, UpdateHeld
+from p2ptrain.ledger.policy.close_reduce import confessed
 from p2ptrain.node import updates
 from p2ptrain.node.edges import Edges, connect
 from p2ptrain.node.heartbeat import ReduceReport

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.kept import Kept
+from p2ptrain.ledger.history.kept_chain import Kept
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import RunManifest
 from p2ptrain.store import Store

@@ -15,7 +15,7 @@ import trio
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.events import (
+from p2ptrain.ledger.messages.events import (
     Allowed,
     Heard,
     Joining,
@@ -26,7 +26,7 @@ from p2ptrain.ledger.events import (
     SnapshotTaken,
     Staying,
 )
-from p2ptrain.ledger.wire import decode as decode_ledger
+from p2ptrain.ledger.messages.wire import decode as decode_ledger
 from p2ptrain.node import inbox, reach, staleness, validating
 from p2ptrain.node.amending import take_amendments
 from p2ptrain.node.beats import FullBeat, read

@@ -15,7 +15,7 @@ from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
-from p2ptrain.ledger.values import LineId
+from p2ptrain.ledger.chain.values import LineId
 from p2ptrain.node.identity_messages import SIGNATURE_BYTES
 from p2ptrain.node.incarnations import INCARNATION_MAX
 from p2ptrain.node.paths import TOLD_MAX, Path

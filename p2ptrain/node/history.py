@@ -7,8 +7,16 @@ newcomer replays; and as it is pruned, since what is indexed is kept in memory.
 from __future__ import annotations
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.kept import Kept
-from p2ptrain.ledger.values import Branch, Certified, Commit, Heal, Participant, Roster, Schedule
+from p2ptrain.ledger.chain.values import (
+    Branch,
+    Certified,
+    Commit,
+    Heal,
+    Participant,
+    Roster,
+    Schedule,
+)
+from p2ptrain.ledger.history.kept_chain import Kept
 from p2ptrain.node.update_format import Opened
 
 

@@ -7,8 +7,8 @@ make. Whoever is not answered asks somebody else, and comes back; nobody need be
 from __future__ import annotations
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.events import Received
-from p2ptrain.ledger.messages import EntriesRequest, Message, Prepare, Propose
+from p2ptrain.ledger.messages.events import Received
+from p2ptrain.ledger.messages.messages import EntriesRequest, Message, Prepare, Propose
 from p2ptrain.node.parts import Parts
 
 

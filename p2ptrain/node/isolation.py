@@ -6,8 +6,8 @@ It only tells. What follows is the ledger's: it waits, or branches off where the
 from __future__ import annotations
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger import quorum
-from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.names import label
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.cautions import Caution

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import trio
 
-from p2ptrain.ledger.events import Leaving
-from p2ptrain.ledger.membership import keeps_its_vote
-from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.messages.events import Leaving
+from p2ptrain.ledger.policy.membership import keeps_its_vote
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe import states
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.blame import DOUBT_MIN
-from p2ptrain.ledger.gathering import is_awaited
-from p2ptrain.ledger.state import LedgerState
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.policy.blame import DOUBT_MIN
+from p2ptrain.ledger.policy.open_reduce import is_awaited
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.sync.trainer_orders import Work

@@ -11,9 +11,9 @@ from functools import partial
 import trio
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.effects import Rejoin
-from p2ptrain.ledger.events import Ready
-from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.messages.effects import Rejoin
+from p2ptrain.ledger.messages.events import Ready
 from p2ptrain.node import serving, transfer
 from p2ptrain.node.agreement import agree
 from p2ptrain.node.assembly import Made

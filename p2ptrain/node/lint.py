@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from p2ptrain.config.run_file import RunFile
-from p2ptrain.ledger.founders import survives_a_loss
+from p2ptrain.ledger.chain.founders import survives_a_loss
 from p2ptrain.net.addresses import parse_with_peer
 from p2ptrain.net.scopes import scope_of
 from p2ptrain.node.cost import Costs

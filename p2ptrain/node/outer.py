@@ -17,8 +17,8 @@ import trio
 
 from p2ptrain.errors import ManifestInvalid, RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.events import SnapshotTaken
-from p2ptrain.ledger.values import Certified, Commit
+from p2ptrain.ledger.chain.values import Certified, Commit
+from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.node import candidates, quarantine, transfer, updates
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.quarantine import Contradiction

@@ -17,11 +17,11 @@ from p2ptrain.dataplane import Congestion, Credentials, Endpoint, Listener, Ring
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ipc.frames import Progress
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.chain.values import SnapshotRef
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.detector import Colour, Detector
-from p2ptrain.ledger.events import Event, author_of
-from p2ptrain.ledger.state import Phase
-from p2ptrain.ledger.values import SnapshotRef
+from p2ptrain.ledger.failure_detector import Colour, Detector
+from p2ptrain.ledger.messages.events import Event, author_of
 from p2ptrain.net import Network
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.amendments import Amendments

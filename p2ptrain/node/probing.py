@@ -16,7 +16,7 @@ from p2ptrain.dataplane import Dialling, Endpoint, Probed, dial, probe
 from p2ptrain.dataplane.probing import PURPOSE
 from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.node.parts import Parts
 from p2ptrain.node.reach import may_be_at
 from p2ptrain.node.threads import in_thread

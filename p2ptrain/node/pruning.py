@@ -13,10 +13,10 @@ import trio
 
 from p2ptrain.errors import TryLater
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger import quorum
-from p2ptrain.ledger.kept import Kept
-from p2ptrain.ledger.pruning import base_at, prunable_to
-from p2ptrain.ledger.rules import Rules
+from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.history.pruning import base_at, prunable_to
 from p2ptrain.names import label
 from p2ptrain.node.chain import rules_of, verified
 from p2ptrain.node.chain_file import Origin, chain_records, origin_of

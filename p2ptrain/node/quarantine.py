@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, MachineUnfit
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.values import Certified, Commit
+from p2ptrain.ledger.chain.values import Certified, Commit
 from p2ptrain.node.parts import Parts
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import Store

@@ -17,7 +17,7 @@ import trio
 
 from p2ptrain.errors import PeerError, RemoteProtocolError, StoreError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.names import label
 from p2ptrain.node import transfer
 from p2ptrain.node.donated import Donated

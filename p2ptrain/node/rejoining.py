@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from p2ptrain.ledger.effects import Rejoin
+from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.node.chain_file import chain_records, read_chain
 from p2ptrain.node.home import Home
 from p2ptrain.store import Disk, RecordLog, Store

@@ -23,10 +23,10 @@ import trio
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ChunkCorrupt, TryLater
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.leases import Leases
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import Certified, Commit, SnapshotRef
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.leases import Leases
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import Certified, Commit, SnapshotRef
 from p2ptrain.node.candidates import all_starts, newest_held
 from p2ptrain.node.donor import still_offered
 from p2ptrain.node.full_history import held_history

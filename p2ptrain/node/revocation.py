@@ -14,7 +14,7 @@ from functools import partial
 
 from p2ptrain.errors import NotAuthorised, PeerError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.detector import Colour
+from p2ptrain.ledger.failure_detector import Colour
 from p2ptrain.names import label
 from p2ptrain.node.asking import HELLO_PACE, STRANGER, first_good, whom_to_ask
 from p2ptrain.node.gossip import admission_changed

@@ -12,8 +12,8 @@ from itertools import islice
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Certified
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.node.beats import Beat, FullBeat, counts_of, read
 from p2ptrain.node.heartbeat import Heartbeat
 from p2ptrain.node.incarnations import Span

@@ -14,7 +14,7 @@ import trio
 from p2ptrain.errors import StoreError, TrainerError, TrainerExited
 from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
-from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.node import data, halvings, offering, validating
 from p2ptrain.node.legs import (
     computed_s,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from p2ptrain import kernels
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, RunId
-from p2ptrain.ledger.values import Roster, Schedule
+from p2ptrain.ledger.chain.values import Roster, Schedule
 from p2ptrain.ring import mean_max
 from p2ptrain.run.manifest import CodecSpec, RunManifest
 from p2ptrain.state import Layout

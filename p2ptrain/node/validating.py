@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.state import Phase
-from p2ptrain.ledger.values import Roster
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.node import data
 from p2ptrain.node.heartbeat import LOSS_MAX_NATS, Heartbeat, ValidationReport
 from p2ptrain.node.held_out import Share, Validation, divided

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.values import Participant, Roster
+from p2ptrain.ledger.chain.values import Participant, Roster
 from p2ptrain.node.history import History
 from p2ptrain.run import RunManifest
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Commit, Entry, Participant
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Commit, Entry, Participant
 from p2ptrain.names import label
 
 Blocks = tuple[int, ...]

@@ -19,7 +19,7 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import ConfigError, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, RunId
-from p2ptrain.ledger.values import Terms
+from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.manifest import (
     BLOCK_MAX,

@@ -28,7 +28,7 @@ from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.ipc.frames import BLOCKS_MAX
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
-from p2ptrain.ledger.leases import LEASES_HELD_MAX
+from p2ptrain.ledger.chain.leases import LEASES_HELD_MAX
 from p2ptrain.names import label
 from p2ptrain.run.envelope import ENVELOPE_BYTES_MAX, Signed
 from p2ptrain.run.reading import plain, read

@@ -113,7 +113,7 @@ def _digest_of_sources() -> str:
 
 def _modules(root: Path) -> list[str]:
     package = root / PACKAGE.name
-    ledger = sorted(set((package / "ledger").glob("*.py")) - {package / "ledger/__init__.py"})
+    ledger = sorted(p for p in (package / "ledger").rglob("*.py") if p.name != "__init__.py")
     simulation = [package / f"testing/simulation/{name}.py" for name in SIMULATION]
     return [str(path.relative_to(root)) for path in (*ledger, *simulation)]
 

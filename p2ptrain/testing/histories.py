@@ -14,8 +14,8 @@ import numpy as np
 
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.state import LedgerState, apply, genesis
-from p2ptrain.ledger.values import (
+from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,
     Commit,

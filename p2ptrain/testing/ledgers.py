@@ -12,9 +12,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from p2ptrain.ids import Digest, PeerId, RunId
-from p2ptrain.ledger.arranging import Arrange, as_they_come
+from p2ptrain.ledger.chain.quorum import proposer
+from p2ptrain.ledger.chain.rules import QuorumPolicy, Rules
+from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.values import (
+    Certificate,
+    Certified,
+    Commit,
+    Entry,
+    Schedule,
+    Value,
+    vote_message,
+)
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.effects import (
+from p2ptrain.ledger.history.pruning import base_at
+from p2ptrain.ledger.messages.effects import (
     Announce,
     AskEntries,
     Decided,
@@ -25,21 +37,15 @@ from p2ptrain.ledger.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.events import Event, Ready, Received, ReduceDone, Tick, UpdateHeld
-from p2ptrain.ledger.messages import Accepted, EntriesRequest, Message, PromiseProof, Propose
-from p2ptrain.ledger.pruning import base_at
-from p2ptrain.ledger.quorum import proposer
-from p2ptrain.ledger.rules import QuorumPolicy, Rules
-from p2ptrain.ledger.state import LedgerState, apply, genesis
-from p2ptrain.ledger.values import (
-    Certificate,
-    Certified,
-    Commit,
-    Entry,
-    Schedule,
-    Value,
-    vote_message,
+from p2ptrain.ledger.messages.events import Event, Ready, Received, ReduceDone, Tick, UpdateHeld
+from p2ptrain.ledger.messages.messages import (
+    Accepted,
+    EntriesRequest,
+    Message,
+    PromiseProof,
+    Propose,
 )
+from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
 from p2ptrain.testing.simulation.disk import Disk, signature_of, signer, verify
 
 DELIVERIES_MAX = 10_000

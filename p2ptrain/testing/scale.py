@@ -21,13 +21,13 @@ from functools import partial
 
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import Digest, PeerId, RunId
-from p2ptrain.ledger import wire
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import Commit, Roster
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.effects import Announce, Decided, Effect, Send
-from p2ptrain.ledger.events import Event, Ready, Received, ReduceDone, UpdateHeld
-from p2ptrain.ledger.messages import Message
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import Commit, Roster
+from p2ptrain.ledger.messages import wire
+from p2ptrain.ledger.messages.effects import Announce, Decided, Effect, Send
+from p2ptrain.ledger.messages.events import Event, Ready, Received, ReduceDone, UpdateHeld
+from p2ptrain.ledger.messages.messages import Message
 from p2ptrain.testing.charts import Chart, Line, page
 from p2ptrain.testing.simulation.clock import Clock
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.identity import Identity, load_or_create
-from p2ptrain.ledger.evidence import Evidence, Statement, encode_evidence
-from p2ptrain.ledger.state import apply, genesis
-from p2ptrain.ledger.values import Roster, vote_message
+from p2ptrain.ledger.chain.state import apply, genesis
+from p2ptrain.ledger.chain.values import Roster, vote_message
+from p2ptrain.ledger.messages.evidence import Evidence, Statement, encode_evidence
 from p2ptrain.node.chain import rules_of
 from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.home import Home

@@ -9,8 +9,8 @@ import pytest
 
 from p2ptrain.cli.chains import ReadingDisk
 from p2ptrain.identity import Identity, load_or_create
-from p2ptrain.ledger.state import LedgerState, apply, genesis
-from p2ptrain.ledger.values import (
+from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,
     Commit,

@@ -13,7 +13,7 @@ import pytest
 from p2ptrain.cli import store_command
 from p2ptrain.cli.homes import run_of
 from p2ptrain.cli.main import main
-from p2ptrain.ledger.acceptor import Acceptor
+from p2ptrain.ledger.paxos.acceptor import Acceptor
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.run import DataIndex, Run
 from p2ptrain.store import LocalDisk, RecordLog, Store, StoreReader, digest_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.ledger.values import Commit
+from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.node.home import Home
 from p2ptrain.observe.journal import Journal
 from p2ptrain.testing.accounts import Account

@@ -9,7 +9,7 @@ import pytest
 
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.values import Certificate, Certified
+from p2ptrain.ledger.chain.values import Certificate, Certified
 from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.home import Home, sole_use
 from p2ptrain.node.pruning import prune_home

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.messages import Accept, Accepted, Prepare, Promise, Propose
-from p2ptrain.ledger.values import Entry, Skip, Vote
+from p2ptrain.ledger.chain.values import Entry, Skip, Vote
+from p2ptrain.ledger.messages.messages import Accept, Accepted, Prepare, Promise, Propose
 from p2ptrain.testing.exploration.__main__ import main
 from p2ptrain.testing.exploration.copying import copy_of, key_of
 from p2ptrain.testing.exploration.search import Bound, explore

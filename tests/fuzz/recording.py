@@ -22,8 +22,10 @@ from p2ptrain.dataplane import certificates
 from p2ptrain.encoding import pack
 from p2ptrain.ipc import slices
 from p2ptrain.ipc import wire as trainer_wire
-from p2ptrain.ledger import base, canonical, evidence, state_reading
-from p2ptrain.ledger import wire as ledger_wire
+from p2ptrain.ledger.chain import canonical
+from p2ptrain.ledger.history import base, decode_state
+from p2ptrain.ledger.messages import evidence
+from p2ptrain.ledger.messages import wire as ledger_wire
 from p2ptrain.net import addresses, kad
 from p2ptrain.node import beats, chain_file, heartbeat, hello
 from p2ptrain.ring import wire as ring_wire
@@ -58,7 +60,7 @@ DECODERS: dict[CodeType, Names] = {  # The profiler sees code objects.
     ledger_wire.decode.__code__: _argument("ledger-message", "data"),
     evidence.decode_evidence.__code__: _argument("ledger-evidence", "data"),
     base.decode_base.__code__: _argument("ledger-base", "data"),
-    state_reading.decode_state.__code__: _argument("ledger-state", "data"),
+    decode_state.decode_state.__code__: _argument("ledger-state", "data"),
     canonical.parse.__code__: _argument("ledger-canonical", "data"),
     chain_file.entry_of.__code__: _argument("ledger-chain", "record"),
     heartbeat.decode.__code__: _argument("heartbeat", "data"),

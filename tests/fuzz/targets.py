@@ -37,8 +37,10 @@ from p2ptrain.identity import Identity
 from p2ptrain.ipc import admission, slices
 from p2ptrain.ipc import wire as trainer_wire
 from p2ptrain.kernels import BadScale
-from p2ptrain.ledger import base, canonical, evidence, state_reading
-from p2ptrain.ledger import wire as ledger_wire
+from p2ptrain.ledger.chain import canonical
+from p2ptrain.ledger.history import base, decode_state
+from p2ptrain.ledger.messages import evidence
+from p2ptrain.ledger.messages import wire as ledger_wire
 from p2ptrain.net import addresses, frames, kad
 from p2ptrain.net.records import Records
 from p2ptrain.node import (
@@ -180,7 +182,7 @@ TARGETS: dict[str, Target] = {
     "ledger-message": Target(ledger_wire.decode),
     "ledger-evidence": Target(evidence.decode_evidence),
     "ledger-base": Target(base.decode_base),
-    "ledger-state": Target(state_reading.decode_state),
+    "ledger-state": Target(decode_state.decode_state),
     "ledger-canonical": Target(lambda data: canonical.parse(data, bytes_max=1 << 20)),
     "ledger-chain": Target(lambda data: chain_file.read_chain(data.split(b"\n"))),
     "heartbeat": Target(heartbeat.decode),

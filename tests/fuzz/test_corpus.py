@@ -21,7 +21,7 @@ PARTS = ("dataplane", "ipc", "ledger", "net", "node", "ring", "run", "swarm")
 NAMES = ("decode", "from_bytes", "from_wire")
 
 OURS = {
-    "p2ptrain.ledger.state_reading.state_from_plain": "`decode_state` calls it",
+    "p2ptrain.ledger.history.decode_state.state_from_plain": "`decode_state` calls it",
 }
 
 

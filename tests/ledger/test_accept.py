@@ -8,9 +8,17 @@ from functools import partial
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.accept import Answer, Verdict, holders_of, may_accept
-from p2ptrain.ledger.blame import LEFT_OUT_REFUSED
-from p2ptrain.ledger.events import (
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import (
+    Commit,
+    Participant,
+    Roster,
+    Skip,
+    SnapshotRef,
+    Terms,
+    Value,
+)
+from p2ptrain.ledger.messages.events import (
     Allowed,
     Amendable,
     Event,
@@ -22,10 +30,10 @@ from p2ptrain.ledger.events import (
     SnapshotTaken,
     UpdateHeld,
 )
-from p2ptrain.ledger.reducing import survivors
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef, Terms, Value
-from p2ptrain.ledger.view import View
+from p2ptrain.ledger.policy.accept import Answer, Verdict, holders_of, may_accept
+from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED
+from p2ptrain.ledger.policy.close_reduce import survivors
+from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError
-from p2ptrain.ledger.acceptor import Acceptor, recall
-from p2ptrain.ledger.messages import Accepted
-from p2ptrain.ledger.values import Entry, Skip
+from p2ptrain.ledger.chain.values import Entry, Skip
+from p2ptrain.ledger.messages.messages import Accepted
+from p2ptrain.ledger.paxos.acceptor import Acceptor, recall
 from p2ptrain.testing.ledgers import digest
 
 LINE = digest("a line")

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.effects import Announce, Decided, FetchUpdate, Note, Persist, Send
-from p2ptrain.ledger.electorate import PROPOSALS_KEPT, proof_of
-from p2ptrain.ledger.events import (
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.chain.values import Commit, Entry, Roster, Skip, Vote
+from p2ptrain.ledger.messages.effects import Announce, Decided, FetchUpdate, Note, Persist, Send
+from p2ptrain.ledger.messages.events import (
     Event,
     Joining,
     Leaving,
@@ -21,8 +22,7 @@ from p2ptrain.ledger.events import (
     ReduceFailed,
     Tick,
 )
-from p2ptrain.ledger.instance import Stage
-from p2ptrain.ledger.messages import (
+from p2ptrain.ledger.messages.messages import (
     Accept,
     Accepted,
     Outcome,
@@ -32,8 +32,8 @@ from p2ptrain.ledger.messages import (
     Propose,
     Refused,
 )
-from p2ptrain.ledger.state import Phase
-from p2ptrain.ledger.values import Commit, Entry, Roster, Skip, Vote
+from p2ptrain.ledger.paxos.electorate import PROPOSALS_KEPT, proof_of
+from p2ptrain.ledger.paxos.instance import Stage
 from p2ptrain.testing.ledgers import Group, Letter, accepted, asked, digest, peers, small_rules
 from p2ptrain.testing.simulation.disk import signer
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from p2ptrain.ledger import core, leading
-from p2ptrain.ledger.effects import Accuse, Announce, Effect, Send
-from p2ptrain.ledger.events import Joining, PeerDown, Received
-from p2ptrain.ledger.leading import LETTERS_MAX
-from p2ptrain.ledger.messages import Entries, Outcome, Prepare, Propose
+from p2ptrain.ledger import core
+from p2ptrain.ledger.messages.effects import Accuse, Announce, Effect, Send
+from p2ptrain.ledger.messages.events import Joining, PeerDown, Received
+from p2ptrain.ledger.messages.messages import Entries, Outcome, Prepare, Propose
+from p2ptrain.ledger.paxos import proposer as leading
+from p2ptrain.ledger.paxos.proposer import LETTERS_MAX
 from p2ptrain.testing.exploration.search import Bound, explore
 from p2ptrain.testing.ledgers import Group, Letter, peers, small_rules
 from p2ptrain.testing.simulation import simulate

@@ -10,17 +10,9 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.base import Base, Checkpoint, check_base, decode_base, encode_base
-from p2ptrain.ledger.canonical import canonical
-from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.effects import AskEntries, Decided, Note
-from p2ptrain.ledger.events import Accused, Heard, Received, Tick
-from p2ptrain.ledger.evidence import Evidence, Statement
-from p2ptrain.ledger.kept import CommittedUpdate, Kept
-from p2ptrain.ledger.messages import Entries, EntriesRequest, Outcome, Pruned
-from p2ptrain.ledger.pruning import base_after, base_at, entries_up_to, prunable_to
-from p2ptrain.ledger.state import LedgerState, genesis
-from p2ptrain.ledger.values import (
+from p2ptrain.ledger.chain.canonical import canonical
+from p2ptrain.ledger.chain.state import LedgerState, genesis
+from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,
     Certified,
@@ -33,7 +25,15 @@ from p2ptrain.ledger.values import (
     branch_message,
     vote_message,
 )
-from p2ptrain.ledger.verify import replay
+from p2ptrain.ledger.chain.verify import replay
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.history.base import Base, Checkpoint, check_base, decode_base, encode_base
+from p2ptrain.ledger.history.kept_chain import CommittedUpdate, Kept
+from p2ptrain.ledger.history.pruning import base_after, base_at, entries_up_to, prunable_to
+from p2ptrain.ledger.messages.effects import AskEntries, Decided, Note
+from p2ptrain.ledger.messages.events import Accused, Heard, Received, Tick
+from p2ptrain.ledger.messages.evidence import Evidence, Statement
+from p2ptrain.ledger.messages.messages import Entries, EntriesRequest, Outcome, Pruned
 from p2ptrain.testing.ledgers import Group, certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.disk import signature_of, signer, verify
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.blame import HALF_LIFE, LEFT_OUT_MAX, Memory
+from p2ptrain.ledger.policy.blame import HALF_LIFE, LEFT_OUT_MAX, Memory
 from p2ptrain.testing.ledgers import peers
 
 A, B, C, D, E = ALL = peers("a b c d e")

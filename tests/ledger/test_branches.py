@@ -8,35 +8,12 @@ import pytest
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.accept import Answer, may_accept
-from p2ptrain.ledger.branching import Branching, Presence, may_branch
-from p2ptrain.ledger.effects import AskEntries, Decided, Effect, Rejoin, Send
-from p2ptrain.ledger.events import (
-    Heard,
-    Joining,
-    NotAlone,
-    PeerDown,
-    PeerUp,
-    Ready,
-    Received,
-    ReduceDone,
-    Tick,
-)
-from p2ptrain.ledger.lines import STRETCHES_MAX, Stretch, rank
-from p2ptrain.ledger.messages import (
-    Entries,
-    Message,
-    Outcome,
-    Prepare,
-    ProposeBranch,
-    RefuseBranch,
-    Refused,
-    SignBranch,
-)
-from p2ptrain.ledger.rivals import Rivals, Winner
-from p2ptrain.ledger.room import PEERS_MAX
-from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis, why_invalid
-from p2ptrain.ledger.values import (
+from p2ptrain.ledger.branches.branch_proposal import Branching, Presence, may_branch
+from p2ptrain.ledger.branches.rival_chains import Rivals, Winner
+from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
+from p2ptrain.ledger.chain.branch_rank import STRETCHES_MAX, Stretch, rank
+from p2ptrain.ledger.chain.state import LedgerState, Phase, apply, genesis, why_invalid
+from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,
     Certified,
@@ -48,8 +25,31 @@ from p2ptrain.ledger.values import (
     Skip,
     branch_message,
 )
-from p2ptrain.ledger.verify import check_certified, replay
-from p2ptrain.ledger.view import View
+from p2ptrain.ledger.chain.verify import check_certified, replay
+from p2ptrain.ledger.messages.effects import AskEntries, Decided, Effect, Rejoin, Send
+from p2ptrain.ledger.messages.events import (
+    Heard,
+    Joining,
+    NotAlone,
+    PeerDown,
+    PeerUp,
+    Ready,
+    Received,
+    ReduceDone,
+    Tick,
+)
+from p2ptrain.ledger.messages.messages import (
+    Entries,
+    Message,
+    Outcome,
+    Prepare,
+    ProposeBranch,
+    RefuseBranch,
+    Refused,
+    SignBranch,
+)
+from p2ptrain.ledger.policy.accept import Answer, may_accept
+from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.ledgers import Group, certify, digest, peers, small_rules
 from p2ptrain.testing.ledgers import asked as asked_in_round_0
 from p2ptrain.testing.simulation.disk import signature_of, signer, verify

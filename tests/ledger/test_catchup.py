@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.catchup import (
+from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
+from p2ptrain.ledger.chain.values import Certified, Commit, Participant, Roster, Value
+from p2ptrain.ledger.history.catchup import (
     ANSWER_S,
     QUESTIONS_MIN,
     SETTLE_S,
@@ -15,9 +17,9 @@ from p2ptrain.ledger.catchup import (
     Catchup,
     page_from,
 )
-from p2ptrain.ledger.effects import Accuse, AskEntries, Decided, Note
-from p2ptrain.ledger.events import Heard, Received, ReduceDone, Tick
-from p2ptrain.ledger.messages import (
+from p2ptrain.ledger.messages.effects import Accuse, AskEntries, Decided, Note
+from p2ptrain.ledger.messages.events import Heard, Received, ReduceDone, Tick
+from p2ptrain.ledger.messages.messages import (
     PAGE_BYTES_MAX,
     PAGE_ENTRIES_MAX,
     Entries,
@@ -26,9 +28,7 @@ from p2ptrain.ledger.messages import (
     Prepare,
     Pruned,
 )
-from p2ptrain.ledger.room import PEERS_MAX
-from p2ptrain.ledger.values import Certified, Commit, Participant, Roster, Value
-from p2ptrain.ledger.wire import encode
+from p2ptrain.ledger.messages.wire import encode
 from p2ptrain.testing.ledgers import Group, Letter, certify, chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")

@@ -9,11 +9,14 @@ import pytest
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.acceptor import Acceptor, recall
-from p2ptrain.ledger.account import LedgerStatus
+from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.chain.values import Entry, Roster, Skip, Vote
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.effects import Decided, Persist, Send
-from p2ptrain.ledger.events import (
+from p2ptrain.ledger.history.kept_chain import CommittedUpdate
+from p2ptrain.ledger.messages.decode_values import certified_from_plain, entry_from_plain
+from p2ptrain.ledger.messages.effects import Decided, Persist, Send
+from p2ptrain.ledger.messages.events import (
     Heard,
     Leaving,
     Ready,
@@ -21,12 +24,9 @@ from p2ptrain.ledger.events import (
     ReduceFailed,
     Tick,
 )
-from p2ptrain.ledger.kept import CommittedUpdate
-from p2ptrain.ledger.messages import Accept, Accepted, Entries, Prepare, Promise, Refused
-from p2ptrain.ledger.reading import certified_from_plain, entry_from_plain
-from p2ptrain.ledger.room import PEERS_MAX
-from p2ptrain.ledger.state import Phase
-from p2ptrain.ledger.values import Entry, Roster, Skip, Vote
+from p2ptrain.ledger.messages.messages import Accept, Accepted, Entries, Prepare, Promise, Refused
+from p2ptrain.ledger.paxos.acceptor import Acceptor, recall
+from p2ptrain.ledger.queries import LedgerStatus
 from p2ptrain.testing.ledgers import Group, accepted, certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.disk import signer, verify
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.detector import Colour, Detector
+from p2ptrain.ledger.failure_detector import Colour, Detector
 from p2ptrain.testing.ledgers import peers
 
 A, B = peers("a b")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p2ptrain.ledger.events import (
+from p2ptrain.ledger.messages.events import (
     Heard,
     PeerDown,
     Received,
@@ -10,7 +10,7 @@ from p2ptrain.ledger.events import (
     Tick,
     author_of,
 )
-from p2ptrain.ledger.messages import EntriesRequest
+from p2ptrain.ledger.messages.messages import EntriesRequest
 from p2ptrain.testing.ledgers import peers
 
 

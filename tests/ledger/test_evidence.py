@@ -12,12 +12,29 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.acceptor import Acceptor, recall
+from p2ptrain.ledger.accountability.statement_log import HEIGHTS_KEPT, STATEMENTS_MAX, Witness
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import genesis
+from p2ptrain.ledger.chain.values import Entry, Roster, Skip, Vote
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.effects import Accuse, Announce, Effect, IdentityInUse, Note, Persist, Send
-from p2ptrain.ledger.electorate import forced_by
-from p2ptrain.ledger.events import Accused, Joining, NotAlone, PeerDown, Received, ReduceFailed
-from p2ptrain.ledger.evidence import (
+from p2ptrain.ledger.messages.effects import (
+    Accuse,
+    Announce,
+    Effect,
+    IdentityInUse,
+    Note,
+    Persist,
+    Send,
+)
+from p2ptrain.ledger.messages.events import (
+    Accused,
+    Joining,
+    NotAlone,
+    PeerDown,
+    Received,
+    ReduceFailed,
+)
+from p2ptrain.ledger.messages.evidence import (
     Evidence,
     Statement,
     check_evidence,
@@ -25,7 +42,7 @@ from p2ptrain.ledger.evidence import (
     decode_evidence,
     encode_evidence,
 )
-from p2ptrain.ledger.messages import (
+from p2ptrain.ledger.messages.messages import (
     Accept,
     Accepted,
     Accusation,
@@ -36,11 +53,9 @@ from p2ptrain.ledger.messages import (
     PromiseProof,
     Propose,
 )
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import genesis
-from p2ptrain.ledger.values import Entry, Roster, Skip, Vote
-from p2ptrain.ledger.wire import decode, encode
-from p2ptrain.ledger.witness import HEIGHTS_KEPT, STATEMENTS_MAX, Witness
+from p2ptrain.ledger.messages.wire import decode, encode
+from p2ptrain.ledger.paxos.acceptor import Acceptor, recall
+from p2ptrain.ledger.paxos.electorate import forced_by
 from p2ptrain.testing.ledgers import (
     Group,
     Letter,

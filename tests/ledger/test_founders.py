@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger import founders
-from p2ptrain.ledger.accept import Answer, Verdict, may_accept
-from p2ptrain.ledger.arranging import as_they_come
-from p2ptrain.ledger.counsel import Counsel
-from p2ptrain.ledger.effects import Announce, Effect, Send
-from p2ptrain.ledger.events import (
+from p2ptrain.ledger.chain import founders
+from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
+from p2ptrain.ledger.chain.founders import founders_of, survives_a_loss
+from p2ptrain.ledger.chain.rules import QuorumPolicy, Rules
+from p2ptrain.ledger.chain.state import LedgerState, why_invalid
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, Value
+from p2ptrain.ledger.messages.effects import Announce, Effect, Send
+from p2ptrain.ledger.messages.events import (
     Accused,
     Event,
     Joining,
@@ -23,16 +25,14 @@ from p2ptrain.ledger.events import (
     ReduceFailed,
     Staying,
 )
-from p2ptrain.ledger.evidence import Evidence, Statement
-from p2ptrain.ledger.founders import founders_of, survives_a_loss
-from p2ptrain.ledger.membership import keeps_its_vote
-from p2ptrain.ledger.messages import Accusation
-from p2ptrain.ledger.propose import reconsider, what_to_propose
-from p2ptrain.ledger.room import PEERS_MAX
-from p2ptrain.ledger.rules import QuorumPolicy, Rules
-from p2ptrain.ledger.state import LedgerState, why_invalid
-from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, Value
-from p2ptrain.ledger.view import View
+from p2ptrain.ledger.messages.evidence import Evidence, Statement
+from p2ptrain.ledger.messages.messages import Accusation
+from p2ptrain.ledger.policy.accept import Answer, Verdict, may_accept
+from p2ptrain.ledger.policy.membership import keeps_its_vote
+from p2ptrain.ledger.policy.policy import Counsel
+from p2ptrain.ledger.policy.propose import reconsider, what_to_propose
+from p2ptrain.ledger.policy.reduce_order import as_they_come
+from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.ledgers import Group, Letter, chain_of, digest, peers, small_rules
 
 A, B, C, D, E = peers("a b c d e")

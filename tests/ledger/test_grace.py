@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.events import Ready, ReduceDone
-from p2ptrain.ledger.grace import FLOOR, LAGS_KEPT, LAGS_MIN, grace_after
-from p2ptrain.ledger.values import Roster
-from p2ptrain.ledger.view import View
+from p2ptrain.ledger.chain.values import Roster
+from p2ptrain.ledger.messages.events import Ready, ReduceDone
+from p2ptrain.ledger.policy.grace import FLOOR, LAGS_KEPT, LAGS_MIN, grace_after
+from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")

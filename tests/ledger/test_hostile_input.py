@@ -9,10 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.state import LedgerState, genesis
+from p2ptrain.ledger.chain.values import (
+    Commit,
+    Entry,
+    Participant,
+    Roster,
+    Skip,
+    Vote,
+    promise_message,
+    vote_message,
+)
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.effects import Decided, Effect, Persist, Send
-from p2ptrain.ledger.electorate import proof_of
-from p2ptrain.ledger.events import (
+from p2ptrain.ledger.messages.effects import Decided, Effect, Persist, Send
+from p2ptrain.ledger.messages.events import (
     Event,
     Joining,
     Leaving,
@@ -25,8 +35,8 @@ from p2ptrain.ledger.events import (
     Tick,
     UpdateHeld,
 )
-from p2ptrain.ledger.evidence import Evidence, Statement
-from p2ptrain.ledger.messages import (
+from p2ptrain.ledger.messages.evidence import Evidence, Statement
+from p2ptrain.ledger.messages.messages import (
     Accept,
     Accepted,
     Accusation,
@@ -40,17 +50,7 @@ from p2ptrain.ledger.messages import (
     Pruned,
     Refused,
 )
-from p2ptrain.ledger.state import LedgerState, genesis
-from p2ptrain.ledger.values import (
-    Commit,
-    Entry,
-    Participant,
-    Roster,
-    Skip,
-    Vote,
-    promise_message,
-    vote_message,
-)
+from p2ptrain.ledger.paxos.electorate import proof_of
 from p2ptrain.testing.ledgers import accepted, asked, certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.checkers import VotesAreKept
 from p2ptrain.testing.simulation.disk import Disk, signature_of, signer, verify

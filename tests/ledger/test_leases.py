@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger import leases
-from p2ptrain.ledger.leases import LEASES_HELD_MAX, Leases
+from p2ptrain.ledger.chain import leases
+from p2ptrain.ledger.chain.leases import LEASES_HELD_MAX, Leases
 from p2ptrain.testing.ledgers import peers
 
 A, B, C = peers("a b c")

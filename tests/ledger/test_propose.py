@@ -7,7 +7,10 @@ from itertools import chain, pairwise
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.events import (
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
+from p2ptrain.ledger.messages.events import (
     Allowed,
     Event,
     Joining,
@@ -21,13 +24,10 @@ from p2ptrain.ledger.events import (
     Staying,
     UpdateHeld,
 )
-from p2ptrain.ledger.gathering import Wish
-from p2ptrain.ledger.propose import what_to_propose
-from p2ptrain.ledger.reducing import confessed
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
-from p2ptrain.ledger.view import View
+from p2ptrain.ledger.policy.close_reduce import confessed
+from p2ptrain.ledger.policy.open_reduce import Wish
+from p2ptrain.ledger.policy.propose import what_to_propose
+from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B, C, D, E = peers("a b c d e")

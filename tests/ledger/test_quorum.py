@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger import quorum
-from p2ptrain.ledger.rules import QuorumPolicy
+from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.rules import QuorumPolicy
 
 POLICIES: tuple[QuorumPolicy, ...] = ("majority", "two-thirds")
 

@@ -8,16 +8,16 @@ import pytest
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.base import Checkpoint, check_base
+from p2ptrain.ledger.chain.state import apply, genesis, why_invalid
+from p2ptrain.ledger.chain.values import Commit, Entry, Roster, SnapshotRef
+from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.effects import Effect, Note, Persist, Send
-from p2ptrain.ledger.electorate import proof_of
-from p2ptrain.ledger.events import Received, ReduceDone, SnapshotTaken, UpdateHeld
-from p2ptrain.ledger.messages import Accept, Outcome, Prepare, Refused
-from p2ptrain.ledger.pruning import base_at
-from p2ptrain.ledger.state import apply, genesis, why_invalid
-from p2ptrain.ledger.values import Commit, Entry, Roster, SnapshotRef
-from p2ptrain.ledger.verify import replay
+from p2ptrain.ledger.history.base import Checkpoint, check_base
+from p2ptrain.ledger.history.pruning import base_at
+from p2ptrain.ledger.messages.effects import Effect, Note, Persist, Send
+from p2ptrain.ledger.messages.events import Received, ReduceDone, SnapshotTaken, UpdateHeld
+from p2ptrain.ledger.messages.messages import Accept, Outcome, Prepare, Refused
+from p2ptrain.ledger.paxos.electorate import proof_of
 from p2ptrain.testing.exploration.search import Bound, explore
 from p2ptrain.testing.ledgers import Group, accepted, asked, certify, digest, peers, small_rules
 from p2ptrain.testing.simulation.disk import signer, verify

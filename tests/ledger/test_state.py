@@ -7,9 +7,17 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ledger.leases import Leases
-from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis, why_invalid
-from p2ptrain.ledger.values import Commit, Entry, Participant, Roster, Skip, SnapshotRef, Value
+from p2ptrain.ledger.chain.leases import Leases
+from p2ptrain.ledger.chain.state import LedgerState, Phase, apply, genesis, why_invalid
+from p2ptrain.ledger.chain.values import (
+    Commit,
+    Entry,
+    Participant,
+    Roster,
+    Skip,
+    SnapshotRef,
+    Value,
+)
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B, C, D, E = peers("a b c d e")

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger import state_bytes, state_reading
-from p2ptrain.ledger.canonical import canonical
-from p2ptrain.ledger.leases import Leases
-from p2ptrain.ledger.lines import Stretch
-from p2ptrain.ledger.state import LedgerState, Phase
-from p2ptrain.ledger.state_bytes import SPELLINGS, encode_state, plain_state, runs_of
-from p2ptrain.ledger.state_reading import READERS, decode_state
-from p2ptrain.ledger.values import Commit, Participant, Roster, SnapshotRef, Terms
+from p2ptrain.ledger.chain import state_bytes
+from p2ptrain.ledger.chain.branch_rank import Stretch
+from p2ptrain.ledger.chain.canonical import canonical
+from p2ptrain.ledger.chain.leases import Leases
+from p2ptrain.ledger.chain.state import LedgerState, Phase
+from p2ptrain.ledger.chain.state_bytes import SPELLINGS, encode_state, plain_state, runs_of
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, SnapshotRef, Terms
+from p2ptrain.ledger.history import decode_state as state_reading
+from p2ptrain.ledger.history.decode_state import READERS, decode_state
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")

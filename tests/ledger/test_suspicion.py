@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p2ptrain.ledger.suspicion import Suspicion
+from p2ptrain.ledger.policy.suspicion import Suspicion
 from p2ptrain.testing.ledgers import peers
 
 A, B, C, D = peers("a b c d")

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2ptrain.ledger import propose
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.effects import Effect
-from p2ptrain.ledger.events import (
+from p2ptrain.ledger.messages.effects import Effect
+from p2ptrain.ledger.messages.events import (
     Event,
     Joining,
     Leaving,
@@ -25,12 +27,10 @@ from p2ptrain.ledger.events import (
     Tick,
     UpdateHeld,
 )
-from p2ptrain.ledger.gathering import Wish
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.tally import CommitTally
-from p2ptrain.ledger.values import Commit, Participant, Roster
-from p2ptrain.ledger.view import View
+from p2ptrain.ledger.policy import propose
+from p2ptrain.ledger.policy.incremental import CommitTally
+from p2ptrain.ledger.policy.open_reduce import Wish
+from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.disk import signer, verify
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.events import (
+from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
+from p2ptrain.ledger.messages.events import (
     Allowed,
     Amendable,
     Event,
@@ -20,9 +22,7 @@ from p2ptrain.ledger.events import (
     Tick,
     UpdateHeld,
 )
-from p2ptrain.ledger.room import PEERS_MAX
-from p2ptrain.ledger.values import Commit, Participant, Roster, Terms
-from p2ptrain.ledger.view import HELD_MAX, SNAPSHOTS_MAX, View
+from p2ptrain.ledger.policy.reports import HELD_MAX, SNAPSHOTS_MAX, View
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")

@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.messages import (
+from p2ptrain.ledger.chain.state import genesis
+from p2ptrain.ledger.chain.values import (
+    MEMBERS_MAX,
+    Branch,
+    Entry,
+    Heal,
+    Participant,
+    Roster,
+    Skip,
+    Vote,
+)
+from p2ptrain.ledger.messages.messages import (
     MESSAGE_BYTES_MAX,
     Accept,
     Accepted,
@@ -28,18 +39,7 @@ from p2ptrain.ledger.messages import (
     Refused,
     SignBranch,
 )
-from p2ptrain.ledger.state import genesis
-from p2ptrain.ledger.values import (
-    MEMBERS_MAX,
-    Branch,
-    Entry,
-    Heal,
-    Participant,
-    Roster,
-    Skip,
-    Vote,
-)
-from p2ptrain.ledger.wire import decode, encode
+from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.net.frames import PAYLOAD_BYTES_MAX
 from p2ptrain.testing.ledgers import certify, peers, small_rules
 

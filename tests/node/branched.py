@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from p2ptrain.identity import Identity, load_or_create
-from p2ptrain.ledger.acceptor import Acceptor
-from p2ptrain.ledger.effects import Rejoin
-from p2ptrain.ledger.state import LedgerState, apply, genesis
-from p2ptrain.ledger.values import (
+from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,
     Certified,
@@ -22,6 +20,8 @@ from p2ptrain.ledger.values import (
     branch_message,
     vote_message,
 )
+from p2ptrain.ledger.messages.effects import Rejoin
+from p2ptrain.ledger.paxos.acceptor import Acceptor
 from p2ptrain.node.chain import open_ledger, rules_of
 from p2ptrain.node.chain_file import entry_bytes
 from p2ptrain.node.home import Home

@@ -17,11 +17,9 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
-from p2ptrain.ledger.events import Event
-from p2ptrain.ledger.kept import Kept
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState, apply, genesis
-from p2ptrain.ledger.values import (
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,
     Entry,
@@ -30,6 +28,8 @@ from p2ptrain.ledger.values import (
     Value,
     vote_message,
 )
+from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.messages.events import Event
 from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import assembled
 from p2ptrain.node.heartbeat import Heartbeat

@@ -10,10 +10,10 @@ import trio
 from p2ptrain.errors import StoreError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, RunId
-from p2ptrain.ledger.effects import IdentityInUse
-from p2ptrain.ledger.events import Accused
-from p2ptrain.ledger.evidence import Evidence, Statement, encode_evidence
-from p2ptrain.ledger.values import vote_message
+from p2ptrain.ledger.chain.values import vote_message
+from p2ptrain.ledger.messages.effects import IdentityInUse
+from p2ptrain.ledger.messages.events import Accused
+from p2ptrain.ledger.messages.evidence import Evidence, Statement, encode_evidence
 from p2ptrain.node import accusations
 from p2ptrain.node.agreement import agree
 from p2ptrain.node.home import Home

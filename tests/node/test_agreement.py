@@ -9,10 +9,10 @@ import trio
 import trio.testing
 
 from p2ptrain.errors import RemoteProtocolError, StoreError, StoreFull
-from p2ptrain.ledger.effects import Note, Persist, Rejoin, Send
-from p2ptrain.ledger.events import Allowed, Heard, Joining, PeerUp, Ready, Received
-from p2ptrain.ledger.messages import EntriesRequest, Prepare, Refused
-from p2ptrain.ledger.wire import decode, encode
+from p2ptrain.ledger.messages.effects import Note, Persist, Rejoin, Send
+from p2ptrain.ledger.messages.events import Allowed, Heard, Joining, PeerUp, Ready, Received
+from p2ptrain.ledger.messages.messages import EntriesRequest, Prepare, Refused
+from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node import agreement, gossip
 from p2ptrain.node.agreement import _due, _in_runs, agree
 from p2ptrain.node.assembly import EVENTS_MAX

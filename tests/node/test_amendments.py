@@ -13,8 +13,8 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import LocalProtocolError, PeerUnreachable, RemoteProtocolError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.events import Amendable
-from p2ptrain.ledger.values import Commit, Participant, Roster, Terms
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
+from p2ptrain.ledger.messages.events import Amendable
 from p2ptrain.node import amending
 from p2ptrain.node.amending import in_words, keep_amended, take_amendments
 from p2ptrain.node.amendments import Amendments

@@ -11,7 +11,7 @@ import pytest
 from p2ptrain.dataplane.listener import ListenerStatistics
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.values import Participant
+from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.node import arranging, edges, reach
 from p2ptrain.node.edges import Edges, connect
 from p2ptrain.node.exchange import _request

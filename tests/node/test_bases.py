@@ -12,9 +12,9 @@ import trio.testing
 
 from p2ptrain.errors import TryLater
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.base import Checkpoint, decode_base
-from p2ptrain.ledger.pruning import base_after
-from p2ptrain.ledger.values import Commit, Participant, SnapshotRef
+from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
+from p2ptrain.ledger.history.base import Checkpoint, decode_base
+from p2ptrain.ledger.history.pruning import base_after
 from p2ptrain.node import bases as module
 from p2ptrain.node.bases import encode_named, serve_bases
 from p2ptrain.node.parts import Parts

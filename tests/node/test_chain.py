@@ -10,8 +10,8 @@ import pytest
 from p2ptrain.errors import StoreError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.acceptor import Acceptor
-from p2ptrain.ledger.values import Commit, Entry, Participant, Roster
+from p2ptrain.ledger.chain.values import Commit, Entry, Participant, Roster
+from p2ptrain.ledger.paxos.acceptor import Acceptor
 from p2ptrain.node import agreement
 from p2ptrain.node.chain import open_ledger, rules_of
 from p2ptrain.node.chain_file import entry_bytes

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, Value
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, Value
 from p2ptrain.node import exchange as exchanging
 from p2ptrain.node import outer as module
 from p2ptrain.node import updates

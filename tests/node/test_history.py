@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.pruning import base_at
-from p2ptrain.ledger.values import (
+from p2ptrain.ledger.chain.values import (
     Branch,
     Commit,
     Heal,
@@ -14,6 +13,7 @@ from p2ptrain.ledger.values import (
     Skip,
     SnapshotRef,
 )
+from p2ptrain.ledger.history.pruning import base_at
 from p2ptrain.node.update_format import Opened
 from p2ptrain.testing.ledgers import small_rules
 from tests.node.rig import Growing

@@ -20,7 +20,7 @@ import trio
 from p2ptrain.errors import IdentityInUse, PeerUnreachable, TryLater
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.ledger.events import NotAlone
+from p2ptrain.ledger.messages.events import NotAlone
 from p2ptrain.node import duplicate_identity, duplicate_watch, starts
 from p2ptrain.node.duplicate_identity import answer_questions, keep_alone, start, take_notice
 from p2ptrain.node.duplicate_watch import DuplicateWatch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.ledger.values import Skip
+from p2ptrain.ledger.chain.values import Skip
 from p2ptrain.node import incarnations as module
 from p2ptrain.node import starts
 from p2ptrain.node.beats import FullBeat, SmallBeat

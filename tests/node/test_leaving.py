@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from p2ptrain.ledger.events import Leaving
-from p2ptrain.ledger.values import Participant
+from p2ptrain.ledger.chain.values import Participant
+from p2ptrain.ledger.messages.events import Leaving
 from p2ptrain.node import leaving
 from p2ptrain.node.leaving import farewell, leave
 from p2ptrain.sync.trainer_orders import Work

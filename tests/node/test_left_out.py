@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.values import Commit, Participant
+from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.node import left_out
 from p2ptrain.node.left_out import WARNING, Rosters, notice_left_out
 from p2ptrain.observe.cautions import Caution

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.node.life import notice_the_end
 from p2ptrain.node.main import _say
 from tests.node.rig import ANN, NewRig, settled

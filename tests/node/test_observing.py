@@ -14,10 +14,10 @@ from p2ptrain.cli.main import main
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ConfigError, IdentityInUse, NetworkUnreachable, StoreError, TryLater
 from p2ptrain.ids import Digest
-from p2ptrain.ledger import catchup
-from p2ptrain.ledger.events import Heard, Received
-from p2ptrain.ledger.messages import Pruned
-from p2ptrain.ledger.values import Commit
+from p2ptrain.ledger.chain.values import Commit
+from p2ptrain.ledger.history import catchup
+from p2ptrain.ledger.messages.events import Heard, Received
+from p2ptrain.ledger.messages.messages import Pruned
 from p2ptrain.names import label
 from p2ptrain.node import data_plane, observing, transfer
 from p2ptrain.node.agreement import agree

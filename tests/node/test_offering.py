@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from p2ptrain.errors import TrainerError
 from p2ptrain.ipc import frames
-from p2ptrain.ledger.events import Ready
+from p2ptrain.ledger.messages.events import Ready
 from p2ptrain.node import offering, quarantine
 from p2ptrain.node import training as module
 from p2ptrain.node.parts import Parts

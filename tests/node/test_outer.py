@@ -18,9 +18,9 @@ from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ChunkCorrupt, RemoteProtocolError
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.events import SnapshotTaken
-from p2ptrain.ledger.pruning import base_at
-from p2ptrain.ledger.values import Commit, Participant, Skip, SnapshotRef
+from p2ptrain.ledger.chain.values import Commit, Participant, Skip, SnapshotRef
+from p2ptrain.ledger.history.pruning import base_at
+from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.node import outer as module
 from p2ptrain.node import transfer, updates
 from p2ptrain.node.candidates import best_start, look

@@ -14,7 +14,7 @@ from p2ptrain.dataplane import Credentials, Endpoint, Listener, ProbeServer, Sec
 from p2ptrain.dataplane import probing as data_plane_probing
 from p2ptrain.encoding import pack
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.values import Participant
+from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.node import probing
 from p2ptrain.node.paths import Path
 from p2ptrain.node.probing import AGAIN_S, PURPOSE, Tried, is_busy, probe_paths, whom_to_probe

@@ -22,15 +22,15 @@ from p2ptrain.errors import (
 )
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.base import Checkpoint, decode_base, encode_base
-from p2ptrain.ledger.canonical import canonical
+from p2ptrain.ledger.chain.canonical import canonical
+from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.values import Certified, Commit, Participant, Roster, SnapshotRef
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.events import Heard, Received, Tick
-from p2ptrain.ledger.kept import Kept
-from p2ptrain.ledger.messages import Entries, Pruned
-from p2ptrain.ledger.pruning import base_at
-from p2ptrain.ledger.state import LedgerState, apply, genesis
-from p2ptrain.ledger.values import Certified, Commit, Participant, Roster, SnapshotRef
+from p2ptrain.ledger.history.base import Checkpoint, decode_base, encode_base
+from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.history.pruning import base_at
+from p2ptrain.ledger.messages.events import Heard, Received, Tick
+from p2ptrain.ledger.messages.messages import Entries, Pruned
 from p2ptrain.names import label
 from p2ptrain.node import pruning
 from p2ptrain.node.bases import serve_bases

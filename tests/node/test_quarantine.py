@@ -12,7 +12,7 @@ import trio
 
 from p2ptrain.errors import MachineUnfit
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.values import Commit, Participant, SnapshotRef
+from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
 from p2ptrain.node import outer as outer_module
 from p2ptrain.node import transfer, updates
 from p2ptrain.node.candidates import best_start, look

@@ -19,7 +19,7 @@ import trio
 import p2ptrain
 from p2ptrain.data.blocks import encode_block
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.values import Commit, Participant
+from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.node import outer as module
 from p2ptrain.node.exchange import exchange
 from p2ptrain.node.home import Home

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from p2ptrain.ids import RunId
-from p2ptrain.ledger.values import Commit, Participant
+from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.node import outer as module
 from p2ptrain.node import updates
 from p2ptrain.node.exchange import exchange

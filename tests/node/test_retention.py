@@ -12,10 +12,10 @@ import trio
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ChunkCorrupt
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.leases import Leases
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.state_bytes import digest_state
-from p2ptrain.ledger.values import Commit, Participant, SnapshotRef
+from p2ptrain.ledger.chain.leases import Leases
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.state_bytes import digest_state
+from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
 from p2ptrain.node import retention, scrub, transfer
 from p2ptrain.node.full_history import held_history
 from p2ptrain.node.parts import Parts

@@ -15,10 +15,10 @@ import trio
 import trio.testing
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.events import Event, Ready, Received, ReduceDone, Tick, UpdateHeld
-from p2ptrain.ledger.messages import Message, Outcome
-from p2ptrain.ledger.state import Phase
-from p2ptrain.ledger.wire import decode, encode
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.messages.events import Event, Ready, Received, ReduceDone, Tick, UpdateHeld
+from p2ptrain.ledger.messages.messages import Message, Outcome
+from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.outboxes import Outboxes
 from p2ptrain.testing.ledgers import Group, digest, small_rules
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from p2ptrain.ledger.values import Participant
+from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.names import label
 from p2ptrain.node import slowness
 from p2ptrain.node.slowness import WARNING, Exchanges, caution_about, notice_slow_exchange

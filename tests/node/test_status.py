@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from p2ptrain.dataplane import Congestion, probe_congestion
-from p2ptrain.ledger.values import Branch, Commit, Participant
+from p2ptrain.ledger.chain.values import Branch, Commit, Participant
 from p2ptrain.names import label, peer_name
 from p2ptrain.node import branches
 from p2ptrain.node.status import exchanged, status

@@ -11,7 +11,7 @@ import trio
 
 from p2ptrain.cli.main import main
 from p2ptrain.ipc import frames
-from p2ptrain.ledger.values import Roster
+from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.testing.published import policy
 from tests.node.swarm import Swarm, SwarmNode, swarm
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.state import Phase
-from p2ptrain.ledger.values import Roster, Schedule, Skip
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.chain.values import Roster, Schedule, Skip
 from p2ptrain.node import arranging
 from p2ptrain.node.validating import shares
 from p2ptrain.ring import SCHEDULES, Arrangement

@@ -20,8 +20,8 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import TrainerError, TrainerExited, TrainerUnfit
 from p2ptrain.identity import load_or_create
 from p2ptrain.ipc import channel, frames
-from p2ptrain.ledger.events import Ready
-from p2ptrain.ledger.values import Commit, Participant, Skip
+from p2ptrain.ledger.chain.values import Commit, Participant, Skip
+from p2ptrain.ledger.messages.events import Ready
 from p2ptrain.node import quarantine, restarts, transfer
 from p2ptrain.node import training as module
 from p2ptrain.node.home import Home

@@ -14,9 +14,9 @@ from p2ptrain import kernels
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.kernels import codecs
-from p2ptrain.ledger.effects import FetchUpdate
-from p2ptrain.ledger.events import UpdateHeld
-from p2ptrain.ledger.values import Commit, Participant
+from p2ptrain.ledger.chain.values import Commit, Participant
+from p2ptrain.ledger.messages.effects import FetchUpdate
+from p2ptrain.ledger.messages.events import UpdateHeld
 from p2ptrain.node import updates
 from p2ptrain.node.agreement import _carry_out, _hold_update
 from p2ptrain.node.outboxes import Outboxes

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.values import Commit, Participant, Skip
+from p2ptrain.ledger.chain.values import Commit, Participant, Skip
 from p2ptrain.names import peer_name
 from p2ptrain.node import validating
 from p2ptrain.node.gossip import describe

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.pruning import base_at
-from p2ptrain.ledger.values import Commit, Participant, Roster, Skip, SnapshotRef
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, SnapshotRef
+from p2ptrain.ledger.history.pruning import base_at
 from p2ptrain.node.history import History
 from p2ptrain.node.weights import eagerness, weights
 from p2ptrain.sync import SyncSpec

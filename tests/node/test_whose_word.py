@@ -22,8 +22,8 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import NetworkUnreachable
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.base import encode_base
-from p2ptrain.ledger.values import Commit, Participant, Roster, Terms
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
+from p2ptrain.ledger.history.base import encode_base
 from p2ptrain.node import amending, connections, transfer
 from p2ptrain.node import learning as learning_module
 from p2ptrain.node import revocation as revocation_module

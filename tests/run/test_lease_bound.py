@@ -16,8 +16,8 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.ipc import frames
 from p2ptrain.ipc.wire import FRAME_BYTES_MAX, FrameReader, encode
-from p2ptrain.ledger import leases
-from p2ptrain.ledger.leases import LEASES_HELD_MAX, Leases
+from p2ptrain.ledger.chain import leases
+from p2ptrain.ledger.chain.leases import LEASES_HELD_MAX, Leases
 from p2ptrain.run import Amendment, Run, RunManifest, SignedAmendment
 from p2ptrain.run.manifest import LEASE_BLOCKS_MAX
 from p2ptrain.sync import SyncSpec

@@ -31,8 +31,8 @@ from multiaddr import Multiaddr
 
 from p2ptrain.encoding import pack
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.ledger.messages import EntriesRequest, Prepare, Promise
-from p2ptrain.ledger.wire import encode as encode_ledger
+from p2ptrain.ledger.messages.messages import EntriesRequest, Prepare, Promise
+from p2ptrain.ledger.messages.wire import encode as encode_ledger
 from p2ptrain.node import topics
 from p2ptrain.run import JoinRequest
 from tests.siege import answers, gossip_frames, small_order

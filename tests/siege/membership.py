@@ -24,9 +24,9 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.messages import Accept, EntriesRequest, Outcome, Prepare, Promise
-from p2ptrain.ledger.values import Vote
-from p2ptrain.ledger.wire import encode as encode_ledger
+from p2ptrain.ledger.chain.values import Vote
+from p2ptrain.ledger.messages.messages import Accept, EntriesRequest, Outcome, Prepare, Promise
+from p2ptrain.ledger.messages.wire import encode as encode_ledger
 from p2ptrain.node import topics
 from p2ptrain.node.parts import Parts
 from p2ptrain.run import JoinRequest

@@ -9,12 +9,9 @@ from functools import partial
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.base import Base
-from p2ptrain.ledger.electorate import proof_of
-from p2ptrain.ledger.leases import Leases
-from p2ptrain.ledger.messages import Accept, Accepted, Promise, PromiseProof
-from p2ptrain.ledger.state import LedgerState, apply, genesis
-from p2ptrain.ledger.values import (
+from p2ptrain.ledger.chain.leases import Leases
+from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.values import (
     Branch,
     Certified,
     Commit,
@@ -26,6 +23,9 @@ from p2ptrain.ledger.values import (
     Vote,
     promise_message,
 )
+from p2ptrain.ledger.history.base import Base
+from p2ptrain.ledger.messages.messages import Accept, Accepted, Promise, PromiseProof
+from p2ptrain.ledger.paxos.electorate import proof_of
 from p2ptrain.testing.ledgers import (
     Group,
     accepted,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.events import SnapshotTaken
-from p2ptrain.ledger.messages import Accept
-from p2ptrain.ledger.state import LedgerState, apply, genesis
-from p2ptrain.ledger.values import Commit, Participant, Roster, SnapshotRef, Value, Vote
+from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, SnapshotRef, Value, Vote
+from p2ptrain.ledger.messages.events import SnapshotTaken
+from p2ptrain.ledger.messages.messages import Accept
 from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
 from p2ptrain.testing.simulation.checkers import (

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ledger.base import check_base
+from p2ptrain.ledger.history.base import check_base
 from p2ptrain.testing.simulation import PROFILES
 from p2ptrain.testing.simulation.disk import verify
 from p2ptrain.testing.simulation.pruner import Pruner, base_for_newcomer, forged

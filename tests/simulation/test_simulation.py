@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from p2ptrain.ledger.events import ReduceFailed
-from p2ptrain.ledger.state import Phase
-from p2ptrain.ledger.values import Roster
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.chain.values import Roster
+from p2ptrain.ledger.messages.events import ReduceFailed
 from p2ptrain.testing.simulation import PROFILES, SimReport, simulate
 from p2ptrain.testing.simulation.run import world_of
 

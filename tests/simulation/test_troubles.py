@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.testing.simulation import PROFILES, simulate
 from p2ptrain.testing.simulation.clock import Clock, NodeClock
 from p2ptrain.testing.simulation.fairness import LeavesHaveCauses

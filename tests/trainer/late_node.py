@@ -16,8 +16,8 @@ import numpy as np
 
 from p2ptrain.ipc import frames
 from p2ptrain.ipc.frames import Frame
-from p2ptrain.ledger import leases
-from p2ptrain.ledger.leases import Leases
+from p2ptrain.ledger.chain import leases
+from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.sync.trainer_orders import (
     AheadOrder,
     Blocks,

@@ -11,10 +11,12 @@ from functools import partial
 from typing import Any
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.acceptor import recall
-from p2ptrain.ledger.canonical import parse
+from p2ptrain.ledger.chain.canonical import parse
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.chain.values import Roster, Value
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.messages import (
+from p2ptrain.ledger.messages.decode_values import certified_from_plain
+from p2ptrain.ledger.messages.messages import (
     MESSAGE_BYTES_MAX,
     Accept,
     Message,
@@ -23,10 +25,8 @@ from p2ptrain.ledger.messages import (
     Promise,
     Propose,
 )
-from p2ptrain.ledger.reading import certified_from_plain
-from p2ptrain.ledger.state import Phase
-from p2ptrain.ledger.values import Roster, Value
-from p2ptrain.ledger.wire import decode
+from p2ptrain.ledger.messages.wire import decode
+from p2ptrain.ledger.paxos.acceptor import recall
 from p2ptrain.node import beats
 from p2ptrain.node.heartbeat import Heartbeat
 from p2ptrain.node.parts import Parts

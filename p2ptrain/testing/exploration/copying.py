@@ -14,10 +14,10 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from p2ptrain.ledger.electorate import Electorate
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Certified, Entry
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Certified, Entry
+from p2ptrain.ledger.paxos.electorate import Electorate
 
 DURATION = "_s"
 """Attributes that end so are lengths of time; other floats are moments, and count from now."""

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.acceptor import recall
+from p2ptrain.ledger.accountability.statement_log import Witness
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.effects import (
+from p2ptrain.ledger.messages.effects import (
     Accuse,
     Announce,
     Decided,
@@ -23,11 +25,9 @@ from p2ptrain.ledger.effects import (
     Persist,
     Send,
 )
-from p2ptrain.ledger.events import Event, Received, Tick, UpdateHeld
-from p2ptrain.ledger.messages import Entries, Message, Outcome, Prepare, Propose
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.verify import replay
-from p2ptrain.ledger.witness import Witness
+from p2ptrain.ledger.messages.events import Event, Received, Tick, UpdateHeld
+from p2ptrain.ledger.messages.messages import Entries, Message, Outcome, Prepare, Propose
+from p2ptrain.ledger.paxos.acceptor import recall
 from p2ptrain.testing.exploration.copying import LEFT_OUT, Fresh, copy_of, key_of
 from p2ptrain.testing.exploration.statements import contrary, statement_of
 from p2ptrain.testing.simulation.disk import Disk, signer, verify

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.events import Event, Joining, Ready, ReduceDone, SnapshotTaken, UpdateHeld
+from p2ptrain.ledger.messages.events import (
+    Event,
+    Joining,
+    Ready,
+    ReduceDone,
+    SnapshotTaken,
+    UpdateHeld,
+)
 from p2ptrain.testing.exploration.members import Members, Step
 from p2ptrain.testing.ledgers import digest, peers, small_rules
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.messages import Accept, Accepted, Message, Promise, Propose
+from p2ptrain.ledger.messages.messages import Accept, Accepted, Message, Promise, Propose
 
 
 @dataclass(frozen=True, slots=True)

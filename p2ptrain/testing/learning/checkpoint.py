@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.leases import Leases
+from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.testing.learning.corpus import Corpus
 from p2ptrain.testing.learning.settings import Settings
 from p2ptrain.testing.learning.swarm import Commit, Peer, Swarm

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from p2ptrain.ids import PeerId
 from p2ptrain.kernels import codec
-from p2ptrain.ledger import leases
-from p2ptrain.ledger.leases import Leases
+from p2ptrain.ledger.chain import leases
+from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.fragments import Fragment, fragments
 from p2ptrain.sync.merging import lengthened, norms_of, unit

@@ -12,10 +12,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.canonical import digest_of
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Commit, Roster, Terms
+from p2ptrain.ledger.chain.canonical import digest_of
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Commit, Roster, Terms
 from p2ptrain.testing.simulation.node import SimNode
 from p2ptrain.testing.simulation.watching import Decision, Watch
 

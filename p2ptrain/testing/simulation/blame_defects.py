@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger import accept, blame, propose
-from p2ptrain.ledger.blame import Failure, Memory
+from p2ptrain.ledger.policy import accept, blame, propose
+from p2ptrain.ledger.policy.blame import Failure, Memory
 from p2ptrain.testing.simulation.planting import Patch
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import Branch, Certified
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import Branch, Certified
 from p2ptrain.testing.simulation.troubles import Troubles
 from p2ptrain.testing.simulation.watching import Decision, Watch
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from p2ptrain.ledger import core, state
-from p2ptrain.ledger.branching import Branching
-from p2ptrain.ledger.electorate import Electorate
-from p2ptrain.ledger.rivals import Rival, Rivals, Winner
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Branch, Certificate, Certified, Entry
+from p2ptrain.ledger import core
+from p2ptrain.ledger.branches.branch_proposal import Branching
+from p2ptrain.ledger.branches.rival_chains import Rival, Rivals, Winner
+from p2ptrain.ledger.chain import state
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Branch, Certificate, Certified, Entry
+from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.testing.simulation.planting import Patch
 
 

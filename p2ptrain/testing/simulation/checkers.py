@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.events import SnapshotTaken
-from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState, Phase
-from p2ptrain.ledger.values import Branch, Commit, Entry, LineId, Roster, Skip
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, Phase
+from p2ptrain.ledger.chain.values import Branch, Commit, Entry, LineId, Roster, Skip
+from p2ptrain.ledger.messages.events import SnapshotTaken
+from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
 from p2ptrain.testing.simulation.amending import AmendmentsAreHeld, TermsAreForeseen
 from p2ptrain.testing.simulation.branches import HealsGoUp, NobodyIsDrawnAway

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.values import Commit
+from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.testing.simulation.rings import update_of
 from p2ptrain.testing.simulation.spoiling import update_apart
 from p2ptrain.testing.simulation.watching import Decision, Watch

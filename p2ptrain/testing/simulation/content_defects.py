@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from p2ptrain.ledger import accept, base, gathering, leases, state, terms
-from p2ptrain.ledger.accept import Answer, Verdict
-from p2ptrain.ledger.gathering import Gathered
-from p2ptrain.ledger.leases import Leases
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Terms
-from p2ptrain.ledger.view import View
+from p2ptrain.ledger.chain import leases, state, terms
+from p2ptrain.ledger.chain.leases import Leases
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Terms
+from p2ptrain.ledger.history import base
+from p2ptrain.ledger.policy import accept, open_reduce
+from p2ptrain.ledger.policy.accept import Answer, Verdict
+from p2ptrain.ledger.policy.open_reduce import Gathered
+from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.simulation.planting import Patch
 
 
@@ -40,8 +42,8 @@ def newcomers_vote_at_once(patch: Patch) -> None:
         members = original(at, view, drop_down=drop_down)  # type: ignore[arg-type]
         return None if members is None else (members[0] + members[1], ())
 
-    original = gathering.next_members
-    patch(gathering, "next_members", next_members)
+    original = open_reduce.next_members
+    patch(open_reduce, "next_members", next_members)
     patch(state, "_membership_fault", lambda rules, at, roster: "")
 
 
@@ -62,8 +64,8 @@ def grace_ignored(patch: Patch) -> None:
         have = original(rules, at, view)
         return replace(have, awaited=()) if have.enough else have
 
-    original = gathering.gathered
-    patch(gathering, "gathered", gathered)
+    original = open_reduce.gathered
+    patch(open_reduce, "gathered", gathered)
 
 
 def claims_not_doubted(patch: Patch) -> None:

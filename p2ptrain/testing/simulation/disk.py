@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.base import Base
-from p2ptrain.ledger.events import SnapshotTaken
-from p2ptrain.ledger.evidence import Evidence
-from p2ptrain.ledger.values import Certified, Terms
+from p2ptrain.ledger.chain.values import Certified, Terms
+from p2ptrain.ledger.history.base import Base
+from p2ptrain.ledger.messages.events import SnapshotTaken
+from p2ptrain.ledger.messages.evidence import Evidence
 
 
 @dataclass(slots=True)

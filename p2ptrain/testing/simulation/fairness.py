@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.values import Commit, Roster
+from p2ptrain.ledger.chain.values import Commit, Roster
 from p2ptrain.testing.simulation.troubles import Troubles
 from p2ptrain.testing.simulation.watching import Decision, Watch
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger import accept, founders, membership, state
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Roster
-from p2ptrain.ledger.view import View
+from p2ptrain.ledger.chain import founders, state
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Roster
+from p2ptrain.ledger.policy import accept, membership
+from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.simulation.planting import Patch
 
 

@@ -6,9 +6,9 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Branch, Roster
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Branch, Roster
 from p2ptrain.testing.simulation.proposals import is_quorum
 from p2ptrain.testing.simulation.troubles import Troubles
 from p2ptrain.testing.simulation.watching import Checker, Decision, Watch

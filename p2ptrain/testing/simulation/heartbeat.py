@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.events import Event
+from p2ptrain.ledger.messages.events import Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,20 @@ from enum import Enum
 from random import Random
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.effects import Announce, Effect, Send
-from p2ptrain.ledger.electorate import Electorate, proof_of
-from p2ptrain.ledger.events import Event, ReduceDone, SnapshotTaken, UpdateHeld
-from p2ptrain.ledger.messages import (
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import (
+    Certificate,
+    Certified,
+    Commit,
+    Entry,
+    Roster,
+    Skip,
+    Value,
+    Vote,
+)
+from p2ptrain.ledger.messages.effects import Announce, Effect, Send
+from p2ptrain.ledger.messages.events import Event, ReduceDone, SnapshotTaken, UpdateHeld
+from p2ptrain.ledger.messages.messages import (
     Accept,
     Accepted,
     Message,
@@ -30,17 +40,7 @@ from p2ptrain.ledger.messages import (
     Propose,
     Refused,
 )
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import (
-    Certificate,
-    Certified,
-    Commit,
-    Entry,
-    Roster,
-    Skip,
-    Value,
-    Vote,
-)
+from p2ptrain.ledger.paxos.electorate import Electorate, proof_of
 from p2ptrain.testing.simulation.clock import NodeClock
 from p2ptrain.testing.simulation.disk import signature_of, signer, verify
 from p2ptrain.testing.simulation.heartbeat import Heartbeat

@@ -7,9 +7,9 @@ all lines that ever began, and look.
 from __future__ import annotations
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.messages import Promise, Propose
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import LineId, promise_message
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import LineId, promise_message
+from p2ptrain.ledger.messages.messages import Promise, Propose
 from p2ptrain.testing.simulation.disk import verify
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.messages import Message
+from p2ptrain.ledger.messages.messages import Message
 from p2ptrain.testing.simulation.clock import Clock
 from p2ptrain.testing.simulation.heartbeat import Heartbeat
 from p2ptrain.testing.simulation.profiles import Profile

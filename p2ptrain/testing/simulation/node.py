@@ -8,9 +8,12 @@ from random import Random
 from typing import Protocol
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, Phase
+from p2ptrain.ledger.chain.values import SCHEDULES, Certified, Roster, Schedule, Terms
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.detector import Colour, Detector
-from p2ptrain.ledger.effects import (
+from p2ptrain.ledger.failure_detector import Colour, Detector
+from p2ptrain.ledger.messages.effects import (
     Accuse,
     Announce,
     AskEntries,
@@ -21,7 +24,7 @@ from p2ptrain.ledger.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.events import (
+from p2ptrain.ledger.messages.events import (
     Accused,
     Amendable,
     Event,
@@ -39,10 +42,7 @@ from p2ptrain.ledger.events import (
     Tick,
     UpdateHeld,
 )
-from p2ptrain.ledger.messages import EntriesRequest, Message
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState, Phase
-from p2ptrain.ledger.values import SCHEDULES, Certified, Roster, Schedule, Terms
+from p2ptrain.ledger.messages.messages import EntriesRequest, Message
 from p2ptrain.testing.simulation.clock import Action, NodeClock
 from p2ptrain.testing.simulation.disk import Disk, signer, theta_after, verify
 from p2ptrain.testing.simulation.heartbeat import Heartbeat

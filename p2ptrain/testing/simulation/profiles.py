@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p2ptrain.ledger.rules import QuorumLoss, QuorumPolicy
+from p2ptrain.ledger.chain.rules import QuorumLoss, QuorumPolicy
 
 
 @dataclass(frozen=True, slots=True)

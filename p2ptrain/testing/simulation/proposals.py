@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.messages import Accept, Message, Promise, PromiseProof, Propose
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import LineId, promise_message, vote_message
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import LineId, promise_message, vote_message
+from p2ptrain.ledger.messages.messages import Accept, Message, Promise, PromiseProof, Propose
 from p2ptrain.testing.simulation.disk import Disk, verify
 from p2ptrain.testing.simulation.lines import Lines
 from p2ptrain.testing.simulation.watching import Decision, Watch

@@ -11,12 +11,12 @@ from random import Random
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger import base as bases
-from p2ptrain.ledger.base import Base
-from p2ptrain.ledger.kept import Kept
-from p2ptrain.ledger.pruning import base_at, prunable_to
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import Certificate, Certified, Commit, vote_message
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import Certificate, Certified, Commit, vote_message
+from p2ptrain.ledger.history import base as bases
+from p2ptrain.ledger.history.base import Base
+from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.history.pruning import base_at, prunable_to
 from p2ptrain.testing.simulation.clock import NodeClock
 from p2ptrain.testing.simulation.disk import signature_of, verify
 from p2ptrain.testing.simulation.node import ProcessDied, SimNode, World

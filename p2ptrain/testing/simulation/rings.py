@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.values import Roster
+from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.testing.simulation.clock import Clock
 from p2ptrain.testing.simulation.network import Network
 from p2ptrain.testing.simulation.profiles import Profile

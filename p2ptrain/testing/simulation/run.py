@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.ledger.rules import QuorumLoss, QuorumPolicy, Rules
-from p2ptrain.ledger.state import Phase
+from p2ptrain.ledger.chain.rules import QuorumLoss, QuorumPolicy, Rules
+from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.testing.simulation.profiles import PROFILES, Profile
 from p2ptrain.testing.simulation.world import SimWorld
 

@@ -15,9 +15,9 @@ from enum import Enum
 from random import Random
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.blame import LEFT_OUT_REFUSED, Failure, Memory
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import Commit
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import Commit
+from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED, Failure, Memory
 from p2ptrain.testing.simulation.clock import NodeClock
 from p2ptrain.testing.simulation.node import SimNode, World
 from p2ptrain.testing.simulation.watching import Decision, Watch

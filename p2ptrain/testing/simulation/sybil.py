@@ -15,11 +15,8 @@ from random import Random
 from typing import Any
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.effects import Effect, Send
-from p2ptrain.ledger.events import Leaving, ReduceDone, ReduceFailed, UpdateHeld
-from p2ptrain.ledger.messages import Accept, Message, Outcome, Prepare, Promise, Propose
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.values import (
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,
     Entry,
@@ -30,6 +27,9 @@ from p2ptrain.ledger.values import (
     promise_message,
     vote_message,
 )
+from p2ptrain.ledger.messages.effects import Effect, Send
+from p2ptrain.ledger.messages.events import Leaving, ReduceDone, ReduceFailed, UpdateHeld
+from p2ptrain.ledger.messages.messages import Accept, Message, Outcome, Prepare, Promise, Propose
 from p2ptrain.testing.simulation.clock import NodeClock
 from p2ptrain.testing.simulation.disk import signature_of
 from p2ptrain.testing.simulation.heartbeat import Heartbeat

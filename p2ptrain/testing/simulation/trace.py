@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.messages import (
+from p2ptrain.ledger.chain.values import Commit, Entry, Roster, Value
+from p2ptrain.ledger.messages.messages import (
     Accept,
     Entries,
     EntriesRequest,
@@ -17,7 +18,6 @@ from p2ptrain.ledger.messages import (
     Pruned,
     Refused,
 )
-from p2ptrain.ledger.values import Commit, Entry, Roster, Value
 
 LINES_MAX = 4000
 """A run forgets its earliest lines: what matters stands at the end."""

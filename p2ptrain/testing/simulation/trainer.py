@@ -8,9 +8,9 @@ without it. `ready` says what the node may report for the step that the ledger i
 from __future__ import annotations
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.events import Ready
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState, Phase
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, Phase
+from p2ptrain.ledger.messages.events import Ready
 
 
 class Trainer:

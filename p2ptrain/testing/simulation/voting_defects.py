@@ -7,19 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger import core, electorate, instance, quorum, state, verify
-from p2ptrain.ledger.acceptor import Acceptor, Acceptors, recall
-from p2ptrain.ledger.counsel import Counsel
-from p2ptrain.ledger.effects import Effect, Persist
-from p2ptrain.ledger.electorate import Electorate
-from p2ptrain.ledger.events import Event
-from p2ptrain.ledger.instance import Instance, Stage
-from p2ptrain.ledger.leading import Leading
-from p2ptrain.ledger.messages import PromiseProof
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Certificate, Entry, LineId, Vote, vote_message
-from p2ptrain.ledger.verify import Verify
+from p2ptrain.ledger import core
+from p2ptrain.ledger.chain import quorum, state, verify
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Certificate, Entry, LineId, Vote, vote_message
+from p2ptrain.ledger.chain.verify import Verify
+from p2ptrain.ledger.messages.effects import Effect, Persist
+from p2ptrain.ledger.messages.events import Event
+from p2ptrain.ledger.messages.messages import PromiseProof
+from p2ptrain.ledger.paxos import electorate, instance
+from p2ptrain.ledger.paxos.acceptor import Acceptor, Acceptors, recall
+from p2ptrain.ledger.paxos.electorate import Electorate
+from p2ptrain.ledger.paxos.instance import Instance, Stage
+from p2ptrain.ledger.paxos.proposer import Leading
+from p2ptrain.ledger.policy.policy import Counsel
 from p2ptrain.testing.simulation.disk import Disk
 from p2ptrain.testing.simulation.planting import Patch
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.messages import Message
-from p2ptrain.ledger.state import LedgerState
-from p2ptrain.ledger.values import Certified
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Certified
+from p2ptrain.ledger.messages.messages import Message
 from p2ptrain.testing.simulation.disk import Disk
 
 BlocksTrained = Mapping[PeerId, tuple[int, ...]]

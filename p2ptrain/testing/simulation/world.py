@@ -10,12 +10,12 @@ from functools import partial
 from random import Random
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger import wire
-from p2ptrain.ledger.events import SnapshotTaken
-from p2ptrain.ledger.messages import Accept, Message, Promise, Propose
-from p2ptrain.ledger.rules import Rules
-from p2ptrain.ledger.state import LedgerState, Phase, apply, genesis
-from p2ptrain.ledger.values import Certified, Commit, Roster, Skip
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, Phase, apply, genesis
+from p2ptrain.ledger.chain.values import Certified, Commit, Roster, Skip
+from p2ptrain.ledger.messages import wire
+from p2ptrain.ledger.messages.events import SnapshotTaken
+from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
 from p2ptrain.testing.simulation.accountability import LiarsAreExposed
 from p2ptrain.testing.simulation.amending import Amending
 from p2ptrain.testing.simulation.checkers import all_checkers

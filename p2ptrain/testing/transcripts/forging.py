@@ -6,18 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.evidence import Evidence, Statement
-from p2ptrain.ledger.messages import (
-    Accept,
-    Accepted,
-    Accusation,
-    Message,
-    Outcome,
-    Promise,
-    Propose,
-)
-from p2ptrain.ledger.values import (
+from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,
     Entry,
@@ -26,6 +15,17 @@ from p2ptrain.ledger.values import (
     Skip,
     Value,
     vote_message,
+)
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.messages.evidence import Evidence, Statement
+from p2ptrain.ledger.messages.messages import (
+    Accept,
+    Accepted,
+    Accusation,
+    Message,
+    Outcome,
+    Promise,
+    Propose,
 )
 from p2ptrain.testing.ledgers import Letter, digest
 from p2ptrain.testing.simulation.disk import signature_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.account import branch_words
 from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.queries import branch_words
 from p2ptrain.testing.ledgers import Group
 from p2ptrain.testing.transcripts.wording import Words
 

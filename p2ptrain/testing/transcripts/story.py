@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.effects import Effect
-from p2ptrain.ledger.events import (
+from p2ptrain.ledger.chain.values import SCHEDULES, Terms
+from p2ptrain.ledger.messages.effects import Effect
+from p2ptrain.ledger.messages.events import (
     Allowed,
     Amendable,
     Event,
@@ -28,7 +29,6 @@ from p2ptrain.ledger.events import (
     ReduceFailed,
     SnapshotTaken,
 )
-from p2ptrain.ledger.values import SCHEDULES, Terms
 from p2ptrain.testing.ledgers import Group, Letter, digest, peers, small_rules
 from p2ptrain.testing.transcripts.fault import StoryFault
 from p2ptrain.testing.transcripts.forging import forged, tampered

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.acceptor import recall
-from p2ptrain.ledger.effects import (
+from p2ptrain.ledger.chain.values import Branch, Commit, Entry, Heal, Roster, Skip, Value
+from p2ptrain.ledger.messages.effects import (
     Accuse,
     Announce,
     AskEntries,
@@ -25,7 +25,7 @@ from p2ptrain.ledger.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.messages import (
+from p2ptrain.ledger.messages.messages import (
     Accept,
     Accusation,
     Entries,
@@ -41,7 +41,7 @@ from p2ptrain.ledger.messages import (
     Refused,
     SignBranch,
 )
-from p2ptrain.ledger.values import Branch, Commit, Entry, Heal, Roster, Skip, Value
+from p2ptrain.ledger.paxos.acceptor import recall
 
 _HEX = re.compile(r"\b[0-9a-f]{64}\b|\b[0-9a-f]{8}\b")
 

@@ -1,0 +1,94 @@
+"""Holds voters to what they sign: finds contradictions, checks evidence, and tells everybody.
+
+Only who was ever a voter can be accused; the chain says who was. So strangers, whose contradictions
+mean nothing, can fill no memory, and there is at most one piece of evidence for each voter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.accountability.statement_log import HEIGHTS_KEPT, Witness, statements_in
+from p2ptrain.ledger.chain.quorum import proposer
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Branch, Certified, Entry, LineId, Roster
+from p2ptrain.ledger.chain.verify import Verify
+from p2ptrain.ledger.messages.effects import Accuse, Announce, Effect, Note
+from p2ptrain.ledger.messages.evidence import Evidence, Statement, check_evidence
+from p2ptrain.ledger.messages.messages import Accusation, Message
+from p2ptrain.ledger.policy.reports import View
+
+
+class Accuser:
+    """What it finds out stands in `view.accused`, where those look who propose and accept."""
+
+    def __init__(
+        self, rules: Rules, me: PeerId, verify: Verify, view: View, state: LedgerState
+    ) -> None:
+        """`state` is where the chain begins. Who voted before that, founders apart, contributed."""
+        self._me = me
+        self._verify = verify
+        self._view = view
+        self._witness = Witness(state.line, verify)
+        self._voters_ever = {*rules.founders, *state.voters, *state.tokens_by_peer}
+        self._voters_at = {state.height + 1: state.voters}
+        self._lines: set[LineId] = {rules.run, state.line, *(each.line for each in state.past)}
+
+    def entered(self, entry: Entry, voters: tuple[PeerId, ...]) -> None:
+        """`entry` is the next of the chain; `voters` decide the one after it."""
+        self._witness.entered(entry.height)
+        self._voters_at[entry.height + 1] = voters
+        self._voters_at.pop(entry.height + 1 - HEIGHTS_KEPT, None)
+        if isinstance(entry.value, Branch):
+            self._lines.add(entry.digest)
+            self._witness = Witness(entry.digest, self._verify)
+        if isinstance(entry.value, Roster):
+            self._voters_ever.update(entry.value.voters)
+
+    def read(
+        self, sender: PeerId, message: Message, height: int
+    ) -> Iterator[tuple[PeerId, Statement]]:
+        """What is signed in a message about the height under way, or about a recent one."""
+        voters = self._voters_at.get(height)
+        if voters is not None:
+            yield from statements_in(sender, message, partial(proposer, voters, height))
+
+    def listen(
+        self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool
+    ) -> list[Effect]:
+        """Take in what others signed: who contradicts itself is accused before everybody."""
+        effects: list[Effect] = []
+        for peer, statement in said:
+            if peer != self._me and self._may_accuse(peer):
+                evidence = self._witness.hear(height, peer, statement, genuine=genuine)
+                effects += [] if evidence is None else self.accuse(evidence, found=True)
+        return effects
+
+    def compare(self, ours: Certified, theirs: Certified) -> list[Effect]:
+        """Another entry than ours has a certificate: accuse who signed both."""
+        effects: list[Effect] = []
+        for evidence in self._witness.compare(ours, theirs):
+            effects += self.accuse(evidence, found=True)
+        return effects
+
+    def accuse(self, evidence: Evidence, *, found: bool = False) -> list[Effect]:
+        """Hold this against its peer from now on; `found` if it was found here, and others may not
+        know. Nothing if it is known, or of a stranger.
+
+        Evidence against this very node counts like any other, and does not keep it from voting:
+        its vote may be needed to agree on the roster without it.
+        """
+        if not self._may_accuse(evidence.peer):
+            return []
+        fault = check_evidence(self._lines, evidence, self._verify)
+        if fault:
+            return [Note(f"evidence against {evidence.peer} proves nothing: {fault}")]
+        self._view.accused[evidence.peer] = evidence
+        effects: list[Effect] = [Accuse(evidence), Note(evidence.words)]
+        return [*effects, Announce(Accusation(evidence))] if found else effects
+
+    def _may_accuse(self, peer: PeerId) -> bool:
+        return peer in self._voters_ever and peer not in self._view.accused

@@ -1,0 +1,126 @@
+"""Remembers what voters signed lately, so that who contradicts itself is found out.
+
+It costs nothing while all are honest: a voter's first statement about a height is only kept, and a
+signature is checked when a second, different one comes. What is kept is bounded: a few heights, a
+few statements of each voter. Who was ever a voter is known from the chain; statements of anybody
+else mean nothing, so strangers cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.values import Certificate, Certified, LineId
+from p2ptrain.ledger.chain.verify import Verify
+from p2ptrain.ledger.messages.evidence import Evidence, Statement, contradict
+from p2ptrain.ledger.messages.messages import Accept, Message, Promise, PromiseProof, Propose
+from p2ptrain.ledger.paxos.electorate import proof_of
+
+HEIGHTS_KEPT = 4
+"""The height under way and the last few: late votes and promises still arrive for those."""
+
+STATEMENTS_MAX = 16
+"""Of one voter about one height: a promise and a vote in each of eight rounds."""
+
+
+@dataclass(slots=True)
+class _Heard:
+    statement: Statement
+    genuine: bool
+
+
+Memory = dict[int, dict[PeerId, list[_Heard]]]
+
+
+@dataclass(slots=True)
+class Witness:
+    """Of one line at a time: what was said on the line before counts no more."""
+
+    line: LineId
+    verify: Verify
+    _memory: Memory = field(default_factory=dict)
+
+    def hear(
+        self, height: int, peer: PeerId, statement: Statement, *, genuine: bool = False
+    ) -> Evidence | None:
+        """Keep a statement. Returns evidence if `peer` has signed the contrary before.
+
+        `genuine` if its signature has been checked already.
+        """
+        heard = self._memory.setdefault(height, {}).setdefault(peer, [])
+        if any(each.statement == statement for each in heard):
+            return None
+        said = _Heard(statement, genuine)
+        if heard:
+            heard[:] = [each for each in heard if self._is_genuine(height, peer, each)]
+            if not self._is_genuine(height, peer, said):
+                return None
+        heard.append(said)
+        del heard[:-STATEMENTS_MAX]
+        for each in heard:
+            if contradict(each.statement, statement):
+                return Evidence(self.line, height, peer, each.statement, statement)
+        return None
+
+    def compare(self, ours: Certified, theirs: Certified) -> list[Evidence]:
+        """Who signed for both of two different entries, if `theirs` is no forgery."""
+        height, mine = ours.entry.height, dict(statements_of(ours.certificate))
+        found = []
+        for peer, statement in statements_of(theirs.certificate):
+            if peer not in mine or not contradict(mine[peer], statement):
+                continue
+            if not self._is_genuine(height, peer, _Heard(statement, genuine=False)):
+                break
+            found.append(Evidence(self.line, height, peer, mine[peer], statement))
+        return found
+
+    def entered(self, height: int) -> None:
+        """`height` is decided: forget what was said about heights long before."""
+        for old in [each for each in self._memory if each + HEIGHTS_KEPT <= height]:
+            del self._memory[old]
+
+    def _is_genuine(self, height: int, peer: PeerId, heard: _Heard) -> bool:
+        if not heard.genuine:
+            message = heard.statement.message(self.line, height)
+            heard.genuine = self.verify(peer, message, heard.statement.signature)
+        return heard.genuine
+
+
+Proposer = Callable[[int], PeerId]
+"""proposer(round) of the height that a message is about."""
+
+
+def statements_in(
+    sender: PeerId, message: Message, proposer: Proposer
+) -> Iterator[tuple[PeerId, Statement]]:
+    """What a message of consensus says that somebody has signed. A proposal is its proposer's
+    vote, wherever it is shown.
+    """
+    match message:
+        case Accept(vote) if vote.voter == sender:
+            yield sender, Statement(None, vote.round, vote.entry, vote.signature)
+        case Promise(_, round):
+            yield from _promised(round, proof_of(sender, message), proposer)
+        case Propose(round, entry, signature, promises):
+            yield proposer(round), Statement(None, round, entry.digest, signature)
+            for proof in promises:
+                yield from _promised(round, proof, proposer)
+        case _:
+            return
+
+
+def _promised(
+    round: int, proof: PromiseProof, proposer: Proposer
+) -> Iterator[tuple[PeerId, Statement]]:
+    last, entry, proposed = proof.accepted_round, proof.accepted, proof.proposed
+    yield proof.voter, Statement(round, last, entry, proof.signature)
+    if last is not None and proposed is not None:
+        yield proposer(last), Statement(None, last, entry, proposed)
+
+
+def statements_of(certificate: Certificate) -> Iterator[tuple[PeerId, Statement]]:
+    """The votes of a certificate."""
+    for voter, signature in certificate.votes:
+        yield voter, Statement(None, certificate.round, certificate.entry, signature)

@@ -1,0 +1,252 @@
+"""Leaving a line whose quorum is gone: when, with whom, and on whose word. For runs that branch.
+
+    quorum seen ──► quorum gone ──branch_after_s, without a break──► due
+                       ▲ a quorum again: from the start             │
+                       └────────────────────────────────────────────┤
+    due, first-ranked of those who are here: ProposeBranch ──► the others, who are due as well, sign
+    all of its voters have signed: the Branch is certified, and follows
+    due, or named by it: a Branch that others certified follows
+    asked, and not signed for branch_after_s: left out of the next proposal
+    away while it is repeated: asked afresh after coming back
+    first-ranked, and nothing follows for twice as long: the second proposes, without it
+
+A voter is here if it is up and was last heard on this line. One that is up, but does not vote, or
+lies, is waited for no longer than one that may have seen a quorum when we did not. Signing binds
+nobody: several branches of one entry may come to be, and heal later (`rivals`). What a branch needs
+is that each of its voters was long without a quorum by its own clock, so a majority that is well is
+never left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import assert_never
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, Phase, why_invalid
+from p2ptrain.ledger.chain.values import (
+    Branch,
+    Certificate,
+    Certified,
+    Entry,
+    LineId,
+    branch_message,
+)
+from p2ptrain.ledger.chain.verify import Verify
+from p2ptrain.ledger.messages.effects import Effect, Note, Send
+from p2ptrain.ledger.messages.messages import ProposeBranch, RefuseBranch, SignBranch
+from p2ptrain.ledger.paxos.electorate import Sign
+from p2ptrain.ledger.paxos.timers import Repeater, earliest
+
+BranchMessage = ProposeBranch | SignBranch | RefuseBranch
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """Who of a state's members is here, this node among them."""
+
+    voters: tuple[PeerId, ...]
+    learners: tuple[PeerId, ...]
+
+    @staticmethod
+    def of(state: LedgerState, here: Container[PeerId]) -> Presence:
+        return Presence(
+            tuple(peer for peer in state.voters if peer in here),
+            tuple(peer for peer in state.learners if peer in here),
+        )
+
+
+class Branching:
+    """`alone_since`: from when on no quorum was here, without a break; None while one is.
+    `_asked_at`: since when each has been asked to sign in vain; `_turn_at`: when this node asks.
+    """
+
+    def __init__(self, rules: Rules, me: PeerId, sign: Sign, verify: Verify, now: float) -> None:
+        self.alone_since: float | None = now
+        self._rules = rules
+        self._me = me
+        self._sign = sign
+        self._verify = verify
+        self._offered: Certified | None = None
+        self._entry: Entry | None = None
+        self._signatures: dict[PeerId, bytes] = {}
+        self._asked_at: dict[PeerId, float] = {}
+        self._turn_at: float | None = None
+        self._resend = Repeater()
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def due_at(self) -> float | None:
+        return None if self.alone_since is None else self.alone_since + self._rules.branch_after_s
+
+    def is_due(self, now: float) -> bool:
+        return self.due_at is not None and now >= self.due_at
+
+    def next_deadline(self, now: float) -> float | None:
+        """When there is something to do though nothing is heard."""
+        ahead = [at for at in (self.due_at, self._turn_at) if at is not None and now < at]
+        return earliest(*ahead, self._resend.due_at)
+
+    def look(self, state: LedgerState, presence: Presence, now: float) -> None:
+        """Note whether a quorum is here, and enough members to average: a quorum of too few stands
+        still, and could for ever, beside a branch that those who left it made.
+        """
+        members = len(presence.voters) + len(presence.learners)
+        enough = members >= self._rules.participants_min
+        if enough and quorum.reached(self._rules.quorum, state.voters, presence.voters):
+            self.alone_since = None
+            self._give_up()
+        elif self.alone_since is None:
+            self.alone_since = now
+
+    def entered(self, before: LedgerState, state: LedgerState, now: float) -> None:
+        """A new entry holds. Who votes on a new line gives it the time that it gave the old one."""
+        self._offered = None
+        self._give_up()
+        if state.line != before.line and self._me in state.voters:
+            self.alone_since = now
+
+    # ── branches that others made ────────────────────────────────────────────────────────────────
+
+    def offer(self, certified: Certified) -> None:
+        """A Branch that could come next, and whose signatures are good."""
+        if self._offered is None:
+            self._offered = certified
+
+    def adoptable(self, now: float) -> Certified | None:
+        """The Branch to follow now: who signed it follows unless a quorum came back; who is not
+        named has to have been alone for as long.
+        """
+        if self._offered is None or self.alone_since is None:
+            return None
+        named = self._me in self._offered.certificate.voters
+        return self._offered if named or self.is_due(now) else None
+
+    # ── a branch of our own ──────────────────────────────────────────────────────────────────────
+
+    def propose(self, state: LedgerState, presence: Presence, now: float) -> list[Effect]:
+        """Ask the others who are here to go on with us, if that is ours to ask. See `outcome`."""
+        voters = self._voters(presence, now)
+        if not voters:
+            self._give_up()
+            return []
+        branch = Branch(state.step, voters, presence.learners)
+        entry = Entry(state.height + 1, state.head, branch)
+        if why_invalid(self._rules, state, branch):
+            self._give_up()
+            return []
+        if entry != self._entry:
+            self._entry = entry
+            fresh = {peer for peer in voters if peer not in self._asked_at} | set(self._signatures)
+            self._asked_at |= dict.fromkeys(fresh, now)
+            self._signatures = {self._me: self._sign(branch_message(state.line, entry))}
+            self._resend.start(now)
+            return [self._account(voters, now), *self._to_silent(branch)]
+        if not self._resend.take(now):
+            return []
+        self._forget_absent(presence)
+        return self._to_silent(branch)
+
+    def _forget_absent(self, presence: Presence) -> None:
+        """Who is away now is asked afresh when it comes back. For when a proposal is repeated: by
+        then the others had time to sign without it, so whoever comes and goes delays nobody.
+        """
+        here = presence.voters
+        self._asked_at = {peer: at for peer, at in self._asked_at.items() if peer in here}
+
+    def _voters(self, presence: Presence, now: float) -> tuple[PeerId, ...]:
+        """Whom to go on with: those who are here, but for the silent. Nobody if it is not ours to
+        ask: who ranks before us is given the time to ask, and to leave the silent out itself.
+        """
+        self._turn_at, due_at, here = None, self.due_at, presence.voters
+        if due_at is None or self._me not in here:
+            return ()
+        rank, patience_s = here.index(self._me), self._rules.branch_after_s
+        self._turn_at = due_at + 2 * patience_s * rank
+        if now < self._turn_at:
+            return ()
+        asked_at = {p: self._asked_at.get(p, now) for p in here[rank:] if p not in self._signatures}
+        silent = {peer for peer, at in asked_at.items() if now >= at + patience_s}
+        return tuple(peer for peer in here[rank:] if peer not in silent)
+
+    def outcome(self) -> Certified | None:
+        """The branch of our own, once all of its voters have signed it."""
+        entry = self._entry
+        if entry is None or not isinstance(entry.value, Branch):
+            return None
+        if self._signatures.keys() != set(entry.value.voters):
+            return None
+        votes = tuple(sorted(self._signatures.items()))
+        return Certified(entry, Certificate(entry.height, 0, entry.digest, votes))
+
+    def receive(
+        self, sender: PeerId, message: BranchMessage, state: LedgerState, now: float
+    ) -> list[Effect]:
+        match message:
+            case ProposeBranch(entry):
+                return self._answer(sender, entry, state, now)
+            case SignBranch():
+                self._count(sender, message, state.line)
+                return []
+            case RefuseBranch(_, reason):
+                return [Note(f"{sender} does not branch off with us: {reason}")]
+            case _:
+                assert_never(message)
+
+    def _answer(self, sender: PeerId, entry: Entry, state: LedgerState, now: float) -> list[Effect]:
+        fault = self._fault(sender, entry, state, now)
+        if fault:
+            return [Send(sender, RefuseBranch(entry.height, fault))]
+        signature = self._sign(branch_message(state.line, entry))
+        said = Note(f"{sender} proposes to branch off, and this node has seen no quorum either")
+        return [said, Send(sender, SignBranch(entry.height, entry.digest, signature))]
+
+    def _fault(self, sender: PeerId, entry: Entry, state: LedgerState, now: float) -> str:
+        value = entry.value
+        if not isinstance(value, Branch):
+            return "that is no branch"
+        if (entry.height, entry.parent) != (state.height + 1, state.head):
+            return f"this node is at height {state.height} of another chain"
+        if value.voters[0] != sender or self._me not in value.voters:
+            return "the first-ranked of those who stay asks the others who stay"
+        fault = why_invalid(self._rules, state, value)
+        if not fault and self.alone_since is None:
+            return "a quorum is here"
+        if not fault and not self.is_due(now):
+            assert self.due_at is not None
+            return f"a quorum was seen here; not before {self.due_at - now:.0f} s from now"
+        return fault
+
+    def _count(self, sender: PeerId, message: SignBranch, line: LineId) -> None:
+        entry = self._entry
+        if entry is None or entry.digest != message.entry or not isinstance(entry.value, Branch):
+            return
+        named = sender in entry.value.voters
+        if named and self._verify(sender, branch_message(line, entry), message.signature):
+            self._signatures[sender] = message.signature
+
+    def _give_up(self) -> None:
+        self._entry = None
+        self._asked_at.clear()
+        self._resend.stop()
+
+    def _to_silent(self, branch: Branch) -> list[Effect]:
+        assert self._entry is not None
+        asked = [peer for peer in branch.voters if peer not in self._signatures]
+        return [Send(peer, ProposeBranch(self._entry)) for peer in asked]
+
+    def _account(self, voters: tuple[PeerId, ...], now: float) -> Note:
+        assert self.alone_since is not None
+        names = ", ".join(voters)
+        return Note(
+            f"no quorum for {now - self.alone_since:.0f} s: branching off with {names} as voters"
+        )
+
+
+def may_branch(state: LedgerState, *, outranked: bool) -> bool:
+    """A run that has ended is left for nothing but a chain that outranks it."""
+    return state.phase is not Phase.HEALED and (state.phase is not Phase.ENDED or outranked)

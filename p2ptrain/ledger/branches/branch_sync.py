@@ -1,0 +1,222 @@
+"""Leaving our line: for a branch where its quorum is gone, for a chain that outranks it. For runs
+that branch; any other has none of this.
+
+It knows on which line each peer is (heartbeats say it) and keeps the rest of the ledger from taking
+who is elsewhere for one of us: such a peer is as good as down, and what it reports is about another
+chain. `branching` says when to branch, `rivals` what the others have; here is what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.branches.branch_proposal import Branching, BranchMessage, Presence, may_branch
+from p2ptrain.ledger.branches.rival_chains import Place, Rivals
+from p2ptrain.ledger.chain.bounded_table import make_room
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, Phase
+from p2ptrain.ledger.chain.values import Certified
+from p2ptrain.ledger.chain.verify import Verify
+from p2ptrain.ledger.history.catchup import Catchup
+from p2ptrain.ledger.messages.effects import Announce, Effect, Note, Rejoin, Send
+from p2ptrain.ledger.messages.events import (
+    Event,
+    Heard,
+    Joining,
+    PeerDown,
+    PeerUp,
+    Ready,
+    ReduceDone,
+    ReduceFailed,
+    SnapshotTaken,
+    Tick,
+)
+from p2ptrain.ledger.messages.messages import Outcome, ProposeBranch, RefuseBranch
+from p2ptrain.ledger.paxos.electorate import Sign
+from p2ptrain.ledger.paxos.timers import earliest
+from p2ptrain.ledger.policy.reports import View
+
+At = Callable[[int], Certified | None]
+"""at(height): the entry of our own chain there, if it is kept."""
+
+NO_VOTE = "this process must not use its vote"
+"""Who asks it for a signature would wait without knowing for what."""
+
+_REPORTS = Ready | ReduceDone | ReduceFailed | SnapshotTaken | Joining
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What follows: `certified` is our next entry, or a `Rejoin` among the effects ends it all."""
+
+    effects: tuple[Effect, ...] = ()
+    certified: Certified | None = None
+
+
+class Parting:
+    """`wake_at`: when `step` has something to do though nothing is heard."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        me: PeerId,
+        sign: Sign,
+        verify: Verify,
+        view: View,
+        catchup: Catchup,
+        now: float,
+    ) -> None:
+        self.rivals = Rivals(rules, verify)
+        self.wake_at: float | None = None
+        self._branching = Branching(rules, me, sign, verify, now)
+        self._me = me
+        self._view = view
+        self._catchup = catchup
+        self._places: dict[PeerId, Place] = {}
+        self._red: set[PeerId] = set()
+
+    # ── who is where ─────────────────────────────────────────────────────────────────────────────
+
+    def is_elsewhere(self, peer: PeerId, state: LedgerState) -> bool:
+        """Whether `peer` was last heard on another line than ours."""
+        place = self._places.get(peer)
+        return place is not None and place[0] != state.line
+
+    def sift(self, event: Event, state: LedgerState) -> tuple[Event, bool]:
+        """What of `event` concerns our line, and whether it says that something changed."""
+        match event:
+            case Heard(peer, height, line) if line is not None and peer != self._me:
+                news = self._place(peer, (line, height), state)
+                return (Tick() if self.is_elsewhere(peer, state) else event), news
+            case PeerDown(peer):
+                self._red.add(peer)
+            case PeerUp(peer):
+                self._red.discard(peer)
+                elsewhere = self.is_elsewhere(peer, state)
+                return (Tick() if elsewhere else event), elsewhere
+            case _ if isinstance(event, _REPORTS) and self.is_elsewhere(event.peer, state):
+                return Tick(), False
+        return event, False
+
+    def _place(self, peer: PeerId, place: Place, state: LedgerState) -> bool:
+        """Note where `peer` is. True if that is news: another line, or more of it."""
+        before = self._places.get(peer)
+        if not make_room(self._places, peer, state.since):
+            return False
+        self._places[peer] = place
+        if before is not None and before[0] == place[0]:
+            return place != before and self.is_elsewhere(peer, state)
+        self._view.forget_reports(peer)
+        self._mark(peer, state)
+        return True
+
+    def _mark(self, peer: PeerId, state: LedgerState) -> None:
+        if self.is_elsewhere(peer, state):
+            self._catchup.heights.pop(peer, None)
+        gone = peer in self._red or self.is_elsewhere(peer, state)
+        self._view.note(PeerDown(peer) if gone else PeerUp(peer))
+
+    def _presence(self, state: LedgerState, *, silent: bool) -> Presence:
+        line, down = state.line, self._view.down
+        here = {p for p, place in self._places.items() if place[0] == line and p not in down}
+        return Presence.of(state, here if silent else here | {self._me})
+
+    # ── what follows ─────────────────────────────────────────────────────────────────────────────
+
+    def entered(self, before: LedgerState, state: LedgerState, now: float) -> None:
+        """A new entry holds."""
+        self._branching.entered(before, state, now)
+        self.rivals.entered(before, state)
+        if state.line == before.line:
+            return
+        self._catchup.forget_claims()
+        for peer, (line, height) in self._places.items():
+            self._mark(peer, state)
+            if line == state.line:
+                self._catchup.heard(peer, height, state.height, now)
+
+    def step(self, state: LedgerState, now: float, *, silent: bool) -> Next:
+        """Do what is due. Call again after the entry that it gives was appended."""
+        presence = self._presence(state, silent=silent)
+        self._branching.look(state, presence, now)
+        self._view.outranked_by = None if (won := self.rivals.winner) is None else won.parting
+        follows = state.phase is Phase.HEALED or silent or self._me not in state.voters
+        if won is not None and follows:
+            words = f"following the chain that outranks ours, from height {won.height + 1} on"
+            return Next((Note(words), Rejoin(won.height, won.entries)))
+        branched = self._branch(state, presence, now, outranked=won is not None)
+        if branched.certified is None:
+            asked = self._ask(state, now)
+            self.wake_at = earliest(self._branching.next_deadline(now), self.rivals.ask_at)
+            return Next((*branched.effects, *asked))
+        return branched
+
+    def _branch(
+        self, state: LedgerState, presence: Presence, now: float, *, outranked: bool
+    ) -> Next:
+        offered = self._branching.adoptable(now)
+        if offered is not None:
+            return Next((Note("following a branch that others made"),), offered)
+        if not may_branch(state, outranked=outranked):
+            return Next()
+        effects = self._branching.propose(state, presence, now)
+        made = self._branching.outcome()
+        told = () if made is None else (Announce(Outcome(made)),)
+        return Next((*effects, *told), made)
+
+    def _ask(self, state: LedgerState, now: float) -> list[Effect]:
+        if self.rivals.base is None and self._branching.alone_since is None:
+            self.rivals.ask_at = None
+            return []
+        others = {peer: it for peer, it in self._places.items() if it[0] != state.line}
+        return self.rivals.ask(others, state, self._red, now)
+
+    def offer(self, certified: Certified) -> None:
+        """A Branch with good signatures that could be our next entry."""
+        self._branching.offer(certified)
+
+    def receive(
+        self,
+        sender: PeerId,
+        message: BranchMessage,
+        state: LedgerState,
+        now: float,
+        *,
+        silent: bool,
+    ) -> list[Effect]:
+        if silent:
+            said = Note(f"{sender} speaks of a branch, and this process does not vote")
+            if not isinstance(message, ProposeBranch):
+                return [said]
+            return [said, Send(sender, RefuseBranch(message.entry.height, NO_VOTE))]
+        self._branching.look(state, self._presence(state, silent=silent), now)
+        return self._branching.receive(sender, message, state, now)
+
+    def take(
+        self,
+        sender: PeerId,
+        height: int,
+        page: Sequence[Certified],
+        state: LedgerState,
+        at: At,
+        now: float,
+    ) -> tuple[list[Effect], Sequence[Certified]]:
+        """Look at entries that `sender` shows. Gives back those that may continue our own chain."""
+        if self.rivals.expects(sender, page):
+            effects = self.rivals.take(height, page, state, at, now)
+            return effects, self.rivals.continuation(state)
+        if not self.is_elsewhere(sender, state):
+            return [], page
+        after = [each for each in page if each.entry.height > state.height]
+        continues = bool(after) and after[0].entry.parent == state.head
+        return [], after if continues else ()
+
+    def words(self, state: LedgerState, now: float) -> str:
+        """For people: how long no quorum is here, and what happens then; empty if one is."""
+        since, due_at = self._branching.alone_since, self._branching.due_at
+        if since is None or due_at is None or state.phase in (Phase.ENDED, Phase.HEALED):
+            return ""
+        left = f"in {due_at - now:.0f} s" if now < due_at else "now"
+        return f"no quorum for {now - since:.0f} s; those who are here branch off {left}"

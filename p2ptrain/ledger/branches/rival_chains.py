@@ -1,0 +1,197 @@
+"""Chains of peers on other lines, asked for, verified and compared with ours, in runs that branch.
+
+A chain that parted from ours and outranks it (`lines`) parted at one of our own Branch entries: at
+any other height both would have a quorum of one body of voters. So a peer on another line is asked
+for its entries from our first Branch on, page by page, and what it shows is verified from the state
+before that Branch. One chain is looked at at a time. Who has no Branch has nothing to look for,
+unless its own quorum is gone: then the others may be ahead of it on a branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, Phase
+from p2ptrain.ledger.chain.values import Certified, Entry, LineId
+from p2ptrain.ledger.chain.verify import Verify, check_certified
+from p2ptrain.ledger.messages.effects import AskEntries, Effect, Note
+
+ASK_EVERY_S = 2.0
+"""A heartbeat: often enough to heal soon, and nothing beside what a reduce sends. A peer that shows
+no more of its chain for so long is passed over for another: for the one that was asked longest ago.
+Every other question goes to a member of before we parted: names are free in an open run.
+"""
+
+Place = tuple[LineId, int]
+"""A peer's line and height, as its heartbeat says."""
+
+
+@dataclass(slots=True)
+class Rival:
+    """What `peer` has shown of its chain, verified from `base` on; `state` is at its end."""
+
+    peer: PeerId
+    base: LedgerState
+    state: LedgerState
+    entries: list[Certified] = field(default_factory=list)
+
+    def parting(self, at: Callable[[int], Certified | None]) -> int | None:
+        """The index of the first entry that our chain has otherwise; None if there is none."""
+        for index, certified in enumerate(self.entries):
+            ours = at(certified.entry.height)
+            if ours is None:
+                return None
+            if ours.entry.digest != certified.entry.digest:
+                return index
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """A chain that outranks ours: `entries` from the first one on that we have otherwise."""
+
+    height: int
+    entries: tuple[Certified, ...]
+    state: LedgerState
+
+    @property
+    def parting(self) -> Entry:
+        return self.entries[0].entry
+
+
+class Rivals:
+    """`winner`, once there is one, outranks us for good as long as we do not go on: a chain that
+    grew since only outranks us more.
+    """
+
+    def __init__(self, rules: Rules, verify: Verify) -> None:
+        self.base: LedgerState | None = None
+        self.winner: Winner | None = None
+        self.ask_at: float | None = None
+        self._rules = rules
+        self._verify = verify
+        self._rival: Rival | None = None
+        self._asked: PeerId | None = None
+        self._asked_at = 0.0
+        self._turns: dict[PeerId, int] = {}
+        self._questions = 0
+        self._asked_of: Place | None = None
+        self._seen: dict[PeerId, Place] = {}
+
+    def branched(self, before: LedgerState) -> None:
+        """`before` is the state before the first Branch entry of our chain."""
+        if self.base is None:
+            self.base = before
+
+    def entered(self, before: LedgerState, state: LedgerState) -> None:
+        """Our chain goes on. Who did not outrank it does so even less now, but on a branch."""
+        if state.line != before.line:
+            self.branched(before)
+            self._rival = None
+            self._seen.clear()
+        if self.winner is not None and self.winner.state.rank <= state.rank:
+            self.winner = None
+
+    def ask(
+        self, places: dict[PeerId, Place], own: LedgerState, down: AbstractSet[PeerId], now: float
+    ) -> list[Effect]:
+        """A question to a peer on another line, if it is time for one. `places` are the peers whose
+        chains matter.
+        """
+        self.ask_at = None
+        fresh = {p: it for p, it in places.items() if p not in down and self._seen.get(p) != it}
+        if self.winner is not None or not fresh:
+            return []
+        if now < self._asked_at + ASK_EVERY_S and self._asked is not None:
+            self.ask_at = self._asked_at + ASK_EVERY_S
+            return []
+        base = own if self.base is None else self.base
+        first = base.since if self._questions % 2 == 0 else ()
+        peer = min(fresh, key=lambda each: (each not in first, self._turns.get(each, 0), each))
+        self._questions += 1
+        self._note_turn(peer)
+        self._asked, self._asked_at, self._asked_of = peer, now, fresh[peer]
+        self._rival = None
+        self.ask_at = now + ASK_EVERY_S
+        return [AskEntries(peer, base.height + 1)]
+
+    def _note_turn(self, peer: PeerId) -> None:
+        """Remember the turns of as many peers as there is room for, the latest ones."""
+        self._turns.pop(peer, None)
+        self._turns[peer] = self._questions
+        if len(self._turns) > PEERS_MAX:
+            del self._turns[next(iter(self._turns))]
+
+    def expects(self, peer: PeerId, page: Sequence[Certified]) -> bool:
+        """Whether this is the answer to our last question."""
+        if peer != self._asked or self.base is None or not page:
+            return False
+        last = self.base if self._rival is None else self._rival.state
+        return page[0].entry.height == last.height + 1
+
+    def take(
+        self,
+        height: int,
+        page: Sequence[Certified],
+        own: LedgerState,
+        at: Callable[[int], Certified | None],
+        now: float,
+    ) -> list[Effect]:
+        """Verify what the asked peer shows of its chain of `height` entries, and ask on."""
+        assert self.base is not None
+        assert self._asked is not None
+        rival = self._rival or Rival(self._asked, self.base, self.base)
+        try:
+            for certified in page:
+                rival.state = check_certified(self._rules, rival.state, certified, self._verify)
+                rival.entries.append(certified)
+        except RemoteProtocolError as exc:
+            self._rival = None
+            self._done()
+            return [Note(f"{rival.peer} shows a bad chain: {exc.what}")]
+        self._rival = rival
+        self._judge(rival, own, at)
+        if self.winner is not None:
+            return [Note(self._words(rival, own))]
+        if rival.state.height >= height:
+            self._done()
+            return []
+        self._asked_at = now
+        return [AskEntries(rival.peer, rival.state.height + 1)]
+
+    def _done(self) -> None:
+        """The asked peer has shown its chain as it was: look again when it has grown."""
+        assert self._asked is not None
+        assert self._asked_of is not None
+        self._seen.pop(self._asked, None)
+        self._seen[self._asked] = self._asked_of
+        if len(self._seen) > PEERS_MAX:
+            del self._seen[next(iter(self._seen))]
+
+    def continuation(self, own: LedgerState) -> tuple[Certified, ...]:
+        """What the chain just shown has beyond our head, if it goes on from there."""
+        if self._rival is None:
+            return ()
+        heads = [certified.entry.digest for certified in self._rival.entries]
+        return tuple(self._rival.entries[heads.index(own.head) + 1 :]) if own.head in heads else ()
+
+    def _judge(self, rival: Rival, own: LedgerState, at: Callable[[int], Certified | None]) -> None:
+        index = rival.parting(at)
+        healed = rival.state.phase is Phase.HEALED
+        if index is None or healed or rival.state.rank <= own.rank:
+            return
+        entries = tuple(rival.entries[index:])
+        self.winner = Winner(entries[0].entry.height - 1, entries, rival.state)
+
+    def _words(self, rival: Rival, own: LedgerState) -> str:
+        assert self.winner is not None
+        return (
+            f"{rival.peer} shows a chain that parts from ours after height {self.winner.height} "
+            f"and outranks it ({rival.state.tokens:,} tokens against {own.tokens:,})"
+        )

@@ -1,0 +1,1 @@
+"""Entries of the chain and the state that they lead to: pure values and pure functions."""

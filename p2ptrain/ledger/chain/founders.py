@@ -1,0 +1,66 @@
+"""Runs in which the manifest's founders vote and nobody else does: SPEC.md, "Open runs".
+
+In an open run anybody may take part, under as many identities as they like. An identity that costs
+nothing must have no vote. The founders are named by the signed manifest, so their number is known
+to everybody and nobody can add one.
+
+This module holds what follows from the chain alone. `membership` holds what a node wants and
+refuses because of what it has heard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.rules import QuorumPolicy, Rules
+from p2ptrain.ledger.chain.values import MEMBERS_MAX, Roster
+
+
+@dataclass(frozen=True, slots=True)
+class Founders:
+    """The founders of an open run. `voters_min` is how many voters a goodbye must leave: so many
+    that any one of them may be lost. It is 1 in a run that has fewer founders than that.
+    """
+
+    names: frozenset[PeerId]
+    voters_min: int
+
+    @property
+    def learners_max(self) -> int:
+        """How many learners a roster may have. Every founder has a place besides, always: whoever
+        invents identities could otherwise fill all places while a founder is away.
+        """
+        return MEMBERS_MAX - len(self.names)
+
+
+def founders_of(rules: Rules) -> Founders | None:
+    """The founders, if only they vote in this run."""
+    if not rules.founders_vote:
+        return None
+    least = survives_a_loss(rules.quorum)
+    return Founders(frozenset(rules.founders), least if len(rules.founders) >= least else 1)
+
+
+def survives_a_loss(policy: QuorumPolicy) -> int:
+    """Return the smallest number of voters of whom any single one may be lost: 3 by majority, 4 by
+    two thirds.
+    """
+    voters = 1
+    while not quorum.is_enough(policy, voters, voters - 1, first_present=False):
+        voters += 1
+    return voters
+
+
+def roster_fault(founders: Founders, roster: Roster) -> str:
+    """Why `roster` breaks the rules of an open run, in words; empty if it does not (SPEC.md F1)."""
+    for voter in roster.voters:
+        if voter not in founders.names:
+            return f"{voter} would be a voter and is not a founder of this open run"
+    for learner in roster.learners:
+        if learner in founders.names:
+            return f"{learner} is a founder and cannot be a learner"
+    if len(roster.learners) > founders.learners_max:
+        return f"it has {len(roster.learners)} learners and leaves the founders no place"
+    return ""

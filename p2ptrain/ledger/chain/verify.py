@@ -1,0 +1,84 @@
+"""Checking a chain that somebody else sends: anybody who has the manifest can, from genesis on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.values import (
+    Branch,
+    Certificate,
+    Certified,
+    Entry,
+    branch_message,
+    vote_message,
+)
+
+Verify = Callable[[PeerId, bytes, bytes], bool]
+"""verify(peer, message, signature): whether the peer signed the message."""
+
+
+def check_certified(
+    rules: Rules, state: LedgerState, certified: Certified, verify: Verify
+) -> LedgerState:
+    """The state after `certified`. Raises RemoteProtocolError if entry or certificate is not
+    good.
+    """
+    entry, certificate = certified.entry, certified.certificate
+    fault = _certificate_fault(rules, state, entry, certificate, verify)
+    if fault:
+        raise RemoteProtocolError(f"the certificate of entry {entry.height} is not valid: {fault}")
+    return apply(rules, state, entry)
+
+
+def replay(
+    rules: Rules, chain: Iterable[Certified], verify: Verify, start: LedgerState | None = None
+) -> LedgerState:
+    """The state at the end of `chain`, every certificate checked, from genesis on or from `start`,
+    which is then believed. Raises RemoteProtocolError, naming the first height that is wrong.
+    """
+    state = genesis(rules) if start is None else start
+    for certified in chain:
+        state = check_certified(rules, state, certified, verify)
+    return state
+
+
+def _certificate_fault(
+    rules: Rules, state: LedgerState, entry: Entry, certificate: Certificate, verify: Verify
+) -> str:
+    if certificate.height != entry.height or certificate.entry != entry.digest:
+        return "it is for another entry"
+    if entry.height != state.height + 1:
+        return f"the entry does not come after height {state.height}"
+    if isinstance(entry.value, Branch):
+        return _branch_fault(state, entry, entry.value, certificate, verify)
+    strangers = certificate.voters.difference(state.voters)
+    if strangers:
+        return f"{min(strangers)} is not a voter"
+    if not quorum.reached(rules.quorum, state.voters, certificate.voters):
+        return f"{len(certificate.votes)} votes of {len(state.voters)} voters are no quorum"
+    proposer = quorum.proposer(state.voters, entry.height, certificate.round)
+    if proposer not in certificate.voters:
+        return f"it lacks the vote of {proposer}, who proposed it"
+    message = vote_message(state.line, entry.height, certificate.round, entry.digest)
+    for voter, signature in certificate.votes:
+        if not verify(voter, message, signature):
+            return f"the signature of {voter} is not valid"
+    return ""
+
+
+def _branch_fault(
+    state: LedgerState, entry: Entry, branch: Branch, certificate: Certificate, verify: Verify
+) -> str:
+    """All voters of a branch sign it, in no round. Whether it may be is `why_invalid`'s to say."""
+    if certificate.round != 0 or certificate.voters != set(branch.voters):
+        return "a branch is signed by all of its voters, and nobody else"
+    message = branch_message(state.line, entry)
+    for voter, signature in certificate.votes:
+        if not verify(voter, message, signature):
+            return f"the signature of {voter} is not valid"
+    return ""

@@ -1,0 +1,1 @@
+"""Entries already decided: keep, prune, catch up, and start from a base."""

@@ -1,0 +1,174 @@
+"""A ledger state from bytes that a peer sent or a disk held.
+
+Everything here raises RemoteProtocolError and nothing else, whatever comes in. What is read is
+spelled again and compared, so there is one encoding of each state; and it must hang together, since
+the ledger goes on from it. Whether it is *the* state of some height is for a digest to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.branch_rank import STRETCHES_MAX, Stretch
+from p2ptrain.ledger.chain.canonical import (
+    canonical,
+    parse,
+    read_digest,
+    read_int,
+    read_list,
+    read_map,
+    read_peer,
+)
+from p2ptrain.ledger.chain.leases import Leases
+from p2ptrain.ledger.chain.state import LedgerState, Phase
+from p2ptrain.ledger.chain.state_bytes import STATE_BYTES_MAX, plain_state
+from p2ptrain.ledger.chain.values import MEMBERS_MAX, TERMS_MAX, Roster, SnapshotRef, Terms
+from p2ptrain.ledger.messages.decode_values import (
+    snapshot_from_plain,
+    terms_from_plain,
+    value_from_plain,
+)
+
+PEERS_EVER_MAX = 1 << 17
+"""Who ever contributed; so many names fill the bytes that a state may have."""
+
+RUNS_MAX = 1 << 16
+BLOCKS_MAX = 1 << 22
+"""Of one member, or returned: a run of a few bytes must not become a list of gigabytes."""
+
+T = TypeVar("T")
+
+
+def decode_state(data: bytes) -> LedgerState:
+    """The state that `encode_state` made these bytes of."""
+    state = state_from_plain(parse(data, bytes_max=STATE_BYTES_MAX))
+    if canonical(plain_state(state)) != data:
+        raise RemoteProtocolError("a state is not in its canonical spelling")
+    return state
+
+
+def state_from_plain(plain: object) -> LedgerState:
+    """The state in what canonical JSON held. Its spelling is for the caller to compare."""
+    given = read_map(plain, fields=frozenset(READERS))
+    values: dict[str, Any] = {name: read(given[name], name) for name, read in READERS.items()}
+    state = LedgerState(**values)
+    fault = _incoherence(state)
+    if fault:
+        raise RemoteProtocolError(f"a state does not hang together: {fault}")
+    return state
+
+
+def _incoherence(state: LedgerState) -> str:
+    """What the ledger relies on in every state that a chain can lead to."""
+    members = set(state.members)
+    if not state.voters or len(members) != len(state.members):
+        return "it has no voter, or a member twice"
+    if len(members) > MEMBERS_MAX:
+        return f"it has more than {MEMBERS_MAX} members"
+    if state.since.keys() != members or state.leases.keys() != members:
+        return "members, their leases and their admission differ"
+    if not state.proven <= set(state.learners):
+        return "it has proven peers that are no learners"
+    if (state.roster is None) is (state.phase is Phase.REDUCE):
+        return "a reduce has a roster, and nothing else has"
+    if state.roster is not None and state.roster.members != state.members:
+        return "its roster has other members"
+    return ""
+
+
+def _phase(value: object, field: str) -> Phase:
+    if value not in list(Phase):
+        raise RemoteProtocolError(f"{field} is not one that a run has")
+    return Phase(str(value))
+
+
+def _past(value: object, field: str) -> tuple[Stretch, ...]:
+    return tuple(map(_stretch, read_list(value, field, length_max=STRETCHES_MAX)))
+
+
+def _stretch(plain: object) -> Stretch:
+    parts = read_list(plain, "a stretch", length_max=5)
+    if len(parts) != 5:
+        raise RemoteProtocolError("a stretch of a line has five parts")
+    line, *_, gone = parts
+    height, step, tokens = (read_int(each, "a stretch") for each in parts[1:4])
+    return Stretch(read_digest(line, "line"), height, step, tokens, _peers(gone, "gone"))
+
+
+def _roster(value: object, field: str) -> Roster | None:
+    roster = None if value is None else value_from_plain(value)
+    if roster is not None and not isinstance(roster, Roster):
+        raise RemoteProtocolError(f"{field} must be a roster")
+    return roster
+
+
+def _snapshot(value: object, field: str) -> SnapshotRef | None:
+    return snapshot_from_plain(value)
+
+
+def _terms(value: object, field: str) -> tuple[Terms, ...]:
+    return tuple(map(terms_from_plain, read_list(value, field, length_max=TERMS_MAX)))
+
+
+def _peers(value: object, field: str) -> tuple[PeerId, ...]:
+    return tuple(read_peer(peer, field) for peer in read_list(value, field, length_max=MEMBERS_MAX))
+
+
+def _proven(value: object, field: str) -> frozenset[PeerId]:
+    return frozenset(_peers(value, field))
+
+
+def _by_peer(value: object, field: str, read: Callable[[object, str], T]) -> dict[PeerId, T]:
+    if not isinstance(value, dict) or len(value) > PEERS_EVER_MAX:
+        raise RemoteProtocolError(f"{field} must be a map of at most {PEERS_EVER_MAX} peers")
+    return {read_peer(peer, field): read(item, field) for peer, item in value.items()}
+
+
+def _counts(value: object, field: str) -> dict[PeerId, int]:
+    return _by_peer(value, field, read_int)
+
+
+def _leases(value: object, field: str) -> Leases:
+    parts = read_map(value, fields=frozenset({"held", "returned", "next_block"}))
+    held = _by_peer(parts["held"], "held", _blocks)
+    returned, cursor = _blocks(parts["returned"], "returned"), read_int(parts["next_block"], field)
+    return Leases(held, returned, cursor)
+
+
+def _blocks(value: object, field: str) -> tuple[int, ...]:
+    runs = [_run(run, field) for run in read_list(value, field, length_max=RUNS_MAX)]
+    if sum(count for _, count in runs) > BLOCKS_MAX:
+        raise RemoteProtocolError(f"{field} has more than {BLOCKS_MAX} blocks")
+    return tuple(block for first, count in runs for block in range(first, first + count))
+
+
+def _run(value: object, field: str) -> tuple[int, int]:
+    pair = read_list(value, field, length_max=2)
+    if len(pair) != 2:
+        raise RemoteProtocolError(f"{field} are runs of blocks: the first, and how many")
+    return read_int(pair[0], field), read_int(pair[1], field)
+
+
+READERS: Mapping[str, Callable[[object, str], object]] = {
+    "line": read_digest,
+    "past": _past,
+    "height": read_int,
+    "head": read_digest,
+    "step": read_int,
+    "phase": _phase,
+    "attempt": read_int,
+    "tried_before": read_int,
+    "roster": _roster,
+    "voters": _peers,
+    "learners": _peers,
+    "since": _counts,
+    "proven": _proven,
+    "lease_book": _leases,
+    "tokens_by_peer": _counts,
+    "tokens": read_int,
+    "snapshot": _snapshot,
+    "terms": _terms,
+}

@@ -1,0 +1,63 @@
+"""The chain as this node keeps it: from genesis on, or from a base on.
+
+All that asks for an entry by its height or for an update by its outer step asks here, so that the
+rest of the core need not know where the chain begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, genesis
+from p2ptrain.ledger.chain.values import Certified, Commit
+from p2ptrain.ledger.history.base import Base
+from p2ptrain.ledger.history.catchup import page_from
+from p2ptrain.ledger.messages.messages import Entries, Pruned
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedUpdate:
+    """Where the chain says which update ended an outer step."""
+
+    step: int
+    height: int
+    update: Digest
+
+
+class Kept:
+    """`start` is the state before the first of `entries`; that one is the base's own Commit where
+    there is a base. `updates` are those of the outer steps that the entries ended.
+    """
+
+    def __init__(self, rules: Rules, base: Base | None = None) -> None:
+        self.base = base
+        self.start: LedgerState = genesis(rules) if base is None else base.state
+        self.entries: list[Certified] = []
+        self.updates: dict[int, CommittedUpdate] = {}
+
+    def append(self, certified: Certified) -> None:
+        self.entries.append(certified)
+        value = certified.entry.value
+        if isinstance(value, Commit):
+            height = certified.entry.height
+            self.updates[value.step] = CommittedUpdate(value.step, height, value.update)
+
+    def at(self, height: int) -> Certified | None:
+        """The entry at `height`, unless it is pruned or still to come."""
+        index = height - self.start.height - 1
+        return self.entries[index] if 0 <= index < len(self.entries) else None
+
+    def page(self, from_height: int) -> Entries | Pruned:
+        return page_from(self.entries, from_height)
+
+    def prune(self, base: Base) -> int:
+        """Begin at `base` from now on. Returns how many entries are kept no more."""
+        assert self.at(base.checkpoint.height) == base.commit, "a base is of this very chain"
+        count = base.state.height - self.start.height
+        del self.entries[:count]
+        for step in [step for step in self.updates if step < base.step]:
+            del self.updates[step]
+        self.base, self.start = base, base.state
+        return count

@@ -1,0 +1,77 @@
+"""Which of its first entries a node may forget, and the base that stands for them then.
+
+Pure. An entry may go if all that a restart needs is kept: the chain from a base on, and a snapshot
+of θ and m from which the updates in that chain lead to the head. A snapshot is certified some steps
+after it was taken, so the base is often an older Commit than the one that names the snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, apply
+from p2ptrain.ledger.chain.values import Certified, Commit
+from p2ptrain.ledger.history.base import Base
+from p2ptrain.ledger.history.kept_chain import Kept
+
+
+def prunable_to(entries: Sequence[Certified], *, keep_entries: int, step_max: int) -> int | None:
+    """The height of the newest Commit that could be the base; None if nothing may go.
+
+    At least `keep_entries` entries follow it, and it ends an outer step up to `step_max`, that of
+    the node's own snapshot, and up to that of the newest certified one, from which others start.
+    """
+    reach = min(step_max, _newest_snapshot(entries))
+    for certified in reversed(entries[1 : max(0, len(entries) - keep_entries)]):
+        value = certified.entry.value
+        if isinstance(value, Commit) and value.state is not None and value.step <= reach:
+            return certified.entry.height
+    return None
+
+
+def _newest_snapshot(entries: Sequence[Certified]) -> int:
+    for certified in reversed(entries):
+        value = certified.entry.value
+        if isinstance(value, Commit) and value.snapshot is not None:
+            return value.snapshot.step
+    return -1
+
+
+def base_at(rules: Rules, kept: Kept, height: int) -> Base | None:
+    """The base whose Commit is the entry at `height`; None if that entry is none, or not kept."""
+    found = entries_up_to(kept, height)
+    return None if found is None else base_after(rules, kept.start, *found)
+
+
+def entries_up_to(kept: Kept, height: int) -> tuple[list[Certified], Certified] | None:
+    """The kept entries before the Commit at `height`, and that Commit.
+
+    None if that entry can end no base, or is not kept. The list is a copy, which `base_after` may
+    read in a thread while the chain grows or is pruned.
+    """
+    commit = kept.at(height)
+    if commit is None or not isinstance(commit.entry.value, Commit):
+        return None
+    if commit.entry.value.state is None:
+        return None
+    return kept.entries[: height - 1 - kept.start.height], commit
+
+
+def base_after(
+    rules: Rules,
+    start: LedgerState,
+    entries: Sequence[Certified],
+    commit: Certified,
+    unwanted: Callable[[], bool] = lambda: False,
+) -> Base | None:
+    """The base that `entries`, applied to `start`, lead to; takes some 25 µs an entry.
+
+    `unwanted` is asked before each entry whether to stop; None then.
+    """
+    state = start
+    for certified in entries:
+        if unwanted():
+            return None
+        state = apply(rules, state, certified.entry)
+    return Base(state, commit)

@@ -1,0 +1,1 @@
+"""Messages, events and effects of the core, and their encoding."""

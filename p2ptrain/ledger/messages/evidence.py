@@ -1,0 +1,178 @@
+"""Proof that a voter lied: two signed statements about one height that cannot both be honest.
+
+What a voter signs about a height says what it had accepted last and, if it is a promise, that it
+will accept nothing between that round and the promised one:
+
+    vote (round a, entry e)            accepted e in round a
+    promise of r, last accepted (a, e) accepted e in round a; nothing in the rounds between a and r
+
+So two statements contradict each other if they name different entries for one round, or if one
+names a round that the other says nothing was accepted in. A voter that keeps SPEC.md R1 to R3 never
+signs such a pair, however often it crashes: its records are durable before it speaks. Anybody can
+check a pair with nothing but the run's id and the voter's public key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.canonical import (
+    canonical,
+    parse,
+    read_digest,
+    read_int,
+    read_list,
+    read_map,
+    read_peer,
+    read_signature,
+    spell_signature,
+)
+from p2ptrain.ledger.chain.values import LineId, promise_message, vote_message
+from p2ptrain.ledger.chain.verify import Verify
+
+EVIDENCE_BYTES_MAX = 4096
+"""Two statements of a few hundred bytes each, and the names around them."""
+
+_NEVER = -1
+"""The round of "accepted nothing yet": before all rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a voter signed about one height: a promise of round `promised`, or, if that is None,
+    a vote. `round` and `entry` are what it had accepted last.
+    """
+
+    promised: int | None
+    round: int | None
+    entry: Digest | None
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        _check((self.round is None) == (self.entry is None), "a round and its entry go together")
+        _check(self.promised is not None or self.round is not None, "a vote is for an entry")
+
+    @property
+    def claim(self) -> tuple[int, Digest | None, int]:
+        """Last accepted round, its entry, and the round before which nothing came after it."""
+        last = _NEVER if self.round is None else self.round
+        return last, self.entry, last + 1 if self.promised is None else self.promised
+
+    def message(self, line: LineId, height: int) -> bytes:
+        """The bytes that were signed."""
+        if self.promised is not None:
+            return promise_message(line, height, self.promised, self.round, self.entry)
+        assert self.round is not None
+        assert self.entry is not None
+        return vote_message(line, height, self.round, self.entry)
+
+    def plain(self) -> list[object]:
+        return [self.promised, self.round, self.entry, spell_signature(self.signature)]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """`peer` signed both statements about `height` of `line`, and they contradict each other."""
+
+    line: LineId
+    height: int
+    peer: PeerId
+    one: Statement
+    other: Statement
+
+    def __post_init__(self) -> None:
+        _check(self.height > 0, "votes are about heights from 1 on")
+        _check(contradict(self.one, self.other), "these two statements can both be honest")
+
+    @property
+    def words(self) -> str:
+        """For people: what the peer did."""
+        return (
+            f"{self.peer} signed what excludes each other at height {self.height}: "
+            f"{_in_words(self.one)}; and {_in_words(self.other)}"
+        )
+
+    def plain(self) -> dict[str, object]:
+        statements = [self.one.plain(), self.other.plain()]
+        return {
+            "line": self.line,
+            "height": self.height,
+            "peer": self.peer,
+            "statements": statements,
+        }
+
+
+def contradict(one: Statement, other: Statement) -> bool:
+    """Whether no honest voter signs both statements about one height, in whichever order."""
+    (round_1, entry_1, until_1), (round_2, entry_2, until_2) = one.claim, other.claim
+    if round_1 == round_2:
+        return entry_1 != entry_2
+    return round_1 < round_2 < until_1 or round_2 < round_1 < until_2
+
+
+def check_evidence(lines: Container[LineId], evidence: Evidence, verify: Verify) -> str:
+    """Why `evidence` proves nothing; empty if it does. That it is a contradiction is checked on
+    construction, so what is left is that the peer signed both, for one of the run's `lines`.
+    """
+    if evidence.line not in lines:
+        return "it is of another run, or of a branch of it that is not known here"
+    for statement in (evidence.one, evidence.other):
+        message = statement.message(evidence.line, evidence.height)
+        if not verify(evidence.peer, message, statement.signature):
+            return f"{evidence.peer} did not sign it"
+    return ""
+
+
+def encode_evidence(evidence: Evidence) -> bytes:
+    """Canonical JSON, for a file or for gossip."""
+    return canonical(evidence.plain())
+
+
+def decode_evidence(data: bytes) -> Evidence:
+    """Raises RemoteProtocolError and nothing else. What comes out is to be checked still."""
+    return evidence_from_plain(parse(data, bytes_max=EVIDENCE_BYTES_MAX))
+
+
+def evidence_from_plain(plain: object) -> Evidence:
+    fields = read_map(plain, fields=frozenset({"line", "height", "peer", "statements"}))
+    pair = read_list(fields["statements"], "statements", length_max=2)
+    if len(pair) != 2:
+        raise RemoteProtocolError("evidence is two statements")
+    line, height = read_digest(fields["line"], "line"), read_int(fields["height"], "height")
+    try:
+        one, other = (_statement_from_plain(each) for each in pair)
+        return Evidence(line, height, read_peer(fields["peer"], "peer"), one, other)
+    except ValueError as exc:
+        raise RemoteProtocolError(str(exc)) from exc
+
+
+def _statement_from_plain(plain: object) -> Statement:
+    parts = read_list(plain, "a statement", length_max=4)
+    if len(parts) != 4:
+        raise RemoteProtocolError("a statement has four parts")
+    promised, round, entry, signature = parts
+    return Statement(
+        None if promised is None else read_int(promised, "promised"),
+        None if round is None else read_int(round, "round"),
+        None if entry is None else read_digest(entry, "entry"),
+        read_signature(signature, "signature"),
+    )
+
+
+def _in_words(statement: Statement) -> str:
+    if statement.promised is None:
+        return f"a vote for {str(statement.entry)[:8]} in round {statement.round}"
+    if statement.entry is None:
+        return f"a promise of round {statement.promised}, having accepted nothing"
+    return (
+        f"a promise of round {statement.promised}, having accepted {statement.entry[:8]} last, "
+        f"in round {statement.round}"
+    )
+
+
+def _check(holds: bool, rule: str) -> None:
+    if not holds:
+        raise ValueError(rule)

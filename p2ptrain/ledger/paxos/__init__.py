@@ -1,0 +1,1 @@
+"""Agreement on one height: acceptor, proposer, electorate and timers."""

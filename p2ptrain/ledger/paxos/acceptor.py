@@ -1,0 +1,124 @@
+"""What a voter must never forget about one height, and the records that remember it for it.
+
+Each change returns a record; the caller makes it durable before anybody hears of the change
+(SPEC.md R1). `recall` rebuilds the acceptors of all undecided heights from the records that a disk
+still has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
+from p2ptrain.ledger.chain.canonical import canonical, parse, read_digest, read_int, read_map
+from p2ptrain.ledger.chain.values import Entry, LineId
+from p2ptrain.ledger.messages.decode_values import accepted_from_plain
+from p2ptrain.ledger.messages.evidence import Statement
+from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX, Accepted
+
+
+@dataclass(slots=True)
+class Acceptor:
+    """`promised` is the highest round promised or accepted; round 0 needs no promise.
+
+    Who leaves a line for a branch and comes back to it still stands by what it promised there.
+    """
+
+    line: LineId
+    height: int
+    promised: int = 0
+    accepted: Accepted | None = None
+
+    def promise(self, round: int) -> bytes:
+        """Accept nothing of rounds before `round` any more."""
+        if round <= self.promised:
+            raise LocalProtocolError(f"round {round} is not after {self.promised}")
+        self.promised = round
+        return self._promise_record()
+
+    def accept(self, round: int, entry: Entry, signature: bytes) -> bytes:
+        """Vote for `entry`, for which the proposer of `round` has voted with `signature`."""
+        if not self.may_accept(round, entry):
+            raise LocalProtocolError(f"round {round} contradicts what was promised or accepted")
+        self.promised = round
+        self.accepted = Accepted(round, entry, signature)
+        return self._accept_record(self.accepted)
+
+    def may_accept(self, round: int, entry: Entry) -> bool:
+        if entry.height != self.height or round < self.promised:
+            return False
+        accepted = self.accepted
+        return accepted is None or accepted.round < round or accepted.entry == entry
+
+    def may_have_said(self, statement: Statement) -> bool:
+        """Whether a signed statement can be this voter's own, by what it remembers."""
+        round, entry, until = statement.claim
+        if max(round, statement.promised or 0) > self.promised:
+            return False
+        if self.accepted is None or round > self.accepted.round:
+            return entry is None
+        if round == self.accepted.round:
+            return entry == self.accepted.entry.digest
+        return until <= self.accepted.round
+
+    def records(self) -> list[bytes]:
+        """The fewest records that rebuild this acceptor."""
+        records = [] if self.accepted is None else [self._accept_record(self.accepted)]
+        if self.promised > (0 if self.accepted is None else self.accepted.round):
+            records.append(self._promise_record())
+        return records
+
+    def _promise_record(self) -> bytes:
+        return self._record(self.promised, None)
+
+    def _accept_record(self, accepted: Accepted) -> bytes:
+        return self._record(accepted.round, accepted.plain())
+
+    def _record(self, round: int, accepted: object) -> bytes:
+        place = {"line": self.line, "height": self.height}
+        return canonical({**place, "round": round, "accepted": accepted})
+
+
+Acceptors = dict[tuple[LineId, int], Acceptor]
+"""By line and height."""
+
+
+def recall(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Acceptors:
+    """The acceptors of heights that are not over, as the records leave them.
+
+    `decided` is the height up to which each line of our chain is decided. Of other lines, which
+    this node has left, the last height that it voted at may still be open.
+
+    Raises LocalProtocolError if a record is not one of ours: a voter that cannot read its own
+    promises must not vote.
+    """
+    acceptors: Acceptors = {}
+    last: dict[LineId, int] = {}
+    for record in records:
+        line, height, round, accepted = _read(record)
+        last[line] = max(height, last.get(line, 0))
+        acceptor = acceptors.setdefault((line, height), Acceptor(line, height))
+        acceptor.promised = max(acceptor.promised, round)
+        if accepted is not None and (acceptor.accepted is None or acceptor.accepted.round <= round):
+            acceptor.accepted = accepted
+    over = {line: decided.get(line, height - 1) for line, height in last.items()}
+    return {place: it for place, it in acceptors.items() if it.height > over[it.line]}
+
+
+def last_voted(records: Iterable[bytes]) -> dict[LineId, Acceptor]:
+    """Of each line the acceptor of the last height that the records know of, decided or not."""
+    return {line: acceptor for (line, _), acceptor in recall(records, decided={}).items()}
+
+
+def _read(record: bytes) -> tuple[LineId, int, int, Accepted | None]:
+    try:
+        plain = parse(record, bytes_max=MESSAGE_BYTES_MAX)
+        fields = read_map(plain, fields=frozenset({"line", "height", "round", "accepted"}))
+        line = read_digest(fields["line"], "line")
+        height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
+        said = fields["accepted"]
+        accepted = None if said is None else accepted_from_plain(said)
+    except RemoteProtocolError as exc:
+        raise LocalProtocolError("the log of votes holds a record that is not ours") from exc
+    return line, height, round, accepted

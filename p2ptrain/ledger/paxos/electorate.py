@@ -1,0 +1,184 @@
+"""One height's voters and their signatures: who proposes, what is a quorum, which words are
+genuine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import (
+    Certificate,
+    Certified,
+    Entry,
+    LineId,
+    Vote,
+    promise_message,
+    vote_message,
+)
+from p2ptrain.ledger.chain.verify import Verify
+from p2ptrain.ledger.messages.messages import Accepted, Promise, PromiseProof, Propose
+
+Sign = Callable[[bytes], bytes]
+
+PROPOSALS_KEPT = 64
+"""Proposals of one height whose signature is known to be good; then they are checked anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """The voters, ranked, whose quorum decides `height` of `line`; `me` may be one of them.
+
+    `silent` if this process must not use its vote, because another may be using it.
+    """
+
+    rules: Rules
+    line: LineId
+    height: int
+    parent: Digest
+    voters: tuple[PeerId, ...]
+    me: PeerId
+    sign: Sign
+    verify: Verify
+    silent: bool = False
+    names: frozenset[PeerId] = field(init=False)
+    _genuine: set[tuple[int, Digest, bytes]] = field(
+        init=False, default_factory=set, compare=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", frozenset(self.voters))
+
+    @property
+    def votes_here(self) -> bool:
+        return self.me in self.names and not self.silent
+
+    def proposer(self, round: int) -> PeerId:
+        return quorum.proposer(self.voters, self.height, round)
+
+    def reached(self, present: AbstractSet[PeerId]) -> bool:
+        """Whether `present`, voters all of them, are a quorum. Asked at each vote, so only
+        counted.
+        """
+        count, first = len(present), self.voters[0] in present
+        return quorum.is_enough(self.rules.quorum, len(self.voters), count, first_present=first)
+
+    def vote(self, round: int, entry: Entry) -> Vote:
+        signature = self.sign(vote_message(self.line, self.height, round, entry.digest))
+        return Vote(self.line, self.height, round, entry.digest, self.me, signature)
+
+    def vote_fault(self, sender: PeerId, vote: Vote) -> str:
+        """Why `vote`, received from `sender`, does not count; empty if it does."""
+        if vote.line != self.line:
+            return "it is of another run, or another line of it"
+        if vote.height != self.height:
+            return f"it is for height {vote.height}"
+        if vote.voter != sender or sender not in self.names:
+            return "its sender is not a voter of this height"
+        return "" if self.verify(sender, vote.message, vote.signature) else "its signature is wrong"
+
+    def proposal(
+        self, round: int, entry: Entry, promises: tuple[PromiseProof, ...] = ()
+    ) -> Propose:
+        """What this voter asks the others for. It has accepted `entry` durably, or is about to,
+        before this leaves.
+        """
+        return Propose(round, entry, self.vote(round, entry).signature, promises)
+
+    def proposed(self, round: int, entry: Digest, signature: bytes) -> bool:
+        """Whether the proposer of `round` has voted for `entry` in it. The same proposal stands in
+        many promises, and is checked once.
+        """
+        proposal = (round, entry, signature)
+        if proposal in self._genuine:
+            return True
+        message = vote_message(self.line, self.height, round, entry)
+        if not self.verify(self.proposer(round), message, signature):
+            return False
+        if len(self._genuine) >= PROPOSALS_KEPT:
+            self._genuine.clear()
+        self._genuine.add(proposal)
+        return True
+
+    def promise(self, round: int, accepted: Accepted | None) -> Promise:
+        signature = self.sign(self._promise_message(round, _summary(accepted)))
+        return Promise(self.height, round, accepted, signature)
+
+    def promise_fault(self, sender: PeerId, promise: Promise) -> str:
+        if sender not in self.names:
+            return "its sender is not a voter of this height"
+        accepted = promise.accepted
+        if accepted is not None and not self._fits(accepted, promise.round):
+            return "what it says was accepted does not belong there"
+        fault = self.claim_fault(promise.round, proof_of(sender, promise))
+        if fault:
+            return fault
+        message = self._promise_message(promise.round, _summary(accepted))
+        return "" if self.verify(sender, message, promise.signature) else "its signature is wrong"
+
+    def claim_fault(self, round: int, proof: PromiseProof) -> str:
+        """Why what a promise of `round` says was accepted cannot have been; empty if it can."""
+        last, entry, proposed = proof.accepted_round, proof.accepted, proof.proposed
+        if last is None or entry is None or proposed is None:
+            return ""
+        if last >= round or not self.proposed(last, entry, proposed):
+            return f"what {proof.voter} says it had accepted was not proposed"
+        return ""
+
+    def proofs_fault(self, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
+        """Why these promises do not entitle `entry` to be proposed in `round`; empty if they do."""
+        names = {proof.voter for proof in proofs}
+        if len(names) != len(proofs) or not names <= self.names or not self.reached(names):
+            return "it does not come with the promises of a quorum"
+        for proof in proofs:
+            fault = self._proof_fault(round, proof)
+            if fault:
+                return fault
+        forced = forced_by(proofs)
+        return "" if forced in (None, entry.digest) else f"it should propose entry {forced}"
+
+    def certified(self, round: int, entry: Entry, votes: Mapping[PeerId, bytes]) -> Certified:
+        certificate = Certificate(self.height, round, entry.digest, tuple(sorted(votes.items())))
+        return Certified(entry, certificate)
+
+    def _proof_fault(self, round: int, proof: PromiseProof) -> str:
+        message = self._promise_message(round, (proof.accepted_round, proof.accepted))
+        if not self.verify(proof.voter, message, proof.signature):
+            return f"the promise of {proof.voter} is not genuine"
+        return self.claim_fault(round, proof)
+
+    def _fits(self, accepted: Accepted, round: int) -> bool:
+        entry = accepted.entry
+        return accepted.round < round and (entry.height, entry.parent) == (self.height, self.parent)
+
+    def _promise_message(self, round: int, accepted: tuple[int | None, Digest | None]) -> bytes:
+        return promise_message(self.line, self.height, round, *accepted)
+
+
+def proof_of(voter: PeerId, promise: Promise) -> PromiseProof:
+    accepted = promise.accepted
+    proposed = None if accepted is None else accepted.signature
+    return PromiseProof(voter, *_summary(accepted), proposed, promise.signature)
+
+
+def forced_by(proofs: Sequence[PromiseProof]) -> Digest | None:
+    """The entry that must be proposed after these promises: the one accepted in the highest round.
+
+    It may have been chosen already; every quorum of promises contains a voter who would know. None
+    if nobody had accepted anything, and then the proposer is free. A proposer that lied may have
+    had two entries accepted in that round: then the one that more voters name. If quorums are two
+    thirds, only that one can have been chosen; and these promises prove that it lied.
+    """
+    accepted = [(p.accepted_round, p.accepted) for p in proofs if p.accepted_round is not None]
+    highest = max((round for round, _ in accepted), default=None)
+    voices = Counter(entry for round, entry in accepted if round == highest and entry is not None)
+    return min(voices, key=lambda entry: (-voices[entry], entry), default=None)
+
+
+def _summary(accepted: Accepted | None) -> tuple[int | None, Digest | None]:
+    return (None, None) if accepted is None else (accepted.round, accepted.entry.digest)

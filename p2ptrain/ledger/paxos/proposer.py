@@ -1,0 +1,140 @@
+"""What a proposer knows while it leads one round: promises, its proposal, votes. All of it
+volatile.
+
+    PREPARING ──quorum of promises, something to propose──► PROPOSED ──quorum of votes──► an outcome
+
+Round 0 starts without promises. Nothing here is durable, so a proposer that restarts never goes on
+with a round that it led (SPEC.md R4); what it had promised and accepted is in its `Acceptor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.values import Certified, Entry, Vote
+from p2ptrain.ledger.messages.effects import Announce, Effect, Send
+from p2ptrain.ledger.messages.messages import (
+    Accepted,
+    Message,
+    Prepare,
+    Promise,
+    PromiseProof,
+    Propose,
+)
+from p2ptrain.ledger.paxos.electorate import Electorate, forced_by, proof_of
+
+LETTERS_MAX = 32
+"""So many voters are written to one by one, which takes one delay; more hear it by gossip. A roster
+names all members, so letters to all of them would cost the proposer bytes by the square of their
+number: 130 kB for 32, 124 MB for 1,000. Gossip costs everybody some six copies.
+"""
+
+Promises = tuple[PromiseProof, ...]
+
+Unusable = Callable[[Entry, Promises], bool]
+"""Whether an entry that these promises force cannot be accepted here: its bytes are wanting, or
+this node knows better.
+"""
+
+
+def author_of(electorate: Electorate, promises: Promises, proposer: PeerId) -> PeerId:
+    """Return who chose what `proposer` proposes with these promises: the proposer of the round that
+    forces it, or `proposer` itself if nothing does.
+    """
+    rounds = [it.accepted_round for it in promises if it.accepted_round is not None]
+    return electorate.proposer(max(rounds)) if rounds else proposer
+
+
+class Leading:
+    """One round, led by this node."""
+
+    def __init__(self, electorate: Electorate, round: int) -> None:
+        self.round = round
+        self.proposal: Propose | None = None
+        self._electorate = electorate
+        self._promises: dict[PeerId, PromiseProof] = {}
+        self._best: Accepted | None = None
+        self._candidates: dict[Digest, Entry] = {}
+        self._votes: dict[PeerId, bytes] = {}
+
+    # ── promises ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether something may be proposed now."""
+        return self.round == 0 or self._electorate.reached(self._promises.keys())
+
+    def take_promise(self, sender: PeerId, promise: Promise) -> str:
+        """Count a promise. Returns why it does not count, or nothing."""
+        if self.proposal is not None or sender in self._promises:
+            return ""
+        fault = self._electorate.promise_fault(sender, promise)
+        if not fault:
+            self.count_promise(sender, promise)
+        return fault
+
+    def count_promise(self, voter: PeerId, promise: Promise) -> None:
+        self._promises[voter] = proof_of(voter, promise)
+        accepted = promise.accepted
+        if accepted is None:
+            return
+        if self._best is None or accepted.round > self._best.round:
+            self._best = accepted
+            self._candidates = {}
+        if accepted.round == self._best.round:
+            self._candidates[accepted.entry.digest] = accepted.entry
+
+    def choice(self, unusable: Unusable) -> tuple[Entry | None, tuple[PromiseProof, ...]]:
+        """What the promises force, or None if they leave it free; and the promises that show it.
+
+        An entry that is unusable here is passed over if a quorum had accepted nothing: it cannot
+        have been chosen then, and the promises of that quorum are as good as all of them.
+        """
+        free = tuple(proof for proof in self._promises.values() if proof.accepted is None)
+        if self._best is None:
+            return None, free
+        promises = tuple(self._promises.values())
+        forced = forced_by(promises)
+        assert forced is not None
+        entry = self._candidates[forced]
+        passable = self._electorate.reached({proof.voter for proof in free})
+        if passable and unusable(entry, promises):
+            return None, free
+        return entry, promises
+
+    # ── votes ────────────────────────────────────────────────────────────────────────────────────
+
+    def propose(self, proposal: Propose, me: PeerId) -> None:
+        """From now on this round stands for `proposal`, which has the own vote, durable already."""
+        assert self.proposal is None
+        assert proposal.round == self.round
+        self.proposal = proposal
+        self._votes = {me: proposal.signature}
+
+    def take_vote(self, sender: PeerId, vote: Vote) -> str:
+        """Count a vote. Returns why it does not count, or nothing."""
+        if self.proposal is None or vote.round != self.round or sender in self._votes:
+            return ""
+        fault = self._electorate.vote_fault(sender, vote)
+        if not fault and vote.entry != self.proposal.entry.digest:
+            fault = "it is for another entry than was proposed"
+        if not fault:
+            self._votes[sender] = vote.signature
+        return fault
+
+    def outcome(self) -> Certified | None:
+        if self.proposal is None or not self._electorate.reached(self._votes.keys()):
+            return None
+        return self._electorate.certified(self.round, self.proposal.entry, self._votes)
+
+    # ── what to say ──────────────────────────────────────────────────────────────────────────────
+
+    def to_silent(self) -> list[Effect]:
+        """What this round's proposer says, to every voter that has not answered it."""
+        message: Message = self.proposal or Prepare(self._electorate.height, self.round)
+        answered = self._promises.keys() if self.proposal is None else self._votes.keys()
+        silent = [voter for voter in self._electorate.voters if voter not in answered]
+        if len(silent) > LETTERS_MAX:
+            return [Announce(message)]
+        return [Send(voter, message) for voter in silent]

@@ -1,0 +1,300 @@
+"""Whether this node may vote for a proposal: a pure function of what is agreed and what it has
+heard.
+
+Three answers: yes; no; or later, when something that this node lacks may still come (bytes, a
+report, a newer allowlist), and then the proposal is judged again at each event. The rules that a
+Commit's bytes and an amendment must be held, that a quorum vouches for a snapshot, and that nobody
+is dropped who is here, are about safety. The rest keeps a hasty or broken proposer from having its
+way, and is lenient where views may differ: a refusal that is too strict would cost more than a
+wrong roster, which costs one attempt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.founders import founders_of
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, Phase, why_invalid
+from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Roster, Terms, Value
+from p2ptrain.ledger.messages.evidence import Evidence
+from p2ptrain.ledger.policy.blame import DOUBT_MIN, LEFT_OUT_REFUSED
+from p2ptrain.ledger.policy.close_reduce import (
+    alone_too_long,
+    could_take_part,
+    failure_known,
+    finished_update,
+    is_made,
+    result_is_stale,
+    survivors,
+    suspicion_of,
+)
+from p2ptrain.ledger.policy.membership import dropped_for_nothing, too_few_left, unasked
+from p2ptrain.ledger.policy.open_reduce import gathered, openers, rested_at_least_until
+from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.snapshot_votes import is_vouched_for
+
+
+class Answer(Enum):
+    YES = "yes"
+    LATER = "later"
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`fetch` names the update whose bytes would make a Commit acceptable; `evidence` is what the
+    proposer seems not to know.
+    """
+
+    answer: Answer
+    reason: str
+    fetch: Digest | None = None
+    evidence: Evidence | None = None
+
+
+_YES = Verdict(Answer.YES, "it fits what this node knows")
+
+
+def may_accept(
+    rules: Rules,
+    state: LedgerState,
+    view: View,
+    value: Value,
+    now: float,
+    *,
+    forced: bool,
+    doubtful: bool = False,
+    late: bool = False,
+    proposer: PeerId | None = None,
+) -> Verdict:
+    """May this node accept `value` now? `forced` if the promises leave the proposer no choice;
+    `doubtful` if others that may still come could give it one. A Commit is then held against this
+    node's own results all the same, and a roster against whom it knows to be here: either may be a
+    liar's invention, which only its own word supports. `late` if the height has waited so long that
+    views which still differ must not hold it up any longer. `proposer` is the peer that proposes
+    it, or, if it is forced, the one that did in the round that forces it.
+    """
+    fault = why_invalid(rules, state, value)
+    if fault:
+        return Verdict(Answer.NO, fault)
+    if isinstance(value, Branch):
+        return Verdict(Answer.NO, "nobody votes on a branch: all of its voters sign it")
+    if isinstance(value, Heal):
+        return _judge_heal(view, value, forced=forced)
+    if isinstance(value, Commit):
+        return _judge_commit(rules, state, view, value, forced=forced and not doubtful)
+    if isinstance(value, Roster) and (missing := _terms_missing(view, value)) is not None:
+        return Verdict(Answer.LATER, f"this node does not have amendment {missing.number} yet")
+    if isinstance(value, Roster):
+        if few := _too_few_left(rules, state, view, value):
+            return Verdict(Answer.LATER, few)
+        fault = _dropped_for_nothing(rules, state, view, value)
+        fault = fault or ("" if late else _usurped(rules, state, view, value, now))
+        fault = fault or ("" if late else _self_serving(rules, state, view, value, proposer))
+        if forced:
+            return Verdict(Answer.LATER, fault) if fault and doubtful else _YES
+        return _judge_roster(rules, state, view, value, now, fault)
+    if forced:
+        return _YES
+    return _judge_skip(rules, state, view, now)
+
+
+def _judge_heal(view: View, heal: Heal, *, forced: bool) -> Verdict:
+    """Whoever accepts it has verified a chain that outranks this branch; see SPEC.md B6. If it was
+    forced, any will do: the one that it names may have healed into another since.
+    """
+    parting = view.outranked_by
+    if parting is None or not (forced or parting.digest == heal.entry):
+        return Verdict(Answer.LATER, "this node has not verified that chain")
+    return _YES
+
+
+def _judge_commit(
+    rules: Rules, state: LedgerState, view: View, commit: Commit, *, forced: bool
+) -> Verdict:
+    reason = "" if forced else _contradicted(view, commit)
+    if reason:
+        return Verdict(Answer.NO, reason)
+    if not forced and not is_made(state, view, commit.update):
+        return Verdict(Answer.LATER, "most participants are not known to have made that update")
+    if commit.update not in view.held:
+        return Verdict(Answer.LATER, "this node does not hold the update yet", commit.update)
+    named = commit.snapshot
+    if not forced and named is not None and not is_vouched_for(rules, state, view, named):
+        return Verdict(Answer.LATER, f"no quorum is known to have snapshot {named.digest[:8]}")
+    return _YES
+
+
+def _contradicted(view: View, commit: Commit) -> str:
+    """Why this node's own results speak against `commit`; empty if they do not."""
+    own = view.done.get(view.me)
+    mine = own is not None and (own.step, own.attempt) == (commit.step, commit.attempt)
+    if own is not None and mine and own.update != commit.update:
+        return f"this node computed update {own.update[:8]}, not {commit.update[:8]}"
+    if commit.snapshot is not None:
+        taken = view.own_snapshots.get(commit.snapshot.step)
+        if taken is not None and taken != commit.snapshot.digest:
+            return f"this node's snapshot of step {commit.snapshot.step} is {taken[:8]}"
+    return ""
+
+
+def _too_few_left(rules: Rules, state: LedgerState, view: View, roster: Roster) -> str:
+    founders = founders_of(rules)
+    return "" if founders is None else too_few_left(founders, state, view, roster)
+
+
+def _dropped_for_nothing(rules: Rules, state: LedgerState, view: View, roster: Roster) -> str:
+    founders = founders_of(rules)
+    return "" if founders is None else dropped_for_nothing(founders, state, view, roster)
+
+
+def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: float) -> str:
+    """Whose place or part it would take away without a cause that is known here (SPEC.md S11)."""
+    if rules.founders_vote and (stranger := unasked(state, view, roster)):
+        return stranger
+    names, taking = set(roster.members), set(roster.peers)
+    opened = state.roster
+    fallen = suspicion_of(state, view).fallen(len(opened.peers)) if opened is not None else set()
+    excused = names | view.down | fallen | {view.me}
+    for peer in state.members:
+        if peer not in excused and view.stays(peer):
+            return f"it drops {peer}, which is here for all that this node knows"
+    if not roster.participants:
+        return ""
+    if opened is None and (hasty := _hasty(rules, state, view, now)):
+        return hasty
+    able = set(
+        could_take_part(rules, state, view)
+        if opened is not None
+        else (part.peer for part in gathered(rules, state, view).contributors)
+    )
+    if 2 * len(able - taking) > len(able):
+        return f"it leaves out {len(able - taking)} of {len(able)} that could take part"
+    for peer in sorted(able - taking):
+        if (count := view.blame.kept_out.get(peer, 0)) >= LEFT_OUT_REFUSED:
+            return f"it leaves out {peer}, which was ready for each of the last {count} commits"
+    return _misquoted(state, view, roster)
+
+
+def _self_serving(
+    rules: Rules, state: LedgerState, view: View, roster: Roster, proposer: PeerId | None
+) -> str:
+    """Return why the proposer should not take part with these others; empty if it may (S13).
+
+    Otherwise a peer that spoils every reduce, and votes, would bring itself back each time that it
+    proposes, or the peer that it accuses. About others this node's memory refuses nothing: memories
+    differ, and two honest proposers that remember different peers must not block each other.
+    """
+    if proposer is None or proposer not in roster.peers:
+        return ""
+    under_way = None
+    if state.roster is not None:
+        under_way = view.blame.failure(state.roster.peers, view.accusations(state.roster))
+    if view.blame.against(proposer, frozenset(roster.peers), under_way) < DOUBT_MIN:
+        return ""
+    own = (
+        openers(rules, gathered(rules, state, view))
+        if state.roster is None
+        else survivors(rules, state, view)
+    )
+    chosen = frozenset(part.peer for part in own)
+    if view.blame.against(proposer, chosen, under_way) >= DOUBT_MIN:
+        return ""  # This node would let it take part, too, for want of others.
+    return f"its proposer {proposer} takes part, in spite of what is doubted of it here"
+
+
+def _hasty(rules: Rules, state: LedgerState, view: View, now: float) -> str:
+    """Why this is no time to open a reduce: who is first to say that it is ready, though it has
+    trained nothing, would average alone, and step after step could be opened to be skipped.
+    """
+    have = gathered(rules, state, view)
+    if have.awaited and not have.enough:
+        return "it opens a reduce though no quorum is ready"
+    if now < rested_at_least_until(rules, view):
+        return f"the last {view.skips} outer steps were skipped, and it opens the next too soon"
+    return ""
+
+
+def _misquoted(state: LedgerState, view: View, roster: Roster) -> str:
+    """Whose numbers are others than it said: it would have to say that its work is lost."""
+    known = set(state.roster.participants) if state.roster is not None else set()
+    for part in roster.participants:
+        ready = view.ready.get(part.peer)
+        said = ready is not None and (ready.step, ready.tokens, ready.blocks)
+        is_known = part.peer == view.me or part in known
+        if not is_known and said != (state.step, part.tokens, part.blocks):
+            return f"{part.peer} is not known here to have trained {part.tokens} tokens"
+    return ""
+
+
+def _judge_roster(
+    rules: Rules, state: LedgerState, view: View, roster: Roster, now: float, usurped: str
+) -> Verdict:
+    me = view.me
+    if state.is_member(me) and me not in roster.members and view.stays(me):
+        return Verdict(Answer.NO, f"it drops {me}, which is here")
+    for peer in roster.members:
+        evidence = view.accused.get(peer)
+        if evidence is not None:
+            return Verdict(Answer.NO, f"there is evidence against {peer}", evidence=evidence)
+        if not state.is_member(peer) and not view.allows(peer):
+            return Verdict(Answer.LATER, f"{peer} may not be a member, by what this node knows")
+    if usurped:
+        return Verdict(Answer.LATER, usurped)
+    own = _judge_own_part(state, view, roster)
+    if own is not None:
+        return own
+    return _judge_again(rules, state, view, now) if state.phase is Phase.REDUCE else _YES
+
+
+def _terms_missing(view: View, roster: Roster) -> Terms | None:
+    """Forced or fresh: nobody votes for terms that it could not show to whoever asks (S10)."""
+    return None if roster.terms in view.terms else roster.terms
+
+
+def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Verdict | None:
+    for part in roster.participants:
+        if part.peer == view.me:
+            ready = view.ready.get(view.me)
+            if ready is None or ready.step != state.step:
+                return Verdict(Answer.LATER, "it has this node take part, which is not ready")
+            if (ready.tokens, ready.blocks) != (part.tokens, part.blocks):
+                return Verdict(Answer.NO, f"this node has {ready.tokens} tokens, not {part.tokens}")
+    return None
+
+
+def _judge_again(rules: Rules, state: LedgerState, view: View, now: float) -> Verdict:
+    """May the reduce under way be given up?"""
+    if result_is_stale(rules, view, now):
+        return _YES
+    update = finished_update(state, view)
+    if update is not None and update in view.held:
+        return Verdict(Answer.LATER, "the reduce is done and this node holds the result")
+    known = failure_known(state, view) or alone_too_long(rules, state, view, now)
+    if view.failed_since is None and not known:
+        return Verdict(Answer.LATER, "no failure of the reduce is known here")
+    return _YES
+
+
+def _judge_skip(rules: Rules, state: LedgerState, view: View, now: float) -> Verdict:
+    given_up = _judge_again(rules, state, view, now)
+    if given_up.answer is not Answer.YES:
+        return given_up
+    if state.tries < rules.attempts_max:
+        left = survivors(rules, state, view)
+        if len(left) >= rules.participants_min:
+            return Verdict(Answer.LATER, f"{len(left)} could try again")
+    return _YES
+
+
+def holders_of(
+    state: LedgerState, view: View, update: Digest, proposer: PeerId
+) -> tuple[PeerId, ...]:
+    """Who has the bytes: those who reported them, live ones first, and whoever proposes them."""
+    said = [report.peer for report in view.done.values() if report.update == update]
+    known = dict.fromkeys([*said, proposer, *(state.roster.peers if state.roster else ())])
+    known.pop(view.me, None)
+    return tuple(sorted(known, key=lambda peer: peer in view.down))

@@ -1,0 +1,181 @@
+"""Which reports cannot change what to propose: thousands of members report, few reports decide.
+
+What to propose is worked out from all members' reports, which costs time in proportion to their
+number. Most reports change nothing of it, and a tally, made when it was worked out, knows which:
+
+- nothing is wanted while members train: one more that is ready, unless it is the last one awaited,
+  or makes the quorum and the contributors enough;
+- nothing is wanted while a reduce is under way: who is ready (for that, or for the next one), one
+  more that gave it up, unless it is the first, or the last, and one more that has a result, unless
+  it is ours, or decides whether most have the same;
+- a commit is wanted: one more voice for it, and who is ready, or, if most have made it, gave up;
+- another attempt is wanted: one more that gave up, unless it accuses somebody;
+- any of these but a commit: what snapshots are written.
+
+It knows that in a time that does not grow with the number of members; in any other case it says so,
+and everything is worked out anew. Time alone changes nothing before `Wish.look_again_at`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeGuard
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Commit, Roster
+from p2ptrain.ledger.messages.events import Event, Ready, ReduceDone, ReduceFailed, SnapshotTaken
+from p2ptrain.ledger.policy.close_reduce import suspicion_of, voices_of
+from p2ptrain.ledger.policy.open_reduce import Gathered, Wish, fits_lease
+from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.suspicion import Suspicion
+from p2ptrain.ledger.policy.update_votes import Voices
+
+
+class Tally(Protocol):
+    """Holds as long as nothing is heard but what it absorbs."""
+
+    def absorbs(self, event: Event) -> bool:
+        """Take news in. False if what to propose may be another after it, or it cannot tell."""
+
+
+# ── while members train ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class ReadyTally:
+    """Nothing is wanted yet."""
+
+    rules: Rules
+    state: LedgerState
+    voters: frozenset[PeerId]
+    awaited: set[PeerId]
+    voters_ready: int
+    first_ready: bool
+    contributors: int
+    enough: bool
+
+    @staticmethod
+    def of(rules: Rules, state: LedgerState, have: Gathered) -> ReadyTally:
+        voters = frozenset(state.voters)
+        return ReadyTally(
+            rules=rules,
+            state=state,
+            voters=voters,
+            awaited=set(have.awaited),
+            voters_ready=len(have.ready & voters),
+            first_ready=state.voters[0] in have.ready,
+            contributors=len(have.contributors),
+            enough=have.enough,
+        )
+
+    def absorbs(self, event: Event) -> bool:
+        if isinstance(event, SnapshotTaken):
+            return True
+        if not isinstance(event, Ready) or event.step != self.state.step:
+            return False
+        if event.peer not in self.awaited:
+            return False
+        self.awaited.discard(event.peer)
+        self.contributors += fits_lease(self.rules, self.state, event)
+        self.voters_ready += event.peer in self.voters
+        self.first_ready = self.first_ready or event.peer == self.state.voters[0]
+        return bool(self.awaited) and self.enough == self._is_enough()
+
+    def _is_enough(self) -> bool:
+        policy, voters = self.rules.quorum, len(self.voters)
+        return self.contributors >= self.rules.participants_min and quorum.is_enough(
+            policy, voters, self.voters_ready, first_present=self.first_ready
+        )
+
+
+# ── while a reduce is under way ──────────────────────────────────────────────────────────────────
+
+
+def tally_of_reduce(state: LedgerState, view: View, wish: Wish) -> Tally:
+    """The tally for what is wanted after what was heard of the reduce under way."""
+    roster, failing = state.roster, view.failed_since is not None
+    assert roster is not None
+    voices = voices_of(state, view)
+    if isinstance(wish.value, Commit):
+        return CommitTally(wish.value, failing, voices.agreed() is not None)
+    if wish.waiting_for:
+        return SilenceTally(roster, view.me, set(wish.waiting_for), voices, failing)
+    return FailureTally(roster, frozenset(roster.peers), suspicion_of(state, view), failing)
+
+
+@dataclass(slots=True)
+class CommitTally:
+    """A result is known, and its commit is wanted; `agreed` if most participants made it."""
+
+    commit: Commit
+    failing: bool
+    agreed: bool
+
+    def absorbs(self, event: Event) -> bool:
+        match event:
+            case ReduceDone(_, step, attempt, update):
+                wanted = self.commit
+                return (step, attempt, update) == (wanted.step, wanted.attempt, wanted.update)
+            case ReduceFailed():
+                return self.failing and self.agreed
+            case _:
+                return isinstance(event, Ready)
+
+
+@dataclass(slots=True)
+class SilenceTally:
+    """Nothing is known, or that it failed, and the `silent` are heard out."""
+
+    roster: Roster
+    me: PeerId
+    silent: set[PeerId]
+    voices: Voices
+    failing: bool
+
+    def absorbs(self, event: Event) -> bool:
+        if isinstance(event, Ready | SnapshotTaken):
+            return True
+        if isinstance(event, ReduceDone):
+            return self._is_one_of_few(event)
+        if not self.failing or not _is_failure(event, self.roster):
+            return False
+        self.silent.discard(event.peer)
+        self.voices.open.discard(event.peer)
+        return bool(self.silent)
+
+    def _is_one_of_few(self, event: ReduceDone) -> bool:
+        """Whether it has a result, and still nothing is known of what most have."""
+        reduce = (self.roster.step, self.roster.attempt)
+        if (event.step, event.attempt) != reduce or event.peer == self.me:
+            return False
+        if event.peer not in self.voices.open:
+            return False
+        self.voices.add(event.peer, event.update)
+        return self.voices.agreed() is None and (self.failing or not self.voices.lost)
+
+
+@dataclass(slots=True)
+class FailureTally:
+    """It is to be tried again, or given up: with whom depends on who is blamed."""
+
+    roster: Roster
+    participants: frozenset[PeerId]
+    suspicion: Suspicion
+    failing: bool
+
+    def absorbs(self, event: Event) -> bool:
+        if isinstance(event, SnapshotTaken):
+            return True
+        if not self.failing or not _is_failure(event, self.roster):
+            return False
+        if event.peer not in self.participants or event.peer in self.suspicion.reporters:
+            return False
+        return not self.suspicion.add(event.peer, event.suspects)
+
+
+def _is_failure(event: Event, roster: Roster) -> TypeGuard[ReduceFailed]:
+    reduce = (roster.step, roster.attempt)
+    return isinstance(event, ReduceFailed) and (event.step, event.attempt) == reduce

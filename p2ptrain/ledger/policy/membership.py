@@ -1,0 +1,121 @@
+"""Choose the next members where founders vote, and name the rosters that a voter refuses there.
+
+A founder keeps its vote while it is down: no word of others takes it away. It loses its vote by its
+own goodbye, once it is down and if enough voters remain, or by evidence that it lied. A founder
+that comes back after a goodbye asks to join and is a voter again with the roster that admits it.
+The manifest says who it is, so it need not prove itself by training, and seeds that train nothing
+come back as well.
+
+Functions of the chain and of what this node has heard (`view`). Rules: SPEC.md, F2 to F4.
+"""
+
+from __future__ import annotations
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.founders import Founders
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Roster
+from p2ptrain.ledger.policy.reports import View
+
+Members = tuple[tuple[PeerId, ...], tuple[PeerId, ...]]
+"""Voters, ranked, and learners."""
+
+
+def next_members(
+    founders: Founders, state: LedgerState, view: View, *, drop_down: bool
+) -> Members | None:
+    """Voters and learners of the next roster; None if there is evidence against every voter.
+
+    `drop_down` is about learners alone.
+    """
+    voters = _next_voters(founders, state, view)
+    if voters is None:
+        return None
+    learners = [
+        peer
+        for peer in state.learners
+        if view.stays(peer) and not (drop_down and peer in view.down)
+    ]
+    joiners = [peer for peer in _asking(state, view) if peer not in founders.names]
+    places = max(0, founders.learners_max - len(learners))
+    return voters, (*learners, *joiners[:places])
+
+
+def _next_voters(founders: Founders, state: LedgerState, view: View) -> tuple[PeerId, ...] | None:
+    """Those there are, without the accused and without as many of the leaving as may go, the last
+    ranked first; then the founders that come back, never more than stay.
+    """
+    staying = [voter for voter in state.voters if voter not in view.accused]
+    if not staying:
+        return None
+    back = [peer for peer in _asking(state, view) if peer in founders.names]
+    least = _least(founders, state) - (len(state.voters) - len(staying))
+    may_go = max(0, len(staying) + min(len(back), len(staying)) - max(1, least))
+    leaving = [voter for voter in staying if has_left(founders, view, voter)]
+    gone = set(leaving[len(leaving) - may_go :] if may_go < len(leaving) else leaving)
+    kept = tuple(voter for voter in staying if voter not in gone)
+    if len(kept) + min(len(back), len(kept)) < least or not kept:
+        kept = tuple(staying)
+    return (*kept, *back[: len(kept)])
+
+
+def _asking(state: LedgerState, view: View) -> list[PeerId]:
+    return [
+        peer
+        for peer in view.joining
+        if not state.is_member(peer) and view.stays(peer) and peer not in view.down
+    ]
+
+
+def _least(founders: Founders, state: LedgerState) -> int:
+    """How many voters the next roster has at least, the accused included."""
+    return min(founders.voters_min, len(state.voters))
+
+
+def has_left(founders: Founders, view: View, voter: PeerId) -> bool:
+    """Whether the goodbye of `voter` counts. Where enough founders remain without it, nobody needs
+    its vote to agree on a roster without it. So it counts once the voter is down as well: a voter
+    that is up may have come back, and somebody may be sending its old goodbye again.
+    """
+    return voter in view.leaving and (founders.voters_min == 1 or voter in view.down)
+
+
+def keeps_its_vote(founders: Founders | None, state: LedgerState, peer: PeerId) -> bool:
+    """Whether `peer`, a voter that says goodbye, stays a voter as long as it is up. Then it need
+    not wait for a roster without it.
+    """
+    return founders is not None and (founders.voters_min > 1 or state.voters == (peer,))
+
+
+def too_few_left(founders: Founders, state: LedgerState, view: View, roster: Roster) -> str:
+    """Why `roster` leaves too few voters (SPEC.md F3); empty if it leaves enough.
+
+    Asked of every roster, one that the promises force included, however long it has waited. That
+    does no harm: whoever voted for fewer had evidence, which is durable and which others are given.
+    """
+    names = set(roster.voters)
+    guilty = sum(1 for voter in state.voters if voter not in names and voter in view.accused)
+    if len(roster.voters) + guilty >= _least(founders, state):
+        return ""
+    return f"it leaves {len(roster.voters)} voters, and the loss of one more would stop the run"
+
+
+def dropped_for_nothing(founders: Founders, state: LedgerState, view: View, roster: Roster) -> str:
+    """Which founder `roster` takes the vote from without a cause (SPEC.md F2); empty if none. That
+    a founder is down, or is said to have failed, is no cause.
+    """
+    names = set(roster.voters)
+    for voter in state.voters:
+        if voter in names or voter in view.accused:
+            continue
+        if not has_left(founders, view, voter):
+            return f"it takes the vote of {voter}, which has not left"
+    return ""
+
+
+def unasked(state: LedgerState, view: View, roster: Roster) -> str:
+    """Which founder `roster` makes a voter though it is not here (SPEC.md F4); empty if none."""
+    for voter in roster.voters:
+        if voter not in state.voters and voter not in view.joining:
+            return f"{voter} would be a voter and is not known here to ask for it"
+    return ""
