@@ -14,8 +14,8 @@ from p2ptrain.errors import NotAuthorised, P2PTrainError
 from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
+    from p2ptrain.archive.home import Home
     from p2ptrain.ids import PeerId
-    from p2ptrain.node.home import Home
     from p2ptrain.run import Run
 
 app = typer.Typer(

@@ -15,8 +15,8 @@ from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater
 from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
+    from p2ptrain.archive.home import Home
     from p2ptrain.ids import PeerId
-    from p2ptrain.node.home import Home
     from p2ptrain.run import Allowlist, Run
 
 ANSWER_S = 15.0
@@ -62,7 +62,7 @@ def hear_others(where: Home) -> Heard:
             the node is not ready.
         P2PTrainError: the node does not say it.
     """
-    from p2ptrain.cli.chains import records_in
+    from p2ptrain.archive.chain_reader import records_in
 
     try:
         told = ask(where.root, "newest-allowlist", deadline_s=ANSWER_S)

@@ -14,8 +14,8 @@ from p2ptrain.cli.homes import home_path, open_home, run_of
 from p2ptrain.cli.output import progress
 
 if TYPE_CHECKING:
+    from p2ptrain.archive.home import Home
     from p2ptrain.config.run_file import RunFile
-    from p2ptrain.node.home import Home
     from p2ptrain.run import Run, RunManifest
 
 
@@ -44,8 +44,8 @@ def as_amended(written: RunFile, home: Path | None) -> AmendedFile:
 
 
 def _amended(written: RunFile, where: Home, run: Run) -> AmendedFile:
+    from p2ptrain.archive.amendments import Amendments
     from p2ptrain.cli.ledger_command import agreed_amendments, chain_of
-    from p2ptrain.node.amendments import Amendments
 
     chain = chain_of(run, where.ledger)
     agreed = agreed_amendments(run, chain, where.run)

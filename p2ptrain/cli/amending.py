@@ -15,10 +15,10 @@ from p2ptrain.cli.output import progress
 from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError, TryLater
 
 if TYPE_CHECKING:
+    from p2ptrain.archive.home import Home
     from p2ptrain.identity import Identity
     from p2ptrain.ids import Digest
     from p2ptrain.ledger.chain.values import Terms
-    from p2ptrain.node.home import Home
     from p2ptrain.run import Amendment, Leg, Run, SignedAmendment
     from p2ptrain.run.manifest import CodecSpec, RunManifest
 

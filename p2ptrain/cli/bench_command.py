@@ -177,7 +177,7 @@ def trainer(
     In bf16 each of these loops runs under autocast, as most do, and with parameters in bf16, as
     FSDP2 has them. On a CPU, seconds are those that a processor worked.
     """
-    from p2ptrain.node.fitness import CPU_INFO, multiplies_bf16
+    from p2ptrain.prepare.machine_check import CPU_INFO, multiplies_bf16
     from p2ptrain.testing.bench.processes import Failed
     from p2ptrain.testing.bench.trainer import measure, setting
 

@@ -153,7 +153,7 @@ def _check_memory(folder: Path) -> None:
 
     Raises MachineUnfit (MEM-HOST).
     """
-    from p2ptrain.node.fitness import memory_free_bytes
+    from p2ptrain.prepare.machine_check import memory_free_bytes
     from p2ptrain.trainer.exported import load_spec
     from p2ptrain.trainer.shapes import parameter_count
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from p2ptrain.cli.amended import AmendedFile
 from p2ptrain.config.run_file import RunFile
 from p2ptrain.data.sources import STANDARD_LIBRARY
-from p2ptrain.node.cost import RATES_MBIT, Costs, Plan
-from p2ptrain.node.lint import Lint, is_unknown
 from p2ptrain.observe.states import size
+from p2ptrain.prepare.run_advice import Lint, is_unknown
+from p2ptrain.prepare.run_cost import RATES_MBIT, Costs, Plan
 from p2ptrain.trainer.cost import TrainerMemory
 
 

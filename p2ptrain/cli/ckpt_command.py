@@ -17,8 +17,8 @@ from p2ptrain.ids import Digest, RunId
 from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
-    from p2ptrain.node.audit import Account, Named
-    from p2ptrain.node.home import Home
+    from p2ptrain.archive.home import Home
+    from p2ptrain.archive.replay import Account, Named
     from p2ptrain.store import StoreReader
 
 SHOWN_MAX = 20
@@ -80,9 +80,9 @@ def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 def account_in(where: Home) -> Account:
     """What the ledger of a home says, each certificate checked. Raises StoreError."""
-    from p2ptrain.cli.chains import Walk, records_in
-    from p2ptrain.node.audit import account_of
-    from p2ptrain.node.chain import rules_of
+    from p2ptrain.archive.chain_reader import Walk, records_in
+    from p2ptrain.archive.ledger_on_disk import rules_of
+    from p2ptrain.archive.replay import account_of
 
     run = run_of(where)
     walk = Walk(rules_of(run), records_in(where.ledger), where.ledger)
@@ -90,7 +90,7 @@ def account_in(where: Home) -> Account:
 
 
 def _rows(where: Home, account: Account) -> Iterator[Row]:
-    from p2ptrain.node.audit import reaches
+    from p2ptrain.archive.replay import reaches
     from p2ptrain.store import LocalDisk, Pins, StoreReader
 
     store = StoreReader(where.store)
@@ -172,7 +172,7 @@ def fetch(
     )
     open_home(config.home, to_make=True)
     allow_open_files()
-    from p2ptrain.node.observing import fetch as fetched_by
+    from p2ptrain.node.observer import fetch as fetched_by
 
     fetched = fetched_by(config, snapshot, updates=updates, pin=pin, say=progress)
     if as_json:
@@ -193,7 +193,7 @@ def verify(
 
     Works while the node runs, and without one. For the run as a whole: p2ptrain verify.
     """
-    from p2ptrain.node.audit import named_by
+    from p2ptrain.archive.replay import named_by
     from p2ptrain.store import StoreReader
 
     where = open_home(home, to_write=False)
@@ -247,7 +247,7 @@ def pin(
 
     Works while the node runs, and without one.
     """
-    from p2ptrain.node.audit import named_by
+    from p2ptrain.archive.replay import named_by
     from p2ptrain.store import LocalDisk, Pins
 
     where = open_home(home)

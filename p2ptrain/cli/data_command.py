@@ -57,8 +57,8 @@ def pack(
 
     Then name the folder as data.source in the run file.
     """
-    from p2ptrain.cli.packing import pack_folder
     from p2ptrain.config.run_file import load_run_file, with_data
+    from p2ptrain.prepare.pack_data import pack_folder
 
     if source is not None and source != "stdlib":
         source = str(Path(source).expanduser().absolute())

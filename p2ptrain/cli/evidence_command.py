@@ -19,7 +19,7 @@ from p2ptrain.cli.rendering import printable
 from p2ptrain.errors import ConfigError, RemoteProtocolError, StoreError
 
 if TYPE_CHECKING:
-    from p2ptrain.cli.chains import Link
+    from p2ptrain.archive.chain_reader import Link
     from p2ptrain.ledger.messages.evidence import Evidence
     from p2ptrain.run import Run
 
@@ -83,7 +83,7 @@ def evidence(
 
 
 def _evidence_in(source: Path) -> list[Evidence]:
-    from p2ptrain.cli.chains import records_in
+    from p2ptrain.archive.chain_reader import records_in
     from p2ptrain.ledger.messages.evidence import decode_evidence
 
     found = []
@@ -102,9 +102,9 @@ def _evidence_in(source: Path) -> list[Evidence]:
 
 
 def _finding(run: Run, links: list[Link], evidence: Evidence) -> Finding:
+    from p2ptrain.archive.ledger_on_disk import rules_of
     from p2ptrain.identity import verify
     from p2ptrain.ledger.messages.evidence import check_evidence
-    from p2ptrain.node.chain import rules_of
 
     lines = {rules_of(run).run, *(link.after.line for link in links)}
     fault = check_evidence(lines, evidence, verify)

@@ -15,14 +15,14 @@ from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 
 if TYPE_CHECKING:
-    from p2ptrain.cli.chains import Walk
+    from p2ptrain.archive.chain_reader import Walk
+    from p2ptrain.archive.home import Home
     from p2ptrain.export.choosing import Chain
     from p2ptrain.export.folder import Exported
     from p2ptrain.export.parity import Parity
     from p2ptrain.export.provenance import Provenance
     from p2ptrain.export.tokens import Tokenizer
     from p2ptrain.ledger.chain.values import Certified
-    from p2ptrain.node.home import Home
     from p2ptrain.run import Run
     from p2ptrain.store import StoreReader
 
@@ -156,11 +156,11 @@ def _tokenizer(run: Run, store: StoreReader) -> Tokenizer:
 
 def _chain(where: Home, run: Run) -> Chain:
     """The ledger in the home, each certificate checked. Raises StoreError."""
-    from p2ptrain.cli.chains import Walk, records_in
+    from p2ptrain.archive.amendments import Amendments
+    from p2ptrain.archive.chain_reader import Walk, records_in
+    from p2ptrain.archive.ledger_on_disk import rules_of
+    from p2ptrain.archive.replay import account_of
     from p2ptrain.export.choosing import Chain
-    from p2ptrain.node.amendments import Amendments
-    from p2ptrain.node.audit import account_of
-    from p2ptrain.node.chain import rules_of
 
     walk = Walk(rules_of(run), records_in(where.ledger), where.ledger)
     tokens_before = {walk.begins.step: walk.begins.tokens}

@@ -12,8 +12,8 @@ from p2ptrain.errors import ConfigError, NotAuthorised, RunMismatch
 from p2ptrain.suggested_command import HOME_VARIABLE, to_paste, usual_home
 
 if TYPE_CHECKING:
+    from p2ptrain.archive.home import Home
     from p2ptrain.identity import Identity
-    from p2ptrain.node.home import Home
     from p2ptrain.run import Run
 
 HomeOption = Annotated[
@@ -42,7 +42,7 @@ def open_home(given: Path | None, *, to_write: bool = True, to_make: bool = Fals
     Raises ConfigError: the path cannot be a home, because of what is there or because of the user
         of this process; another user could write in it; or there is nothing to look at.
     """
-    from p2ptrain.node.home import Home
+    from p2ptrain.archive.home import Home
 
     path = home_path(given)
     if not to_make and not path.exists():

@@ -14,7 +14,7 @@ from p2ptrain.cli.rendering import printable
 from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from p2ptrain.cli.chains import Checked, Link
+    from p2ptrain.archive.chain_reader import Checked, Link
     from p2ptrain.ids import PeerId
     from p2ptrain.ledger.chain.state import LedgerState
     from p2ptrain.ledger.chain.values import Roster
@@ -104,7 +104,7 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write the ledger to a file, one certified entry a line, for others to check."""
-    from p2ptrain.node.chain_file import chain_records
+    from p2ptrain.archive.chain_log import chain_records
 
     where = open_home(home, to_write=False)
     run = run_of(where)
@@ -132,8 +132,8 @@ def prune(
 
     Afterwards this home cannot show others how the run began: see that somebody keeps everything.
     """
-    from p2ptrain.node.home import sole_use
-    from p2ptrain.node.pruning import prune_home
+    from p2ptrain.archive.home import sole_use
+    from p2ptrain.node.consensus.pruning import prune_home
 
     where = open_home(home)
     run = run_of(where)
@@ -148,15 +148,15 @@ def prune(
 
 
 def chain_of(run: Run, log: Path) -> Checked:
-    from p2ptrain.cli.chains import checked, records_in
-    from p2ptrain.node.chain import rules_of
+    from p2ptrain.archive.chain_reader import checked, records_in
+    from p2ptrain.archive.ledger_on_disk import rules_of
 
     return checked(rules_of(run), records_in(log), log)
 
 
 def _exported(run: Run, file: Path) -> Checked:
-    from p2ptrain.cli.chains import checked, lines_in
-    from p2ptrain.node.chain import rules_of
+    from p2ptrain.archive.chain_reader import checked, lines_in
+    from p2ptrain.archive.ledger_on_disk import rules_of
 
     return checked(rules_of(run), lines_in(file), file)
 
@@ -166,7 +166,7 @@ def agreed_amendments(run: Run, chain: Checked, folder: Path) -> list[dict[str, 
 
     Raises RemoteProtocolError with code AMEND-DIFFERS.
     """
-    from p2ptrain.node.amendments import Amendments
+    from p2ptrain.archive.amendments import Amendments
 
     if not chain.links:
         return []

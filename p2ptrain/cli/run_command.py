@@ -17,7 +17,7 @@ from p2ptrain.cli.homes import (
 )
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import ConfigError
-from p2ptrain.node.describing import run_facts, run_lines
+from p2ptrain.prepare.run_summary import run_facts, run_lines
 from p2ptrain.suggested_command import to_paste
 
 app = typer.Typer(
@@ -110,8 +110,8 @@ def check(
     from p2ptrain.cli.amended import as_amended
     from p2ptrain.cli.checking import absences, facts, lines
     from p2ptrain.config.run_file import load_run_file
-    from p2ptrain.node.cost import costs_of
-    from p2ptrain.node.lint import lints_of
+    from p2ptrain.prepare.run_advice import lints_of
+    from p2ptrain.prepare.run_cost import costs_of
 
     amended = as_amended(load_run_file(run_file), home)
     costs = costs_of(amended.run, sorted(set(peers or (2, 4, 8, 16))), tokens_per_s)
@@ -155,8 +155,8 @@ def publish(
 
     Founders and you yourself are on the allowlist in any case.
     """
-    from p2ptrain.cli.publishing import publish_run
     from p2ptrain.ids import PeerId
+    from p2ptrain.prepare.publish import publish_run
 
     where = open_home(home, to_make=True)
     published = publish_run(

@@ -20,8 +20,8 @@ from p2ptrain.suggested_command import to_paste
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from p2ptrain.archive.home import Home
     from p2ptrain.ledger.core import Ledger
-    from p2ptrain.node.home import Home
     from p2ptrain.run import DataIndex, Run
     from p2ptrain.run.manifest import DataSpec
     from p2ptrain.store import Collected, Store, StoreReader
@@ -135,7 +135,7 @@ def _looked_at(where: Home) -> tuple[int, list[Digest]]:
 
 def _repaired(where: Home, bad: list[Digest], bootstrap: tuple[str, ...]) -> list[Digest]:
     """Have these fetched, by the node here if one runs; returns what is damaged still."""
-    from p2ptrain.node.observing import HomeInUse, repair_store
+    from p2ptrain.node.observer import HomeInUse, repair_store
 
     progress(f"{len(bad)} chunks are damaged; asking peers for them")
     config = NodeConfig(home=where.root, bootstrap=bootstrap, wait_for_approval=False)
@@ -258,12 +258,12 @@ def _digest(where: Home, text: str) -> Digest:
 
 def _collected(home: Home, config: NodeConfig) -> Collected:
     """As the node itself does it, by the ledger and the votes that it left on the disk."""
+    from p2ptrain.archive.home import sole_use
+    from p2ptrain.archive.ledger_on_disk import open_ledger
     from p2ptrain.identity import load_or_create
-    from p2ptrain.node.candidates import all_starts, newest_held
-    from p2ptrain.node.chain import open_ledger
-    from p2ptrain.node.home import sole_use
-    from p2ptrain.node.pruning import origin_in
-    from p2ptrain.node.retention import roots
+    from p2ptrain.node.consensus.pruning import origin_in
+    from p2ptrain.node.outer_state.retention import roots
+    from p2ptrain.node.outer_state.snapshot_choice import all_starts, newest_held
     from p2ptrain.store import RootsDamaged, Store
 
     run = run_of(home)
@@ -283,7 +283,7 @@ def _collected(home: Home, config: NodeConfig) -> Collected:
 
 def _history(home: Home, run: Run, store: Store, ledger: Ledger) -> tuple[Digest, ...]:
     """What a seed keeps for replays from genesis; says so if it cannot."""
-    from p2ptrain.node.full_history import held_history
+    from p2ptrain.archive.full_history import held_history
     from p2ptrain.trainer.shapes import layout_of
 
     found = held_history(

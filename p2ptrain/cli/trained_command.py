@@ -17,7 +17,7 @@ from p2ptrain.errors import ConfigError, P2PTrainError
 from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
-    from p2ptrain.node.home import Home
+    from p2ptrain.archive.home import Home
     from p2ptrain.observe.trained import Trained
 
 EXAMPLES = examples(
@@ -43,8 +43,8 @@ def trained(
 
     Compares this home's ledger with what the trainers of other nodes wrote into their journals.
     """
-    from p2ptrain.cli.chains import Walk, records_in
-    from p2ptrain.node.chain import rules_of
+    from p2ptrain.archive.chain_reader import Walk, records_in
+    from p2ptrain.archive.ledger_on_disk import rules_of
     from p2ptrain.observe.trained import check_trained
 
     where = open_home(home, to_write=False)

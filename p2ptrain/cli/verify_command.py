@@ -16,10 +16,10 @@ from p2ptrain.errors import P2PTrainError, StoreError, TryLater
 from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
-    from p2ptrain.cli.chains import EntryBroken, Walk
+    from p2ptrain.archive.chain_reader import EntryBroken, Walk
+    from p2ptrain.archive.home import Home
+    from p2ptrain.archive.replay import Account, Difference, Missing
     from p2ptrain.ledger.chain.values import Certified
-    from p2ptrain.node.audit import Account, Difference, Missing
-    from p2ptrain.node.home import Home
     from p2ptrain.run import Run
     from p2ptrain.store import LogCorrupt
 
@@ -102,9 +102,9 @@ class Findings:
 
 def _audited(where: Home, run: Run, start: str) -> Findings:
     """Raises ConfigError, and StoreError for what is the disk's fault."""
-    from p2ptrain.cli.chains import EntryBroken, ReadingDisk, Walk
-    from p2ptrain.node.audit import account_of
-    from p2ptrain.node.chain import rules_of
+    from p2ptrain.archive.chain_reader import EntryBroken, ReadingDisk, Walk
+    from p2ptrain.archive.ledger_on_disk import rules_of
+    from p2ptrain.archive.replay import account_of
     from p2ptrain.store import LogCorrupt, RecordLog
 
     findings = Findings(run.id, run.manifest.name)
@@ -138,8 +138,8 @@ def _told(walk: Walk) -> Iterator[Certified]:
 
 def _of_entry(exc: EntryBroken | LogCorrupt) -> Difference:
     """What is wrong with the ledger itself. A log that cannot be read hides who signed."""
-    from p2ptrain.cli.chains import EntryBroken
-    from p2ptrain.node.audit import Difference
+    from p2ptrain.archive.chain_reader import EntryBroken
+    from p2ptrain.archive.replay import Difference
 
     if isinstance(exc, EntryBroken):
         what = f"{exc.what}: {exc.evidence[0]}"
@@ -148,8 +148,8 @@ def _of_entry(exc: EntryBroken | LogCorrupt) -> Difference:
 
 
 def _replay(where: Home, run: Run, account: Account, start: str, findings: Findings) -> None:
-    from p2ptrain.node.amendments import Amendments
-    from p2ptrain.node.audit import Missing, Replay, choose
+    from p2ptrain.archive.amendments import Amendments
+    from p2ptrain.archive.replay import Missing, Replay, choose
     from p2ptrain.store import StoreReader
 
     store = StoreReader(where.store)

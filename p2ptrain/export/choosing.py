@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from p2ptrain.archive.amendments import Amendments
+from p2ptrain.archive.replay import Account, Named, Replay, Verdict, choose
 from p2ptrain.errors import ChunkMissing, ConfigError, ManifestInvalid, StoreError, TryLater
 from p2ptrain.export.provenance import Provenance, Standing
 from p2ptrain.export.source import Theta, ThetaInMemory, ThetaOfSnapshot
 from p2ptrain.ids import Digest, is_digest
-from p2ptrain.node.amendments import Amendments
-from p2ptrain.node.audit import Account, Named, Replay, Verdict, choose
 from p2ptrain.run import Run
 from p2ptrain.state import SNAPSHOT, snapshot_meta
 from p2ptrain.store import BlobManifest, StoreReader

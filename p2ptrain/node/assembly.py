@@ -9,21 +9,23 @@ from functools import partial
 
 import trio
 
+from p2ptrain.archive.amendments import Amendments
+from p2ptrain.archive.chain_log import Origin
+from p2ptrain.archive.ledger_on_disk import open_ledger
 from p2ptrain.dataplane import ProbeServer
 from p2ptrain.errors import VersionMismatch
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.failure_detector import Detector
 from p2ptrain.ledger.messages.events import Event
 from p2ptrain.ledger.policy.reduce_order import Arrange
-from p2ptrain.node import arranging, probing, pruning
-from p2ptrain.node.amendments import Amendments
-from p2ptrain.node.chain import open_ledger
-from p2ptrain.node.chain_file import Origin
+from p2ptrain.node.consensus import pruning
 from p2ptrain.node.data_plane import open_data_plane, swarm_limit
-from p2ptrain.node.gossip import HEARTBEAT_S
-from p2ptrain.node.identities import Identities
-from p2ptrain.node.parts import Outer, Parts
-from p2ptrain.node.surroundings import Surroundings
+from p2ptrain.node.gossip import path_probes
+from p2ptrain.node.gossip.gossip import HEARTBEAT_S
+from p2ptrain.node.reduce import ring_order
+from p2ptrain.node.state.context import Outer, Parts
+from p2ptrain.node.state.identities import Identities
+from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import Run
 from p2ptrain.state import Arena, Layout, OuterState, Residual
@@ -67,7 +69,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Made]:
         store = _store(stack, around)
         plane = open_data_plane(stack, around, store)
         ledger, chain_log, votes, origin = _ledger(
-            around, lambda peers: arranging.arrange(parts, peers)
+            around, lambda peers: ring_order.arrange(parts, peers)
         )
         stack.callback(chain_log.close)
         stack.callback(votes.close)
@@ -155,8 +157,8 @@ def _memory(
 
 
 def _serve_probes(parts: Parts) -> None:
-    busy = partial(probing.is_busy, parts)
-    parts.listener.handle(probing.PURPOSE, ProbeServer(busy, swarm_limit(parts.uplink)))
+    busy = partial(path_probes.is_busy, parts)
+    parts.listener.handle(path_probes.PURPOSE, ProbeServer(busy, swarm_limit(parts.uplink)))
 
 
 def _say_how_it_sends(parts: Parts) -> None:

@@ -26,7 +26,7 @@ from p2ptrain.dataplane import (
 )
 from p2ptrain.identity import Identity
 from p2ptrain.net import Network
-from p2ptrain.node.surroundings import Surroundings
+from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.store import Store
 from p2ptrain.swarm import PURPOSE, ChunkServer, HotChunks
 

@@ -16,37 +16,32 @@ from functools import partial
 
 import trio
 
+from p2ptrain.archive import start_count
+from p2ptrain.archive.admission import Admission
+from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.net import Network, open_network
-from p2ptrain.node import (
-    checkpoints,
-    consent,
-    duplicate_identity,
-    fitness,
-    learning,
-    starts,
-)
-from p2ptrain.node.admission import Admission
-from p2ptrain.node.asking import ADMITTED, STRANGER
 from p2ptrain.node.assembly import Made, assembled
-from p2ptrain.node.connections import met_before
-from p2ptrain.node.control import serve_commands
-from p2ptrain.node.home import Home, sole_use
-from p2ptrain.node.inviting import invite
-from p2ptrain.node.leaving import Exit
-from p2ptrain.node.life import live
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.reception import Reception
-from p2ptrain.node.rejoining import take_over
-from p2ptrain.node.surroundings import Surroundings
-from p2ptrain.node.trainers import MakeTrainers, subprocesses
+from p2ptrain.node.consensus.adopt_chain import take_over
+from p2ptrain.node.control.control_socket import serve_commands
+from p2ptrain.node.control.leaving import Exit
+from p2ptrain.node.gossip.ask_peers import ADMITTED, STRANGER
+from p2ptrain.node.gossip.connections import met_before
+from p2ptrain.node.joining import consent, duplicate_identity, find_run, trusted_checkpoint
+from p2ptrain.node.joining.invitation import invite
+from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.surroundings import Surroundings
+from p2ptrain.node.tasks import live
+from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingAnswer, Checking, Connecting
+from p2ptrain.prepare import machine_check
 from p2ptrain.run import Run, save_run
 from p2ptrain.standard_error import write_line
 from p2ptrain.store import Disk
@@ -111,7 +106,7 @@ async def lives(
     config: NodeConfig,
     home: Home,
     journal: Journal,
-    say: learning.Say,
+    say: find_run.Say,
     begin: Callable[[Parts | None], None],
     trainers: MakeTrainers = subprocesses,
     disk: Disk | None = None,
@@ -150,7 +145,7 @@ async def opened(
     config: NodeConfig,
     home: Home,
     reception: Reception,
-    say: learning.Say,
+    say: find_run.Say,
     *,
     disk: Disk | None = None,
 ) -> AsyncIterator[Made]:
@@ -161,7 +156,7 @@ async def opened(
     """
     identity, journal = load_or_create(home.identity), reception.journal
     say(f"you are {label(identity.peer)}")
-    await _check(config, home, learning.known_run(home, config), reception, say)
+    await _check(config, home, find_run.known_run(home, config), reception, say)
     admission = Admission(home)
     async with open_network(
         identity,
@@ -173,11 +168,11 @@ async def opened(
         for address in network.addresses():
             say(f"listening at {address}")
         run = await _join(network, config, home, identity, admission, reception, say)
-        count = partial(starts.count, home.starts, disk=disk)
+        count = partial(start_count.count, home.starts, disk=disk)
         incarnation = await duplicate_identity.start(
             network, identity, run, count, admission.admits, say
         )
-        await checkpoints.begin_at_checkpoint(
+        await trusted_checkpoint.begin_at_checkpoint(
             network,
             config,
             home,
@@ -202,17 +197,17 @@ async def _join(
     identity: Identity,
     admission: Admission,
     reception: Reception,
-    say: learning.Say,
+    say: find_run.Say,
 ) -> Run:
     """Know the run, be connected to somebody if there is anybody, and be admitted."""
     met = met_before(network, home, reception.journal)
     ways_in = [*config.bootstrap, *met]
-    known = learning.known_run(home, config)
+    known = find_run.known_run(home, config)
     if ways_in:
         reception.enter(Connecting())
         others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
         say(f"connecting to {ways_in[0]}{others}")
-    run = known or await learning.learn_run(network, config, ways_in)
+    run = known or await find_run.learn_run(network, config, ways_in)
     reception.run = run
     if known is None:
         await _check(config, home, run, reception, say)
@@ -224,12 +219,12 @@ async def _join(
     admission.enter(run)
     if known is not None and ways_in:
         of_run = partial(_is_of_run, admission, met)
-        await learning.return_to(network, config, run, ways_in, say, is_of_run=of_run)
+        await find_run.return_to(network, config, run, ways_in, say, is_of_run=of_run)
     network.refresh_admission()
     say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")
     for promise in consent.promises():
         say(promise)
-    await learning.be_admitted(
+    await find_run.be_admitted(
         network,
         config,
         identity,
@@ -250,14 +245,14 @@ def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:
 
 
 async def _check(
-    config: NodeConfig, home: Home, run: Run | None, reception: Reception, say: learning.Say
+    config: NodeConfig, home: Home, run: Run | None, reception: Reception, say: find_run.Say
 ) -> None:
     """Whether this machine can do what it is about to do; what may become tight is told.
 
     Raises MachineUnfit, ConfigError, TrainerError: it cannot.
     """
     reception.enter(Checking())
-    found = await trio.to_thread.run_sync(fitness.check, config, home, run)
+    found = await trio.to_thread.run_sync(machine_check.check, config, home, run)
     for doubt in reception.doubt([Caution(each.code, each.what, each.do) for each in found]):
         say(f"warning: {doubt.words}")
 

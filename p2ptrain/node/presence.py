@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import trio
 
-from p2ptrain.node.amending import keep_amended
-from p2ptrain.node.connections import (
+from p2ptrain.node.consensus.pruning import notice_pruned
+from p2ptrain.node.gossip.amendment_gossip import keep_amended
+from p2ptrain.node.gossip.connections import (
     bootstrap_again,
     find_peers,
     notice_lost_connections,
     stay_connected,
     watch_peers,
 )
-from p2ptrain.node.duplicate_identity import answer_questions, keep_alone
-from p2ptrain.node.gossip import listen, speak
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.pruning import notice_pruned
-from p2ptrain.node.revocation import notice_revocation
-from p2ptrain.node.serving import answer_hellos
+from p2ptrain.node.gossip.gossip import listen, speak
+from p2ptrain.node.gossip.revocation import notice_revocation
+from p2ptrain.node.joining.duplicate_identity import answer_questions, keep_alone
+from p2ptrain.node.joining.hello_server import answer_hellos
+from p2ptrain.node.state.context import Parts
 from p2ptrain.run import Run
 
 _TASKS = (

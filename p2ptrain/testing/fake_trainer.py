@@ -24,7 +24,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.wire import FrameReader
-from p2ptrain.node.parts import Parts
+from p2ptrain.node.state.context import Parts
 from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.mixing import mix
 
@@ -96,7 +96,7 @@ class Died(Exception):
 
 
 class FakeTrainer:
-    """The node's side: what `p2ptrain.node.trainers.RunningTrainer` asks for."""
+    """The node's side: what `p2ptrain.node.training.trainer_processes.RunningTrainer` asks for."""
 
     def __init__(self, parts: Parts, remote: Remote) -> None:
         self.socket, theirs = socket.socketpair()

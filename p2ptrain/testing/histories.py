@@ -12,6 +12,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from p2ptrain.archive.amendments import kept_steps
+from p2ptrain.archive.chain_log import entry_bytes
+from p2ptrain.archive.home import Home
+from p2ptrain.archive.ledger_on_disk import rules_of
+from p2ptrain.archive.update_format import KIND, UpdateFormat
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
@@ -27,11 +32,6 @@ from p2ptrain.ledger.chain.values import (
     Value,
     vote_message,
 )
-from p2ptrain.node.amendments import kept_steps
-from p2ptrain.node.chain import rules_of
-from p2ptrain.node.chain_file import entry_bytes
-from p2ptrain.node.home import Home
-from p2ptrain.node.update_format import KIND, UpdateFormat
 from p2ptrain.run import Leg, Run, RunManifest, SignedAmendment, save_amendments
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import Head, RecordLog, Store

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from p2ptrain.archive.home import Home
 from p2ptrain.data.blocks import encode_block
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc.trainer_config import InnerSpec, JoinOptimizer, ModelSpec
-from p2ptrain.node.home import Home
 from p2ptrain.run import (
     Allowlist,
     DataIndex,

@@ -19,6 +19,9 @@ identity
 config dataplane ipc kernels ledger store sync
 data net observe ring run state swarm
 trainer
+peers
+archive
+prepare
 node
 export testing
 cli

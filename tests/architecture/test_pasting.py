@@ -14,10 +14,10 @@ OF_A_HOME = re.compile(
 )
 
 ELSEWHERE = {
-    "p2ptrain/node/inviting.py": "others paste it, on machines of their own",
-    "p2ptrain/node/learning.py": "the organiser pastes it, where the organiser's home is",
-    "p2ptrain/node/checkpoints.py": "somebody else looks it up, where that node runs",
-    "p2ptrain/node/pruning.py": "somebody else looks it up, where that node runs",
+    "p2ptrain/node/joining/invitation.py": "others paste it, on machines of their own",
+    "p2ptrain/node/joining/find_run.py": "the organiser pastes it, where the organiser's home is",
+    "p2ptrain/node/joining/trusted_checkpoint.py": "looked up on the host of another node",
+    "p2ptrain/node/consensus/pruning.py": "somebody else looks it up, where that node runs",
     "p2ptrain/config/node.py": "the organiser, or somebody trusted, has printed it",
     "p2ptrain/cli/codes.py": "explains a code, wherever it was met",
     "p2ptrain/cli/network_codes.py": "the same",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from p2ptrain.ids import RunId
-from p2ptrain.node import topics
+from p2ptrain.peers import protocol_names
 from tests.architecture.sources import ROOT
 
 PAGE = ROOT / "docs" / "decisions" / "001-whose-word-is-it.md"
 
 
 def test_the_page_on_whose_word_counts_names_each_protocol_and_topic() -> None:
-    made = vars(topics).items()
+    made = vars(protocol_names).items()
     protocols = [value for name, value in made if name.endswith("_PROTOCOL")]
     subjects = [make(RunId("")).split("/")[-1] for name, make in made if name.endswith("_topic")]
     assert len(protocols) > 4

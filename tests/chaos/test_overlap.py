@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.node.home import Home
+from p2ptrain.archive.home import Home
 from p2ptrain.observe.journal import read_journal
 from p2ptrain.testing.chaos import verdict
 from p2ptrain.testing.chaos.crew import ChaosNode, Crew, crew

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.home import Home
 from p2ptrain.cli.allowing import Heard, check_quorum
 from p2ptrain.errors import TryLater
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.names import label
-from p2ptrain.node.home import Home
 from p2ptrain.run import Allowlist, SignedAllowlist, load_allowlist, load_run, save_allowlist
 from p2ptrain.testing.histories import make_history
 from p2ptrain.testing.published import policy, publish

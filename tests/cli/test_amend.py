@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.home import Home
 from p2ptrain.cli import amending
 from p2ptrain.cli.amending import Course, course_of
 from p2ptrain.cli.control import ask
 from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.identity import load_or_create
-from p2ptrain.node.home import Home
 from p2ptrain.run import (
     Amendment,
     Run,

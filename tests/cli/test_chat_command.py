@@ -12,7 +12,7 @@ import pytest
 from p2ptrain.cli import chat_command
 from p2ptrain.cli.chat_command import visible
 from p2ptrain.export import folder
-from p2ptrain.node import fitness
+from p2ptrain.prepare import machine_check
 from tests.cli.conftest import Command
 
 TEXT = "def f(x):\n"
@@ -71,7 +71,7 @@ def test_a_home_whose_weights_have_no_room_says_where_there_may_be_some(
 def test_a_model_larger_than_what_is_free_is_not_loaded(
     p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitness, "memory_free_bytes", lambda: 100_000)
+    monkeypatch.setattr(machine_check, "memory_free_bytes", lambda: 100_000)
     done = p2ptrain("chat", weights, TEXT)
     assert (done.code, done.out) == (4, "")
     assert done.err.startswith("loading the model …\nerror[MEM-HOST] the model takes ")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.node.home import Home, sole_use
+from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.store import LocalDisk, Pins, Store
 from p2ptrain.testing.histories import History, make_history
 from p2ptrain.testing.published import policy, publish

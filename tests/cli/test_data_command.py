@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from p2ptrain.archive.home import Home
 from p2ptrain.data.blocks import decode_block
 from p2ptrain.data.vocabulary import learn_text
-from p2ptrain.node.home import Home
 from p2ptrain.run import DataIndex, Run, load_run
 from p2ptrain.store import Store
 from tests.cli.conftest import RUN_TOML, Command, Outcome

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.chain_log import entry_bytes
+from p2ptrain.archive.home import Home
+from p2ptrain.archive.ledger_on_disk import rules_of
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ledger.chain.state import apply, genesis
 from p2ptrain.ledger.chain.values import Roster, vote_message
 from p2ptrain.ledger.messages.evidence import Evidence, Statement, encode_evidence
-from p2ptrain.node.chain import rules_of
-from p2ptrain.node.chain_file import entry_bytes
-from p2ptrain.node.home import Home
 from p2ptrain.run import Run
 from p2ptrain.store import RecordLog
 from p2ptrain.testing.ledgers import digest

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
+from p2ptrain.archive.home import Home, sole_use
+from p2ptrain.archive.update_format import UpdateFormat
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.export import parity
 from p2ptrain.extras import install
 from p2ptrain.ids import Digest
-from p2ptrain.node.home import Home, sole_use
-from p2ptrain.node.update_format import UpdateFormat
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import Store, StoreReader
 from p2ptrain.testing.histories import History, make_history

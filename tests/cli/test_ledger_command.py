@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.cli.chains import ReadingDisk
+from p2ptrain.archive.chain_log import entry_bytes, entry_of
+from p2ptrain.archive.chain_reader import ReadingDisk
+from p2ptrain.archive.home import Home, sole_use
+from p2ptrain.archive.ledger_on_disk import rules_of
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
 from p2ptrain.ledger.chain.values import (
@@ -23,9 +26,6 @@ from p2ptrain.ledger.chain.values import (
     vote_message,
 )
 from p2ptrain.names import label
-from p2ptrain.node.chain import rules_of
-from p2ptrain.node.chain_file import entry_bytes, entry_of
-from p2ptrain.node.home import Home, sole_use
 from p2ptrain.run import Run, load_run
 from p2ptrain.store import Head, RecordLog, Store
 from p2ptrain.testing.ledgers import digest, sealing

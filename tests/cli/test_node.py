@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.cli import node_command
 from p2ptrain.cli.control import ask
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import TryLater
 from p2ptrain.ids import RunId
-from p2ptrain.node.home import Home, sole_use
 from p2ptrain.observe.status import NodeStatus
 from tests.cli.conftest import Command, fake_node
 

@@ -9,8 +9,8 @@ import torch
 
 from p2ptrain.config.run_file import parse_run_file
 from p2ptrain.config.samples import sample, sample_names
-from p2ptrain.node.cost import block_bytes, costs_of
-from p2ptrain.node.lint import lints_of
+from p2ptrain.prepare.run_advice import lints_of
+from p2ptrain.prepare.run_cost import block_bytes, costs_of
 from p2ptrain.run.draft import inner_spec, model_spec
 from p2ptrain.store import CHUNK_BYTES_MAX
 from p2ptrain.trainer.model import Llama

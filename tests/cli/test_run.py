@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2ptrain.cli.publishing import publish_run
+from p2ptrain.archive.home import Home
 from p2ptrain.config.samples import sample
 from p2ptrain.data.blocks import decode_block
 from p2ptrain.errors import StoreError
 from p2ptrain.identity import Identity, load_or_create
-from p2ptrain.node import fitness
-from p2ptrain.node.home import Home
+from p2ptrain.prepare import machine_check
+from p2ptrain.prepare.publish import publish_run
 from p2ptrain.run import DataIndex, load_allowlist, load_run
 from p2ptrain.store import Store, StoreReader
 from p2ptrain.trainer.shapes import layout_of
@@ -186,8 +186,8 @@ def test_a_machine_that_cannot_make_the_first_weights_packs_nothing_for_them(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    machine = dataclasses.replace(fitness.machine_of(Home(tmp_path)), **lacks)
-    monkeypatch.setattr(fitness, "machine_of", lambda home: machine)
+    machine = dataclasses.replace(machine_check.machine_of(Home(tmp_path)), **lacks)
+    monkeypatch.setattr(machine_check, "machine_of", lambda home: machine)
     (tmp_path / "run.toml").write_text(RUN_TOML)
     outcome = p2ptrain("run", "publish", tmp_path / "run.toml", "--home", tmp_path / "home")
     assert outcome.code == 4

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.home import Home
 from p2ptrain.cli.checking import duration
 from p2ptrain.config.samples import sample
 from p2ptrain.identity import load_or_create
-from p2ptrain.node.home import Home
 from p2ptrain.run import Amendment, SignedAmendment
 from p2ptrain.testing.histories import make_history
 from p2ptrain.testing.published import policy, publish

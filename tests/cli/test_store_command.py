@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.cli import store_command
 from p2ptrain.cli.homes import run_of
 from p2ptrain.cli.main import main
 from p2ptrain.ledger.paxos.acceptor import Acceptor
-from p2ptrain.node.home import Home, sole_use
 from p2ptrain.run import DataIndex, Run
 from p2ptrain.store import LocalDisk, RecordLog, Store, StoreReader, digest_of
 from p2ptrain.testing.histories import make_history

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.home import Home
 from p2ptrain.ledger.chain.values import Commit
-from p2ptrain.node.home import Home
 from p2ptrain.observe.journal import Journal
 from p2ptrain.testing.accounts import Account
 from p2ptrain.testing.histories import make_history

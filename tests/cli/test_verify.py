@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.chain_log import entry_bytes
+from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Certificate, Certified
-from p2ptrain.node.chain_file import entry_bytes
-from p2ptrain.node.home import Home, sole_use
-from p2ptrain.node.pruning import prune_home
+from p2ptrain.node.consensus.pruning import prune_home
 from p2ptrain.state import OuterState
 from p2ptrain.store import RecordLog, Store
 from p2ptrain.sync import SyncSpec

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
-from p2ptrain.node.home import Home
 from p2ptrain.run import Amendment, Run, SignedAmendment, save_amendments
 from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.histories import make_history

@@ -13,8 +13,8 @@ import trio
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, open_network
-from p2ptrain.node.hello import HelloReply, HelloRequest, decode_request, encode_reply
-from p2ptrain.node.topics import HELLO_PROTOCOL
+from p2ptrain.peers.hello_messages import HelloReply, HelloRequest, decode_request, encode_reply
+from p2ptrain.peers.protocol_names import HELLO_PROTOCOL
 
 STRANGER = Identity.from_seed(b"stranger".ljust(32)).peer
 START_S = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.identity import Identity
-from p2ptrain.node.hello import HelloReply
+from p2ptrain.peers.hello_messages import HelloReply
 from tests.faults.answering import (
     STRANGER,
     at,

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from p2ptrain.identity import Identity, load_or_create
-from p2ptrain.node.consent import HOW_TO_ANSWER
+from p2ptrain.node.joining.consent import HOW_TO_ANSWER
 from p2ptrain.run import Run
 from tests.faults.answering import at, says_nothing, server
 from tests.faults.conftest import JOINER

@@ -11,8 +11,8 @@ import pytest
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.node.hello import HelloReply
 from p2ptrain.observe.journal import read_journal
+from p2ptrain.peers.hello_messages import HelloReply
 from p2ptrain.run import Allowlist, Run, Signed, SignedAllowlist
 from p2ptrain.run.manifest import VERSIONS
 from tests.faults.answering import Peer, at, dead_port, peer

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.identity import Identity, load_or_create
-from p2ptrain.node.home import Home, sole_use
 from p2ptrain.run import Run, save_run
 from p2ptrain.store import RecordLog, Store
 from tests.faults.conftest import Here

@@ -11,6 +11,7 @@ import base58
 import numpy as np
 
 from p2ptrain import kernels
+from p2ptrain.archive.ledger_on_disk import rules_of
 from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.encoding import pack
 from p2ptrain.identity import Identity
@@ -20,8 +21,8 @@ from p2ptrain.ledger.chain.state_bytes import encode_state
 from p2ptrain.ledger.history.base import Checkpoint
 from p2ptrain.net import kad
 from p2ptrain.net.frames import rpc_pb2
-from p2ptrain.node import bases, heartbeat, hello, identity_messages
-from p2ptrain.node.chain import rules_of
+from p2ptrain.node.joining import base_server
+from p2ptrain.peers import heartbeat, hello_messages, identity_messages
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.ring.blame import Blame
 from p2ptrain.run import Allowlist, JoinRequest
@@ -95,11 +96,13 @@ GOOD: dict[str, bytes] = {
     "ledger-state": encode_state(genesis(rules_of(run()))),
     "heartbeat": heartbeat_bytes(),
     "beat": heartbeat_bytes(),
-    "hello-request": hello.encode_request(hello.HelloRequest(run().id, b"")),
-    "hello-reply": hello.encode_reply(
-        hello.HelloReply(b"manifest", b"", b"", True, {MEMBERS[0]: ("/ip4/127.0.0.1/tcp/1",)})
+    "hello-request": hello_messages.encode_request(hello_messages.HelloRequest(run().id, b"")),
+    "hello-reply": hello_messages.encode_reply(
+        hello_messages.HelloReply(
+            b"manifest", b"", b"", True, {MEMBERS[0]: ("/ip4/127.0.0.1/tcp/1",)}
+        )
     ),
-    "base-request": bases.encode_named(Checkpoint(7, DIGEST)),
+    "base-request": base_server.encode_named(Checkpoint(7, DIGEST)),
     "identity-question": identity_messages.encode_question(
         identity_messages.Question(NONCE, 7, False, (PROOF,))
     ),

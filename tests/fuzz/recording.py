@@ -18,6 +18,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from p2ptrain.archive import chain_log
 from p2ptrain.dataplane import certificates
 from p2ptrain.encoding import pack
 from p2ptrain.ipc import slices
@@ -27,7 +28,7 @@ from p2ptrain.ledger.history import base, decode_state
 from p2ptrain.ledger.messages import evidence
 from p2ptrain.ledger.messages import wire as ledger_wire
 from p2ptrain.net import addresses, kad
-from p2ptrain.node import beats, chain_file, heartbeat, hello
+from p2ptrain.peers import heartbeat, heartbeat_delta, hello_messages
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.run import data_index
 from p2ptrain.run.envelope import Signed
@@ -62,11 +63,11 @@ DECODERS: dict[CodeType, Names] = {  # The profiler sees code objects.
     base.decode_base.__code__: _argument("ledger-base", "data"),
     decode_state.decode_state.__code__: _argument("ledger-state", "data"),
     canonical.parse.__code__: _argument("ledger-canonical", "data"),
-    chain_file.entry_of.__code__: _argument("ledger-chain", "record"),
+    chain_log.entry_of.__code__: _argument("ledger-chain", "record"),
     heartbeat.decode.__code__: _argument("heartbeat", "data"),
-    beats.read.__code__: _argument("beat", "payload"),
-    hello.decode_request.__code__: _argument("hello-request", "data"),
-    hello.decode_reply.__code__: _argument("hello-reply", "data"),
+    heartbeat_delta.read.__code__: _argument("beat", "payload"),
+    hello_messages.decode_request.__code__: _argument("hello-request", "data"),
+    hello_messages.decode_reply.__code__: _argument("hello-reply", "data"),
     Signed.__post_init__.__code__: _document,
     data_index.DataIndex.from_bytes.__func__.__code__: _argument("data-index", "data"),
     kad.Answerer.answer.__code__: _argument("dht-request", "request"),

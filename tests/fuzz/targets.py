@@ -21,6 +21,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from p2ptrain import kernels
+from p2ptrain.archive import chain_log
 from p2ptrain.dataplane import probing, tls
 from p2ptrain.dataplane.certificates import peer_of_certificate
 from p2ptrain.dataplane.endpoint import Endpoint
@@ -43,18 +44,12 @@ from p2ptrain.ledger.messages import evidence
 from p2ptrain.ledger.messages import wire as ledger_wire
 from p2ptrain.net import addresses, frames, kad
 from p2ptrain.net.records import Records
-from p2ptrain.node import (
-    bases,
-    beats,
-    chain_file,
-    control,
-    donations,
-    heartbeat,
-    hello,
-    identity_messages,
-)
-from p2ptrain.node.reception import Reception
+from p2ptrain.node.control import control_socket
+from p2ptrain.node.joining import base_server
+from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.optimizer_sharing import optimizer_offer
 from p2ptrain.observe.journal import Journal
+from p2ptrain.peers import heartbeat, heartbeat_delta, hello_messages, identity_messages
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.run import JoinRequest, Run, SignedAllowlist, data_index
 from p2ptrain.run.amendment import SignedAmendment
@@ -162,7 +157,7 @@ def _reception() -> Reception:
 
 def _command(line: bytes) -> object:
     """The control socket: a node that has no parts yet answers at once."""
-    answering: Any = control._answer(_reception(), line)
+    answering: Any = control_socket._answer(_reception(), line)
     try:
         answering.send(None)
     except StopIteration as done:
@@ -184,17 +179,17 @@ TARGETS: dict[str, Target] = {
     "ledger-base": Target(base.decode_base),
     "ledger-state": Target(decode_state.decode_state),
     "ledger-canonical": Target(lambda data: canonical.parse(data, bytes_max=1 << 20)),
-    "ledger-chain": Target(lambda data: chain_file.read_chain(data.split(b"\n"))),
+    "ledger-chain": Target(lambda data: chain_log.read_chain(data.split(b"\n"))),
     "heartbeat": Target(heartbeat.decode),
-    "beat": Target(beats.read),
-    "hello-request": Target(hello.decode_request),
-    "hello-reply": Target(hello.decode_reply),
-    "base-request": Target(bases.decode_named),
+    "beat": Target(heartbeat_delta.read),
+    "hello-request": Target(hello_messages.decode_request),
+    "hello-reply": Target(hello_messages.decode_reply),
+    "base-request": Target(base_server.decode_named),
     "identity-question": Target(identity_messages.decode_question),
     "identity-reply": Target(identity_messages.decode_reply),
     "identity-notice": Target(identity_messages.decode_notice),
     "donation-offer": Target(
-        _signed(donations.KIND, lambda data: donations.Offer.read(data, ORGANISER.peer))
+        _signed(optimizer_offer.KIND, lambda data: optimizer_offer.Offer.read(data, ORGANISER.peer))
     ),
     "envelope": Target(lambda data: Signed.from_bytes(data, kind="manifest")),
     "manifest": Target(_signed("manifest", Run.from_bytes), (RemoteProtocolError, VersionMismatch)),

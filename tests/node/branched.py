@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from p2ptrain.archive.chain_log import entry_bytes
+from p2ptrain.archive.home import Home
+from p2ptrain.archive.ledger_on_disk import open_ledger, rules_of
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
 from p2ptrain.ledger.chain.values import (
@@ -22,9 +25,6 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.ledger.paxos.acceptor import Acceptor
-from p2ptrain.node.chain import open_ledger, rules_of
-from p2ptrain.node.chain_file import entry_bytes
-from p2ptrain.node.home import Home
 from p2ptrain.run import Run
 from p2ptrain.store import Disk, Head, RecordLog, Store
 from p2ptrain.testing.ledgers import digest, sealing

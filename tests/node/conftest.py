@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.node import duplicate_watch
+from p2ptrain.peers import duplicate_watch
 from tests.node.rig import NewRig, Rig, rig
 
 

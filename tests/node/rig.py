@@ -11,6 +11,9 @@ from typing import Protocol
 
 import trio
 
+from p2ptrain.archive.admission import Admission
+from p2ptrain.archive.home import Home
+from p2ptrain.archive.step_index import History
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
@@ -30,13 +33,10 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.history.kept_chain import Kept
 from p2ptrain.ledger.messages.events import Event
-from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import assembled
-from p2ptrain.node.heartbeat import Heartbeat
-from p2ptrain.node.history import History
-from p2ptrain.node.home import Home
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.surroundings import Surroundings
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.surroundings import Surroundings
+from p2ptrain.peers.heartbeat import Heartbeat
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
 from p2ptrain.testing.ledgers import sealing

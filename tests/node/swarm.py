@@ -23,16 +23,16 @@ from typing import TypeVar
 import numpy as np
 import trio
 
+from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import PeerSocket, RingInbox, RingKey
 from p2ptrain.errors import P2PTrainError, PeerTooSlow
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
-from p2ptrain.node.home import Home, sole_use
-from p2ptrain.node.leaving import leave
+from p2ptrain.node.control.leaving import leave
 from p2ptrain.node.main import lives
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.updates import codec_of
+from p2ptrain.node.outer_state.update_blobs import codec_of
+from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import (
     Allowlist,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from p2ptrain.archive.home import Home
 from p2ptrain.errors import StoreError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, RunId
@@ -14,9 +15,8 @@ from p2ptrain.ledger.chain.values import vote_message
 from p2ptrain.ledger.messages.effects import IdentityInUse
 from p2ptrain.ledger.messages.events import Accused
 from p2ptrain.ledger.messages.evidence import Evidence, Statement, encode_evidence
-from p2ptrain.node import accusations
-from p2ptrain.node.agreement import agree
-from p2ptrain.node.home import Home
+from p2ptrain.node.consensus import evidence_log
+from p2ptrain.node.consensus.ledger_task import agree
 from p2ptrain.store import RecordLog
 from tests.node.rig import ANN, NewRig, rig, settled
 
@@ -37,9 +37,9 @@ async def test_evidence_is_written_down_once_and_said_aloud(
     evidence = twice(ANN, r.run.id)
     nursery.start_soon(agree, r.parts, r.events)
     await r.parts.tell(Accused(evidence))
-    await settled(lambda: bool(accusations.kept(r.parts.home)))
-    await accusations.keep(r.parts, evidence)
-    assert accusations.kept(r.parts.home) == [Accused(evidence)]
+    await settled(lambda: bool(evidence_log.kept(r.parts.home)))
+    await evidence_log.keep(r.parts, evidence)
+    assert evidence_log.kept(r.parts.home) == [Accused(evidence)]
     (warning,) = r.parts.standing.warnings.values()
     assert (warning.code, "it is evicted" in warning.what) == ("VOTER-LIED", True)
 
@@ -55,7 +55,7 @@ async def test_a_restarted_node_remembers_who_lied(
 
 async def test_a_namesake_is_told_with_what_to_do(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        accusations.heed_namesake(r.parts, IdentityInUse("a vote that this node did not cast"))
+        evidence_log.heed_namesake(r.parts, IdentityInUse("a vote that this node did not cast"))
         said = r.parts.standing.warnings["identity"]
         assert (said.code, said.what[:17]) == ("ID-IN-USE", "another node uses")
         assert [record["what"] for record in r.said("identity-in-use")] == [
@@ -67,5 +67,5 @@ def test_evidence_that_cannot_be_read_is_a_fault_of_this_disk(tmp_path: Path) ->
     home = Home(tmp_path)
     RecordLog(home.evidence).append([b"{}"])
     with pytest.raises(StoreError, match="cannot be read") as caught:
-        accusations.kept(home)
+        evidence_log.kept(home)
     assert caught.value.code == "LEDGER-BROKEN"

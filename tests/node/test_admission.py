@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive import admission as module
+from p2ptrain.archive.admission import Admission
+from p2ptrain.archive.home import Home
 from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch, StoreFull
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.node import admission as module
-from p2ptrain.node.admission import Admission
-from p2ptrain.node.home import Home
 from p2ptrain.run import Allowlist, Run, SignedAllowlist, save_allowlist
 from p2ptrain.testing.published import publish
 from tests.node.rig import ANN, BOB, CAI

@@ -8,18 +8,19 @@ import pytest
 import trio
 import trio.testing
 
+from p2ptrain.archive.ledger_on_disk import open_ledger
 from p2ptrain.errors import RemoteProtocolError, StoreError, StoreFull
 from p2ptrain.ledger.messages.effects import Note, Persist, Rejoin, Send
 from p2ptrain.ledger.messages.events import Allowed, Heard, Joining, PeerUp, Ready, Received
 from p2ptrain.ledger.messages.messages import EntriesRequest, Prepare, Refused
 from p2ptrain.ledger.messages.wire import decode, encode
-from p2ptrain.node import agreement, gossip
-from p2ptrain.node.agreement import _due, _in_runs, agree
 from p2ptrain.node.assembly import EVENTS_MAX
-from p2ptrain.node.chain import open_ledger
-from p2ptrain.node.complaints import NOTES_BURST
-from p2ptrain.node.parts import PAGES_BURST
-from p2ptrain.node.topics import LEDGER_PROTOCOL
+from p2ptrain.node.consensus import ledger_task
+from p2ptrain.node.consensus.ledger_task import _due, _in_runs, agree
+from p2ptrain.node.gossip import gossip
+from p2ptrain.node.state.context import PAGES_BURST
+from p2ptrain.peers.misbehaviour_log import NOTES_BURST
+from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL
 from p2ptrain.store import RecordLog
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, NewRig, opening, rig, settled, signed, somebody
@@ -63,7 +64,7 @@ async def test_a_lone_founder_decides_and_all_of_it_is_on_disk(tmp_path: Path) -
 async def test_the_log_of_votes_is_shortened_while_the_node_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreement, "VOTE_RECORDS_MAX", 4)
+    monkeypatch.setattr(ledger_task, "VOTE_RECORDS_MAX", 4)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts = r.parts
         nursery.start_soon(agree, parts, r.events)
@@ -89,13 +90,13 @@ async def test_a_log_that_cannot_be_shortened_now_grows_and_the_node_goes_on(
 
     async with rig(tmp_path) as r:
         parts, binding = r.parts, r.parts.ledger.records()
-        parts.vote_records = agreement.VOTE_RECORDS_MAX + 1
+        parts.vote_records = ledger_task.VOTE_RECORDS_MAX + 1
         with monkeypatch.context() as patch:
             patch.setattr(RecordLog, "rewrite", refused)
-            await agreement._compact(parts)
-        assert parts.vote_records == agreement.VOTE_RECORDS_MAX + 1
+            await ledger_task._compact(parts)
+        assert parts.vote_records == ledger_task.VOTE_RECORDS_MAX + 1
         assert [said["code"] for said in r.said("not-shortened")] == ["FD-LIMIT"]
-        await agreement._compact(parts)
+        await ledger_task._compact(parts)
         assert parts.vote_records == len(binding)
 
 
@@ -177,7 +178,7 @@ async def test_who_asks_for_page_after_page_gets_so_many_only(
 ) -> None:
     async with rig(tmp_path) as r:
         r.decide(opening(r.parts.ledger.state, learners=[ANN.peer]))
-        listener = agreement._listener(r.parts)
+        listener = ledger_task._listener(r.parts)
         for _ in range(PAGES_BURST):
             await listener(CAI.peer, encode(question))
             await gossip._take_entry(r.parts, CAI.peer, encode(question))
@@ -221,7 +222,7 @@ async def test_a_vote_that_cannot_be_kept_is_never_sent(tmp_path: Path) -> None:
 async def test_a_ledger_that_is_over_ends_the_task_with_the_chain_to_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreement, "LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(ledger_task, "LAST_WORDS_S", 0.0)
     async with rig(tmp_path) as r:
         state = r.parts.ledger.state
         rejoin = Rejoin(0, (signed(r.run.id, state, opening(state), ANN),))

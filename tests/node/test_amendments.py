@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 import trio
 
+from p2ptrain.archive.amendments import Amendments
+from p2ptrain.archive.home import Home
 from p2ptrain.encoding import pack
 from p2ptrain.errors import LocalProtocolError, PeerUnreachable, RemoteProtocolError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
 from p2ptrain.ledger.messages.events import Amendable
-from p2ptrain.node import amending
-from p2ptrain.node.amending import in_words, keep_amended, take_amendments
-from p2ptrain.node.amendments import Amendments
-from p2ptrain.node.control import _reload_amendments
-from p2ptrain.node.hello import HelloReply, encode_reply
-from p2ptrain.node.home import Home
-from p2ptrain.node.topics import amendments_topic
+from p2ptrain.node.control.control_socket import _reload_amendments
+from p2ptrain.node.gossip import amendment_gossip
+from p2ptrain.node.gossip.amendment_gossip import in_words, keep_amended, take_amendments
+from p2ptrain.peers.hello_messages import HelloReply, encode_reply
+from p2ptrain.peers.protocol_names import amendments_topic
 from p2ptrain.run import Amendment, Leg, Run, SignedAmendment, save_amendments
 from p2ptrain.run.files import AMENDMENTS_MAX
 from p2ptrain.store import digest_of
@@ -166,7 +166,7 @@ async def test_the_organisers_tool_tells_the_node(tmp_path: Path) -> None:
 async def test_what_was_agreed_is_asked_for_until_somebody_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(amending, "ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr(amendment_gossip, "ASK_AGAIN_S", 0.01)
     r = await new_rig(tmp_path, steps=99, rules=ALONE)
     one, told = of(r, 1, 1), list[bytes]()
 
@@ -182,7 +182,7 @@ async def test_what_was_agreed_is_asked_for_until_somebody_has_it(
     assert not r.parts.lacks_terms(0)
     nursery.start_soon(keep_amended, r.parts)
     await settled(lambda: len(r.network.requested) > 3)
-    assert r.parts.standing.warnings["amendment"] == amending.MISSING
+    assert r.parts.standing.warnings["amendment"] == amendment_gossip.MISSING
     told.append(listed(one))
     with trio.fail_after(30):
         await r.parts.until_known(1)

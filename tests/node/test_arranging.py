@@ -12,12 +12,13 @@ from p2ptrain.dataplane.listener import ListenerStatistics
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Participant
-from p2ptrain.node import arranging, edges, reach
-from p2ptrain.node.edges import Edges, connect
-from p2ptrain.node.exchange import _request
-from p2ptrain.node.gossip import _take_in, describe
-from p2ptrain.node.paths import Path
-from p2ptrain.node.reach import DOUBT_S, judged_reach, undialable
+from p2ptrain.node.gossip import reachability
+from p2ptrain.node.gossip.gossip import _take_in, describe
+from p2ptrain.node.gossip.reachability import DOUBT_S, judged_reach, undialable
+from p2ptrain.node.reduce import reduce_links, ring_order
+from p2ptrain.node.reduce.reduce_links import Edges, connect
+from p2ptrain.node.reduce.reduce_task import _request
+from p2ptrain.peers.path_table import Path
 from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest
 from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, somebody
 
@@ -49,20 +50,20 @@ async def test_what_was_measured_here_and_there_decides_the_order_and_the_status
         parts.paths.mine = {ann: SLOW, bob: FAST, cai: FAST}
         parts.paths.hear(ann, [(bob, FAST), (cai, FAST)], parts.ledger.state.since)
         parts.paths.hear(bob, [(cai, SLOW)], parts.ledger.state.since)
-        assert arranging.in_words(parts) == ""
-        schedule, order = arranging.arrange(parts, (me, ann, bob, cai))
-        assert (schedule, arranging.arrange(parts, (me, ann, bob, cai))[1]) == ("ring", order)
+        assert ring_order.in_words(parts) == ""
+        schedule, order = ring_order.arrange(parts, (me, ann, bob, cai))
+        assert (schedule, ring_order.arrange(parts, (me, ann, bob, cai))[1]) == ("ring", order)
         at = order.index(me)
         assert order[(at + 2) % 4] == ann  # The slow paths, to ann and bob to cai, are not used.
         (said,) = r.said("arranged")
         assert (said["schedule"], said["peers"]) == ("ring", order)
         ours = tuple(Participant(peer, 16, 1) for peer in order)
         r.decide(opening(parts.ledger.state, *ours, learners=(ann, bob, cai)))
-        words = arranging.in_words(parts)
+        words = ring_order.in_words(parts)
         assert words.startswith("ring, in the order ")
         assert words.endswith(str(said["reason"]))
         parts.standing.arranged = None
-        assert words.startswith(arranging.in_words(parts) + "; ")
+        assert words.startswith(ring_order.in_words(parts) + "; ")
 
 
 async def test_that_no_order_will_do_is_a_warning_for_as_long_as_it_is_so(
@@ -73,11 +74,11 @@ async def test_that_no_order_will_do_is_a_warning_for_as_long_as_it_is_so(
         for peer in (ANN.peer, BOB.peer):
             hear(r, peer, dialable=False)
         assert undialable(parts, trio) == {ANN.peer, BOB.peer}
-        assert arranging.arrange(parts, trio)[0] == "ring"
+        assert ring_order.arrange(parts, trio)[0] == "ring"
         warning = parts.standing.warnings["arrangement"]
         assert warning.what.startswith("no order is without pairs that cannot connect: ")
         hear(r, BOB.peer, dialable=True, serial=2)
-        arranging.arrange(parts, trio)
+        ring_order.arrange(parts, trio)
         assert "arrangement" not in parts.standing.warnings
         assert [bool(each["barred"]) for each in r.said("arranged")] == [True, False]
 
@@ -123,7 +124,7 @@ async def test_who_cannot_be_dialled_is_warned_for_as_long_as_it_is_so(tmp_path:
     async with rig(tmp_path) as r:
         for dialable, codes in ((True, []), (False, ["NET-OUTBOUND-ONLY"]), (True, [])):
             r.parts.standing.dialable = dialable
-            reach.warn(r.parts)
+            reachability.warn(r.parts)
             assert [each.code for each in r.parts.standing.warnings.values()] == codes
 
 
@@ -132,7 +133,7 @@ async def test_reach_is_told_in_words(tmp_path: FilePath) -> None:
         told = []
         for dialled, dialable in ((True, True), (False, True), (False, False)):
             r.parts.standing.dialled, r.parts.standing.dialable = dialled, dialable
-            told.append(reach.in_words(r.parts))
+            told.append(reachability.in_words(r.parts))
         assert told == [
             "others can dial this node",
             "nobody has dialled this node yet",
@@ -150,8 +151,8 @@ async def test_the_first_dials_unless_only_it_can_be_dialled(
     async with rig(tmp_path) as r:
         r.parts.standing.dialable = mine
         hear(r, ANN.peer, dialable=theirs)
-        opener = edges._opener(r.parts, requested(r, ANN.peer), ANN.peer)
-        assert (opener is edges._reach) is we_dial
+        opener = reduce_links._opener(r.parts, requested(r, ANN.peer), ANN.peer)
+        assert (opener is reduce_links._reach) is we_dial
 
 
 async def test_two_that_cannot_dial_each_other_give_up_at_once_and_take_turns(

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.admission import Admission
+from p2ptrain.archive.home import Home
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ConfigError, StoreError, VersionMismatch
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.node import data_plane
-from p2ptrain.node.admission import Admission
 from p2ptrain.node.assembly import assembled
+from p2ptrain.node.control.status import status
 from p2ptrain.node.data_plane import outward_host
-from p2ptrain.node.home import Home
-from p2ptrain.node.status import status
-from p2ptrain.node.surroundings import Surroundings
+from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.status import status_lines
 from p2ptrain.run import Run

@@ -15,10 +15,10 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
 from p2ptrain.ledger.history.base import Checkpoint, decode_base
 from p2ptrain.ledger.history.pruning import base_after
-from p2ptrain.node import bases as module
-from p2ptrain.node.bases import encode_named, serve_bases
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.topics import BASE_PROTOCOL
+from p2ptrain.node.joining import base_server as module
+from p2ptrain.node.joining.base_server import encode_named, serve_bases
+from p2ptrain.node.state.context import Parts
+from p2ptrain.peers.protocol_names import BASE_PROTOCOL
 from p2ptrain.testing.ledgers import digest
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled, somebody

@@ -12,17 +12,8 @@ from p2ptrain.dataplane import Credentials, Endpoint
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId, RunId
-from p2ptrain.node import peers as module
-from p2ptrain.node.beats import (
-    FULL_AT_FIRST,
-    FULL_EVERY,
-    FullBeat,
-    Saying,
-    SmallBeat,
-    read,
-    whole,
-)
-from p2ptrain.node.heartbeat import (
+from p2ptrain.peers import peer_table as module
+from p2ptrain.peers.heartbeat import (
     COUNT_MAX,
     HEARTBEAT_BYTES_MAX,
     LACKS_MAX,
@@ -32,7 +23,16 @@ from p2ptrain.node.heartbeat import (
     decode,
     encode,
 )
-from p2ptrain.node.peers import PeerTable
+from p2ptrain.peers.heartbeat_delta import (
+    FULL_AT_FIRST,
+    FULL_EVERY,
+    FullBeat,
+    Saying,
+    SmallBeat,
+    read,
+    whole,
+)
+from p2ptrain.peers.peer_table import PeerTable
 from tests.node.rig import ANN, BOB, heartbeat, somebody
 
 RUN = RunId("a" * 64)

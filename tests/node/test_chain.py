@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.chain_log import entry_bytes
+from p2ptrain.archive.home import Home
+from p2ptrain.archive.ledger_on_disk import open_ledger, rules_of
 from p2ptrain.errors import StoreError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Entry, Participant, Roster
 from p2ptrain.ledger.paxos.acceptor import Acceptor
-from p2ptrain.node import agreement
-from p2ptrain.node.chain import open_ledger, rules_of
-from p2ptrain.node.chain_file import entry_bytes
-from p2ptrain.node.home import Home
+from p2ptrain.node.consensus import ledger_task
 from p2ptrain.run import Run
 from p2ptrain.store import RecordLog
 from p2ptrain.store.disk import LocalDisk
@@ -186,16 +186,16 @@ async def test_a_node_starts_on_a_full_disk_and_shortens_its_log_when_there_is_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as r:
-        records, acceptor = promised(r.parts.identity, r.run, agreement.VOTE_RECORDS_MAX + 9)
+        records, acceptor = promised(r.parts.identity, r.run, ledger_task.VOTE_RECORDS_MAX + 9)
         r.parts.votes.append(records)
     monkeypatch.setattr(rig_module, "publish", lambda home, **_: r.run)
     async with rig(tmp_path, disk=Full()) as again:
         parts = again.parts
         assert parts.vote_records == len(records)
-        await agreement._compact(parts)
+        await ledger_task._compact(parts)
         assert parts.vote_records == len(records)
         parts.votes._disk = LocalDisk()
-        await agreement._compact(parts)
+        await ledger_task._compact(parts)
         assert (parts.vote_records, list(parts.votes)) == (2, acceptor.records())
 
 

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from p2ptrain.errors import P2PTrainError
-from p2ptrain.node.changes import Changes
+from p2ptrain.node.state.changes import Changes
 
 
 async def test_everybody_who_waits_is_woken_by_one_ring() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.node.complaints import COMPLAINTS_MAX, LINES_BURST, NOTES_BURST, Complaints
+from p2ptrain.peers.misbehaviour_log import COMPLAINTS_MAX, LINES_BURST, NOTES_BURST, Complaints
 from tests.node.swarm import Diary
 
 ANN, BOB = PeerId("ann"), PeerId("bob")

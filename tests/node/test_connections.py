@@ -16,9 +16,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.failure_detector import Colour
 from p2ptrain.ledger.messages.events import Heard, PeerDown, PeerUp
 from p2ptrain.net import PeerCache, book
-from p2ptrain.node import connections
 from p2ptrain.node.assembly import EVENTS_MAX
-from p2ptrain.node.connections import (
+from p2ptrain.node.gossip import connections
+from p2ptrain.node.gossip.connections import (
     _expect_members,
     _judge,
     find_peers,

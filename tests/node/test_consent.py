@@ -14,13 +14,13 @@ from typing import TextIO
 import numpy as np
 import pytest
 
+from p2ptrain.archive.home import Home
+from p2ptrain.archive.update_format import UpdateFormat
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.data.blocks import encode_block
 from p2ptrain.errors import ConfigError
 from p2ptrain.names import label
-from p2ptrain.node import consent
-from p2ptrain.node.home import Home
-from p2ptrain.node.update_format import UpdateFormat
+from p2ptrain.node.joining import consent
 from p2ptrain.observe.states import size
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish

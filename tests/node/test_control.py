@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
-from p2ptrain.node.control import COMMANDS, LINE_BYTES_MAX, serve_commands
-from p2ptrain.node.home import Home
-from p2ptrain.node.parts import Asking, Parts
-from p2ptrain.node.reception import GONE, Reception
+from p2ptrain.node.control.control_socket import COMMANDS, LINE_BYTES_MAX, serve_commands
+from p2ptrain.node.joining.startup_status import GONE, Reception
+from p2ptrain.node.state.context import Asking, Parts
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import AwaitingApproval, Connecting
 from p2ptrain.observe.status import NodeStatus, status_lines

@@ -10,8 +10,8 @@ import pytest
 from p2ptrain.config.run_file import RunFile, parse_run_file
 from p2ptrain.config.samples import sample
 from p2ptrain.errors import ConfigError
-from p2ptrain.node.cost import H100_BYTES, block_bytes, costs_of, sent_bytes
-from p2ptrain.node.lint import lints_of
+from p2ptrain.prepare.run_advice import lints_of
+from p2ptrain.prepare.run_cost import H100_BYTES, block_bytes, costs_of, sent_bytes
 from p2ptrain.run.draft import model_spec
 from p2ptrain.trainer.peak import flops_per_token, mfu
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.node import data as module
-from p2ptrain.node.data import NEWCOMERS, ahead, paths_of
-from p2ptrain.node.retention import roots
+from p2ptrain.node.outer_state.retention import roots
+from p2ptrain.node.training import lease_data as module
+from p2ptrain.node.training.lease_data import NEWCOMERS, ahead, paths_of
 from p2ptrain.run import DataIndex
 from p2ptrain.testing.published import BLOCK_TOKENS, BLOCKS, block_file
 from tests.node.rig import ANN, Rig, opening, rig

@@ -19,15 +19,23 @@ from p2ptrain.errors import PeerUnreachable, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.names import label
-from p2ptrain.node import donor, recipient
-from p2ptrain.node.donated import Donated
-from p2ptrain.node.donations import AGE_STEPS_MAX, KIND, Offer, put_newest
-from p2ptrain.node.donor import KEPT_MAX, LATER, NOTHING, OFFER_S, ask_of, donate, still_offered
-from p2ptrain.node.recipient import donors, take_inner_state
-from p2ptrain.node.retention import _collect
-from p2ptrain.node.status import status
-from p2ptrain.node.topics import INNER_PROTOCOL
+from p2ptrain.node.control.status import status
+from p2ptrain.node.optimizer_sharing import donor, recipient
+from p2ptrain.node.optimizer_sharing.averaged_state import Donated
+from p2ptrain.node.optimizer_sharing.donor import (
+    KEPT_MAX,
+    LATER,
+    NOTHING,
+    OFFER_S,
+    ask_of,
+    donate,
+    still_offered,
+)
+from p2ptrain.node.optimizer_sharing.optimizer_offer import AGE_STEPS_MAX, KIND, Offer, put_newest
+from p2ptrain.node.optimizer_sharing.recipient import donors, take_inner_state
+from p2ptrain.node.outer_state.retention import _collect
 from p2ptrain.observe.status import status_lines
+from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.run.envelope import Signed
 from p2ptrain.trainer.inner_bounds import check
 from p2ptrain.trainer.inner_format import HEADER_BYTES, WARM, newest, path_of, steps_in
@@ -342,7 +350,7 @@ async def test_a_disk_that_fails_at_the_second_leaves_the_first(
         def fails(*files: object) -> None:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr("p2ptrain.node.donated._fold", fails)
+        monkeypatch.setattr("p2ptrain.node.optimizer_sharing.averaged_state._fold", fails)
         await take_inner_state(r.parts)
         (taken,) = r.said("inner-state-taken")
         (refused,) = r.said("donor-refused")

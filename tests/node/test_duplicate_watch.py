@@ -10,8 +10,8 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.node import duplicate_watch
-from p2ptrain.node.duplicate_watch import (
+from p2ptrain.peers import duplicate_watch
+from p2ptrain.peers.duplicate_watch import (
     ASKED_AT_ONCE,
     FRESH_S,
     QUIET_S,
@@ -19,8 +19,8 @@ from p2ptrain.node.duplicate_watch import (
     DuplicateWatch,
     askable,
 )
-from p2ptrain.node.identity_desk import KEPT_S, QUESTIONS_BURST, IdentityDesk
-from p2ptrain.node.identity_messages import (
+from p2ptrain.peers.identity_desk import KEPT_S, QUESTIONS_BURST, IdentityDesk
+from p2ptrain.peers.identity_messages import (
     CHALLENGES_MAX,
     NONCE_BYTES,
     PROOFS_MAX,
@@ -37,7 +37,7 @@ from p2ptrain.node.identity_messages import (
     made_mark,
     made_proof,
 )
-from p2ptrain.node.incarnations import INCARNATION_MAX, Incarnations, Mark, incarnation_of
+from p2ptrain.peers.incarnations import INCARNATION_MAX, Incarnations, Mark, incarnation_of
 from tests.node.rig import ANN, BOB, CAI, somebody
 
 RUN = RunId("a" * 64)

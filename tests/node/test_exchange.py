@@ -24,9 +24,11 @@ from p2ptrain.ledger.chain.state import apply, genesis
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster
 from p2ptrain.ledger.messages.events import Ready, ReduceFailed
 from p2ptrain.ledger.policy.propose import reconsider
-from p2ptrain.node import edges, gossip, updates
-from p2ptrain.node.beats import FullBeat, read
-from p2ptrain.node.exchange import (
+from p2ptrain.node.control.status import status
+from p2ptrain.node.gossip import gossip
+from p2ptrain.node.outer_state import update_blobs
+from p2ptrain.node.reduce import reduce_links
+from p2ptrain.node.reduce.reduce_task import (
     _give_up,
     _request,
     _while_it_matters,
@@ -34,9 +36,9 @@ from p2ptrain.node.exchange import (
     exchange,
     reduce_due,
 )
-from p2ptrain.node.heartbeat import ReduceReport
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.status import status
+from p2ptrain.node.state.context import Parts
+from p2ptrain.peers.heartbeat import ReduceReport
+from p2ptrain.peers.heartbeat_delta import FullBeat, read
 from p2ptrain.ring.wait_for import REDUCE_S_MIN
 from p2ptrain.store import digest_of
 from p2ptrain.sync.trainer_orders import Work
@@ -147,7 +149,7 @@ async def test_a_ring_of_one_stores_its_update_and_says_so_once(
 async def test_who_cannot_be_reached_is_suspected_and_theta_is_free_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(edges, "EDGE_S", 0.5)
+    monkeypatch.setattr(reduce_links, "EDGE_S", 0.5)
     r = await new_rig(tmp_path)
     parts = r.parts
     parts.outer.step = 0
@@ -169,8 +171,8 @@ async def test_a_neighbour_that_never_opens_its_streams_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, they_dial: bool
 ) -> None:
     """It is due to dial and does not, or it is dialled and says nothing to our hello."""
-    monkeypatch.setattr(edges, "EDGE_S", 0.4)
-    monkeypatch.setattr(edges, "DIAL_S", 0.4)
+    monkeypatch.setattr(reduce_links, "EDGE_S", 0.4)
+    monkeypatch.setattr(reduce_links, "DIAL_S", 0.4)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts = r.parts
         with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -228,7 +230,7 @@ async def test_a_neighbour_whose_answer_or_certificate_is_bad_is_named_and_we_ar
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | None
 ) -> None:
     """A certificate may bear somebody else's name, who has nothing to do with it."""
-    monkeypatch.setattr(edges, "EDGE_S", 0.4)
+    monkeypatch.setattr(reduce_links, "EDGE_S", 0.4)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts = r.parts
         with answering(parts, answer or b"") as place:
@@ -403,11 +405,11 @@ async def test_the_update_that_a_reduce_is_about_to_make_is_not_fetched_beside_i
         parts, done = r.parts, trio.Event()
 
         async def wait() -> None:
-            await updates.own_result(parts, 3)
+            await update_blobs.own_result(parts, 3)
             done.set()
 
         parts.standing.averaging = 3
-        await updates.own_result(parts, 4)
+        await update_blobs.own_result(parts, 4)
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
         assert not done.is_set()

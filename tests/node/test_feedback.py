@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, Value
-from p2ptrain.node import exchange as exchanging
-from p2ptrain.node import outer as module
-from p2ptrain.node import updates
-from p2ptrain.node.exchange import _settle, exchange
-from p2ptrain.node.outer import keep_outer_state
-from p2ptrain.node.updates import codec_of
+from p2ptrain.node.outer_state import outer_task as module
+from p2ptrain.node.outer_state import update_blobs
+from p2ptrain.node.outer_state.outer_task import keep_outer_state
+from p2ptrain.node.outer_state.update_blobs import codec_of
+from p2ptrain.node.reduce import reduce_task as exchanging
+from p2ptrain.node.reduce.reduce_task import _settle, exchange
 from p2ptrain.ring import Reduce, ReduceReport
 from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.sync import SyncSpec
@@ -139,7 +139,7 @@ async def owing(
 ) -> AsyncIterator[Rig]:
     """A node that is alone in its run, owes something from step 0, and is `late` in step 1."""
     monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
-    monkeypatch.setattr(updates, "LAG_S", 0.02)
+    monkeypatch.setattr(update_blobs, "LAG_S", 0.02)
     monkeypatch.setattr(Late, "lost", None)
     rules = policy(participants_min=1, snapshot_every=100)
     codec = CodecSpec("int4", 32, feedback=True)
@@ -171,7 +171,7 @@ async def decided(r: Rig, *values: Value) -> None:
 
 async def update_of_others(r: Rig) -> Digest:
     """Any will do: what is in it is no matter of what we lost."""
-    return await updates.store(r.parts, 1, bytearray(updates.payload_bytes(r.parts, 1)))
+    return await update_blobs.store(r.parts, 1, bytearray(update_blobs.payload_bytes(r.parts, 1)))
 
 
 async def test_what_was_paid_into_a_commit_whose_reduce_we_gave_up_is_not_owed_again(

@@ -10,10 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from p2ptrain.archive.home import Home
+from p2ptrain.archive.update_format import UpdateFormat
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ConfigError, MachineUnfit, TrainerError
-from p2ptrain.node import fitness
-from p2ptrain.node.fitness import (
+from p2ptrain.node.observer import as_observer
+from p2ptrain.prepare import machine_check
+from p2ptrain.prepare.machine_check import (
     Machine,
     check,
     container_limit,
@@ -23,9 +26,6 @@ from p2ptrain.node.fitness import (
     room_for_activations,
     stored_bytes,
 )
-from p2ptrain.node.home import Home
-from p2ptrain.node.observing import as_observer
-from p2ptrain.node.update_format import UpdateFormat
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
 from p2ptrain.trainer import gpus
@@ -180,7 +180,7 @@ def test_who_asks_for_bf16_on_a_cpu_without_it_is_told_how_slow_it_is(config: No
 def test_what_the_kernel_says_of_the_cpu_is_what_torch_says(tmp_path: Path) -> None:
     from p2ptrain.trainer.products import multiplies_bf16 as as_torch_says
 
-    assert multiplies_bf16(fitness.CPU_INFO) == as_torch_says("cpu")
+    assert multiplies_bf16(machine_check.CPU_INFO) == as_torch_says("cpu")
     assert multiplies_bf16(tmp_path / "not there")
 
 
@@ -199,7 +199,7 @@ def test_a_fault_is_raised_with_the_doubts_beside_it(
     home: Home, config: NodeConfig, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tight = replace(AMPLE, memory_free=0, disk_free=0)
-    monkeypatch.setattr(fitness, "machine_of", lambda home: tight)
+    monkeypatch.setattr(machine_check, "machine_of", lambda home: tight)
     with pytest.raises(MachineUnfit) as caught:
         check(config, home, run)
     assert (caught.value.code, caught.value.exit_code) == ("DISK-LOW", 4)

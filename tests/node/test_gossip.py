@@ -23,9 +23,8 @@ from p2ptrain.ledger.messages.events import (
     SnapshotTaken,
     Staying,
 )
-from p2ptrain.node import gossip, notices
-from p2ptrain.node.beats import FULL_AT_FIRST, FullBeat, Saying, SmallBeat, read
-from p2ptrain.node.gossip import (
+from p2ptrain.node.gossip import allowlist_notices, gossip
+from p2ptrain.node.gossip.gossip import (
     HEARTBEAT_S,
     describe,
     interval_s,
@@ -34,7 +33,7 @@ from p2ptrain.node.gossip import (
     speak,
     speakers,
 )
-from p2ptrain.node.heartbeat import (
+from p2ptrain.peers.heartbeat import (
     SUSPECTS_MAX,
     ReadyReport,
     ReduceReport,
@@ -42,8 +41,9 @@ from p2ptrain.node.heartbeat import (
     decode,
     encode,
 )
-from p2ptrain.node.hello import HelloReply, encode_reply
-from p2ptrain.node.topics import allowlist_topic, heartbeat_topic
+from p2ptrain.peers.heartbeat_delta import FULL_AT_FIRST, FullBeat, Saying, SmallBeat, read
+from p2ptrain.peers.hello_messages import HelloReply, encode_reply
+from p2ptrain.peers.protocol_names import allowlist_topic, heartbeat_topic
 from p2ptrain.run import Allowlist, SignedAllowlist
 from p2ptrain.sync.trainer_orders import Work
 from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, opening, rig, settled, somebody
@@ -385,7 +385,7 @@ async def test_a_list_too_long_for_gossip_is_announced_and_asked_for(
 async def test_who_announces_lists_that_do_not_come_keeps_no_real_one_from_being_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(notices, "NEXT_S", 0.01)
+    monkeypatch.setattr(allowlist_notices, "NEXT_S", 0.01)
     r = await new_rig(tmp_path)
     topics, topic = Topics(r), allowlist_topic(r.run.id)
 

@@ -12,9 +12,9 @@ import pytest
 
 from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import Halving
-from p2ptrain.node import halvings
-from p2ptrain.node.status import status
-from p2ptrain.node.trainers import subprocesses
+from p2ptrain.node.control.status import status
+from p2ptrain.node.training import micro_batch_memory
+from p2ptrain.node.training.trainer_processes import subprocesses
 from p2ptrain.observe.status import status_lines
 from p2ptrain.trainer.external import ExternalTrainers
 from p2ptrain.trainer.supervisor import Supervisor
@@ -57,14 +57,14 @@ async def test_the_next_life_of_the_node_begins_with_what_was_found(
 async def test_a_user_is_told_what_was_found_and_how_to_have_it_forgotten(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
         started_again(r)
-        r.parts.standing.trainer = halvings.in_words(r.parts, hello(r))
+        r.parts.standing.trainer = micro_batch_memory.in_words(r.parts, hello(r))
         told = [line for line in status_lines(await status(r.parts)) if "halving" in line]
         day = json.loads(r.parts.home.halving.read_text())["day"]
         assert told == [
             f"trainer   A GPU, 1 rank; micro-batch 2, found by halving on {day} "
             f"(--micro-batch N, or removing {r.parts.home.halving}, forgets it)"
         ]
-        assert halvings.in_words(r.parts, hello(r, micro_batch=1)) == "A GPU, 1 rank"
+        assert micro_batch_memory.in_words(r.parts, hello(r, micro_batch=1)) == "A GPU, 1 rank"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,10 @@ async def test_for_another_device_or_with_more_memory_free_it_is_forgotten(
 ) -> None:
     async with halved(tmp_path) as r:
         started_again(r)
-        assert halvings.in_words(r.parts, hello(r, device, memory_bytes, 4)) == f"{device}, 1 rank"
+        assert (
+            micro_batch_memory.in_words(r.parts, hello(r, device, memory_bytes, 4))
+            == f"{device}, 1 rank"
+        )
         assert started_again(r).config.halving is None
 
 

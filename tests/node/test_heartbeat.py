@@ -13,7 +13,7 @@ from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId
-from p2ptrain.node.heartbeat import (
+from p2ptrain.peers.heartbeat import (
     HEARTBEAT_BYTES_MAX,
     Heartbeat,
     ReadyReport,
@@ -23,7 +23,7 @@ from p2ptrain.node.heartbeat import (
     decode,
     encode,
 )
-from p2ptrain.node.paths import Path
+from p2ptrain.peers.path_table import Path
 
 PEER = Identity.from_seed(b"\x03" * 32).peer
 

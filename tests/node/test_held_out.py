@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
-from p2ptrain.node.heartbeat import SHARE_BLOCKS_MAX, ValidationReport
-from p2ptrain.node.held_out import STEPS_KEPT, WAIT_S, Share, Tally, Validation, divided
+from p2ptrain.peers.heartbeat import SHARE_BLOCKS_MAX, ValidationReport
+from p2ptrain.peers.validation_tally import STEPS_KEPT, WAIT_S, Share, Tally, Validation, divided
 
 A, B, C, D = (PeerId(name) for name in "abcd")
 BLOCKS, BLOCK_TOKENS = 8, 16

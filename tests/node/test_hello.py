@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.node.hello import (
+from p2ptrain.peers.hello_messages import (
     PEERS_TOLD_MAX,
     REQUEST_BYTES_MAX,
     HelloReply,
@@ -18,7 +18,7 @@ from p2ptrain.node.hello import (
     encode_reply,
     encode_request,
 )
-from p2ptrain.node.topics import HELLO_BYTES_MAX
+from p2ptrain.peers.protocol_names import HELLO_BYTES_MAX
 from tests.node.rig import ANN, BOB, somebody
 
 REPLY = HelloReply(

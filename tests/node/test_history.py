@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from p2ptrain.archive.update_format import Opened
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import (
     Branch,
@@ -14,7 +15,6 @@ from p2ptrain.ledger.chain.values import (
     SnapshotRef,
 )
 from p2ptrain.ledger.history.pruning import base_at
-from p2ptrain.node.update_format import Opened
 from p2ptrain.testing.ledgers import small_rules
 from tests.node.rig import Growing
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.errors import IdentityInUse
-from p2ptrain.node.home import Home, sole_use
 
 
 def test_a_second_node_in_a_home_is_refused_and_told_who_has_it(tmp_path: Path) -> None:

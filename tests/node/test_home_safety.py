@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.home import Home, sole_use
+from p2ptrain.archive.home_safety import refuse_unsafe_home
 from p2ptrain.cli.homes import open_home
 from p2ptrain.errors import ConfigError
-from p2ptrain.node.home import Home, sole_use
-from p2ptrain.node.home_safety import refuse_unsafe_home
 from p2ptrain.observe.journal import Journal
 
 

@@ -17,17 +17,24 @@ from random import Random
 import pytest
 import trio
 
+from p2ptrain.archive import start_count
 from p2ptrain.errors import IdentityInUse, PeerUnreachable, TryLater
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.ledger.messages.events import NotAlone
-from p2ptrain.node import duplicate_identity, duplicate_watch, starts
-from p2ptrain.node.duplicate_identity import answer_questions, keep_alone, start, take_notice
-from p2ptrain.node.duplicate_watch import DuplicateWatch
-from p2ptrain.node.gossip import _take_heartbeat
-from p2ptrain.node.heartbeat import encode
-from p2ptrain.node.identity_desk import QUESTIONS_BURST
-from p2ptrain.node.identity_messages import (
+from p2ptrain.node.gossip.gossip import _take_heartbeat
+from p2ptrain.node.joining import duplicate_identity
+from p2ptrain.node.joining.duplicate_identity import (
+    answer_questions,
+    keep_alone,
+    start,
+    take_notice,
+)
+from p2ptrain.peers import duplicate_watch
+from p2ptrain.peers.duplicate_watch import DuplicateWatch
+from p2ptrain.peers.heartbeat import encode
+from p2ptrain.peers.identity_desk import QUESTIONS_BURST
+from p2ptrain.peers.identity_messages import (
     NONCE_BYTES,
     SIGNATURE_BYTES,
     Notice,
@@ -42,8 +49,8 @@ from p2ptrain.node.identity_messages import (
     made_mark,
     made_proof,
 )
-from p2ptrain.node.incarnations import INCARNATION_MAX, Mark, incarnation_of, starts_of
-from p2ptrain.node.topics import IDENTITY_PROTOCOL, identity_topic
+from p2ptrain.peers.incarnations import INCARNATION_MAX, Mark, incarnation_of, starts_of
+from p2ptrain.peers.protocol_names import IDENTITY_PROTOCOL, identity_topic
 from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, opening, settled, somebody
 
 STRANGERS = [somebody(number).peer for number in range(1, 21)]
@@ -133,14 +140,14 @@ async def started_again(r: Rig) -> None:
     parts = r.parts
 
     def count(at_least: int) -> int:
-        return starts.count(parts.home.starts, at_least)
+        return start_count.count(parts.home.starts, at_least)
 
-    counted = starts.counted(parts.home.starts)
+    counted = start_count.counted(parts.home.starts)
     with trio.fail_after(20):
         incarnation = await start(
             parts.network, parts.identity, r.run, count, parts.admission.admits, lambda text: None
         )
-    assert starts_of(incarnation) == starts.counted(parts.home.starts) == counted + 1
+    assert starts_of(incarnation) == start_count.counted(parts.home.starts) == counted + 1
 
 
 async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
@@ -229,7 +236,7 @@ async def test_a_duplicate_that_started_later_leaves_this_node_without_a_vote_un
     r.network.answer = gone
     await settled(lambda: bool(r.said("counted-on")))
     assert watch.incarnation == incarnation_of(5, 1)
-    assert starts.counted(r.parts.home.starts) == 5
+    assert start_count.counted(r.parts.home.starts) == 5
     assert [type(event) for event in r.heard()] == [NotAlone]
 
 
@@ -243,11 +250,11 @@ async def test_a_start_from_a_restored_home_counts_on_above_what_it_signed(
         return encode_reply(Reply(False, mark=mark))
 
     r.network.peers, r.network.answer = {ANN.peer}, remembers
-    count = partial(starts.count, r.parts.home.starts)
+    count = partial(start_count.count, r.parts.home.starts)
     incarnation = await start(
         r.parts.network, r.parts.identity, r.run, count, r.parts.admission.admits, print
     )
-    assert starts_of(incarnation) == starts.counted(r.parts.home.starts) == 41
+    assert starts_of(incarnation) == start_count.counted(r.parts.home.starts) == 41
 
 
 async def test_only_members_may_announce_challenges_and_only_so_often_may_one_ask(

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive import start_count
 from p2ptrain.ledger.chain.values import Skip
-from p2ptrain.node import incarnations as module
-from p2ptrain.node import starts
-from p2ptrain.node.beats import FullBeat, SmallBeat
-from p2ptrain.node.heartbeat import encode
-from p2ptrain.node.incarnations import (
+from p2ptrain.node.gossip.outdated_heartbeats import is_older_than_chain, is_outdated, is_wanted
+from p2ptrain.peers import incarnations as module
+from p2ptrain.peers.heartbeat import encode
+from p2ptrain.peers.heartbeat_delta import FullBeat, SmallBeat
+from p2ptrain.peers.incarnations import (
     DRAW_BITS,
     INCARNATION_MAX,
     STARTS_MAX,
@@ -23,8 +24,7 @@ from p2ptrain.node.incarnations import (
     incarnation_of,
     starts_of,
 )
-from p2ptrain.node.replays import APART_S, FORWARDERS_MAX, TIMES, Replays
-from p2ptrain.node.staleness import is_older_than_chain, is_outdated, is_wanted
+from p2ptrain.peers.replayed_heartbeats import APART_S, FORWARDERS_MAX, TIMES, Replays
 from tests.node.rig import ANN, BOB, CAI, heartbeat, rig, signed, somebody
 
 OLD, NEW = incarnation_of(3, 900), incarnation_of(4, 7)
@@ -97,9 +97,9 @@ def test_however_many_speak_a_member_s_old_words_stay_old(monkeypatch: pytest.Mo
 
 def test_each_start_is_counted_and_a_home_without_a_count_loads(tmp_path: Path) -> None:
     path = tmp_path / "starts"
-    assert starts.counted(path) == 0
-    assert [starts.count(path) for _ in range(3)] == [1, 2, 3]
-    assert starts.count(path, at_least=70) == 71
+    assert start_count.counted(path) == 0
+    assert [start_count.count(path) for _ in range(3)] == [1, 2, 3]
+    assert start_count.count(path, at_least=70) == 71
     assert path.read_text() == "71\n"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -108,7 +108,7 @@ def test_each_start_is_counted_and_a_home_without_a_count_loads(tmp_path: Path) 
 def test_a_damaged_count_begins_anew(tmp_path: Path, text: str) -> None:
     path = tmp_path / "starts"
     path.write_text(text, encoding="utf-8")
-    assert starts.count(path) == 1
+    assert start_count.count(path) == 1
 
 
 # who is named

@@ -15,11 +15,11 @@ from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import PeerError, PeerTooSlow, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
-from p2ptrain.node import edges
-from p2ptrain.node.edges import Edges, _reach
-from p2ptrain.node.introductions import answer_introductions, introduced
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.topics import ENDPOINT_PROTOCOL
+from p2ptrain.node.gossip.endpoint_exchange import answer_introductions, introduced
+from p2ptrain.node.reduce import reduce_links
+from p2ptrain.node.reduce.reduce_links import Edges, _reach
+from p2ptrain.node.state.context import Parts
+from p2ptrain.peers.protocol_names import ENDPOINT_PROTOCOL
 from tests.node.rig import ANN, BOB, heartbeat, rig, settled
 
 
@@ -94,7 +94,7 @@ async def test_a_ring_waits_for_no_heartbeat_of_a_neighbour_that_has_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """We know its old address and certificate, and it knows nothing of us."""
-    monkeypatch.setattr(edges, "LATE_S", 0.0)
+    monkeypatch.setattr(reduce_links, "LATE_S", 0.0)
     async with rig(tmp_path) as r:
         with neighbour(ANN) as before:
             old = pack(before.endpoint.to_wire())
@@ -130,7 +130,7 @@ async def test_a_neighbour_that_nothing_is_known_of_is_asked_before_it_is_dialle
 async def test_reaching_a_neighbour_has_one_deadline_whatever_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    monkeypatch.setattr(edges, "EDGE_S", 0.5)
+    monkeypatch.setattr(reduce_links, "EDGE_S", 0.5)
     async with rig(tmp_path) as r:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             credentials = Credentials.create(ANN)
@@ -142,5 +142,5 @@ async def test_reaching_a_neighbour_has_one_deadline_whatever_it_waits_for(
                 return pack(place.to_wire())
 
             r.network.answer = introduce
-            with trio.fail_after(edges.DIAL_S - 1.0), pytest.raises(PeerError):
+            with trio.fail_after(reduce_links.DIAL_S - 1.0), pytest.raises(PeerError):
                 await _reach(r.parts, ANN.peer, key(r.parts, r.parts.me), Edges())

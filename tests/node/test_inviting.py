@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.node.inviting import best_of, caution_about, invite
-from p2ptrain.node.status import status
+from p2ptrain.node.control.status import status
+from p2ptrain.node.joining.invitation import best_of, caution_about, invite
 from tests.node.rig import rig
 
 LOOP, LAN, PUBLIC = "/ip4/127.0.0.1/tcp/4201", "/ip4/10.0.0.5/tcp/4201", "/ip4/9.9.9.9/tcp/4201"

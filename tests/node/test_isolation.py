@@ -9,9 +9,9 @@ import trio
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.names import label
-from p2ptrain.node import isolation
-from p2ptrain.node.isolation import in_words, notice_isolation, unheard
-from p2ptrain.node.status import status
+from p2ptrain.node.control import isolation_warning
+from p2ptrain.node.control.isolation_warning import in_words, notice_isolation, unheard
+from p2ptrain.node.control.status import status
 from p2ptrain.observe.states import Serving, StandingBy, Training
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, rig, settled
@@ -39,8 +39,8 @@ async def test_a_quorum_must_be_heard_on_this_line(tmp_path: Path) -> None:
 async def test_who_waits_says_that_it_waits_in_vain_until_a_quorum_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(isolation, "PATIENCE_S", 0.01)
-    monkeypatch.setattr(isolation, "LOOK_S", 0.01)
+    monkeypatch.setattr(isolation_warning, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(isolation_warning, "LOOK_S", 0.01)
     r = await new_rig(tmp_path, **THREE)
     hear(r, ANN.peer)
     nursery.start_soon(notice_isolation, r.parts)

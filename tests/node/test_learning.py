@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.home import Home
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import (
     NetworkUnreachable,
@@ -17,9 +18,8 @@ from p2ptrain.errors import (
     VersionMismatch,
 )
 from p2ptrain.ids import PeerId
-from p2ptrain.node.hello import HelloReply, encode_reply
-from p2ptrain.node.home import Home
-from p2ptrain.node.learning import learn_run, return_to
+from p2ptrain.node.joining.find_run import learn_run, return_to
+from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
 from tests.node.rig import ANN, BOB, CAI

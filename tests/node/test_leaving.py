@@ -11,8 +11,8 @@ import trio
 
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.ledger.messages.events import Leaving
-from p2ptrain.node import leaving
-from p2ptrain.node.leaving import farewell, leave
+from p2ptrain.node.control import leaving
+from p2ptrain.node.control.leaving import farewell, leave
 from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled

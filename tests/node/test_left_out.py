@@ -12,8 +12,8 @@ import trio.testing
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant
-from p2ptrain.node import left_out
-from p2ptrain.node.left_out import WARNING, Rosters, notice_left_out
+from p2ptrain.node.control import left_out_warning
+from p2ptrain.node.control.left_out_warning import WARNING, Rosters, notice_left_out
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import digest_of
 from p2ptrain.sync.trainer_orders import Work
@@ -31,9 +31,9 @@ def at(r: Rig, work: Work | None = None, outer_step: int | None = 0) -> Caution 
 @pytest.mark.parametrize(
     ("work", "outer_step", "why"),
     [
-        (None, 0, left_out.LATE),
-        (Work(0, (0,), 16), 0, left_out.UNHEARD),
-        (None, None, left_out.BEHIND),
+        (None, 0, left_out_warning.LATE),
+        (Work(0, (0,), 16), 0, left_out_warning.UNHEARD),
+        (None, None, left_out_warning.BEHIND),
     ],
 )
 async def test_why_is_what_this_node_knows_of_itself(
@@ -59,16 +59,18 @@ async def test_an_attempt_without_who_was_in_the_last_one_says_so(tmp_path: Path
         assert state.roster is not None
         theirs = (Participant(ANN.peer, 16, 1),)
         again = replace(state, roster=replace(state.roster, attempt=1, participants=theirs))
-        assert rosters.look(again, me, work, 0) == left_out.FAILED
+        assert rosters.look(again, me, work, 0) == left_out_warning.FAILED
         assert rosters.look(again, me, work, 0) is None, "once for each attempt"
         later = replace(again, roster=replace(again.roster, attempt=2))
-        assert Rosters(member=True).look(later, me, work, 0, doubted=True) == left_out.DOUBTED
+        assert (
+            Rosters(member=True).look(later, me, work, 0, doubted=True) == left_out_warning.DOUBTED
+        )
 
 
 async def test_who_is_no_member_any_more_is_told_and_who_never_was_is_not(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         state, stranger = r.parts.ledger.state, PeerId(BOB.peer)
-        assert Rosters(member=True).look(state, stranger, None, 0) == left_out.GONE
+        assert Rosters(member=True).look(state, stranger, None, 0) == left_out_warning.GONE
         assert Rosters().look(state, stranger, None, 0) is None
 
 
@@ -90,7 +92,7 @@ async def test_the_warning_stands_until_an_exchange_has_this_node_again(
         r.decide(opening(parts.ledger.state, theirs, learners=[ANN.peer]))
         parts.changes.ring()
         await settled(partial(told, r, step + 1))
-        assert parts.standing.warnings[WARNING] == left_out.LATE
+        assert parts.standing.warnings[WARNING] == left_out_warning.LATE
         r.decide(Commit(step, 0, digest_of(b"update")))
         parts.outer.step = step + 1
         parts.changes.ring()

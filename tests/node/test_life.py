@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from p2ptrain.ledger.chain.state import Phase
-from p2ptrain.node.life import notice_the_end
 from p2ptrain.node.main import _say
+from p2ptrain.node.tasks import notice_the_end
 from tests.node.rig import ANN, NewRig, settled
 from tests.node.test_validating import TWO, commit
 

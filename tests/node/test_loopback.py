@@ -8,9 +8,9 @@ import pytest
 
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
-from p2ptrain.node import transfer
-from p2ptrain.node.probing import Tried, whom_to_probe
-from p2ptrain.node.reach import may_be_at
+from p2ptrain.node.gossip.path_probes import Tried, whom_to_probe
+from p2ptrain.node.gossip.reachability import may_be_at
+from p2ptrain.node.outer_state import fetch
 from tests.node.rig import ANN, heartbeat, opening, rig
 
 OURS = ["127.0.0.1", "127.9.9.9", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"]
@@ -29,11 +29,11 @@ async def test_a_loopback_endpoint_of_a_peer_elsewhere_is_not_dialled(
         parts.detector.heard(ANN.peer, parts.now())
         for site in ("127.0.0.1", "::/64"):
             r.network.sites[ANN.peer] = site
-            assert transfer.sources(parts) == [endpoint]
+            assert fetch.sources(parts) == [endpoint]
             assert whom_to_probe(parts, Tried()) == endpoint
         for site in ("10.0.0.2", "2001:db8::/64", ""):
             r.network.sites[ANN.peer] = site
-            assert transfer.sources(parts) == []
+            assert fetch.sources(parts) == []
             assert whom_to_probe(parts, Tried()) is None
 
 

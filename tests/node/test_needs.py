@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from p2ptrain.archive.update_format import UpdateFormat
 from p2ptrain.ids import RunId
-from p2ptrain.node.needs import NodeMemory, memory_of, node_memory
-from p2ptrain.node.update_format import UpdateFormat
+from p2ptrain.prepare.node_memory import NodeMemory, memory_of, node_memory
 from p2ptrain.run import RunManifest
 from p2ptrain.sync import SyncSpec
 from p2ptrain.sync.fragments import Fragment

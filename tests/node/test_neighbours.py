@@ -11,9 +11,9 @@ import trio
 from p2ptrain.errors import PeerLost
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.node import neighbours
-from p2ptrain.node.hello import HelloReply, encode_reply
-from p2ptrain.node.neighbours import newest_allowlist
+from p2ptrain.node.gossip import allowlist_survey
+from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
+from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.run import Allowlist, SignedAllowlist, load_allowlist
 from tests.node.rig import ANN, BOB, CAI, Rig, rig
 
@@ -66,7 +66,7 @@ async def test_whose_list_cannot_be_believed_was_not_heard(tmp_path: Path) -> No
 async def test_who_does_not_answer_keeps_nobody_waiting_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "ANSWER_S", 0.01)
+    monkeypatch.setattr(allowlist_survey, "ANSWER_S", 0.01)
     async with rig(tmp_path) as r:
         shown = showing(r, {ANN.peer: listing(r, 2, ANN.peer), BOB.peer: None})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from p2ptrain.ids import PeerId
-from p2ptrain.node.notices import ASKED_MAX, KNOWN_MAX, Notices
+from p2ptrain.node.gossip.allowlist_notices import ASKED_MAX, KNOWN_MAX, Notices
 
 
 def peer(number: int) -> PeerId:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.cli.main import main
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ConfigError, IdentityInUse, NetworkUnreachable, StoreError, TryLater
@@ -19,14 +20,14 @@ from p2ptrain.ledger.history import catchup
 from p2ptrain.ledger.messages.events import Heard, Received
 from p2ptrain.ledger.messages.messages import Pruned
 from p2ptrain.names import label
-from p2ptrain.node import data_plane, observing, transfer
-from p2ptrain.node.agreement import agree
+from p2ptrain.node import data_plane, observer
 from p2ptrain.node.assembly import Made
-from p2ptrain.node.home import Home, sole_use
+from p2ptrain.node.consensus.ledger_task import agree
+from p2ptrain.node.joining.startup_status import Reception
 from p2ptrain.node.main import opened
-from p2ptrain.node.observing import Fetched, fetch, fetch_here, observe
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.reception import Reception
+from p2ptrain.node.observer import Fetched, fetch, fetch_here, observe
+from p2ptrain.node.outer_state import fetch as transfer
+from p2ptrain.node.state.context import Parts
 from p2ptrain.store import StoreReader
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, NewRig, Rig, heartbeat, rig, settled
@@ -39,7 +40,7 @@ ALONE = policy(participants_min=1, snapshot_every=2)
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A little more than a heartbeat, on a network where nothing is passed on late."""
-    monkeypatch.setattr(observing, "CURRENT_S", 2.2)
+    monkeypatch.setattr(observer, "CURRENT_S", 2.2)
 
 
 @asynccontextmanager
@@ -110,7 +111,7 @@ async def _expect_repairs(s: Swarm, eve: SwarmNode, snapshot: Digest) -> None:
 async def _expect_word_of_what_is_gone(
     s: Swarm, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observing, "NO_SOURCE_S", 0.0)
+    monkeypatch.setattr(observer, "NO_SOURCE_S", 0.0)
     monkeypatch.setattr(transfer, "RETRY_S", 0.05)
     first = s["ann"].parts.history.closing(0).entry.value
     assert isinstance(first, Commit)
@@ -124,7 +125,7 @@ async def _expect_word_of_what_is_gone(
 
 
 async def test_who_hears_nobody_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observing, "HEAR_S", 0.1)
+    monkeypatch.setattr(observer, "HEAR_S", 0.1)
     async with rig(tmp_path) as r:
         with pytest.raises(NetworkUnreachable, match="nobody of the run was heard"):
             await fetch_here(r.parts, wanted="newest", updates=True, pin=False, say=print)
@@ -147,8 +148,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, seconds in (
         (catchup, "ANSWER_S", 0.02),
         (catchup, "SHOW_S", 0.2),
-        (observing, "CURRENT_S", 0.1),
-        (observing, "HEAR_S", 0.4),
+        (observer, "CURRENT_S", 0.1),
+        (observer, "HEAR_S", 0.4),
     ):
         monkeypatch.setattr(module, name, seconds)
 
@@ -159,7 +160,7 @@ async def test_who_claims_what_it_never_shows_keeps_nobody_waiting(tmp_path: Pat
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         await heard(r, nursery, liar=2**53, honest=0)
         with trio.fail_after(10):
-            await observing._be_current(r.parts, said.append)
+            await observer._be_current(r.parts, said.append)
         nursery.cancel_scope.cancel()
     assert said == [
         f"{label(LIAR)} claims {2**53} entries of the ledger and shows none after entry 0: "
@@ -173,7 +174,7 @@ async def test_who_hears_only_such_a_peer_is_told_so(tmp_path: Path) -> None:
         await heard(r, nursery, liar=2**53)
         with trio.fail_after(10):
             with pytest.raises(NetworkUnreachable, match="who shows the ledger") as caught:
-                await observing._be_current(r.parts, print)
+                await observer._be_current(r.parts, print)
         nursery.cancel_scope.cancel()
     assert len(caught.value.evidence) == 1
 
@@ -188,7 +189,7 @@ async def test_who_hears_only_one_that_has_pruned_the_beginning_is_told_what_to_
     await r.parts.tell(Received(LIAR, Pruned(40, 15, Digest(r.run.id))))
     with trio.fail_after(10):
         with pytest.raises(TryLater, match="keeps entry 1 of the ledger"):
-            await observing._be_current(r.parts, print)
+            await observer._be_current(r.parts, print)
 
 
 class LongCatchUp:
@@ -232,9 +233,9 @@ class LongCatchUp:
 async def test_a_source_that_is_silent_in_the_middle_of_a_long_catch_up_is_waited_for(
     catch_up: LongCatchUp, gives_up_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observing, "nobody_keeps", lambda parts: TryLater("nobody keeps it"))
+    monkeypatch.setattr(observer, "nobody_keeps", lambda parts: TryLater("nobody keeps it"))
     with pytest.raises(TryLater):
-        await observing._be_current(catch_up, print)  # type: ignore[arg-type]
+        await observer._be_current(catch_up, print)  # type: ignore[arg-type]
     assert catch_up.time == gives_up_at + 1
 
 

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from p2ptrain.errors import TrainerError
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.messages.events import Ready
-from p2ptrain.node import offering, quarantine
-from p2ptrain.node import training as module
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.quarantine import Contradiction
+from p2ptrain.node.outer_state import state_mismatch
+from p2ptrain.node.outer_state.state_mismatch import Contradiction
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.training import ready_work
+from p2ptrain.node.training import trainer_link as module
 from p2ptrain.store import digest_of
 from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.fake_trainer import FakeTrainer, Remote
@@ -35,7 +36,7 @@ async def test_work_of_a_trainer_that_ended_before_our_ledger_heard_of_it_is_tol
     """
     monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
     measures, goes_on, noticed = threading.Event(), threading.Event(), threading.Event()
-    own_peak = offering.own_peak
+    own_peak = ready_work.own_peak
 
     def slow_peak(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
         measures.set()
@@ -47,7 +48,7 @@ async def test_work_of_a_trainer_that_ended_before_our_ledger_heard_of_it_is_tol
             noticed.set()
             raise TrainerError("a rank has gone", code="TRAINER-RANKS")
 
-    monkeypatch.setattr(offering, "own_peak", slow_peak)
+    monkeypatch.setattr(ready_work, "own_peak", slow_peak)
     monkeypatch.setattr(FakeTrainer, "check", lose_a_rank)
     remote = Remote()
     async with training(tmp_path, remote) as r:
@@ -70,13 +71,13 @@ async def test_what_was_trained_on_a_theta_that_is_found_wrong_is_not_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str
 ) -> None:
     """Though its trainer has not ended yet: once θ is right again it would be averaged."""
-    heard, own_peak, note = threading.Event(), offering.own_peak, module.Conversation._note_ready
+    heard, own_peak, note = threading.Event(), ready_work.own_peak, module.Conversation._note_ready
     at_once = found == "before it is ready"
 
     async def note_and_tell(conversation: module.Conversation, ready: frames.FragmentReady) -> None:
         first = not heard.is_set()
         if first and at_once:
-            quarantine.begin(conversation._parts, FOUND)
+            state_mismatch.begin(conversation._parts, FOUND)
         await note(conversation, ready)
         if first:
             works.append(conversation._parts.standing.work)
@@ -84,12 +85,12 @@ async def test_what_was_trained_on_a_theta_that_is_found_wrong_is_not_offered(
 
     def find_and_measure(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
         if not heard.is_set() and not at_once:
-            trio.from_thread.run_sync(quarantine.begin, parts[0], FOUND)
+            trio.from_thread.run_sync(state_mismatch.begin, parts[0], FOUND)
         return own_peak(theta, local)
 
     works, parts = list[Work | None](), list[Parts]()
     monkeypatch.setattr(module.Conversation, "_note_ready", note_and_tell)
-    monkeypatch.setattr(offering, "own_peak", find_and_measure)
+    monkeypatch.setattr(ready_work, "own_peak", find_and_measure)
     monkeypatch.setattr(FakeTrainer, "check", lambda trainer: heard.wait(30.0))
     remote = Remote(held=True)
     async with training(tmp_path, remote) as r:

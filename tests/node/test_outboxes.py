@@ -11,7 +11,7 @@ import trio.testing
 
 from p2ptrain.errors import LocalProtocolError, PeerTooSlow, PeerUnreachable
 from p2ptrain.ids import PeerId
-from p2ptrain.node.outboxes import PEERS_MAX, QUEUE_MESSAGES, Outboxes
+from p2ptrain.node.consensus.outbox import PEERS_MAX, QUEUE_MESSAGES, Outboxes
 from tests.node.rig import ANN, BOB, Rig, rig, settled
 
 

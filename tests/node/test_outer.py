@@ -14,6 +14,7 @@ import pytest
 import trio
 import trio.testing
 
+from p2ptrain.archive.chain_log import Origin
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ChunkCorrupt, RemoteProtocolError
@@ -21,17 +22,16 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, Skip, SnapshotRef
 from p2ptrain.ledger.history.pruning import base_at
 from p2ptrain.ledger.messages.events import SnapshotTaken
-from p2ptrain.node import outer as module
-from p2ptrain.node import transfer, updates
-from p2ptrain.node.candidates import best_start, look
-from p2ptrain.node.chain_file import Origin
-from p2ptrain.node.gossip import describe
-from p2ptrain.node.heartbeat import SnapshotReport
-from p2ptrain.node.outer import keep_outer_state
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.start import Start
-from p2ptrain.node.status import status
+from p2ptrain.node.control.status import status
+from p2ptrain.node.gossip.gossip import describe
+from p2ptrain.node.outer_state import fetch, update_blobs
+from p2ptrain.node.outer_state import outer_task as module
+from p2ptrain.node.outer_state.outer_task import keep_outer_state
+from p2ptrain.node.outer_state.snapshot_choice import best_start, look
+from p2ptrain.node.outer_state.start import Start
+from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.states import FetchingSnapshot
+from p2ptrain.peers.heartbeat import SnapshotReport
 from p2ptrain.state import OuterState, write_state
 from p2ptrain.store import Head, Leisure, digest_of
 from p2ptrain.testing.published import policy
@@ -66,9 +66,9 @@ def roster(r: Rig) -> object:
 async def sound_update(r: Rig, step: int) -> Digest:
     random = np.random.default_rng(step)
     vector = random.standard_normal(r.parts.layout.numel, dtype=np.float32) * np.float32(0.1)
-    payload = bytearray(updates.payload_bytes(r.parts, step))
-    updates.codec_of(r.parts, step).quantise(vector, payload)
-    return await updates.store(r.parts, step, payload)
+    payload = bytearray(update_blobs.payload_bytes(r.parts, step))
+    update_blobs.codec_of(r.parts, step).quantise(vector, payload)
+    return await update_blobs.store(r.parts, step, payload)
 
 
 async def commit(r: Rig, update: Digest | None = None, snapshot: SnapshotRef | None = None) -> None:
@@ -235,11 +235,11 @@ async def test_a_certified_update_that_breaks_the_bound_is_applied_by_nobody(
 ) -> None:
     """Most voters lie. The node ends with a word, and θ is as it was."""
     async with rig(tmp_path, rules=ALONE) as r:
-        parts, form = r.parts, updates.format_of(r.parts, 0)
+        parts, form = r.parts, update_blobs.format_of(r.parts, 0)
         payload = bytearray(form.payload_bytes(0))
         much = np.full(form.numel(0), 1.02 * parts.manifest.influence_max, np.float32)
         form.codec.quantise(much, payload)
-        await commit(r, update=await updates.store(parts, 0, payload))
+        await commit(r, update=await update_blobs.store(parts, 0, payload))
         with pytest.raises(BaseExceptionGroup) as caught:
             await keep_outer_state(parts)
         words = r"entry 2 commits update .*, and no node may apply it: .* moves a weight by"
@@ -262,7 +262,7 @@ async def test_a_certified_update_that_is_none_ends_the_node_with_a_word(tmp_pat
 async def test_a_certified_snapshot_that_is_none_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     r = await new_rig(tmp_path, rules=ALONE)
     genesis, lie = r.parts.manifest.genesis, SnapshotRef(1, r.parts.manifest.data.index)
     for step in range(3):
@@ -307,7 +307,7 @@ async def test_of_a_certified_snapshot_of_another_size_nothing_but_its_manifest_
 async def test_a_snapshot_that_nobody_has_any_more_gives_way_to_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(transfer, "RETRY_S", 0.05)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.05)
     r = await new_rig(tmp_path, rules=ALONE)
     await commit(r)
     await commit(r, snapshot=SnapshotRef(1, digest_of(b"gone")))
@@ -324,7 +324,7 @@ async def test_a_snapshot_that_nobody_has_any_more_gives_way_to_a_newer_one(
 async def test_who_was_away_for_longer_than_updates_are_kept_leaps_to_a_newer_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "RETRY_S", 0.05)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.05)
     monkeypatch.setattr(module, "LOST_S", 0.1)
     async with following(tmp_path, steps=2) as r:
         await settled(lambda: len(r.said("snapshot")) == 1)
@@ -346,7 +346,7 @@ async def restarted(
     folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Rig]:
     """A node about to start beside a peer that has nothing, with `steps` outer steps to follow."""
-    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     monkeypatch.setattr(module, "LOST_S", 0.1)
     async with rig(folder, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
         for _ in range(steps):
@@ -356,7 +356,7 @@ async def restarted(
         beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
         r.parts.peers.take(ANN.peer, beat, r.parts.now())
         r.parts.detector.heard(ANN.peer, r.parts.now())
-        assert transfer.sources(r.parts)
+        assert fetch.sources(r.parts)
         yield r
         nursery.cancel_scope.cancel()
 
@@ -378,7 +378,7 @@ async def test_a_restart_goes_by_what_it_has_rather_than_by_a_snapshot_that_nobo
     """Only one had finished the newest certified snapshot when the power went, and stays away."""
     async with restarted(tmp_path, 12, monkeypatch) as r, trio.open_nursery() as nursery:
         await commit(r, snapshot=SnapshotRef(12, digest_of(b"gone")))
-        assert updates.payload_bytes_about(r.parts) * 12 > 8 * r.parts.layout.numel
+        assert update_blobs.payload_bytes_about(r.parts) * 12 > 8 * r.parts.layout.numel
         nursery.start_soon(keep_outer_state, r.parts)
         await settled(lambda: r.parts.outer.step == 13)
         assert r.said("caught-up")[0]["updates"] == 13
@@ -466,9 +466,9 @@ async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]
 async def test_who_has_fallen_behind_goes_by_log_or_snapshot_whichever_takes_fewer_bytes(
     tmp_path: Path, away: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     async with following(tmp_path) as r:
-        by_log = updates.payload_bytes_about(r.parts) * (away - 1) <= 8 * r.parts.layout.numel
+        by_log = update_blobs.payload_bytes_about(r.parts) * (away - 1) <= 8 * r.parts.layout.numel
         elsewhere = await fallen_behind(r, away, certified_elsewhere(r, away))
         if by_log:
             await settled(lambda: bool(r.parts.fetching))
@@ -499,7 +499,7 @@ async def test_updates_that_are_here_already_cost_nothing_and_are_applied(tmp_pa
 async def test_where_nobody_has_the_newer_snapshot_the_log_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     monkeypatch.setattr(module, "LOST_S", 0.05)
     async with following(tmp_path) as r:
         write = r.parts.journal.write

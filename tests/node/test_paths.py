@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from p2ptrain.ids import PeerId
-from p2ptrain.node.paths import (
+from p2ptrain.peers.path_table import (
     BYTES_MIN,
     CHANGED_BY,
     DELAY_MAX_MS,

@@ -8,8 +8,8 @@ from p2ptrain.dataplane import Credentials, Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.node import peers as module
-from p2ptrain.node.peers import PeerTable
+from p2ptrain.peers import peer_table as module
+from p2ptrain.peers.peer_table import PeerTable
 from tests.node.rig import ANN, BOB, heartbeat, somebody
 
 RUN = RunId("a" * 64)

@@ -15,9 +15,16 @@ from p2ptrain.dataplane import probing as data_plane_probing
 from p2ptrain.encoding import pack
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Participant
-from p2ptrain.node import probing
-from p2ptrain.node.paths import Path
-from p2ptrain.node.probing import AGAIN_S, PURPOSE, Tried, is_busy, probe_paths, whom_to_probe
+from p2ptrain.node.gossip import path_probes
+from p2ptrain.node.gossip.path_probes import (
+    AGAIN_S,
+    PURPOSE,
+    Tried,
+    is_busy,
+    probe_paths,
+    whom_to_probe,
+)
+from p2ptrain.peers.path_table import Path
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, opening, rig, settled
 
@@ -91,7 +98,7 @@ def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
 async def test_a_probe_measures_rate_and_delay(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probing, "PROBE_EVERY_S", 0.01)
+    monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts, ann = r.parts, ANN.peer
         r.decide(opening(parts.ledger.state, learners=(ann,)))
@@ -110,7 +117,7 @@ async def test_a_probe_measures_rate_and_delay(
 async def test_a_probe_is_given_up_when_a_reduce_begins(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probing, "PROBE_EVERY_S", 0.01)
+    monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
     monkeypatch.setattr(data_plane_probing, "PROBE_S", 100.0)  # It would wait for twice as long.
     begun, ended = threading.Event(), threading.Event()
 
@@ -140,7 +147,7 @@ async def test_a_probe_is_given_up_when_a_reduce_begins(
 async def test_who_cannot_be_probed_costs_a_line(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(probing, "PROBE_EVERY_S", 0.01)
+    monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
     r = await new_rig(tmp_path)
     r.decide(opening(r.parts.ledger.state, learners=(ANN.peer,)))
     with listening(r, ProbeServer(lambda: False)) as endpoint:

@@ -11,6 +11,17 @@ import pytest
 import trio
 import trio.testing
 
+from p2ptrain.archive.chain_log import (
+    ChainFile,
+    Origin,
+    chain_records,
+    entry_bytes,
+    origin_bytes,
+    origin_of,
+    read_chain,
+)
+from p2ptrain.archive.home import Home
+from p2ptrain.archive.ledger_on_disk import open_ledger, rules_of
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.encoding import pack
 from p2ptrain.errors import (
@@ -32,25 +43,14 @@ from p2ptrain.ledger.history.pruning import base_at
 from p2ptrain.ledger.messages.events import Heard, Received, Tick
 from p2ptrain.ledger.messages.messages import Entries, Pruned
 from p2ptrain.names import label
-from p2ptrain.node import pruning
-from p2ptrain.node.bases import serve_bases
-from p2ptrain.node.chain import open_ledger, rules_of
-from p2ptrain.node.chain_file import (
-    ChainFile,
-    Origin,
-    chain_records,
-    entry_bytes,
-    origin_bytes,
-    origin_of,
-    read_chain,
-)
-from p2ptrain.node.checkpoints import begin_at_checkpoint
-from p2ptrain.node.home import Home
-from p2ptrain.node.pruning import notice_pruned, prune, prune_home
-from p2ptrain.node.status import status
-from p2ptrain.node.topics import BASE_PROTOCOL
-from p2ptrain.node.validating import measured, shares
+from p2ptrain.node.consensus import pruning
+from p2ptrain.node.consensus.pruning import notice_pruned, prune, prune_home
+from p2ptrain.node.control.status import status
+from p2ptrain.node.joining.base_server import serve_bases
+from p2ptrain.node.joining.trusted_checkpoint import begin_at_checkpoint
+from p2ptrain.node.training.evaluation_task import measured, shares
 from p2ptrain.observe.status import status_lines
+from p2ptrain.peers.protocol_names import BASE_PROTOCOL
 from p2ptrain.run import Run
 from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, Store, record_log
 from p2ptrain.testing.ledgers import digest, sealing

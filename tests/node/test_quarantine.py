@@ -13,12 +13,12 @@ import trio
 from p2ptrain.errors import MachineUnfit
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
-from p2ptrain.node import outer as outer_module
-from p2ptrain.node import transfer, updates
-from p2ptrain.node.candidates import best_start, look
-from p2ptrain.node.outer import keep_outer_state
-from p2ptrain.node.quarantine import TIMES_MAX, WARNING
-from p2ptrain.node.start import Start
+from p2ptrain.node.outer_state import fetch, update_blobs
+from p2ptrain.node.outer_state import outer_task as outer_module
+from p2ptrain.node.outer_state.outer_task import keep_outer_state
+from p2ptrain.node.outer_state.snapshot_choice import best_start, look
+from p2ptrain.node.outer_state.start import Start
+from p2ptrain.node.outer_state.state_mismatch import TIMES_MAX, WARNING
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import digest_of
 from p2ptrain.sync.trainer_orders import Work
@@ -31,7 +31,7 @@ ALONE = policy(participants_min=1, snapshot_every=2)
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outer_module, "HEAR_FIRST_S", 0.01)
-    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
 
 
 class Truth:
@@ -44,7 +44,7 @@ class Truth:
 
     def apply(self, payload: bytes) -> None:
         outer = self.parts.manifest.outer
-        self.state.apply(payload, outer.lr, outer.momentum, updates.codec_of(self.parts, 0))
+        self.state.apply(payload, outer.lr, outer.momentum, update_blobs.codec_of(self.parts, 0))
 
     def snapshot(self, run: str, step: int) -> SnapshotRef:
         meta = snapshot_meta(run, step, self.parts.layout.digest)  # type: ignore[arg-type]
@@ -71,9 +71,9 @@ async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> N
     step = r.parts.ledger.state.step
     vector = np.random.default_rng(step).standard_normal(r.parts.layout.numel, dtype=np.float32)
     vector *= np.float32(0.1)  # Within the bound on influence.
-    payload = bytearray(updates.payload_bytes(r.parts, step))
-    updates.codec_of(r.parts, step).quantise(vector, payload)
-    update = await updates.store(r.parts, step, payload)
+    payload = bytearray(update_blobs.payload_bytes(r.parts, step))
+    update_blobs.codec_of(r.parts, step).quantise(vector, payload)
+    update = await update_blobs.store(r.parts, step, payload)
     sealed = None if snapshot is None else digest_of(b"sealed by the rig")
     roster = opening(r.parts.ledger.state, Participant(r.parts.me, 32, 2))
     r.decide(roster, Commit(step, 0, update, snapshot, sealed))

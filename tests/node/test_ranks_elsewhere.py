@@ -17,15 +17,15 @@ import pytest
 import trio
 
 import p2ptrain
+from p2ptrain.archive.home import Home
 from p2ptrain.data.blocks import encode_block
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant
-from p2ptrain.node import outer as module
-from p2ptrain.node.exchange import exchange
-from p2ptrain.node.home import Home
-from p2ptrain.node.outer import keep_outer_state
-from p2ptrain.node.restarts import train
-from p2ptrain.node.trainers import subprocesses
+from p2ptrain.node.outer_state import outer_task as module
+from p2ptrain.node.outer_state.outer_task import keep_outer_state
+from p2ptrain.node.reduce.reduce_task import exchange
+from p2ptrain.node.training.trainer_processes import subprocesses
+from p2ptrain.node.training.trainer_task import train
 from p2ptrain.observe.states import StandingBy
 from p2ptrain.run import DataIndex
 from p2ptrain.testing.published import BLOCKS, MODEL, policy

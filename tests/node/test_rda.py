@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import trio
 
+from p2ptrain.archive.update_format import UpdateFormat
 from p2ptrain.ids import RunId
 from p2ptrain.ledger.chain.values import Commit, Participant
-from p2ptrain.node import outer as module
-from p2ptrain.node import updates
-from p2ptrain.node.exchange import exchange
-from p2ptrain.node.outer import keep_outer_state
-from p2ptrain.node.update_format import UpdateFormat
+from p2ptrain.node.outer_state import outer_task as module
+from p2ptrain.node.outer_state import update_blobs
+from p2ptrain.node.outer_state.outer_task import keep_outer_state
+from p2ptrain.node.reduce.reduce_task import exchange
 from p2ptrain.ring import mean_max
 from p2ptrain.run.manifest import CodecName, CodecSpec
 from p2ptrain.sync import SyncSpec
@@ -53,7 +53,7 @@ async def test_one_peer_alone_goes_where_plain_means_would_take_it(
     assert parts.standing.reduce is not None
     update = parts.standing.reduce.update
     assert update is not None
-    await updates.inspect(parts, update, 0)
+    await update_blobs.inspect(parts, update, 0)
     r.decide(Commit(0, 0, update))
     parts.changes.ring()
     await settled(lambda: parts.outer.step == 1)
@@ -121,14 +121,14 @@ async def test_an_update_that_claims_the_longest_lengths_is_applied_within_the_b
     nursery.start_soon(keep_outer_state, parts)
     await settled(lambda: parts.outer.step == 0)
     before, most = parts.arena.theta.copy(), parts.influence_max(0)
-    form = updates.format_of(parts, 0)
+    form = update_blobs.format_of(parts, 0)
     mean = hostile(form, 0, 1, most)
     mean[form.fragment(0).numel :] = most
     payload = bytearray(form.payload_bytes(0))
     form.codec.quantise(mean, payload)
     r.decide(opening(parts.ledger.state, Participant(parts.me, 32, 2)))
-    update = await updates.store(parts, 0, payload)
-    await updates.inspect(parts, update, 0)
+    update = await update_blobs.store(parts, 0, payload)
+    await update_blobs.inspect(parts, update, 0)
     r.decide(Commit(0, 0, update))
     parts.changes.ring()
     await settled(lambda: parts.outer.step == 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.node.rejoining import take_over
+from p2ptrain.node.consensus.adopt_chain import take_over
 from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, record_log
 from tests.node.branched import Branched
 

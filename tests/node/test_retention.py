@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from p2ptrain.archive.full_history import held_history
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ChunkCorrupt
 from p2ptrain.ids import Digest
@@ -16,17 +17,16 @@ from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.state_bytes import digest_state
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
-from p2ptrain.node import retention, scrub, transfer
-from p2ptrain.node.full_history import held_history
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.retention import (
+from p2ptrain.node.outer_state import fetch, retention, scrub
+from p2ptrain.node.outer_state.retention import (
     cached_blocks_max,
     keep_store_small,
     kept_blobs,
     kept_data,
     roots,
 )
-from p2ptrain.node.start import Start
+from p2ptrain.node.outer_state.start import Start
+from p2ptrain.node.state.context import Parts
 from p2ptrain.run import DataIndex
 from p2ptrain.store import Head, digest_of
 from p2ptrain.testing.published import policy
@@ -284,7 +284,7 @@ async def test_what_is_pinned_and_damaged_is_named_until_it_is_whole_or_let_go_o
     for module, name, seconds in (
         (retention, "AGAIN_S", 0.02),
         (scrub, "REPAIR_S", 0.0),
-        (transfer, "RETRY_S", 0.02),
+        (fetch, "RETRY_S", 0.02),
     ):
         monkeypatch.setattr(module, name, seconds)
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:

@@ -12,11 +12,11 @@ import trio.testing
 
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.ids import Digest
-from p2ptrain.node import scrub as module
-from p2ptrain.node import transfer
-from p2ptrain.node.control import _scrub
-from p2ptrain.node.retention import _collect
-from p2ptrain.node.scrub import WARNING, one_pass, scrub
+from p2ptrain.node.control.control_socket import _scrub
+from p2ptrain.node.outer_state import fetch
+from p2ptrain.node.outer_state import scrub as module
+from p2ptrain.node.outer_state.retention import _collect
+from p2ptrain.node.outer_state.scrub import WARNING, one_pass, scrub
 from p2ptrain.run import DataIndex
 from p2ptrain.swarm import PURPOSE
 from p2ptrain.swarm.wire import receive_request
@@ -26,7 +26,7 @@ from tests.node.rig import Neighbour, NewRig, Rig, rig, settled
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REPAIR_S", 0.0)
-    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
 
 
 @asynccontextmanager

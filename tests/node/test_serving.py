@@ -14,21 +14,21 @@ from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.names import label
-from p2ptrain.node import serving as module
-from p2ptrain.node.hello import (
+from p2ptrain.node.control.status import status
+from p2ptrain.node.joining import hello_server as module
+from p2ptrain.node.joining.hello_server import PEER_BURST, SITE_BURST, answer_hellos
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.tasks import narrate
+from p2ptrain.observe.cautions import Caution
+from p2ptrain.observe.status import NodeStatus, status_lines
+from p2ptrain.peers.hello_messages import (
     HelloReply,
     HelloRequest,
     decode_reply,
     decode_request,
     encode_request,
 )
-from p2ptrain.node.life import narrate
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.serving import PEER_BURST, SITE_BURST, answer_hellos
-from p2ptrain.node.status import status
-from p2ptrain.node.topics import HELLO_PROTOCOL
-from p2ptrain.observe.cautions import Caution
-from p2ptrain.observe.status import NodeStatus, status_lines
+from p2ptrain.peers.protocol_names import HELLO_PROTOCOL
 from p2ptrain.run import JoinRequest, Run
 from tests.node.rig import ANN, BOB, CAI, OWN_ADDRESS, NewRig, Rig, rig, settled, somebody
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p2ptrain.node.shares import Shares
+from p2ptrain.peers.queue_shares import Shares
 
 
 def test_one_author_leaves_most_of_a_queue_to_the_others() -> None:

@@ -19,7 +19,7 @@ from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.messages.events import Event, Ready, Received, ReduceDone, Tick, UpdateHeld
 from p2ptrain.ledger.messages.messages import Message, Outcome
 from p2ptrain.ledger.messages.wire import decode, encode
-from p2ptrain.node.outboxes import Outboxes
+from p2ptrain.node.consensus.outbox import Outboxes
 from p2ptrain.testing.ledgers import Group, digest, small_rules
 
 STEPS = 4

@@ -11,8 +11,13 @@ import trio.testing
 
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.names import label
-from p2ptrain.node import slowness
-from p2ptrain.node.slowness import WARNING, Exchanges, caution_about, notice_slow_exchange
+from p2ptrain.node.control import slow_reduce_warning
+from p2ptrain.node.control.slow_reduce_warning import (
+    WARNING,
+    Exchanges,
+    caution_about,
+    notice_slow_exchange,
+)
 from p2ptrain.ring import ReduceReport
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, NewRig, heartbeat, opening, rig, settled
@@ -76,11 +81,11 @@ async def test_who_has_been_silent_is_named(tmp_path: Path) -> None:
 async def test_the_warning_stands_while_the_exchange_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(slowness, "LOOK_S", 0.01)
-    monkeypatch.setattr(slowness, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(slow_reduce_warning, "LOOK_S", 0.01)
+    monkeypatch.setattr(slow_reduce_warning, "PATIENCE_S", 0.1)
     r = await new_rig(tmp_path)
     parts, standing = r.parts, r.parts.standing
-    monkeypatch.setattr(slowness, "KNOWN_MIN", 1)
+    monkeypatch.setattr(slow_reduce_warning, "KNOWN_MIN", 1)
     nursery.start_soon(notice_slow_exchange, parts)
     standing.averaging = 0
     parts.changes.ring()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.ids import Digest
-from p2ptrain.node.start import Here, Start, choose_start
+from p2ptrain.node.outer_state.start import Here, Start, choose_start
 
 GENESIS = Start(0, Digest("0" * 64))
 SNAPSHOT = Start(40, Digest("1" * 64))

@@ -11,8 +11,8 @@ import trio
 from p2ptrain.dataplane import Congestion, probe_congestion
 from p2ptrain.ledger.chain.values import Branch, Commit, Participant
 from p2ptrain.names import label, peer_name
-from p2ptrain.node import branches
-from p2ptrain.node.status import exchanged, status
+from p2ptrain.node.consensus import branch_warning
+from p2ptrain.node.control.status import exchanged, status
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import Leaving, Training
 from p2ptrain.observe.status import status_lines
@@ -108,11 +108,11 @@ async def test_whoever_leaves_says_so_to_the_end(tmp_path: Path) -> None:
 async def test_a_branch_is_said_with_names_for_as_long_as_it_is_one(tmp_path: Path) -> None:
     rules = policy(quorum_loss="branch", branch_after_s=60.0)
     async with rig(tmp_path, rules=rules, founders=[ANN.peer, BOB.peer, CAI.peer]) as r:
-        branches.warn(r.parts)
+        branch_warning.warn(r.parts)
         assert "branch" not in r.parts.standing.warnings
         r.decide(Branch(0, (ANN.peer,)))
-        branches.warn(r.parts)
-        branches.warn(r.parts)
+        branch_warning.warn(r.parts)
+        branch_warning.warn(r.parts)
         gone = f"{label(BOB.peer)}, {label(CAI.peer)}"
         words = f"on a branch since outer step 0, without {gone}; 2 of 3 voters are gone"
         assert r.parts.standing.warnings["branch"] == Caution("BRANCH", words)

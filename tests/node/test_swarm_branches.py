@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from p2ptrain.ledger.chain.values import Branch, Heal
-from p2ptrain.node.status import status
+from p2ptrain.node.control.status import status
 from p2ptrain.testing.published import policy
 from tests.node.swarm import Swarm, SwarmNode, swarm
 

@@ -11,8 +11,8 @@ import pytest
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Roster, Schedule, Skip
-from p2ptrain.node import arranging
-from p2ptrain.node.validating import shares
+from p2ptrain.node.reduce import ring_order
+from p2ptrain.node.training.evaluation_task import shares
 from p2ptrain.ring import SCHEDULES, Arrangement
 from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.state import Float32Vector
@@ -36,7 +36,7 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         turn = SCHEDULES.index(current[0]) + 1
         return Arrangement(SCHEDULES[turn % len(SCHEDULES)], peers[::-1], 0.0, "it is its turn")
 
-    monkeypatch.setattr(arranging, "arrangement", in_turn)
+    monkeypatch.setattr(ring_order, "arrangement", in_turn)
     async with swarm(tmp_path, steps=4) as s:
         await s.until(lambda: s.at_step(4))
         agreed = {each.entry.value for each in s.seed.parts.ledger.chain}

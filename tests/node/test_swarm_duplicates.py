@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.home import Home
 from p2ptrain.errors import IdentityInUse
 from p2ptrain.ids import PeerId
-from p2ptrain.node import duplicate_identity, duplicate_watch
-from p2ptrain.node.home import Home
-from p2ptrain.node.incarnations import starts_of
+from p2ptrain.node.joining import duplicate_identity
+from p2ptrain.peers import duplicate_watch
+from p2ptrain.peers.incarnations import starts_of
 from tests.node.swarm import Swarm, SwarmNode, swarm
 
 ENDLESS = 10_000

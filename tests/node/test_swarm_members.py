@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from p2ptrain.ids import Digest
-from p2ptrain.node import learning, revocation
+from p2ptrain.node.gossip import revocation
+from p2ptrain.node.joining import find_run
 from tests.node.swarm import SwarmNode, swarm
 
 ENDLESS = 10_000
@@ -132,7 +133,7 @@ async def test_who_waits_for_approval_takes_part_once_the_organiser_has_given_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it has found another node than the organiser's."""
-    monkeypatch.setattr(learning, "ASK_AGAIN_S", 0.5)
+    monkeypatch.setattr(find_run, "ASK_AGAIN_S", 0.5)
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(1))
         eve = s.add("eve")

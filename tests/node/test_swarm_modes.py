@@ -14,7 +14,7 @@ from p2ptrain.cli.main import main
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.chain.state import Phase
-from p2ptrain.node.updates import format_of
+from p2ptrain.node.outer_state.update_blobs import format_of
 from p2ptrain.sync import SyncSpec
 from p2ptrain.sync.merging import rda
 from p2ptrain.sync.radial import Radial

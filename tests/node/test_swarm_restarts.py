@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.archive.ledger_on_disk import open_ledger
 from p2ptrain.ipc.frames import Load, Train
-from p2ptrain.node.chain import open_ledger
 from p2ptrain.store import LocalDisk, OpenFile
 from p2ptrain.testing.chaos.modes import MODES
 from p2ptrain.testing.published import policy

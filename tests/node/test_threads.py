@@ -7,7 +7,7 @@ import threading
 import pytest
 import trio
 
-from p2ptrain.node.threads import in_thread
+from p2ptrain.node.state.threads import in_thread
 
 
 async def test_the_result_comes_back_and_stop_is_not_called() -> None:

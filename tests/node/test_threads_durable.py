@@ -6,7 +6,7 @@ import threading
 
 import trio
 
-from p2ptrain.node.threads import durably
+from p2ptrain.node.state.threads import durably
 
 
 async def test_a_vote_is_written_while_all_shared_threads_are_taken() -> None:

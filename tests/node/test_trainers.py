@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.node import fitness
-from p2ptrain.node.trainers import subprocesses
+from p2ptrain.node.training.trainer_processes import subprocesses
+from p2ptrain.prepare import machine_check
 from p2ptrain.trainer.cost import trainer_memory
 from p2ptrain.trainer.supervisor import Supervisor
 from tests.node.rig import Rig, rig
@@ -32,9 +32,9 @@ async def test_on_a_cpu_a_trainer_begins_with_what_will_fit_and_on_a_gpu_it_trie
         kept = next(
             memory
             for memory in range(0, 1 << 20, 64)
-            if fitness.room_for_activations(r.run.id, manifest, memory)
+            if machine_check.room_for_activations(r.run.id, manifest, memory)
         )
-        monkeypatch.setattr(fitness, "memory_bytes", lambda: kept + 2 * one)
+        monkeypatch.setattr(machine_check, "memory_bytes", lambda: kept + 2 * one)
         assert manifest.inner.batch_sequences > 1
         assert at_once(r) == 1
         assert at_once(r, micro_batch=2) == 2

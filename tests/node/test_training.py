@@ -16,19 +16,20 @@ import pytest
 import trio
 import trio.testing
 
+from p2ptrain.archive.home import Home
 from p2ptrain.encoding import pack
 from p2ptrain.errors import TrainerError, TrainerExited, TrainerUnfit
 from p2ptrain.identity import load_or_create
 from p2ptrain.ipc import channel, frames
 from p2ptrain.ledger.chain.values import Commit, Participant, Skip
 from p2ptrain.ledger.messages.events import Ready
-from p2ptrain.node import quarantine, restarts, transfer
-from p2ptrain.node import training as module
-from p2ptrain.node.home import Home
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.quarantine import Contradiction
-from p2ptrain.node.restarts import train
-from p2ptrain.node.status import status
+from p2ptrain.node.control.status import status
+from p2ptrain.node.outer_state import fetch, state_mismatch
+from p2ptrain.node.outer_state.state_mismatch import Contradiction
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.training import trainer_link as module
+from p2ptrain.node.training import trainer_task
+from p2ptrain.node.training.trainer_task import train
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import Amendment, DataIndex, SignedAmendment
 from p2ptrain.store import digest_of
@@ -170,7 +171,7 @@ async def test_what_was_trained_on_a_wrong_theta_is_trained_anew_by_a_new_traine
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         found = Contradiction(0, digest_of(b"own"), digest_of(b"certified"))
-        quarantine.begin(r.parts, found)
+        state_mismatch.begin(r.parts, found)
         assert r.parts.standing.work is None
         await settled(lambda: len(r.said("trainer-started")) == 2)
         assert [each["code"] for each in r.said("trainer-ended")] == ["STATE-DIFFERS"]
@@ -285,7 +286,7 @@ async def test_theta_is_not_in_use_while_data_are_waited_for_that_are_due_since_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """Nobody may have them for long, and θ could not move meanwhile."""
-    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     remote = Remote()
     r = await new_rig(tmp_path, rules=ALONE, steps=9)
     know_data(r)
@@ -428,7 +429,7 @@ async def test_a_long_lease_waits_for_a_trainer_that_is_busy_and_for_no_node_tha
 ) -> None:
     """It restores its optimizer, say, and reads nothing: its socket is full meanwhile."""
     monkeypatch.setattr(channel, "ASK_EVERY_S", 0.001)
-    monkeypatch.setattr(restarts, "STOP_S", 0.05)
+    monkeypatch.setattr(trainer_task, "STOP_S", 0.05)
     asked, check = 0, trio.from_thread.check_cancelled
 
     def count_and_check() -> None:

@@ -13,7 +13,7 @@ import trio
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.errors import StoreError
 from p2ptrain.ids import Digest
-from p2ptrain.node import transfer
+from p2ptrain.node.outer_state import fetch
 from p2ptrain.observe.states import Loading
 from p2ptrain.swarm import PURPOSE
 from p2ptrain.swarm.wire import receive_request, send_response
@@ -40,7 +40,7 @@ async def test_what_a_node_is_doing_beside_a_fetch_is_what_it_does_afterwards(
 
         r.parts.journal.write = journalled  # type: ignore[method-assign]
         with trio.fail_after(20):
-            await transfer.fetch(r.parts, blob, shown=True)
+            await fetch.fetch(r.parts, blob, shown=True)
         assert seen == [
             ("fetching snapshot", "starting"),
             ("loading", "starting"),
@@ -52,7 +52,7 @@ async def test_what_a_node_is_doing_beside_a_fetch_is_what_it_does_afterwards(
 async def test_who_is_heard_of_while_a_fetch_runs_is_asked_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     asked: list[str] = []
 
     def takes_requests_and_never_answers(sock: SecureSocket, hello: Mapping[str, object]) -> None:
@@ -70,7 +70,7 @@ async def test_who_is_heard_of_while_a_fetch_runs_is_asked_as_well(
         Neighbour(r, first)
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(transfer.fetch, r.parts, blob)
+                nursery.start_soon(fetch.fetch, r.parts, blob)
                 await settled(lambda: asked == [blob])
                 Neighbour(r, second)
                 r.parts.changes.ring()
@@ -80,7 +80,7 @@ async def test_who_is_heard_of_while_a_fetch_runs_is_asked_as_well(
 async def test_who_sends_garbage_is_reported_and_left_out_of_the_tries_that_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     lies: list[str] = []
 
     def lies_whatever_it_is_asked(sock: SecureSocket, hello: Mapping[str, object]) -> None:
@@ -97,7 +97,7 @@ async def test_who_sends_garbage_is_reported_and_left_out_of_the_tries_that_foll
         Neighbour(r, liar)
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(transfer.fetch, r.parts, blob)
+                nursery.start_soon(fetch.fetch, r.parts, blob)
                 await settled(lambda: blob in r.parts.standing.warnings)
                 Neighbour(r, good)
                 r.parts.changes.ring()
@@ -133,24 +133,24 @@ async def beside_one_that(folder: Path, chunks_max: int) -> AsyncIterator[tuple[
 @pytest.fixture
 def _short_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long enough for two chunks on a busy machine."""
-    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
-    monkeypatch.setattr(transfer, "FETCH_S", 3.0)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
+    monkeypatch.setattr(fetch, "FETCH_S", 3.0)
 
 
 async def test_what_a_source_that_stands_still_does_not_bring_may_be_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
-    monkeypatch.setattr(transfer, "FETCH_S", 0.1)
+    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
+    monkeypatch.setattr(fetch, "FETCH_S", 0.1)
     async with beside_one_that(tmp_path, chunks_max=0) as (r, chunks):
         with trio.fail_after(20), pytest.raises(StoreError) as caught:
-            await transfer.fetch(r.parts, chunks[0], unwanted=lambda: True)
+            await fetch.fetch(r.parts, chunks[0], unwanted=lambda: True)
         assert caught.value.code == "CKPT-NO-SOURCE"
         with trio.fail_after(20), pytest.raises(StoreError) as caught:
-            await transfer.fetch_loose(r.parts, chunks, unwanted=lambda: True)
+            await fetch.fetch_loose(r.parts, chunks, unwanted=lambda: True)
         assert caught.value.code == "CKPT-NO-SOURCE"
         with trio.move_on_after(1) as waited:
-            await transfer.fetch_loose(r.parts, chunks)
+            await fetch.fetch_loose(r.parts, chunks)
         assert waited.cancelled_caught
 
 
@@ -158,7 +158,7 @@ async def test_what_a_source_that_stands_still_does_not_bring_may_be_given_up(
 async def test_what_comes_slowly_is_not_given_up_by_the_patient(tmp_path: Path) -> None:
     async with beside_one_that(tmp_path, chunks_max=2) as (r, chunks):
         with trio.fail_after(20):
-            await transfer.fetch_loose(r.parts, chunks, unwanted=lambda: True)
+            await fetch.fetch_loose(r.parts, chunks, unwanted=lambda: True)
         assert all(map(r.parts.store.has_chunk, chunks))
         assert len(r.said("fetch-delayed")) >= 1
 
@@ -167,6 +167,6 @@ async def test_what_comes_slowly_is_not_given_up_by_the_patient(tmp_path: Path) 
 async def test_of_what_comes_slowly_the_impatient_keep_what_has_come(tmp_path: Path) -> None:
     async with beside_one_that(tmp_path, chunks_max=2) as (r, chunks):
         with trio.fail_after(20), pytest.raises(StoreError) as caught:
-            await transfer.fetch_loose(r.parts, chunks, unwanted=lambda: True, patient=False)
+            await fetch.fetch_loose(r.parts, chunks, unwanted=lambda: True, patient=False)
         assert caught.value.code == "CKPT-NO-SOURCE"
         assert sum(map(r.parts.store.has_chunk, chunks)) == 2

@@ -11,17 +11,17 @@ import pytest
 import trio
 
 from p2ptrain import kernels
+from p2ptrain.archive.update_format import Opened, UpdateFormat
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.kernels import codecs
 from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.ledger.messages.effects import FetchUpdate
 from p2ptrain.ledger.messages.events import UpdateHeld
-from p2ptrain.node import updates
-from p2ptrain.node.agreement import _carry_out, _hold_update
-from p2ptrain.node.outboxes import Outboxes
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.update_format import Opened, UpdateFormat
+from p2ptrain.node.consensus.ledger_task import _carry_out, _hold_update
+from p2ptrain.node.consensus.outbox import Outboxes
+from p2ptrain.node.outer_state import update_blobs
+from p2ptrain.node.state.context import Parts
 from p2ptrain.ring import mean_max
 from p2ptrain.run.manifest import CodecName, CodecSpec
 from p2ptrain.store import digest_of
@@ -32,27 +32,27 @@ from tests.node.rig import Neighbour, opening, rig, settled
 def payload_of(parts: Parts) -> bytearray:
     """A sound update."""
     vector = np.linspace(-1, 1, parts.layout.numel, dtype=np.float32)
-    payload = bytearray(updates.payload_bytes(parts, 0))
-    updates.codec_of(parts, 0).quantise(vector, payload)
+    payload = bytearray(update_blobs.payload_bytes(parts, 0))
+    update_blobs.codec_of(parts, 0).quantise(vector, payload)
     return payload
 
 
 async def test_what_is_stored_is_what_is_read(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         payload = payload_of(r.parts)
-        digest = await updates.store(r.parts, 3, payload)
-        assert await updates.obtain(r.parts, digest, 3) == payload
-        await updates.inspect(r.parts, digest, 3)
-        assert digest == await updates.store(r.parts, 3, bytearray(payload))
-        assert digest != await updates.store(r.parts, 4, bytearray(payload))
+        digest = await update_blobs.store(r.parts, 3, payload)
+        assert await update_blobs.obtain(r.parts, digest, 3) == payload
+        await update_blobs.inspect(r.parts, digest, 3)
+        assert digest == await update_blobs.store(r.parts, 3, bytearray(payload))
+        assert digest != await update_blobs.store(r.parts, 4, bytearray(payload))
 
 
 async def refused(parts: Parts, digest: Digest, step: int = 3) -> str:
     """How `digest` is refused, by a voter and by who is to apply it."""
     with pytest.raises(RemoteProtocolError) as before_a_vote:
-        await updates.inspect(parts, digest, step)
+        await update_blobs.inspect(parts, digest, step)
     with pytest.raises(RemoteProtocolError):
-        await updates.obtain(parts, digest, step)
+        await update_blobs.obtain(parts, digest, step)
     return before_a_vote.value.what
 
 
@@ -60,8 +60,8 @@ async def test_what_is_no_update_of_this_step_is_refused(tmp_path: Path) -> None
     async with rig(tmp_path) as r:
         parts, store = r.parts, r.parts.store
         payload = payload_of(parts)
-        meta = updates.format_of(parts, 3).meta(3)
-        of_step_3 = await updates.store(parts, 3, payload)
+        meta = update_blobs.format_of(parts, 3).meta(3)
+        of_step_3 = await update_blobs.store(parts, 3, payload)
         assert "not an update of outer step 4" in await refused(parts, of_step_3, 4)
         assert "not an update" in await refused(parts, parts.manifest.genesis)
         foreign = store.put_blob("update", [payload], meta | {"run": "f" * 64})
@@ -81,9 +81,9 @@ async def test_no_vote_is_given_for_an_update_that_participants_within_the_bound
         r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
         for size, refusal in ((most, ""), (1.02 * most, f"by {1.02 * most:.3g}, where {most:.3g}")):
             vector = np.full(parts.layout.numel, size, np.float32)
-            payload = bytearray(updates.payload_bytes(parts, 0))
-            updates.codec_of(parts, 0).quantise(vector, payload)
-            digest = await updates.store(parts, 0, payload)
+            payload = bytearray(update_blobs.payload_bytes(parts, 0))
+            update_blobs.codec_of(parts, 0).quantise(vector, payload)
+            digest = await update_blobs.store(parts, 0, payload)
             await _hold_update(parts, digest, 0)
             assert [refusal in str(each["reason"]) for each in r.said("bad-update")] == (
                 [True] if refusal else []
@@ -166,7 +166,7 @@ async def test_bytes_of_a_step_that_has_just_ended_are_not_called_bad(tmp_path: 
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         parts = r.parts
         r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
-        digest = await updates.store(parts, 0, payload_of(parts))
+        digest = await update_blobs.store(parts, 0, payload_of(parts))
         async with trio.open_nursery() as sending:
             async with trio.open_nursery() as holding:
                 wanted, outboxes = FetchUpdate(digest, ()), Outboxes(parts, sending)
@@ -182,14 +182,14 @@ async def test_an_update_that_rotted_on_our_disk_is_fetched_again(tmp_path: Path
         other.parts.listener._gate._allowed = lambda peer: True
         Neighbour(r, other)
         payload = payload_of(r.parts)
-        meta = updates.format_of(r.parts, 0).meta(0)
-        digest = await updates.store(r.parts, 0, payload)
-        assert other.parts.store.put_blob(updates.KIND, [payload], meta) == digest
+        meta = update_blobs.format_of(r.parts, 0).meta(0)
+        digest = await update_blobs.store(r.parts, 0, payload)
+        assert other.parts.store.put_blob(update_blobs.KIND, [payload], meta) == digest
         path = r.parts.store.chunk_path(r.parts.store.manifest(digest).chunks[0])
         rotten = bytes(path.stat().st_size)
         path.unlink()
         path.write_bytes(rotten)
-        assert await updates.obtain(r.parts, digest, 0) == payload
+        assert await update_blobs.obtain(r.parts, digest, 0) == payload
         assert len(r.said("chunk-damaged")) == 1
         assert r.parts.store.holds_blob(digest)
 
@@ -200,7 +200,7 @@ async def test_a_giant_that_passes_for_an_update_is_not_fetched(tmp_path: Path) 
         Neighbour(r, other)
         chunks = [bytes([number]) * 4096 for number in range(1, 50)]
         giant = other.parts.store.put_blob(
-            updates.KIND, chunks, updates.format_of(r.parts, 0).meta(0)
+            update_blobs.KIND, chunks, update_blobs.format_of(r.parts, 0).meta(0)
         )
         await _hold_update(r.parts, giant, 0)
         assert len(r.said("bad-update")) == 1

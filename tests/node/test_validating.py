@@ -14,13 +14,19 @@ import trio.testing
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, Skip
 from p2ptrain.names import peer_name
-from p2ptrain.node import validating
-from p2ptrain.node.gossip import describe
-from p2ptrain.node.heartbeat import LOSS_MAX_NATS, ValidationReport
-from p2ptrain.node.held_out import Share, Validation
-from p2ptrain.node.status import status
-from p2ptrain.node.validating import gather_validation, is_measured, measured, own_files, shares
+from p2ptrain.node.control.status import status
+from p2ptrain.node.gossip.gossip import describe
+from p2ptrain.node.training import evaluation_task
+from p2ptrain.node.training.evaluation_task import (
+    gather_validation,
+    is_measured,
+    measured,
+    own_files,
+    shares,
+)
 from p2ptrain.observe.status import status_lines
+from p2ptrain.peers.heartbeat import LOSS_MAX_NATS, ValidationReport
+from p2ptrain.peers.validation_tally import Share, Validation
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, settled
@@ -64,7 +70,7 @@ def says(
     beat = heartbeat(r.run.id, validation=report, serial=serial, **changes)
     if r.parts.peers.take(peer, beat, r.parts.now()) is not None:
         r.parts.detector.heard(peer, r.parts.now())
-        validating.hear(r.parts, peer, beat)
+        evaluation_task.hear(r.parts, peer, beat)
     r.parts.changes.ring()
 
 

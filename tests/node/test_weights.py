@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from p2ptrain.archive.contribution_weights import eagerness, weights
+from p2ptrain.archive.step_index import History
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, SnapshotRef
 from p2ptrain.ledger.history.pruning import base_at
-from p2ptrain.node.history import History
-from p2ptrain.node.weights import eagerness, weights
 from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.ledgers import small_rules
 from p2ptrain.testing.published import manifest_of

@@ -16,6 +16,8 @@ from random import Random
 import pytest
 import trio
 
+from p2ptrain.archive.admission import Admission
+from p2ptrain.archive.home import Home
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import Credentials, Endpoint
 from p2ptrain.encoding import pack
@@ -24,18 +26,17 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
 from p2ptrain.ledger.history.base import encode_base
-from p2ptrain.node import amending, connections, transfer
-from p2ptrain.node import learning as learning_module
-from p2ptrain.node import revocation as revocation_module
-from p2ptrain.node.admission import Admission
-from p2ptrain.node.amending import keep_amended
-from p2ptrain.node.checkpoints import begin_at_checkpoint
-from p2ptrain.node.connections import bootstrap_again, stay_connected
-from p2ptrain.node.hello import HelloReply, encode_reply
-from p2ptrain.node.home import Home
-from p2ptrain.node.learning import be_admitted
-from p2ptrain.node.reception import Reception
-from p2ptrain.node.revocation import notice_revocation
+from p2ptrain.node.gossip import amendment_gossip, connections
+from p2ptrain.node.gossip import revocation as revocation_module
+from p2ptrain.node.gossip.amendment_gossip import keep_amended
+from p2ptrain.node.gossip.connections import bootstrap_again, stay_connected
+from p2ptrain.node.gossip.revocation import notice_revocation
+from p2ptrain.node.joining import find_run as learning_module
+from p2ptrain.node.joining.find_run import be_admitted
+from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.joining.trusted_checkpoint import begin_at_checkpoint
+from p2ptrain.node.outer_state import fetch
+from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.run import Allowlist, Amendment, Run, SignedAllowlist, SignedAmendment, save_run
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy, publish
@@ -261,7 +262,7 @@ async def test_an_amendment_that_is_not_the_missing_one_does_not_end_the_questio
     """It is genuine and new, so it is kept and told on; but the peer that showed it is not asked
     again at once, as if it had helped.
     """
-    monkeypatch.setattr(amending, "ASK_AGAIN_S", 1000.0)
+    monkeypatch.setattr(amendment_gossip, "ASK_AGAIN_S", 1000.0)
     rules = policy(participants_min=1)
     async with rig(tmp_path, allowed=[FRIEND.peer, BOB.peer], steps=99, rules=rules) as r:
         made, organiser = agreed_amendment(r), load_or_create(r.parts.home.identity)
@@ -389,19 +390,19 @@ def offering(r: Rig, peer: Identity) -> None:
 async def test_many_names_in_an_open_run_take_no_lane_of_a_fetch_from_a_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "OTHERS_MAX", 4)
+    monkeypatch.setattr(fetch, "OTHERS_MAX", 4)
     async with rig(tmp_path, admission="open") as r:
         r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
         offering(r, ANN)
         used, tried = set[PeerId](), set[PeerId]()
         for number in range(10):
             offering(r, somebody(3000 + number))
-            fit = transfer._fit(r.parts, {}, used)
+            fit = fetch._fit(r.parts, {}, used)
             assert fit[0].peer == ANN.peer
             tried.update(each.peer for each in fit)
-        assert len(tried) == 1 + transfer.OTHERS_MAX
-        assert len(transfer._fit(r.parts, {ANN.peer: r.parts.now()}, set())) == 4
+        assert len(tried) == 1 + fetch.OTHERS_MAX
+        assert len(fetch._fit(r.parts, {ANN.peer: r.parts.now()}, set())) == 4
     async with rig(tmp_path / "listed", allowed=[each.peer for each in (ANN, BOB)]) as r:
         offering(r, ANN)
         offering(r, BOB)
-        assert len(transfer._fit(r.parts, {}, set())) == 2, "the organiser vouches for them"
+        assert len(fetch._fit(r.parts, {}, set())) == 2, "the organiser vouches for them"

@@ -14,7 +14,7 @@ from p2ptrain.errors import ConfigError, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ipc.trainer_config import Schedule
 from p2ptrain.ledger.chain.values import Terms
-from p2ptrain.node.legs import rates_of
+from p2ptrain.node.training.legs import rates_of
 from p2ptrain.run import Amendment, Leg, Run, Signed, SignedAmendment
 from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX
 from p2ptrain.run.files import amendments_in, load_amendments, save_amendments

@@ -10,13 +10,13 @@ import pytest
 from blake3 import blake3
 
 from p2ptrain import kernels
+from p2ptrain.archive.ledger_on_disk import rules_of
 from p2ptrain.config.run_file import PARAMETERS_MAX, RunFile, parse_run_file
 from p2ptrain.config.samples import sample
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, VersionMismatch
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
-from p2ptrain.node.chain import rules_of
 from p2ptrain.run import Run, RunManifest, Signed
 from p2ptrain.run import manifest as manifests
 from p2ptrain.run.draft import Made, draft_manifest

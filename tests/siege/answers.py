@@ -24,11 +24,11 @@ from multiaddr import Multiaddr
 
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import P2PTrainError
-from p2ptrain.node import topics
-from p2ptrain.node.incarnations import INCARNATION_MAX
+from p2ptrain.peers import protocol_names
+from p2ptrain.peers.incarnations import INCARNATION_MAX
 from tests.siege.ground import Ground, Tally, pause
 
-IDENTITY = topics.IDENTITY_PROTOCOL
+IDENTITY = protocol_names.IDENTITY_PROTOCOL
 """By which a node asks whether it is the only one with its identity."""
 
 OK = 0
@@ -44,7 +44,9 @@ Answer = Callable[[INetStream], Awaitable[None]]
 
 def protocols() -> list[str]:
     """All that nodes ask each other by request and reply, whatever its version now."""
-    named = [getattr(topics, name) for name in dir(topics) if name.endswith("_PROTOCOL")]
+    named = [
+        getattr(protocol_names, name) for name in dir(protocol_names) if name.endswith("_PROTOCOL")
+    ]
     return sorted(name for name in named if name != IDENTITY)
 
 

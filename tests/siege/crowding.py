@@ -33,7 +33,7 @@ from p2ptrain.encoding import pack
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.ledger.messages.messages import EntriesRequest, Prepare, Promise
 from p2ptrain.ledger.messages.wire import encode as encode_ledger
-from p2ptrain.node import topics
+from p2ptrain.peers import protocol_names
 from p2ptrain.run import JoinRequest
 from tests.siege import answers, gossip_frames, small_order
 from tests.siege.ground import Ground, Tally, Victim, pause
@@ -87,7 +87,7 @@ async def sybil_joins(crowd: Crowd) -> None:
         stranger = random.choice(crowd.strangers)
         request = JoinRequest(run, stranger.identity.peer, int(time.time()), os.urandom(20).hex())
         hello = {"run": run, "join": request.to_bytes(stranger.identity)}
-        await _ask_as(crowd, stranger, topics.HELLO_PROTOCOL, pack(hello))
+        await _ask_as(crowd, stranger, protocol_names.HELLO_PROTOCOL, pack(hello))
         crowd.tally.did("Sybil join requests")
         await pause(0.1)
 
@@ -100,7 +100,7 @@ async def joins_for_others(crowd: Crowd) -> None:
                 "run": crowd.ground.run,
                 "join": small_order.join_request(crowd.ground.run, key),
             }
-            await crowd.ask(topics.HELLO_PROTOCOL, pack(hello))
+            await crowd.ask(protocol_names.HELLO_PROTOCOL, pack(hello))
             crowd.tally.did("small-order keys")
         await pause(1.0)
 
@@ -110,7 +110,7 @@ async def hellos(crowd: Crowd) -> None:
     payload = pack({"run": "", "join": b""})
     words = struct.pack(">I", len(payload)) + payload
     while True:
-        await crowd.say(topics.HELLO_PROTOCOL, words * 20, read=False)
+        await crowd.say(protocol_names.HELLO_PROTOCOL, words * 20, read=False)
         crowd.tally.did("slow reads", 20)
         await pause(0.3)
 
@@ -144,7 +144,7 @@ async def ledger_words(crowd: Crowd) -> None:
                 Promise(height, 1, None, bytes(64)),
                 EntriesRequest(height),
             ):
-                await crowd.ask(topics.LEDGER_PROTOCOL, encode_ledger(message))
+                await crowd.ask(protocol_names.LEDGER_PROTOCOL, encode_ledger(message))
                 crowd.tally.did("ledger messages of non-members")
                 await pause(0.05)
 
@@ -153,14 +153,16 @@ async def checkpoints(crowd: Crowd) -> None:
     """Two checkpoints in turn, asked for by somebody who is no member."""
     while True:
         for height in (1, 2):
-            await crowd.ask(topics.BASE_PROTOCOL, pack({"height": height, "digest": "ab" * 32}))
+            await crowd.ask(
+                protocol_names.BASE_PROTOCOL, pack({"height": height, "digest": "ab" * 32})
+            )
             crowd.tally.did("BASE requests of strangers")
         await pause(0.3)
 
 
 async def gossip(crowd: Crowd) -> None:
     """The worst frames of every kind, on gossip streams."""
-    topic = topics.heartbeat_topic(RunId(crowd.ground.run))
+    topic = protocol_names.heartbeat_topic(RunId(crowd.ground.run))
     author = ID.from_base58(crowd.strangers[0].identity.peer).to_bytes()
     frames = gossip_frames.frames(topic, author)
     while True:
@@ -191,7 +193,7 @@ async def pushes(crowd: Crowd) -> None:
 
 async def dht_words(crowd: Crowd) -> None:
     """Provider records for other peers, and streams that get into the victim's table of peers."""
-    key = topics.provider_key(RunId(crowd.ground.run)).encode()
+    key = protocol_names.provider_key(RunId(crowd.ground.run)).encode()
     while True:
         for number in range(len(crowd.ground.victims)):
             record = answers.provider_record(crowd.ground, key, number)

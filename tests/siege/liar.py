@@ -21,9 +21,9 @@ import trio
 
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.identity import Identity
-from p2ptrain.node import gossip
+from p2ptrain.node.gossip import gossip
 from p2ptrain.node.main import run_node
-from p2ptrain.node.parts import Parts
+from p2ptrain.node.state.context import Parts
 from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
 from tests.siege import membership, reducing
 from tests.siege.ground import Ground, Tally, again_and_again, keep_tally, pause, tell_faults

@@ -27,8 +27,8 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Vote
 from p2ptrain.ledger.messages.messages import Accept, EntriesRequest, Outcome, Prepare, Promise
 from p2ptrain.ledger.messages.wire import encode as encode_ledger
-from p2ptrain.node import topics
-from p2ptrain.node.parts import Parts
+from p2ptrain.node.state.context import Parts
+from p2ptrain.peers import protocol_names
 from p2ptrain.run import JoinRequest
 from p2ptrain.swarm import wire as swarm_wire
 from tests.siege import answers, gossip_frames
@@ -68,7 +68,7 @@ class Member:
 
     @property
     def topic(self) -> str:
-        return topics.heartbeat_topic(self.parts.run)
+        return protocol_names.heartbeat_topic(self.parts.run)
 
     def victims(self) -> list[PeerId]:
         return [victim.peer for victim in self.ground.victims]
@@ -153,7 +153,7 @@ async def _on_a_stream_of_its_own(member: Member, peer: PeerId, frame: bytes) ->
 
 async def gossip_floods(member: Member) -> None:
     """What a member publishes by its own name: rubbish, and more of it than anybody checks."""
-    ledger = topics.ledger_topic(member.parts.run)
+    ledger = protocol_names.ledger_topic(member.parts.run)
     while True:
         for topic in (member.topic, ledger):
             for payload in (os.urandom(200), b"\x9f" * 8000, pack({"base": 1}), b""):
@@ -170,7 +170,7 @@ async def alternating_checkpoints(member: Member) -> None:
         for peer in member.victims():
             for entry in entries:
                 payload = pack({"height": entry.height, "digest": entry.digest})
-                await member.ask(peer, topics.BASE_PROTOCOL, payload)
+                await member.ask(peer, protocol_names.BASE_PROTOCOL, payload)
                 member.tally.did("alternating checkpoints")
         await pause(0.1)
 
@@ -185,7 +185,7 @@ async def invented_incarnations(member: Member) -> None:
 
 async def identity_notices(member: Member) -> None:
     """By gossip: challenges and proofs about every honest node, which nobody has signed."""
-    topic = topics.identity_topic(member.parts.run)
+    topic = protocol_names.identity_topic(member.parts.run)
     while True:
         for peer in member.victims():
             nonce = os.urandom(16)
@@ -215,7 +215,7 @@ async def forged_votes(member: Member) -> None:
         messages += [Prepare(next_height + 5, 7), Prepare(1, 1), EntriesRequest(0)]
         for message in messages:
             for peer in member.victims():
-                await member.ask(peer, topics.LEDGER_PROTOCOL, encode_ledger(message))
+                await member.ask(peer, protocol_names.LEDGER_PROTOCOL, encode_ledger(message))
                 member.tally.did("forged ledger messages")
         await pause(0.5)
 
@@ -227,7 +227,7 @@ async def high_rounds(member: Member) -> None:
         state = member.parts.ledger.state
         for peer in member.victims():
             message = encode_ledger(Prepare(state.height + 1, round))
-            await member.ask(peer, topics.LEDGER_PROTOCOL, message)
+            await member.ask(peer, protocol_names.LEDGER_PROTOCOL, message)
             member.tally.did("rounds out of turn")
         round = round * 2 % (1 << 20) + 1
         await pause(0.3)
@@ -246,7 +246,7 @@ async def false_endpoints(member: Member) -> None:
             {},
         ):
             for peer in member.victims():
-                await member.ask(peer, topics.ENDPOINT_PROTOCOL, pack({**real, **changes}))
+                await member.ask(peer, protocol_names.ENDPOINT_PROTOCOL, pack({**real, **changes}))
                 member.tally.did("false endpoints")
             await pause(0.5)
 
@@ -258,7 +258,9 @@ async def invented_joins(member: Member) -> None:
         invented = Identity.from_seed(os.urandom(32))
         request = JoinRequest(run, invented.peer, 1, "x").to_bytes(invented)
         for peer in member.victims():
-            await member.ask(peer, topics.HELLO_PROTOCOL, pack({"run": run, "join": request}))
+            await member.ask(
+                peer, protocol_names.HELLO_PROTOCOL, pack({"run": run, "join": request})
+            )
             member.tally.did("requests of invented peers")
         await pause(0.3)
 
@@ -266,14 +268,14 @@ async def invented_joins(member: Member) -> None:
 async def donation_requests(member: Member) -> None:
     while True:
         for peer in member.victims():
-            await member.ask(peer, topics.INNER_PROTOCOL, pack({"run": member.parts.run}))
+            await member.ask(peer, protocol_names.INNER_PROTOCOL, pack({"run": member.parts.run}))
             member.tally.did("requests for optimizer states")
         await pause(0.3)
 
 
 async def provider_records(member: Member) -> None:
     """False addresses under more keys than anybody keeps; the run's own key among them."""
-    own = topics.provider_key(member.parts.run).encode()
+    own = protocol_names.provider_key(member.parts.run).encode()
     while True:
         for number in range(40):
             key = own if number == 0 else os.urandom(34)

@@ -14,7 +14,7 @@ from typing import Any
 
 from p2ptrain.errors import P2PTrainError, ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.node import exchange
+from p2ptrain.node.reduce import reduce_task
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.wire import Header, Kind, encode_blame
 from tests.siege.ground import Tally
@@ -27,7 +27,7 @@ COUNTED = "lies in the reduce"
 
 def lie_in_reduces(tally: Tally) -> None:
     """From now on every reduce of this process lies."""
-    real: Any = exchange.Reduce
+    real: Any = reduce_task.Reduce
 
     class LyingReduce(real):  # type: ignore[misc]
         def run(self) -> Any:
@@ -43,7 +43,7 @@ def lie_in_reduces(tally: Tally) -> None:
                 self._shut_down()
             raise ReduceAborted(request.step, request.attempt, suspects, "a lie")
 
-    exchange.Reduce = LyingReduce  # type: ignore[misc]
+    reduce_task.Reduce = LyingReduce  # type: ignore[misc]
 
 
 Suspects = tuple[PeerId, ...]

@@ -10,7 +10,7 @@ import pytest
 
 from p2ptrain.errors import ChunkMissing
 from p2ptrain.ids import RunId
-from p2ptrain.node.quarantine import disown
+from p2ptrain.node.outer_state.state_mismatch import disown
 from p2ptrain.store import Head, MemoryDisk, PowerCut, Store, Survey, digest_of
 from tests.store.turns import AtOnce
 

@@ -15,8 +15,8 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import RunId
 from p2ptrain.ipc.frames import Frame, Hello, Load, Progress, Resumed, Train
 from p2ptrain.ipc.trainer_config import InnerSpec, TrainerConfig
-from p2ptrain.node.donated import Donated
-from p2ptrain.node.donations import put_newest
+from p2ptrain.node.optimizer_sharing.averaged_state import Donated
+from p2ptrain.node.optimizer_sharing.optimizer_offer import put_newest
 from p2ptrain.store import Store
 from p2ptrain.trainer.inner_bounds import PIECE_ELEMENTS, check, is_muons, ratio_max
 from p2ptrain.trainer.inner_format import HEADER_BYTES, WARM, newest, path_of

@@ -15,7 +15,7 @@ import numpy as np
 
 from p2ptrain import kernels
 from p2ptrain.ids import Digest
-from p2ptrain.node.start import Here, Start, choose_start
+from p2ptrain.node.outer_state.start import Here, Start, choose_start
 from p2ptrain.state.shared_vector import Float32Vector
 from p2ptrain.testing.bench.lines import Line
 from p2ptrain.testing.bench.snapshot import state_of

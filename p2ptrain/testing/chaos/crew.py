@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeVar
 
+from p2ptrain.archive.home import Home
 from p2ptrain.config.run_file import PolicySection
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.node.home import Home
 from p2ptrain.run import Run, load_allowlist, save_allowlist, save_run
 from p2ptrain.run.manifest import Policy
 from p2ptrain.testing.chaos.modes import PLAIN, STAND_IN, Mode

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from p2ptrain.config.node import NodeConfig, parse_host_port
 from p2ptrain.node.main import run_node
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.trainers import Trainers, subprocesses
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.training.trainer_processes import Trainers, subprocesses
 from p2ptrain.testing.chaos.gate import Gate
 from p2ptrain.testing.chaos.modes import KINDS, STAND_IN, TORCH
 from p2ptrain.testing.chaos.stand_ins import dress

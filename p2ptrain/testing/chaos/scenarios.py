@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from p2ptrain.node.home import Home
+from p2ptrain.archive.home import Home
 from p2ptrain.testing.chaos.crew import Crew, NotSeen
 from p2ptrain.testing.chaos.verdict import chain_of
 

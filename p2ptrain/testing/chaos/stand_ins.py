@@ -27,10 +27,10 @@ from p2ptrain.ledger.messages.messages import (
 )
 from p2ptrain.ledger.messages.wire import decode
 from p2ptrain.ledger.paxos.acceptor import recall
-from p2ptrain.node import beats
-from p2ptrain.node.heartbeat import Heartbeat
-from p2ptrain.node.parts import Parts
-from p2ptrain.node.topics import LEDGER_PROTOCOL, heartbeat_topic, ledger_topic
+from p2ptrain.node.state.context import Parts
+from p2ptrain.peers import heartbeat_delta
+from p2ptrain.peers.heartbeat import Heartbeat
+from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL, heartbeat_topic, ledger_topic
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.testing.chaos.gate import Gate, Leads
 
@@ -189,7 +189,7 @@ class Wires(StandIn):
         self._ledger = parts.ledger
         self._topics = {ledger_topic(parts.run): self._outcome}
         self._topics[heartbeat_topic(parts.run)] = self._report
-        self._base: beats.FullBeat | None = None
+        self._base: heartbeat_delta.FullBeat | None = None
         self._told: dict[str, object] = {}
 
     async def request(self, peer: PeerId, protocol: str, payload: bytes, **limits: Any) -> Any:
@@ -238,17 +238,17 @@ class Wires(StandIn):
         return f"send-outcome-{kind_of(message.certified.entry.value)}", mine
 
     def _report(self, payload: bytes) -> tuple[str, Leads] | None:
-        said = self._in_full(beats.read(payload))
+        said = self._in_full(heartbeat_delta.read(payload))
         for name, report in (("send-done", said.reduce), ("send-ready", said.ready)):
             if report is not None and self._told.get(name) != report:
                 self._told[name] = report
                 return name, partial(leads_next, self._ledger)
         return None
 
-    def _in_full(self, beat: beats.Beat) -> Heartbeat:
+    def _in_full(self, beat: heartbeat_delta.Beat) -> Heartbeat:
         """This node's own beats come in the order in which it says them, so the base is here."""
-        if isinstance(beat, beats.SmallBeat):
+        if isinstance(beat, heartbeat_delta.SmallBeat):
             assert self._base is not None
-            return beats.whole(self._base, beat)
+            return heartbeat_delta.whole(self._base, beat)
         self._base = beat
         return beat.heartbeat

@@ -13,6 +13,8 @@ from functools import partial
 import numpy as np
 
 from p2ptrain import kernels
+from p2ptrain.archive.home import Home
+from p2ptrain.archive.ledger_on_disk import rules_of
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import verify
 from p2ptrain.ids import Digest
@@ -21,8 +23,6 @@ from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.messages.decode_values import certified_from_plain
 from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX
-from p2ptrain.node.chain import rules_of
-from p2ptrain.node.home import Home
 from p2ptrain.run import DataIndex, Run
 from p2ptrain.store import RecordLog, Store
 from p2ptrain.testing.accounts import Account, Credits, trained_by, update_fault

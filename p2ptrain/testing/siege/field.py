@@ -14,9 +14,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from p2ptrain.archive.home import Home
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.node.home import Home
 from p2ptrain.run import Run, load_allowlist, save_allowlist, save_run
 from p2ptrain.testing.chaos.crew import default_policy
 from p2ptrain.testing.chaos.modes import STAND_IN

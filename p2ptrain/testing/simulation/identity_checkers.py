@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from p2ptrain.ids import PeerId
-from p2ptrain.node.duplicate_watch import FRESH_S, LINGER_S, QUIET_S, start_s
-from p2ptrain.node.incarnations import starts_of
+from p2ptrain.peers.duplicate_watch import FRESH_S, LINGER_S, QUIET_S, start_s
+from p2ptrain.peers.incarnations import starts_of
 
 if TYPE_CHECKING:
     from p2ptrain.testing.simulation.identity_process import Beat, Process

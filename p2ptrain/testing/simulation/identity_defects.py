@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from p2ptrain.archive import start_count
 from p2ptrain.ids import PeerId
-from p2ptrain.node import duplicate_watch, starts
-from p2ptrain.node.duplicate_watch import Duplicate, DuplicateWatch
-from p2ptrain.node.identity_desk import IdentityDesk
-from p2ptrain.node.identity_messages import Notice, Proof, Reply
-from p2ptrain.node.incarnations import Incarnations
-from p2ptrain.node.replays import Replays
+from p2ptrain.peers import duplicate_watch
+from p2ptrain.peers.duplicate_watch import Duplicate, DuplicateWatch
+from p2ptrain.peers.identity_desk import IdentityDesk
+from p2ptrain.peers.identity_messages import Notice, Proof, Reply
+from p2ptrain.peers.incarnations import Incarnations
+from p2ptrain.peers.replayed_heartbeats import Replays
 from p2ptrain.store import Disk
 from p2ptrain.testing.simulation.planting import Mutant, Patch
 
@@ -114,11 +115,11 @@ def starts_not_synced(patch: Patch) -> None:
 
     def count(path: Path, at_least: int = 0, disk: Disk | None = None) -> int:
         assert disk is not None
-        counted = max(starts.counted(path, disk), at_least) + 1
+        counted = max(start_count.counted(path, disk), at_least) + 1
         disk.write(path, memoryview(f"{counted}\n".encode()))
         return counted
 
-    patch(starts, "count", count)
+    patch(start_count, "count", count)
 
 
 def marks_ignored(patch: Patch) -> None:

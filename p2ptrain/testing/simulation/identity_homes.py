@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import cast
 
-from p2ptrain.node import starts
+from p2ptrain.archive import start_count
 from p2ptrain.store import Disk
 
 _FILE = Path("/home/starts")
@@ -61,7 +61,7 @@ class SimHome:
         self.kept: list[dict[Path, bytes]] = [{}]
 
     def count(self, at_least: int) -> int:
-        counted = starts.count(_FILE, at_least, cast(Disk, self.disk))
+        counted = start_count.count(_FILE, at_least, cast(Disk, self.disk))
         self.kept.append(dict(self.disk.durable))
         return counted
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.node import duplicate_watch as watching
-from p2ptrain.node.duplicate_watch import DuplicateWatch
-from p2ptrain.node.identity_desk import IdentityDesk
-from p2ptrain.node.identity_messages import Notice, Question, Reply
-from p2ptrain.node.incarnations import (
+from p2ptrain.peers import duplicate_watch as watching
+from p2ptrain.peers.duplicate_watch import DuplicateWatch
+from p2ptrain.peers.identity_desk import IdentityDesk
+from p2ptrain.peers.identity_messages import Notice, Question, Reply
+from p2ptrain.peers.incarnations import (
     DRAW_BITS,
     Incarnations,
     Mark,
@@ -23,7 +23,7 @@ from p2ptrain.node.incarnations import (
     incarnation_of,
     starts_of,
 )
-from p2ptrain.node.replays import Replays
+from p2ptrain.peers.replayed_heartbeats import Replays
 from p2ptrain.testing.simulation.disk import signer, verify
 from p2ptrain.testing.simulation.identity_homes import SimHome
 

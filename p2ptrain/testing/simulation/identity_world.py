@@ -15,8 +15,8 @@ from collections.abc import Callable
 from random import Random
 
 from p2ptrain.ids import PeerId
-from p2ptrain.node.identity_messages import NONCE_BYTES, Notice, Proof, Question, Reply
-from p2ptrain.node.incarnations import INCARNATION_MAX, Mark
+from p2ptrain.peers.identity_messages import NONCE_BYTES, Notice, Proof, Question, Reply
+from p2ptrain.peers.incarnations import INCARNATION_MAX, Mark
 from p2ptrain.testing.simulation.clock import Clock
 from p2ptrain.testing.simulation.identity_checkers import Checkers
 from p2ptrain.testing.simulation.identity_homes import SimHome

@@ -1,0 +1,147 @@
+"""Where a node keeps what must survive it, and the lock that keeps a second one out.
+
+HOME/identity.key          the peer's secret
+HOME/run/manifest.signed   the run, as its organiser signed it
+HOME/run/allowlist.signed  who may take part, the newest seen
+HOME/run/amendments.signed changes to the run in its course, all that were seen
+HOME/run/agreed            the run that the user said yes to
+HOME/ledger.log            certified entries          HOME/votes.log   what we promised
+HOME/evidence.log          proofs that a voter lied
+HOME/store/                chunks, snapshots, updates
+HOME/inner/                the trainer's optimizer, 8 bytes a parameter
+HOME/ranks.secret          for ranks that torchrun starts; to be copied to their hosts
+HOME/halving.json          how many sequences at once fit, where memory has run out
+HOME/starts                how many starts this identity has had
+HOME/peers.json            addresses of peers met before
+HOME/journal.jsonl         what happened              HOME/control.sock  for `p2ptrain status`
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2ptrain.archive.home_safety import refuse_unsafe_home
+from p2ptrain.errors import IdentityInUse
+from p2ptrain.suggested_command import to_paste
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The paths of one node. Making the value makes the folders, readable by us alone."""
+
+    root: Path
+
+    def __post_init__(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.run.mkdir(exist_ok=True, mode=0o700)
+
+    def refuse_if_unsafe(self) -> None:
+        """Raise ConfigError (HOME-UNSAFE) if another user could write in this home."""
+        refuse_unsafe_home(self.root, (self.run, self.store, self.inner))
+
+    @property
+    def identity(self) -> Path:
+        return self.root / "identity.key"
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def manifest(self) -> Path:
+        return self.run / "manifest.signed"
+
+    @property
+    def allowlist(self) -> Path:
+        return self.run / "allowlist.signed"
+
+    @property
+    def amendments(self) -> Path:
+        return self.run / "amendments.signed"
+
+    @property
+    def agreed(self) -> Path:
+        return self.run / "agreed"
+
+    @property
+    def store(self) -> Path:
+        return self.root / "store"
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.log"
+
+    @property
+    def inner(self) -> Path:
+        return self.root / "inner"
+
+    @property
+    def ranks_secret(self) -> Path:
+        return self.root / "ranks.secret"
+
+    @property
+    def halving(self) -> Path:
+        return self.root / "halving.json"
+
+    @property
+    def votes(self) -> Path:
+        return self.root / "votes.log"
+
+    @property
+    def evidence(self) -> Path:
+        return self.root / "evidence.log"
+
+    @property
+    def peers(self) -> Path:
+        return self.root / "peers.json"
+
+    @property
+    def starts(self) -> Path:
+        return self.root / "starts"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal.jsonl"
+
+    @property
+    def control(self) -> Path:
+        return self.root / "control.sock"
+
+
+@contextmanager
+def sole_use(home: Home) -> Iterator[None]:
+    """Hold the home against a second node on this machine.
+
+    Two nodes with one identity would vote twice; the kernel drops the lock with the process, so a
+    crash leaves nothing to clean up.
+
+    Raises:
+        ConfigError: another user could write in this home.
+        IdentityInUse: another process holds it; the evidence names its process id.
+    """
+    home.refuse_if_unsafe()
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(home.root / "lock", flags, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+            raise IdentityInUse(
+                f"a node is already running in {home.root}",
+                evidence=[f"its process id is {holder}"],
+                likely="it was started before and is still at work",
+                do=f"{to_paste(home.root, 'status')}; or give this node another --home",
+            ) from exc
+        # For people only. A full disk must not keep out who comes to make room on it.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

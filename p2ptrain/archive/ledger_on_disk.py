@@ -1,0 +1,119 @@
+"""The ledger on this disk: certified entries in one log, what we promised in another.
+
+A restarted node is exactly what these two logs say. A chain that does not verify is a fault of this
+disk, and is told as one; the node never goes on from a chain that it cannot check.
+"""
+
+from __future__ import annotations
+
+from p2ptrain.archive.chain_log import ChainFile, read_chain
+from p2ptrain.archive.home import Home
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError, StoreError
+from p2ptrain.identity import Identity, verify
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.verify import replay
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
+from p2ptrain.ring.wait_for import reduce_deadline_s
+from p2ptrain.run import Run, RunManifest
+from p2ptrain.store import Disk, RecordLog
+from p2ptrain.trainer.shapes import layout_of
+
+
+def rules_of(run: Run) -> Rules:
+    """What the manifest says about agreeing, as the ledger wants it."""
+    manifest = run.manifest
+    policy = manifest.policy
+    return Rules(
+        run=run.id,
+        founders=manifest.founders,
+        outer_steps=manifest.outer.steps,
+        blocks=manifest.data.train_blocks,
+        blocks_per_lease=manifest.blocks_per_lease,
+        tokens_per_block=manifest.data.block_tokens,
+        participants_min=policy.participants_min,
+        attempts_max=policy.attempts_max,
+        grace_s=policy.grace_s,
+        round_timeout_s=policy.round_timeout_s,
+        patience_s=policy.patience_s,
+        quorum=policy.quorum,
+        quorum_loss=policy.quorum_loss,
+        branch_after_s=policy.branch_after_s,
+        founders_vote=manifest.founders_vote,
+        reduce_s=reduce_s_max(manifest),
+    )
+
+
+REDUCES_S = 2.0
+"""So many times as long as a reduce may take, its participants have given it up."""
+
+
+def reduce_s_max(manifest: RunManifest) -> float:
+    """After this time voters give up a reduce of which they heard nothing. Honest participants give
+    up long before, so this is for reduces in which all participants are silent liars. An amendment
+    may change the codec, so the longest counts: 4 bytes an element.
+    """
+    return REDUCES_S * reduce_deadline_s(4 * layout_of(manifest.model).numel)
+
+
+def open_ledger(
+    home: Home,
+    run: Run,
+    identity: Identity,
+    now: float,
+    disk: Disk | None = None,
+    arrange: Arrange = as_they_come,
+) -> tuple[Ledger, RecordLog, RecordLog]:
+    """The ledger as it was when this node stopped, and its two logs: chain and votes.
+
+    Raises:
+        StoreError: a log is damaged, or the chain in it does not verify.
+    """
+    chain_log, votes = RecordLog(home.ledger, disk=disk), RecordLog(home.votes, disk=disk)
+    for log in (chain_log, votes):
+        log.hold()
+    rules = rules_of(run)
+    chain = verified(home, rules, chain_log)
+    try:
+        records = list(votes)
+        sign, peer, base = identity.sign, identity.peer, chain.base
+        kept = (chain.entries, records, now, base)
+        ledger = Ledger(rules, peer, sign, verify, *kept, arrange)
+    except LocalProtocolError as exc:
+        raise StoreError(
+            f"{home.votes} cannot be read: {exc.what}",
+            code="LEDGER-BROKEN",
+            likely="the file is damaged, or something else wrote into it",
+            do=f"move {home.root} away and join again as a new peer: without this file, this one "
+            "might break promises that it has given",
+        ) from exc
+    if len(records) > len(ledger.records()):
+        _shorten(votes, ledger.records())
+    return ledger, chain_log, votes
+
+
+def _shorten(votes: RecordLog, binding: list[bytes]) -> None:
+    """Keep what binds us, if the disk has room for it: who makes room needs the ledger first."""
+    try:
+        votes.rewrite(binding)
+    except StoreError:
+        if not votes.takes_more:
+            raise
+
+
+def verified(home: Home, rules: Rules, chain_log: RecordLog) -> ChainFile:
+    """The chain in a home's log, every certificate checked from its beginning on.
+
+    Raises StoreError with code LEDGER-BROKEN.
+    """
+    try:
+        chain = read_chain(chain_log)
+        replay(rules, chain.whole, verify, None if chain.base is None else chain.base.state)
+    except RemoteProtocolError as exc:
+        raise StoreError(
+            f"the ledger in {home.ledger} does not verify: {exc.what}",
+            code="LEDGER-BROKEN",
+            likely="the file is damaged, or belongs to another run",
+            do=f"move {home.ledger} away: the node fetches the ledger again from its peers",
+        ) from exc
+    return chain

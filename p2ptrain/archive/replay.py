@@ -1,0 +1,370 @@
+"""A run replayed, as anybody can who holds its ledger and its bytes: does it come out the same?
+
+Two passes. The first reads the entries, each checked by whoever hands them in, and notes what they
+say of each outer step: which update ended it, which snapshot was certified, by whose votes. The
+second begins at a snapshot that is held, applies the updates with the kernel that every node uses,
+and compares what comes out with each snapshot on the way, chunk by chunk. It ends at the first
+difference, or where something is not held.
+
+In memory are θ, m and one update, as in a node, and some 200 bytes for each outer step. Nothing
+here trusts the home that it reads, locks it, or changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from p2ptrain.archive.amendments import Amendments
+from p2ptrain.archive.update_format import Opened, UpdateFormat
+from p2ptrain.errors import (
+    ChunkCorrupt,
+    ChunkMissing,
+    ConfigError,
+    ManifestInvalid,
+    RemoteProtocolError,
+)
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Certified, Commit, Roster, Skip, SnapshotRef, Terms
+from p2ptrain.run import Leg, Run, RunManifest
+from p2ptrain.state import Float32Vector, OuterState, snapshot_meta
+from p2ptrain.store import BlobManifest, StoreReader
+from p2ptrain.suggested_command import to_paste
+from p2ptrain.trainer.shapes import layout_of
+
+SHOWN_MAX = 12
+_PREFIX = 8
+"""So many characters of a digest tell two snapshots apart, or it is said that they do not."""
+
+Kind = Literal["entry", "amendment", "update", "snapshot", "state"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The entry that says so, and who signed it; height 0 is the run's manifest."""
+
+    height: int
+    signed_by: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How outer step `step` ended: with this update, or, skipped, with none. `opened` is the reduce
+    that made it.
+    """
+
+    step: int
+    update: Digest | None
+    source: Source
+    opened: Opened | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """θ and m before outer step `step`, as they were certified."""
+
+    step: int
+    digest: Digest
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a chain says of each outer step from `first_step` on. Snapshots are by their step;
+    `amended` are the amendments that were agreed, each with the entry that says so.
+    """
+
+    first_step: int
+    steps: Mapping[int, Ended]
+    snapshots: Mapping[int, Named]
+    amended: tuple[tuple[Terms, Source], ...] = ()
+
+    @property
+    def terms(self) -> tuple[Terms, ...]:
+        return tuple(terms for terms, _ in self.amended)
+
+    @property
+    def end(self) -> int:
+        """The outer step that is under way."""
+        return self.first_step + len(self.steps)
+
+
+def account_of(manifest: RunManifest, begins: LedgerState, entries: Iterable[Certified]) -> Account:
+    """Read `entries`, which come after the state `begins`, once and one at a time."""
+    snapshots: dict[int, Named] = {}
+    if begins.step == 0:
+        snapshots[0] = Named(0, manifest.genesis, Source(0, (manifest.organiser,)))
+    steps: dict[int, Ended] = {}
+    amended = [(terms, Source(begins.height, ())) for terms in begins.terms]
+    opened = None if begins.roster is None else Opened.by(begins.roster)
+    for certified in entries:
+        value = certified.entry.value
+        if isinstance(value, Roster) and value.participants:
+            opened = Opened.by(value)
+        source = Source(certified.entry.height, tuple(sorted(certified.certificate.voters)))
+        match value:
+            case Roster(terms=Terms() as terms):
+                amended.append((terms, source))
+            case Commit(step=step, update=update, snapshot=snapshot):
+                steps[step] = Ended(step, update, source, opened)
+                if isinstance(snapshot, SnapshotRef) and snapshot.step >= begins.step:
+                    snapshots[snapshot.step] = Named(snapshot.step, snapshot.digest, source)
+            case Skip(step=step):
+                steps[step] = Ended(step, None, source)
+    return Account(begins.step, steps, snapshots, tuple(amended))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first thing that is not as it was certified. `step` is the outer step that it is of."""
+
+    kind: Kind
+    height: int | None
+    step: int | None
+    digest: Digest | None
+    what: str
+    signed_by: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What the replay would have needed next, and is not held."""
+
+    kind: Kind
+    step: int
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How far a replay came. `state` is the digest of θ and m where it ended."""
+
+    begun: int
+    reached: int
+    updates: int
+    compared: tuple[Named, ...]
+    state: Digest | None
+    difference: Difference | None = None
+    missing: Missing | None = None
+
+
+def held_starts(account: Account, store: StoreReader) -> list[Named]:
+    """The snapshots that are held whole, the oldest first. Raises StoreError, of the disk only."""
+    return [named for _, named in sorted(account.snapshots.items()) if _is_whole(store, named)]
+
+
+def _is_whole(store: StoreReader, named: Named) -> bool:
+    try:
+        return store.holds_blob(named.digest)
+    except ManifestInvalid:
+        return True  # It is here, and the replay from it will say what is wrong with it.
+
+
+def choose(account: Account, store: StoreReader, wanted: str) -> Named | None:
+    """Where to begin a replay: "oldest" of those snapshots from which it comes furthest, "newest",
+    or as `named_by` has it. None if nothing is held that could be begun at.
+
+    Raises ConfigError for another word, or a snapshot that is not held.
+    """
+    starts = held_starts(account, store)
+    if wanted == "oldest":
+        reached = reaches(account, store)
+        return max(starts, key=lambda each: (reached[each.step], -each.step), default=None)
+    if wanted == "newest":
+        return starts[-1] if starts else None
+    named = named_by(account, wanted)
+    if named not in starts:
+        held = ", ".join(str(each.step) for each in starts)
+        fetch = to_paste(store.root.parent, f"ckpt fetch {named.step}")
+        raise ConfigError(
+            f"the snapshot of outer step {named.step} is not held here whole",
+            do=fetch + (f", or choose among {held}" if held else ""),
+        )
+    return named
+
+
+def named_by(account: Account, text: str) -> Named:
+    """The certified snapshot that a person means by "newest", "genesis", an outer step's number, or
+    the first characters of a digest.
+
+    Raises ConfigError.
+    """
+    by_step = account.snapshots
+    if text == "newest" and by_step:
+        return by_step[max(by_step)]
+    found = [each for each in by_step.values() if text in _spellings(each)]
+    if _PREFIX <= len(text) < 64:
+        found += [each for each in by_step.values() if each.digest.startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    steps = ", ".join(map(str, sorted(by_step)[-SHOWN_MAX:])) or "none"
+    raise ConfigError(
+        f"{text[:80]!r} is no certified snapshot of this run",
+        evidence=[f"snapshots are certified of the outer steps {steps}"],
+        do="write newest, genesis, an outer step, or a digest's first 8 characters or more",
+    )
+
+
+def _spellings(named: Named) -> set[str]:
+    return {str(named.step), named.digest, *(["genesis"] if named.source.height == 0 else [])}
+
+
+def reaches(account: Account, store: StoreReader) -> dict[int, int]:
+    """From each outer step the first one whose update is not held. Looks at each step once."""
+    reached = {account.end: account.end}
+    for step in range(account.end - 1, account.first_step - 1, -1):
+        update = account.steps[step].update
+        held = update is None or store.has_chunk(update)
+        reached[step] = reached[step + 1] if held else step
+    return reached
+
+
+class _Ended(Exception):
+    """A replay is over before its end."""
+
+    def __init__(self, found: Difference | Missing) -> None:
+        super().__init__()
+        self.found = found
+
+
+@dataclass(slots=True)
+class Replay:
+    """One replay from `start` to the account's end. `tell` hears of each outer step put behind."""
+
+    run: Run
+    account: Account
+    store: StoreReader
+    start: Named
+    tell: Callable[[int], None]
+    amendments: Amendments
+    theta: Float32Vector | None = None
+    """θ where the replay ended; None before that."""
+    _updates: int = 0
+    _step: int = 0
+    _compared: list[Named] = field(default_factory=list)
+    _form: UpdateFormat = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._form = UpdateFormat.of(self.run.id, self.run.manifest)
+
+    def judge(self) -> Verdict:
+        """Raises StoreError only for what is the disk's fault, such as STORE-IO."""
+        layout = layout_of(self.run.manifest.model)
+        self._step = self.start.step
+        state = OuterState(layout.numel)
+        found: Difference | Missing | None = None
+        try:
+            self._begin(state)
+            for step in range(self.start.step, self.account.end):
+                self._advance(state, step)
+        except _Ended as ended:
+            found = ended.found
+        finally:
+            state.close()
+        self.theta = state.theta
+        return Verdict(
+            begun=self.start.step,
+            reached=self._step,
+            updates=self._updates,
+            compared=tuple(self._compared),
+            state=state.digest(),
+            difference=found if isinstance(found, Difference) else None,
+            missing=found if isinstance(found, Missing) else None,
+        )
+
+    def _begin(self, state: OuterState) -> None:
+        named = self.start
+        try:
+            manifest = state.load_snapshot(self.store, named.digest)
+        except ChunkMissing as exc:
+            raise _Ended(Missing("snapshot", named.step, named.digest)) from exc
+        except (ChunkCorrupt, ManifestInvalid) as exc:
+            raise self._differs("snapshot", named, exc.what) from exc
+        expected = {"numel": state.numel, **self._meta(named.step)}
+        if dict(manifest.meta) != expected:
+            raise self._differs("snapshot", named, f"it says of itself {dict(manifest.meta)}")
+
+    def _advance(self, state: OuterState, step: int) -> None:
+        ended = self.account.steps[step]
+        if ended.update is not None:
+            self._apply(state, ended, ended.update)
+        self._step = step + 1
+        named = self.account.snapshots.get(step + 1)
+        if named is not None:
+            self._compare(state, named)
+        self.tell(step + 1)
+
+    def _apply(self, state: OuterState, ended: Ended, update: Digest) -> None:
+        manifest = self._leg(ended).manifest
+        outer, form = manifest.outer, replace(self._form, spec=manifest.codec)
+        try:
+            payload = form.read(self.store, update, ended.step)
+            most = self.amendments.influence_max(self.account.terms, ended.step)
+            if ended.opened is not None:
+                form.hold(payload, ended.step, ended.opened, most)
+        except ChunkMissing as exc:
+            raise _Ended(Missing("update", ended.step, update)) from exc
+        except (ChunkCorrupt, ManifestInvalid, RemoteProtocolError) as exc:
+            what, source = exc.what, ended.source
+            raise _Ended(
+                Difference("update", source.height, ended.step, update, what, source.signed_by)
+            ) from exc
+        made, codec = form.merged(payload, ended.step, most)
+        state.apply(made, outer.lr, outer.momentum, codec, form.fragment(ended.step))
+        self._updates += 1
+
+    def _leg(self, ended: Ended) -> Leg:
+        """The run as it held in that outer step, by amendments that are what was agreed."""
+        terms = self.account.terms
+        missing = self.amendments.missing(terms, ended.step)
+        if missing is not None:
+            raise _Ended(Missing("amendment", missing.step, missing.digest))
+        try:
+            return self.amendments.leg(terms, ended.step)
+        except RemoteProtocolError as exc:
+            source, step = ended.source, ended.step
+            raise _Ended(
+                Difference("amendment", source.height, step, None, exc.what, source.signed_by)
+            ) from exc
+
+    def _compare(self, state: OuterState, named: Named) -> None:
+        chunk_bytes = self.run.manifest.policy.chunk_bytes
+        computed = state.describe(chunk_bytes, self._meta(named.step))
+        held = self.store.manifest_if_any(named.digest)
+        if computed.digest != named.digest:
+            raise self._differs("state", named, _unlike(computed, held, named))
+        self._compared.append(named)
+        for chunk in dict.fromkeys(() if held is None else held.chunks):
+            try:
+                self.store.get_chunk(chunk)
+            except ChunkMissing:
+                continue  # What is here in part is no snapshot, and nobody relies on it.
+            except ChunkCorrupt as exc:
+                raise self._differs("snapshot", named, exc.what) from exc
+
+    def _meta(self, step: int) -> dict[str, object]:
+        run = None if step == 0 else self.run.id
+        return snapshot_meta(run, step, self.run.manifest.layout)
+
+    def _differs(self, kind: Kind, named: Named, what: str) -> _Ended:
+        source = named.source
+        return _Ended(
+            Difference(kind, source.height, named.step, named.digest, what, source.signed_by)
+        )
+
+
+def _unlike(computed: BlobManifest, held: BlobManifest | None, named: Named) -> str:
+    """In which chunks θ and m differ, as far as the certified snapshot's own list is held."""
+    what = f"the updates lead to {computed.digest}, not to {named.digest}"
+    if held is None or held.chunk_bytes != computed.chunk_bytes:
+        return what
+    pairs = zip(computed.chunks, held.chunks, strict=False)
+    unlike = [index for index, (ours, theirs) in enumerate(pairs) if ours != theirs]
+    if not unlike:
+        return f"{what}: its description differs"
+    return (
+        f"{what}: {len(unlike)} of {len(computed.chunks)} chunks differ, the first at byte "
+        f"{unlike[0] * computed.chunk_bytes} of θ and m"
+    )

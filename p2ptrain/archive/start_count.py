@@ -1,0 +1,44 @@
+"""How many starts this identity has had, kept in the home: the upper half of an incarnation.
+
+The count is durable before the first heartbeat that shows it, so no crash makes a node use one
+twice. A home may hold none (it is new, or older than this file), an old one (it was restored from a
+backup), or the same one as another home (it was copied). None of that harms: members return the
+newest incarnation that this identity signed, and `duplicate_identity` counts on from there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from p2ptrain.peers.incarnations import STARTS_MAX
+from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
+
+STARTS_BYTES_MAX = 16
+
+
+def counted(path: Path, disk: Disk | None = None) -> int:
+    """Return the count in the file; 0 if there is none, or if it is not a count."""
+    disk = disk or LocalDisk()
+    with disk_errors("reading the count of starts", path):
+        if disk.size(path) is None:
+            return 0
+        text = disk.read(path, 0, STARTS_BYTES_MAX).decode("ascii", "replace").strip()
+    return int(text) if text.isascii() and text.isdigit() and int(text) <= STARTS_MAX else 0
+
+
+def count(path: Path, at_least: int = 0, disk: Disk | None = None) -> int:
+    """Count one more start than the file says, or than `at_least`, and return the new count. The
+    file holds it, durably, when this returns.
+
+    Raises:
+        StoreError: the disk cannot be written to.
+    """
+    disk = disk or LocalDisk()
+    starts = min(max(counted(path, disk), at_least) + 1, STARTS_MAX)
+    new = path.with_suffix(".new")
+    with disk_errors("counting this start", path):
+        disk.write(new, memoryview(f"{starts}\n".encode()))
+        disk.sync(new)
+        disk.replace(new, path)
+        disk.sync_directory(path.parent)
+    return starts

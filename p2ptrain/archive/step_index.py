@@ -1,0 +1,101 @@
+"""The ledger's chain, indexed by outer step: which entry ended a step, and who took part in it.
+
+An index that follows the chain as it grows, since the chain is looked at for every step that a
+newcomer replays; and as it is pruned, since what is indexed is kept in memory.
+"""
+
+from __future__ import annotations
+
+from p2ptrain.archive.update_format import Opened
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.values import (
+    Branch,
+    Certified,
+    Commit,
+    Heal,
+    Participant,
+    Roster,
+    Schedule,
+)
+from p2ptrain.ledger.history.kept_chain import Kept
+
+
+class History:
+    """`kept` is the ledger's own chain, which grows at its end and may be cut at its beginning."""
+
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+        self._closing: dict[int, Certified] = {}
+        self._participants: dict[int, tuple[Participant, ...]] = {}
+        self._reduces: dict[int, Opened] = {}
+        self._arranged: tuple[Schedule, tuple[PeerId, ...]] = ("ring", ())
+        self._certified_step = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        roster = self._kept.start.roster
+        self._height = self._kept.start.height
+        self._certified_step = self._kept.start.step
+        self._open = () if roster is None else roster.participants
+        if roster is not None:
+            self._arranged = roster.schedule, roster.peers
+
+    def _follow(self) -> None:
+        start = self._kept.start
+        for step in [step for step in self._closing if step < start.step]:
+            del self._closing[step], self._participants[step]
+            self._reduces.pop(step, None)
+        if self._height < start.height:
+            self._begin()
+        for certified in self._kept.entries[self._height - start.height :]:
+            value = certified.entry.value
+            if isinstance(value, Roster):
+                self._open = value.participants
+                if value.participants:
+                    self._arranged = value.schedule, value.peers
+            elif isinstance(value, Branch | Heal):
+                self._open = ()
+            else:
+                took_part = self._open if isinstance(value, Commit) else ()
+                self._closing[value.step] = certified
+                self._participants[value.step] = took_part
+                if isinstance(value, Commit):
+                    self._reduces[value.step] = Opened(self._arranged[0], len(took_part))
+                self._open = ()
+                if isinstance(value, Commit) and value.snapshot is not None:
+                    self._certified_step = value.step
+            self._height = certified.entry.height
+
+    def closing(self, step: int) -> Certified:
+        """The Commit or Skip that ended outer step `step`, which must have ended, and be kept."""
+        self._follow()
+        return self._closing[step]
+
+    def participants(self, step: int) -> tuple[Participant, ...]:
+        """Those whose work went into the update of outer step `step`; nobody if it was skipped."""
+        self._follow()
+        return self._participants[step]
+
+    def reduce_of(self, step: int) -> Opened:
+        """The reduce that made the update of outer step `step`, which was committed."""
+        self._follow()
+        return self._reduces[step]
+
+    def newest_participants(self, step: int) -> tuple[Participant, ...]:
+        """Those of the newest committed outer step before `step`; nobody if none is known."""
+        self._follow()
+        newest_first = reversed(self._participants.items())
+        return next((peers for each, peers in newest_first if each < step and peers), ())
+
+    def certified_step(self) -> int:
+        """The outer step of the newest Commit that certified a snapshot; 0 before the first.
+
+        A chain goes back as far as this, however much of it is pruned.
+        """
+        self._follow()
+        return self._certified_step
+
+    def last_arrangement(self) -> tuple[Schedule, tuple[PeerId, ...]]:
+        """By which schedule, and in which order, peers averaged last; a ring of nobody before."""
+        self._follow()
+        return self._arranged

@@ -1,0 +1,42 @@
+"""Leave our branch for a chain that outranks it: on this disk, between two lives of the node.
+
+θ and m hold updates that the other chain has not, and nothing leads back from them. So all parts
+are closed first; then the other chain takes the place of ours from where they part, and the node
+begins again from its disk as after any restart, with a certified snapshot and the updates after it.
+The votes stay: each names its line, and still binds us there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from p2ptrain.archive.chain_log import chain_records, read_chain
+from p2ptrain.archive.home import Home
+from p2ptrain.ledger.messages.effects import Rejoin
+from p2ptrain.store import Disk, RecordLog, Store
+
+
+def take_over(home: Home, rejoin: Rejoin, disk: Disk | None = None) -> None:
+    """Have the chain of `rejoin` in the home, whose node has ended.
+
+    The snapshot goes first: a crash in between leaves our own chain, which is left again later.
+    In the other order a snapshot of the branch could be taken for one of the other chain.
+
+    Raises StoreError: the disk cannot be written to.
+    """
+    _forget_snapshot(home, rejoin, disk)
+    log = RecordLog(home.ledger, disk=disk)
+    chain = read_chain(log)
+    shared = [each for each in chain.entries if each.entry.height <= rejoin.height]
+    log.rewrite(chain_records(chain.origin, [*shared, *rejoin.chain]))
+
+
+def _forget_snapshot(home: Home, rejoin: Rejoin, disk: Disk | None) -> None:
+    """Start from our own newest snapshot no more, if it was made of entries that are dropped."""
+    first = rejoin.chain[0].entry
+    with Store(home.store, disk=disk) as store:
+        head = store.head()
+        if head is None or head.height <= rejoin.height:
+            return
+        shared = replace(head, height=rejoin.height, head=first.parent, step=first.value.step)
+        store.put_head(replace(shared, snapshot=None, snapshot_step=None))

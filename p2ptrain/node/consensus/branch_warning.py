@@ -1,0 +1,33 @@
+"""Say in words that a run has branched, and warn of it for as long as this node is on a branch."""
+
+from __future__ import annotations
+
+from p2ptrain.ledger.chain.values import Branch
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.queries import branch_words
+from p2ptrain.names import named
+from p2ptrain.node.state.context import Parts
+from p2ptrain.observe.cautions import Caution
+
+
+def in_words(text: str, ledger: Ledger) -> str:
+    """What the ledger says of its branch, with names, and how many of the voters are gone."""
+    past = ledger.state.past
+    if not text or not past:
+        return named(text)
+    gone = len(past[-1].gone)
+    entry = ledger.kept.at(past[-1].height + 1)
+    here = entry.entry.value.voters if entry and isinstance(entry.entry.value, Branch) else ()
+    of_all = f" of {gone + len(here)}" if here else ""
+    return f"{named(text)}; {gone}{of_all} voters are gone"
+
+
+def warn(parts: Parts) -> None:
+    """Keep the warning of this node true. For the ledger's own task, after each entry."""
+    words = in_words(branch_words(parts.ledger.state), parts.ledger)
+    warnings, caution = parts.standing.warnings, Caution("BRANCH", words)
+    if not words:
+        warnings.pop("branch", None)
+    elif warnings.get("branch") != caution:
+        warnings["branch"] = caution
+        parts.journal.write("branch", what=words)

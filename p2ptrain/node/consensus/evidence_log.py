@@ -1,0 +1,67 @@
+"""Proofs that a voter lied, kept on this disk, and the word that somebody uses our own name.
+
+Evidence is worth as much tomorrow as today: it is written down before it is acted on, and told to
+the ledger again after each restart, so that who was evicted for it does not come back.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from p2ptrain.archive.home import Home
+from p2ptrain.errors import RemoteProtocolError, StoreError
+from p2ptrain.ledger.messages.effects import IdentityInUse
+from p2ptrain.ledger.messages.events import Accused
+from p2ptrain.ledger.messages.evidence import Evidence, decode_evidence, encode_evidence
+from p2ptrain.names import label
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.threads import durably
+from p2ptrain.observe.cautions import Caution
+from p2ptrain.store import RecordLog
+
+
+def kept(home: Home) -> list[Accused]:
+    """What this home holds, for the ledger, which checks it.
+
+    Raises:
+        StoreError: the file is damaged.
+    """
+    try:
+        return [Accused(decode_evidence(record)) for record in RecordLog(home.evidence)]
+    except RemoteProtocolError as exc:
+        raise StoreError(
+            f"the evidence in {home.evidence} cannot be read: {exc.what}",
+            code="LEDGER-BROKEN",
+            likely="the file is damaged, or something else wrote into it",
+            do=f"move {home.evidence} away: other peers hold the same evidence",
+        ) from exc
+
+
+async def keep(parts: Parts, evidence: Evidence) -> None:
+    """Write it down, durably, and tell whoever watches this node."""
+    parts.journal.write("accused", peer=evidence.peer, height=evidence.height, words=evidence.words)
+    if evidence.peer == parts.me:
+        heed_namesake(parts, IdentityInUse(evidence.words))
+    else:
+        parts.standing.warnings[f"liar {evidence.peer}"] = Caution(
+            "VOTER-LIED",
+            f"{label(evidence.peer)} signed two things that exclude each other; it is evicted",
+        )
+    append = partial(_append, parts.home, encode_evidence(evidence))
+    await durably(append)
+
+
+def _append(home: Home, record: bytes) -> None:
+    log = RecordLog(home.evidence)
+    if record not in set(log):
+        log.append([record])
+
+
+def heed_namesake(parts: Parts, found: IdentityInUse) -> None:
+    """Tell the user that another process has this identity. The ledger has stopped voting."""
+    parts.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
+    parts.standing.warnings["identity"] = Caution(
+        "ID-IN-USE",
+        "another node uses this identity; this one votes no more",
+        "stop the other and start this one again, or give this one a --home of its own",
+    )

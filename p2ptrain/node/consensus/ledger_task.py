@@ -1,0 +1,239 @@
+"""The ledger's core at work: events in, effects out, in the order that safety asks for.
+
+One task owns the `Ledger`. It alone calls `handle`, and it carries out the effects of one event
+before it takes the next: a vote is on disk before it is on the wire. Everybody else reads
+`parts.ledger.state` and tells this task what happened. It does not know what a roster or a commit
+leads to; it rings the bell, and the other tasks look.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import groupby
+
+import trio
+
+from p2ptrain.archive.chain_log import entry_bytes
+from p2ptrain.archive.update_format import Opened
+from p2ptrain.errors import RemoteProtocolError, StoreError
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.values import Branch, Certified, Heal, Roster
+from p2ptrain.ledger.messages.effects import (
+    Accuse,
+    Announce,
+    AskEntries,
+    Decided,
+    Effect,
+    FetchUpdate,
+    IdentityInUse,
+    Note,
+    Persist,
+    Rejoin,
+    Send,
+)
+from p2ptrain.ledger.messages.events import Allowed, Amendable, Event, Tick, UpdateHeld, author_of
+from p2ptrain.ledger.messages.messages import EntriesRequest
+from p2ptrain.ledger.messages.wire import decode, encode
+from p2ptrain.node.consensus import branch_warning, evidence_log, inbox, pruning
+from p2ptrain.node.consensus.outbox import Outboxes
+from p2ptrain.node.outer_state import update_blobs
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.threads import durably
+from p2ptrain.peers.protocol_names import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, Handler, ledger_topic
+
+BATCH_EVENTS = 64
+"""Events that wait are taken together, so that a burst of reports rings the bell once."""
+
+VOTE_RECORDS_MAX = 1024
+"""Then the log of votes is rewritten with the few that still bind us: some 500 kB at most."""
+
+
+LAST_WORDS_S = 1.0
+"""For the entry that healed a branch to reach the others who were on it."""
+
+
+async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoin:
+    """Own the ledger, until it ends: returns the chain that is to take its place."""
+    parts.network.handle(LEDGER_PROTOCOL, _listener(parts), bytes_max=LEDGER_BYTES_MAX)
+    due: list[Event] = [
+        Allowed(parts.admission.members_allowed()),
+        Amendable(parts.amendments.terms),
+    ]
+    due += await trio.to_thread.run_sync(evidence_log.kept, parts.home)
+    async with trio.open_nursery() as nursery:
+        outboxes = Outboxes(parts, nursery)
+        height = 0
+        while True:
+            for event in due:
+                effects = parts.ledger.handle(event, parts.now())
+                for alike in _in_runs(effects):
+                    await _carry_out(parts, alike, author_of(event), outboxes, nursery)
+                if effects and isinstance(effects[-1], Rejoin):
+                    await _speak_last(parts, effects[-1])
+                    nursery.cancel_scope.cancel()
+                    return effects[-1]
+            parts.changes.ring()
+            await _compact(parts)
+            if parts.ledger.state.height > height:
+                height = parts.ledger.state.height
+                branch_warning.warn(parts)
+                await pruning.prune(parts)
+            due = await _due(events, parts.ledger.next_deadline())
+            for event in due:
+                parts.heard.give_back(author_of(event))
+
+
+async def _due(events: trio.MemoryReceiveChannel[Event], deadline: float | None) -> list[Event]:
+    """What has come; a Tick if nothing has when the ledger's own deadline is there.
+
+    What waits comes first, however late it is: any event lets the ledger look at its clock, but
+    ticks alone would never tell it what was said.
+    """
+    await trio.lowlevel.checkpoint()
+    taken = _waiting(events)
+    if not taken:
+        with trio.move_on_at(float("inf") if deadline is None else deadline):
+            taken = [await events.receive(), *_waiting(events)]
+    return taken or [Tick()]
+
+
+def _waiting(events: trio.MemoryReceiveChannel[Event]) -> list[Event]:
+    taken: list[Event] = []
+    with suppress(trio.WouldBlock):
+        while len(taken) < BATCH_EVENTS:
+            taken.append(events.receive_nowait())
+    return taken
+
+
+def _in_runs(effects: list[Effect]) -> list[list[Effect]]:
+    """Neighbouring effects of one type together: votes and entries then share a write."""
+    return [list(run) for _, run in groupby(effects, key=type)]
+
+
+async def _carry_out(
+    parts: Parts,
+    effects: list[Effect],
+    author: PeerId | None,
+    outboxes: Outboxes,
+    nursery: trio.Nursery,
+) -> None:
+    """One run of effects of the same type, done when this returns. A word of `author` led to it."""
+    records = [effect.record for effect in effects if isinstance(effect, Persist)]
+    if records:
+        await durably(parts.votes.append, records)
+        parts.vote_records += len(records)
+    decided = [effect.certified for effect in effects if isinstance(effect, Decided)]
+    if decided:
+        await durably(parts.chain_log.append, [entry_bytes(each) for each in decided])
+        for certified in decided:
+            parts.journal.write("decided", **_account(certified))
+    for effect in effects:
+        match effect:
+            case Send(peer, message):
+                outboxes.post(peer, encode(message))
+            case AskEntries(peer, from_height):
+                outboxes.post(peer, encode(EntriesRequest(from_height)))
+            case Announce(message):
+                outboxes.announce(ledger_topic(parts.run), encode(message))
+            case FetchUpdate(update, _):
+                # When the task has its turn, the step may have ended.
+                nursery.start_soon(_hold_update, parts, update, parts.ledger.state.step)
+            case Accuse(evidence):
+                await evidence_log.keep(parts, evidence)
+            case IdentityInUse():
+                evidence_log.heed_namesake(parts, effect)
+            case Note(text):
+                parts.complaints.note(author, text, parts.now())
+            case _:
+                pass
+
+
+async def _speak_last(parts: Parts, rejoin: Rejoin) -> None:
+    last = rejoin.chain[-1].entry
+    parts.journal.write("rejoining", parted_at=rejoin.height, height=last.height, head=last.digest)
+    parts.changes.ring()
+    await trio.sleep(LAST_WORDS_S)
+
+
+async def _compact(parts: Parts) -> None:
+    """Keep the log of votes short. What binds us is in the ledger's own records.
+
+    Only between events: a vote may be forgotten once the entry that it led to is durable. Where it
+    cannot be done now, the log grows; or, if it may be damaged, it refuses the next vote.
+    """
+    if parts.vote_records <= VOTE_RECORDS_MAX:
+        return
+    binding = parts.ledger.records()
+    try:
+        await durably(parts.votes.rewrite, binding)
+    except StoreError as exc:
+        parts.complain("not-shortened", parts.me, code=exc.code, reason=exc.what)
+    else:
+        parts.vote_records = len(binding)
+
+
+async def _hold_update(parts: Parts, update: Digest, step: int) -> None:
+    """Get an update of outer step `step` that is to be voted on; say so once its bytes are here and
+    are sound.
+
+    Given up when the outer step has ended without it: nobody need ever have had such bytes.
+    """
+    if update in parts.holding:
+        return
+
+    roster = parts.ledger.state.roster
+    opened = roster if roster is not None and roster.step == step else None
+
+    def matters() -> bool:
+        """The bound on an update depends on its reduce, so another reduce ends this."""
+        return parts.ledger.state.step == step and parts.ledger.state.roster == roster
+
+    async def inspect() -> None:
+        await parts.until_known(step)
+        reduce = None if opened is None else Opened.by(opened)
+        await update_blobs.inspect(parts, update, step, reduce)
+
+    parts.holding.add(update)
+    try:
+        sound = await parts.changes.so_long_as(matters, inspect)
+        if sound and opened is not None:
+            await parts.tell(UpdateHeld(update, (opened.step, opened.attempt)))
+    except RemoteProtocolError as exc:
+        parts.journal.write("bad-update", digest=update, reason=exc.what)
+    finally:
+        parts.holding.discard(update)
+
+
+def _listener(parts: Parts) -> Handler:
+    async def receive(peer: PeerId, payload: bytes) -> bytes:
+        inbox.receive(parts, peer, decode(payload))
+        return b""
+
+    return receive
+
+
+def _account(certified: Certified) -> dict[str, object]:
+    """What the journal says of an entry."""
+    value = certified.entry.value
+    said: dict[str, object] = {
+        "height": certified.entry.height,
+        "entry": certified.entry.digest,
+        "kind": type(value).__name__.lower(),
+        "step": value.step,
+        "round": certified.certificate.round,
+    }
+    if isinstance(value, Roster):
+        if value.terms is not None:
+            said |= {"amendment": value.terms.number, "from_step": value.terms.step}
+        said |= {
+            "attempt": value.attempt,
+            "voters": value.voters,
+            "learners": value.learners,
+            "participants": [[each.peer, each.tokens, each.blocks] for each in value.participants],
+            "schedule": value.schedule,
+        }
+    elif isinstance(value, Branch):
+        said |= {"voters": value.voters, "learners": value.learners}
+    elif isinstance(value, Heal):
+        said |= {"towards": value.height, "towards_entry": value.entry}
+    return said

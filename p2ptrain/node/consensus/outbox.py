@@ -1,0 +1,123 @@
+"""Ledger messages on their way out: one queue and one task a peer, so that a slow peer delays only
+itself.
+
+A queue is short and drops what does not fit; a message that cannot be delivered is lost. Both are
+as if the network had lost it, which the ledger's own repetitions repair.
+
+What waits is not queued again when the ledger repeats it. Where answers take seconds, repetitions
+would come faster than they go: whatever is new would wait behind all of them, and no round of the
+ledger is long enough for that.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+from p2ptrain.errors import LocalProtocolError, PeerError, RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.node.state.context import Parts
+from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL
+
+QUEUE_MESSAGES = 64
+"""Sixteen rounds of one height's four messages."""
+
+SEND_S = 5.0
+PEERS_MAX = 2048
+"""Who have something on its way to them at once."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(slots=True)
+class _Outbox:
+    """`waiting` are the messages in the queue, and the one that is under way: by each, whether it
+    was to be said again meanwhile.
+    """
+
+    queue: trio.MemorySendChannel[bytes]
+    waiting: dict[bytes, bool] = field(default_factory=dict)
+
+    def put(self, message: bytes) -> None:
+        if message in self.waiting:
+            self.waiting[message] = True
+        elif _fits(self.queue, message):
+            self.waiting[message] = False
+
+    def done(self, message: bytes, *, arrived: bool) -> None:
+        """It was sent. If it was lost, and said again since, it is tried once more."""
+        said_again = self.waiting.pop(message)
+        if said_again and not arrived:
+            self.put(message)
+
+
+class Outboxes:
+    """Tasks run in `nursery` until it is cancelled."""
+
+    def __init__(self, parts: Parts, nursery: trio.Nursery) -> None:
+        self._parts = parts
+        self._nursery = nursery
+        self._boxes: dict[PeerId, _Outbox] = {}
+        announcements, to_announce = trio.open_memory_channel[tuple[str, bytes]](QUEUE_MESSAGES)
+        self._announcements = announcements
+        nursery.start_soon(self._announce_all, to_announce)
+
+    def post(self, peer: PeerId, message: bytes) -> None:
+        box = self._boxes.get(peer) or self._open(peer)
+        if box is not None:
+            box.put(message)
+
+    def announce(self, topic: str, message: bytes) -> None:
+        _fits(self._announcements, (topic, message))
+
+    def _open(self, peer: PeerId) -> _Outbox | None:
+        if len(self._boxes) >= PEERS_MAX:
+            return None
+        queue, to_send = trio.open_memory_channel[bytes](QUEUE_MESSAGES)
+        box = self._boxes[peer] = _Outbox(queue)
+        self._nursery.start_soon(self._send_all, peer, box, to_send)
+        return box
+
+    async def _send_all(
+        self, peer: PeerId, box: _Outbox, messages: trio.MemoryReceiveChannel[bytes]
+    ) -> None:
+        """Until nothing is left: in an open run, names are free, and boxes are not."""
+        with suppress(trio.WouldBlock):
+            while True:
+                message = messages.receive_nowait()
+                box.done(message, arrived=await self._arrives(peer, message))
+        del self._boxes[peer]
+
+    async def _arrives(self, peer: PeerId, message: bytes) -> bool:
+        try:
+            await self._parts.network.request(
+                peer, LEDGER_PROTOCOL, message, deadline_s=SEND_S, bytes_max=0
+            )
+        except (PeerError, RemoteProtocolError) as exc:
+            self._parts.complain("message-lost", peer, reason=exc.what)
+            if exc.code == "PEER-REFUSED":
+                self._parts.standing.refused = True
+            return False
+        return True
+
+    async def _announce_all(
+        self, announcements: trio.MemoryReceiveChannel[tuple[str, bytes]]
+    ) -> None:
+        async for topic, message in announcements:
+            try:
+                await self._parts.network.publish(topic, message)
+            except LocalProtocolError as exc:
+                # An entry of hundreds of members: whoever hears of its height asks for it.
+                self._parts.complain("not-announced", topic, reason=exc.what)
+
+
+def _fits(queue: trio.MemorySendChannel[Item], item: Item) -> bool:
+    """Whether there was room for it."""
+    try:
+        queue.send_nowait(item)
+    except trio.WouldBlock:
+        return False
+    return True

@@ -1,0 +1,128 @@
+"""The unix socket in a node's home, by which its owner's commands reach it.
+
+One line of JSON in, one line out. Whoever can open the socket owns the node: the home's mode keeps
+others out. It is there from the node's start on; until the node has parts, `reception` answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from p2ptrain.errors import P2PTrainError
+from p2ptrain.node.control.status import status
+from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
+from p2ptrain.node.gossip.amendment_gossip import amendments_changed
+from p2ptrain.node.gossip.gossip import admission_changed
+from p2ptrain.node.joining.startup_status import Answer, Command, Reception
+from p2ptrain.node.state.context import Parts
+
+LINE_BYTES_MAX = 65_536
+ANSWER_S = 30.0
+
+
+async def serve_commands(path: Path, reception: Reception) -> None:
+    """Listen at `path`, for ever."""
+    with suppress(FileNotFoundError):
+        path.unlink()  # Left by a node that was killed: the home's lock says that it is gone.
+    listener = await _bind(path)
+    try:
+        await trio.serve_listeners(lambda stream: _serve(reception, stream), [listener])
+    finally:
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+async def _bind(path: Path) -> trio.SocketListener:
+    """A socket at `path`, by way of its folder, since the kernel takes no path over 107 bytes."""
+    sock = trio.socket.socket(trio.socket.AF_UNIX)
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            await sock.bind(f"/proc/self/fd/{folder}/{path.name}")
+        finally:
+            os.close(folder)
+        path.chmod(0o600)
+        sock.listen(16)
+    except BaseException:  # A start that fails at once cancels this, too.
+        sock.close()
+        raise
+    return trio.SocketListener(sock)
+
+
+async def _serve(reception: Reception, stream: trio.SocketStream) -> None:
+    with trio.move_on_after(ANSWER_S), suppress(trio.BrokenResourceError):
+        async with stream:
+            answer = await _answer(reception, await _line(stream))
+            await stream.send_all(json.dumps(answer).encode() + b"\n")
+
+
+async def _line(stream: trio.SocketStream) -> bytes:
+    received = bytearray()
+    while b"\n" not in received and len(received) < LINE_BYTES_MAX:
+        piece = await stream.receive_some()
+        if not piece:
+            break
+        received += piece
+    return bytes(received).partition(b"\n")[0]
+
+
+async def _answer(reception: Reception, line: bytes) -> Answer:
+    try:
+        name = json.loads(line)["command"]
+        command = COMMANDS[name]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {"error": f"a command is one of {', '.join(COMMANDS)}"}
+    if name == "status" and reception.parts is None:
+        return reception.status().to_json()
+    try:
+        return await reception.obeyed(command)
+    except P2PTrainError as exc:
+        return {"error": exc.what, "code": exc.code}
+    except OSError as exc:
+        return {"error": f"{exc.filename}: {exc.strerror}", "code": "OS"}
+
+
+async def _status(parts: Parts) -> Answer:
+    return (await status(parts)).to_json()
+
+
+async def _reload_allowlist(parts: Parts) -> Answer:
+    newer = parts.admission.reload()
+    if newer:
+        await admission_changed(parts)
+    held = parts.admission.allowlist
+    return {"newer": newer, "sequence": held.allowlist.sequence if held else 0}
+
+
+async def _reload_amendments(parts: Parts) -> Answer:
+    newer = parts.amendments.reload()
+    if newer:
+        await amendments_changed(parts)
+    state = parts.ledger.state
+    agreed = [each.digest for each in state.terms]
+    return {"newer": newer, "step": state.step, "agreed": agreed}
+
+
+async def _pending(parts: Parts) -> Answer:
+    waiting = (peer for peer in parts.pending if not parts.admission.admits(peer))
+    return {"pending": sorted(waiting)}
+
+
+async def _scrub(parts: Parts) -> Answer:
+    parts.scrub_asked.set()
+    return {"asked": True}
+
+
+COMMANDS: dict[str, Command] = {
+    "status": _status,
+    "newest-allowlist": newest_allowlist,
+    "reload-allowlist": _reload_allowlist,
+    "reload-amendments": _reload_amendments,
+    "pending": _pending,
+    "scrub": _scrub,
+}

@@ -1,0 +1,78 @@
+"""Say so when no quorum of the voters can be heard: then nothing can be agreed, whatever is done.
+
+It only tells. What follows is the ledger's: it waits, or branches off where the run says so.
+"""
+
+from __future__ import annotations
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.names import label
+from p2ptrain.node.state.context import Parts
+from p2ptrain.observe.cautions import Caution
+
+LOOK_S = 2.0
+PATIENCE_S = 10.0
+"""Five heartbeats, as after a start: whoever is there was heard by then."""
+
+NAMED_MAX = 8
+
+WARNING = "isolated"
+ALONE = Caution(
+    "ISOLATED",
+    "too few voters can be heard for anything to be agreed",
+    "if that does not pass, see whether this machine's connection holds; nothing is lost, and the "
+    "run goes on when they are back",
+)
+
+
+async def notice_isolation(parts: Parts) -> None:
+    """Keep `standing.isolated` true, for ever."""
+    alone_since: float | None = None
+    while True:
+        missing = unheard(parts)
+        alone_since = None if not missing else parts.now() if alone_since is None else alone_since
+        isolated = alone_since is not None and parts.now() >= alone_since + PATIENCE_S
+        reason = in_words(parts, missing) if isolated else ""
+        if reason != parts.standing.isolated:
+            parts.standing.isolated = reason
+            _warn(parts)
+            parts.journal.write("isolated", reason=reason)
+            parts.changes.ring()
+        await parts.changes.wait(at_most_s=LOOK_S)
+
+
+def _warn(parts: Parts) -> None:
+    """In words that stay the same while the missing come and go: they are in the state."""
+    if parts.standing.isolated:
+        parts.standing.warnings[WARNING] = ALONE
+    else:
+        parts.standing.warnings.pop(WARNING, None)
+
+
+def unheard(parts: Parts) -> tuple[PeerId, ...]:
+    """The voters that are down, unheard or on another line, if the others are no quorum."""
+    state = parts.ledger.state
+    if state.phase is Phase.ENDED:
+        return ()
+    here = {
+        view.peer
+        for view in parts.peers
+        if view.heartbeat.line == state.line and not parts.is_down(view.peer)
+    }
+    return quorum.missing(parts.ledger.rules.quorum, state.voters, here | {parts.me})
+
+
+def in_words(parts: Parts, missing: tuple[PeerId, ...]) -> str:
+    """Such as "3 of 5 voters cannot be heard: brave-otter (…Xk3f9Q), …". Who is off the allowlist
+    does not come back by itself: the organiser has to let it in again.
+    """
+    names = ", ".join(label(peer) for peer in missing[:NAMED_MAX])
+    more = f" and {len(missing) - NAMED_MAX} more" if missing[NAMED_MAX:] else ""
+    voters = len(parts.ledger.state.voters)
+    words = f"{len(missing)} of {voters} voters cannot be heard: {names}{more}"
+    off = [label(peer) for peer in missing if not parts.admission.admits(peer)]
+    if off:
+        words += f"; off the allowlist, and not heard for that: {', '.join(off[:NAMED_MAX])}"
+    return words

@@ -1,0 +1,83 @@
+"""Leave kindly: say goodbye, stay until the others have agreed to go on without us, then go.
+
+A voter that simply vanishes costs the others a detection time and counts against their quorum until
+then. One that says goodbye votes once more, for the roster without it. A second Ctrl-C leaves at
+once; the others then notice as they notice any death.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import trio
+
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.messages.events import Leaving
+from p2ptrain.ledger.policy.membership import keeps_its_vote
+from p2ptrain.node.state.context import Parts
+from p2ptrain.observe import states
+
+LEAVE_S = 20.0
+GOODBYE_S = 0.3
+"""For the last heartbeat to reach a neighbour, who passes it on."""
+
+
+class Exit:
+    """What SIGINT and SIGTERM do. `parts` is set once there is somebody to say goodbye to."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self.parts: Parts | None = None
+
+    async def obey_signals(self, node: trio.CancelScope) -> None:
+        """Leave on the first signal; cancel `node` then, or on the second."""
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                async for _ in signals:
+                    if self.parts is None or self.parts.standing.leaving:
+                        break
+                    self._say(farewell(self.parts))
+                    nursery.start_soon(self._leave, self.parts, node)
+                node.cancel()
+
+    async def _leave(self, parts: Parts, node: trio.CancelScope) -> None:
+        await leave(parts)
+        node.cancel()
+
+
+async def leave(parts: Parts) -> None:
+    """Return when the run can do without this node, after `LEAVE_S` at the latest."""
+    parts.standing.leaving = True
+    parts.enter(states.Leaving())
+    await parts.tell(Leaving(parts.me))
+    parts.speak_now()
+    with trio.move_on_after(LEAVE_S):
+        while _is_needed(parts):
+            await parts.changes.wait(at_most_s=1.0)
+    parts.speak_now()
+    await trio.sleep(GOODBYE_S)
+    parts.journal.write("left", member=parts.ledger.state.is_member(parts.me))
+
+
+def _is_needed(parts: Parts) -> bool:
+    """Whether others need our vote to agree on a roster without us. A learner has no vote, and a
+    founder of an open run keeps its vote as long as it is up: both may just go.
+    """
+    state = parts.ledger.state
+    if parts.me not in state.voters or keeps_its_vote(parts.ledger.view.founders, state, parts.me):
+        return False
+    others = [voter for voter in state.voters if voter != parts.me and not parts.is_down(voter)]
+    return bool(others) and state.phase is not Phase.ENDED
+
+
+def farewell(parts: Parts) -> str:
+    """What the person who pressed Ctrl-C is told."""
+    standing = parts.standing
+    lost = ""
+    if standing.work is None and standing.inner_step:
+        lost = f"; {standing.inner_step} of {standing.inner_steps} inner steps will be lost"
+    alone = ""
+    if parts.ledger.state.voters == (parts.me,) and parts.ledger.state.phase is not Phase.ENDED:
+        alone = " This node is the run's only voter: nothing is committed until it is back."
+    return f"Leaving, at most {LEAVE_S:.0f} s{lost}. Ctrl-C again to leave now.{alone}"

@@ -1,0 +1,120 @@
+"""Notice that members averaged without this node, and say why: nobody else tells its owner.
+
+Nothing is lost then, since the work counts in the next exchange. But who is left out again and
+again works for nothing much, and mostly a person can mend it. What the members knew of this node is
+not told in a roster; the cause is what this node knows of itself at that moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.policy.blame import DOUBT_MIN
+from p2ptrain.ledger.policy.open_reduce import is_awaited
+from p2ptrain.node.state.context import Parts
+from p2ptrain.observe.cautions import Caution
+from p2ptrain.sync.trainer_orders import Work
+
+WARNING = "left out"
+WITHOUT = "members have averaged without this node"
+CONNECTION = "see whether this machine's connection holds; its work counts in the next exchange"
+
+LATE = Caution(
+    "SYNC-DROPPED",
+    f"{WITHOUT}: its inner steps were not done when their time of grace was over",
+    "its work counts in the next exchange; if it stays so, see what else this machine computes",
+)
+BEHIND = Caution(
+    "SYNC-DROPPED",
+    f"{WITHOUT}: it was still getting what they had committed before",
+    "it catches up by itself; if it stays so, its line or its disk is too slow for the run",
+)
+UNHEARD = Caution(
+    "SYNC-DROPPED", f"{WITHOUT}, though it was ready: they had not heard so in time", CONNECTION
+)
+FAILED = Caution(
+    "SYNC-DROPPED", f"{WITHOUT}: the attempt before, which had it, came to nothing", CONNECTION
+)
+DOUBTED = Caution(
+    "SYNC-DROPPED",
+    f"{WITHOUT}: attempts with it have failed lately, so it sits out some outer steps",
+    CONNECTION,
+)
+GONE = Caution(
+    "SYNC-DROPPED",
+    "the members took this node for down and went on without it; it joins anew",
+    CONNECTION,
+)
+
+
+@dataclass(slots=True)
+class Rosters:
+    """What the rosters of exchanges made of this node, one after another."""
+
+    member: bool = False
+    """At the last look."""
+    judged: tuple[int, int] | None = None
+    had_us: int | None = None
+    """The outer step of the newest attempt that had this node in it."""
+
+    def look(
+        self,
+        state: LedgerState,
+        me: PeerId,
+        work: Work | None,
+        outer_step: int | None,
+        *,
+        doubted: bool = False,
+    ) -> Caution | None:
+        """Return why the exchange that has just opened is without this node; None if there is no
+        new one, if it is with this node, or if nobody expected it there. `doubted`: by what this
+        node remembers of failed attempts, it should sit out itself.
+        """
+        was_member, self.member = self.member, state.is_member(me)
+        before, self.judged = self.judged, opened(state)
+        roster = state.roster
+        if was_member and not self.member:
+            return GONE
+        if roster is None or self.judged in (before, None):
+            return None
+        if me in roster.peers:
+            self.had_us = roster.step
+            return None
+        if not self.member or not is_awaited(state, me) or not state.leases.get(me):
+            return None
+        if self.had_us == roster.step:
+            return FAILED
+        if outer_step != roster.step:
+            return BEHIND
+        if doubted:
+            return DOUBTED
+        return UNHEARD if work is not None and work.step == roster.step else LATE
+
+
+def opened(state: LedgerState) -> tuple[int, int] | None:
+    """The outer step and the attempt of the exchange that is under way, if one is."""
+    roster = state.roster
+    return (roster.step, roster.attempt) if roster and roster.participants else None
+
+
+async def notice_left_out(parts: Parts) -> None:
+    """Keep the warning true, for ever: it stands until an exchange has this node again.
+
+    What opened before this process began is passed over: it was away, and its owner knows that.
+    """
+    state, warnings = parts.ledger.state, parts.standing.warnings
+    rosters = Rosters(state.is_member(parts.me), opened(state))
+    while True:
+        state = parts.ledger.state
+        blame, everybody = parts.ledger.view.blame, frozenset(state.members)
+        doubted = blame.against(parts.me, everybody) >= DOUBT_MIN
+        why = rosters.look(state, parts.me, parts.standing.work, parts.outer.step, doubted=doubted)
+        if why is not None and not parts.standing.leaving:
+            warnings[WARNING] = why
+            parts.journal.write("left-out", step=state.step, why=why.what)
+            parts.changes.ring()
+        elif state.roster is not None and parts.me in state.roster.peers:
+            warnings.pop(WARNING, None)
+        await parts.changes.wait()

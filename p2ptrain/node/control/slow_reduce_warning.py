@@ -1,0 +1,88 @@
+"""Say so, once, when an exchange lasts twice as long as exchanges of this node usually do.
+
+It only tells: whether the members go on without somebody is the ledger's. What is usual is what
+this process has seen, so the first exchanges are never slow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+from p2ptrain.names import label
+from p2ptrain.node.state.context import Parts
+from p2ptrain.observe.cautions import Caution
+from p2ptrain.observe.states import duration
+from p2ptrain.suggested_command import to_paste
+
+WARNING = "slow exchange"
+
+LOOK_S = 2.0
+
+KNOWN_MIN = 3
+KNOWN_MAX = 15
+
+PATIENCE_S = 20.0
+"""Nobody need know of a shorter one, however short they usually are."""
+
+UNHEARD_S = 10.0
+"""Five heartbeats: of such a participant it is told how long it has been silent."""
+
+
+@dataclass(slots=True)
+class Exchanges:
+    """How long the newest ones that ended well took, from the roster on; and the one under way."""
+
+    known_s: deque[float] = field(default_factory=lambda: deque(maxlen=KNOWN_MAX))
+    since: float | None = None
+
+    def look(self, *, under_way: bool, done: bool, now: float) -> float | None:
+        """How long the one under way has lasted, if that is too long. `done`: one has ended well
+        since the last look.
+        """
+        if self.since is not None and (done or not under_way):
+            if done:
+                self.known_s.append(now - self.since)
+            self.since = None
+        if not under_way:
+            return None
+        self.since = now if self.since is None else self.since
+        if len(self.known_s) < KNOWN_MIN:
+            return None
+        lasts_s = now - self.since
+        return lasts_s if lasts_s > max(PATIENCE_S, 2 * self.usual_s) else None
+
+    @property
+    def usual_s(self) -> float:
+        return median(self.known_s)
+
+
+async def notice_slow_exchange(parts: Parts) -> None:
+    """Keep the warning true, for ever: it stands while the exchange does."""
+    exchanges, standing, last = Exchanges(), parts.standing, parts.standing.last_reduce
+    while True:
+        done, last = standing.last_reduce is not last, standing.last_reduce
+        under_way = standing.averaging is not None
+        lasts_s = exchanges.look(under_way=under_way, done=done, now=parts.now())
+        if lasts_s is None:
+            standing.warnings.pop(WARNING, None)
+        elif WARNING not in standing.warnings:
+            caution = caution_about(parts, lasts_s, exchanges.usual_s)
+            standing.warnings[WARNING] = caution
+            parts.journal.write("exchange-slow", step=standing.averaging, what=caution.what)
+            parts.changes.ring()
+        await parts.changes.wait(at_most_s=LOOK_S)
+
+
+def caution_about(parts: Parts, lasts_s: float, usual_s: float) -> Caution:
+    """With the participant who has been silent for longest, who may be what is waited for."""
+    what = f"still exchanging after {duration(lasts_s)}, usual {duration(usual_s)}"
+    roster = parts.ledger.state.roster
+    views = [parts.peers.get(peer) for peer in roster.peers] if roster else []
+    heard = {view.peer: parts.now() - view.heard_s for view in views if view is not None}
+    silent = max(heard, key=lambda peer: heard[peer], default=None)
+    if silent is not None and heard[silent] > UNHEARD_S:
+        what += f"; {label(silent)} was last heard {duration(heard[silent])} ago"
+    rates = f"the rates are in {to_paste(parts.home.root, 'status')}"
+    return Caution("SYNC-SLOW", what, f"members go on without who holds them up for long; {rates}")

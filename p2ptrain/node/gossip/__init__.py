@@ -1,0 +1,1 @@
+"""What peers tell each other all the time: heartbeats, endpoints, paths, allowlists, amendments."""

@@ -1,0 +1,72 @@
+"""What the neighbours know that the organiser's tool must know before it signs another allowlist.
+
+Peers take a list only if its number is higher than that of theirs. A home restored from a backup
+holds an old list: the next one after that would have a number that is in use, and whoever holds the
+other of that number would never take it. So the neighbours are asked for theirs first.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from p2ptrain.errors import PeerError, RemoteProtocolError, RunMismatch
+from p2ptrain.ids import PeerId
+from p2ptrain.node.gossip.ask_peers import ADMITTED, whom_to_ask
+from p2ptrain.node.gossip.gossip import admission_changed
+from p2ptrain.node.joining.find_run import ask
+from p2ptrain.node.state.context import Parts
+from p2ptrain.peers.hello_messages import HelloRequest
+
+ASKED_MAX = 8
+"""One of them may have missed the newest list; hardly all of so many."""
+
+ANSWER_S = 5.0
+"""A person waits for it."""
+
+
+async def newest_allowlist(parts: Parts) -> dict[str, object]:
+    """Have the newest list that the neighbours show. Tells the number of the one that is held then,
+    how many have shown theirs, and who of the run there is besides us and who votes.
+
+    Raises StoreError: a newer list cannot be kept.
+    """
+    newer, shown = parts.admission.reload(), await _shown(parts)
+    heard = 0
+    for peer, data in shown.items():
+        try:
+            newer |= parts.admission.consider(data)
+            heard += 1
+        except (RemoteProtocolError, RunMismatch) as exc:
+            parts.complain("bad-hello", peer, reason=exc.what)
+    if newer:
+        await admission_changed(parts)
+    held, state = parts.admission.allowlist, parts.ledger.state
+    return {
+        "sequence": held.allowlist.sequence if held else 0,
+        "heard": heard,
+        "others": sorted(set(state.members) - {parts.me}),
+        "voters": list(state.voters),
+    }
+
+
+async def _shown(parts: Parts) -> dict[PeerId, bytes]:
+    """Return the lists that some connected peers of the run show, unchecked. Voters come first.
+
+    All answers are waited for, up to the deadline: the newest list counts, not the first one.
+    """
+    shown: dict[PeerId, bytes] = {}
+
+    async def ask_one(peer: PeerId) -> None:
+        try:
+            reply = await ask(parts.network, peer, HelloRequest(parts.run, b""))
+        except (PeerError, RemoteProtocolError) as exc:
+            parts.complain("bad-hello", peer, reason=exc.what)
+            return
+        if reply.allowlist:
+            shown[peer] = reply.allowlist
+
+    with trio.move_on_after(ANSWER_S):
+        async with trio.open_nursery() as nursery:
+            for peer in whom_to_ask(parts, worst=ADMITTED)[:ASKED_MAX]:
+                nursery.start_soon(ask_one, peer)
+    return shown

@@ -1,0 +1,97 @@
+"""Heartbeats that are older than what is known of their authors: they count no more.
+
+Anybody who heard a heartbeat can send it again, signature and all. A heartbeat is outdated if its
+author has started again since; and, for a node that has never heard that start, if the author has
+signed a later entry of the chain than the heartbeat knows of. Outdated heartbeats are neither taken
+nor passed on, and the peer that brought them is named (`replays`).
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Certified
+from p2ptrain.node.state.context import Parts
+from p2ptrain.peers.heartbeat import Heartbeat
+from p2ptrain.peers.heartbeat_delta import Beat, FullBeat, counts_of, read
+from p2ptrain.peers.incarnations import Span
+
+LOOK_BACK_ENTRIES = 64
+"""The newest entries are searched for the author's signature, at its first heartbeat. A voter signs
+one entry of two or three."""
+
+
+def is_wanted(parts: Parts, forwarder: PeerId, author: PeerId, payload: bytes) -> bool:
+    """Whether a heartbeat is to be taken and passed on. Called before its signature is checked, so
+    it changes nothing here but what is counted of `forwarder`, which has brought it in any case.
+    """
+    try:
+        beat = read(payload)
+    except RemoteProtocolError:
+        return True  # Its author is complained of when it is taken.
+    if author == parts.me:
+        return _is_ours(parts, forwarder, beat)
+    if not is_outdated(parts, author, beat):
+        return True
+    _complain(parts, forwarder, author, parts.identities.incarnations.spoke(author), beat)
+    return False
+
+
+def is_outdated(parts: Parts, author: PeerId, beat: Beat) -> bool:
+    """Whether more is known of `author` than it knew when it said this."""
+    incarnation, _ = counts_of(beat)
+    incarnations, ledger = parts.identities.incarnations, parts.ledger
+    if incarnations.is_stale(author, incarnation):
+        return True
+    if incarnations.is_known(author, incarnation) or not isinstance(beat, FullBeat):
+        return False
+    return is_older_than_chain(ledger.state, ledger.kept.entries, author, beat.heartbeat)
+
+
+def is_older_than_chain(
+    state: LedgerState, entries: list[Certified], author: PeerId, heartbeat: Heartbeat
+) -> bool:
+    """Whether `author` signed an entry for which it had to know more than this heartbeat does.
+
+    A voter signs the entry at height h once it has all entries before, durably. If its disk was
+    lost since, it is not heard until it has fetched them again, which takes seconds or minutes.
+    """
+    if heartbeat.line != state.line:
+        return False
+    for certified in islice(reversed(entries), LOOK_BACK_ENTRIES):
+        if certified.entry.height <= heartbeat.height + 1:
+            return False
+        if author in certified.certificate.voters:
+            return True
+    return False
+
+
+def _is_ours(parts: Parts, forwarder: PeerId, beat: Beat) -> bool:
+    """A heartbeat in our own name that somebody brings us: an old one, or a duplicate's."""
+    incarnation, _ = counts_of(beat)
+    if incarnation < parts.identities.incarnation:
+        _complain(parts, forwarder, parts.me, Span(parts.identities.since_s, parts.now()), beat)
+        return False
+    if incarnation > parts.identities.incarnation:
+        parts.identities.watch.hurry(parts.now())
+        parts.identities.news.ring()
+    return True
+
+
+def _complain(
+    parts: Parts, forwarder: PeerId, author: PeerId, spoke: Span | None, beat: Beat
+) -> None:
+    now, incarnation = parts.now(), counts_of(beat)[0]
+    brought = parts.identities.incarnations.spoke(forwarder)
+    forwarder_since_s = None if brought is None else brought.first_s
+    if parts.identities.replays.names(forwarder, author, spoke, forwarder_since_s, now):
+        parts.complain(
+            "outdated-heartbeats",
+            forwarder,
+            what=f"passed on by this peer, long after a later start of {author} was known",
+            author=author,
+            incarnation=incarnation,
+        )

@@ -1,0 +1,124 @@
+"""Probe paths that nobody has used yet, and who was never dialled: seldom, and one at a time.
+
+What is used is measured by its use. Only members are probed, and nothing while a reduce is under
+way: a probe that has begun is given up then. The one who probes measures what comes from the other;
+the dial itself tells the other that it can be dialled.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import trio
+
+from p2ptrain.dataplane import Dialling, Endpoint, Probed, dial, probe
+from p2ptrain.dataplane.probing import PURPOSE
+from p2ptrain.errors import PeerError, RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.node.gossip.reachability import may_be_at
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.threads import in_thread
+
+__all__ = ["PURPOSE", "Tried", "is_busy", "probe_paths", "whom_to_probe"]
+
+PROBE_EVERY_S = 20.0
+"""2 MiB at most every so often: 0.8 Mbit/s while there is something to find out."""
+
+AGAIN_S = 600.0
+DIAL_S = 8.0
+
+
+@dataclass(slots=True)
+class Tried:
+    """When each peer was probed last, whatever came of it."""
+
+    at: dict[PeerId, float] = field(default_factory=dict)
+
+    def since(self, peer: PeerId, now: float) -> float:
+        return now - self.at.get(peer, -AGAIN_S)
+
+
+async def probe_paths(parts: Parts) -> None:
+    """Probe one peer after the other, for ever."""
+    tried = Tried()
+    while True:
+        await trio.sleep(PROBE_EVERY_S)
+        endpoint = whom_to_probe(parts, tried)
+        if endpoint is not None:
+            tried.at[endpoint.peer] = parts.now()
+            await _unless_busy(parts, endpoint)
+
+
+def is_busy(parts: Parts) -> bool:
+    """Whether there is a reduce that a probe would be in the way of. From any thread."""
+    return parts.standing.ring is not None or parts.ledger.state.phase is Phase.REDUCE
+
+
+def whom_to_probe(parts: Parts, tried: Tried) -> Endpoint | None:
+    """First those who were never dialled, who may be waiting to know; then unmeasured paths."""
+    state, now = parts.ledger.state, parts.now()
+    if is_busy(parts) or not state.is_member(parts.me):
+        return None
+    tried.at = {peer: at for peer, at in tried.at.items() if state.is_member(peer)}
+    found: list[tuple[bool, PeerId, Endpoint]] = []
+    for member in state.members:
+        view = parts.peers.get(member)
+        if view is None or view.endpoint is None or parts.is_down(member):
+            continue
+        if not may_be_at(parts, view.endpoint):
+            continue
+        beat = view.heartbeat
+        wanted = not beat.dialled or not parts.paths.is_measured(parts.me, member)
+        if wanted and beat.dialable and tried.since(member, now) >= AGAIN_S:
+            found.append((beat.dialled, member, view.endpoint))
+    return min(found, key=lambda each: each[:2])[2] if found else None
+
+
+async def _unless_busy(parts: Parts, endpoint: Endpoint) -> None:
+    """Probe, and note what was found; given up as soon as there is a reduce."""
+
+    async def watch() -> None:
+        while not is_busy(parts):
+            await parts.changes.wait()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        await _probe(parts, endpoint)
+        nursery.cancel_scope.cancel()
+
+
+async def _probe(parts: Parts, endpoint: Endpoint) -> None:
+    peer, dialling = endpoint.peer, Dialling()
+
+    def work() -> tuple[float, Probed]:
+        began = time.monotonic()
+        encrypted = parts.manifest.encrypted
+        hello = {"purpose": PURPOSE}
+        connection = dial(
+            parts.credentials,
+            endpoint,
+            hello,
+            deadline_s=DIAL_S,
+            encrypted=encrypted,
+            dialling=dialling,
+        )
+        seconds = time.monotonic() - began
+        try:
+            return seconds, probe(connection)
+        finally:
+            connection.close()
+
+    try:
+        seconds, found = await in_thread(work, stop=dialling.give_up)
+    except (PeerError, RemoteProtocolError) as exc:
+        parts.complain("probe-failed", peer, reason=exc.what)
+        return
+    parts.paths.connected(peer, seconds)
+    parts.paths.found_delay(peer, found.round_trip_s / 2)
+    if found.count_bytes:
+        parts.paths.found_rate(peer, found.count_bytes, found.seconds)
+    path = parts.paths.mine[peer]
+    parts.journal.write("probed", peer=peer, kb_per_s=path.rate, delay_ms=path.delay_ms)

@@ -1,0 +1,80 @@
+"""Who can be dialled, as far as is known: by what came in here, and by what others say.
+
+A data plane listens at every node, but behind many a router nobody can reach it. Whoever was
+dialled once can be. Of a node that was not, nothing is known at first: members probe it (see
+`probing`), and when that has come to nothing for long enough, it says that it cannot be dialled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from p2ptrain.address_group import is_this_machine
+from p2ptrain.dataplane import Endpoint
+from p2ptrain.ids import PeerId
+from p2ptrain.node.state.context import Parts
+from p2ptrain.observe.cautions import Caution
+
+DOUBT_S = 300.0
+"""Every member that hears of us probes whom nobody has dialled, each within some minutes."""
+
+PEERS_MIN = 2
+"""Fewer members may have no reason to dial us, and any order of so few has all pairs anyway. Only
+members probe, so that other peers do not dial us says nothing."""
+
+WARNING = "reach"
+OUTBOUND = Caution(
+    "NET-OUTBOUND-ONLY",
+    "nobody can dial this node's data plane, so it averages only beside those that it can dial",
+    "forward a port to it, and name that port with --data-listen",
+)
+
+
+def judged_reach(parts: Parts) -> tuple[bool, bool]:
+    """Whether this node's data plane was dialled, and whether it can be, by what is known now."""
+    counts = parts.listener.statistics()
+    dialled = counts.served + counts.handler_errors + counts.connections_now > 0
+    asked = sum(map(parts.ledger.state.is_member, parts.network.connected())) >= PEERS_MIN
+    doubted = asked and time.monotonic() > parts.started_s + DOUBT_S
+    listens = bool(parts.network.addresses())
+    return dialled, dialled or (listens and not doubted)
+
+
+def warn(parts: Parts) -> None:
+    """Keep the warning of this node true."""
+    if parts.standing.dialable:
+        parts.standing.warnings.pop(WARNING, None)
+    else:
+        parts.standing.warnings[WARNING] = OUTBOUND
+
+
+def is_dialable(parts: Parts, peer: PeerId) -> bool:
+    """By the peer's own word; whoever has not been heard may be."""
+    if peer == parts.me:
+        return parts.standing.dialable
+    view = parts.peers.get(peer)
+    return view is None or view.heartbeat.dialable
+
+
+def may_be_at(parts: Parts, endpoint: Endpoint) -> bool:
+    """Return whether we dial `endpoint` on its peer's word.
+
+    An endpoint on a loopback address is one of our own machine. It is dialled only if our
+    connection with that peer stays on this machine too: otherwise a member could have us open
+    connections to services that listen here for local programs alone.
+    """
+    site = parts.network.site_of(endpoint.peer)
+    return not is_this_machine(endpoint.host) or (bool(site) and is_this_machine(site))
+
+
+def undialable(parts: Parts, peers: Iterable[PeerId]) -> frozenset[PeerId]:
+    return frozenset(peer for peer in peers if not is_dialable(parts, peer))
+
+
+def in_words(parts: Parts) -> str:
+    if parts.standing.dialled:
+        return "others can dial this node"
+    if parts.standing.dialable:
+        return "nobody has dialled this node yet"
+    return "others cannot dial this node: it averages only beside those that it can dial"

@@ -1,0 +1,1 @@
+"""How a node finds its run, proves that it is alone, and gets a trusted start."""

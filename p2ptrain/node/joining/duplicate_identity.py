@@ -1,0 +1,265 @@
+"""Be the only process with this identity: ask at the start, go on asking, and answer others.
+
+What is asked, and what an answer proves, is decided by `duplicate_watch`; what a member does for
+others, by `identity_desk`. Here are the tasks around them: questions over the control plane,
+notices over gossip, and what a node does when it is not alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from random import SystemRandom
+
+import trio
+
+from p2ptrain.archive import start_count
+from p2ptrain.errors import IdentityInUse, PeerError, RemoteProtocolError, TryLater
+from p2ptrain.identity import Identity, verify
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.messages.events import NotAlone
+from p2ptrain.names import label, peer_name
+from p2ptrain.net import Network
+from p2ptrain.node.joining.find_run import Say
+from p2ptrain.node.state.changes import Changes
+from p2ptrain.node.state.context import Parts
+from p2ptrain.peers.duplicate_watch import (
+    LINGER_S,
+    Duplicate,
+    DuplicateWatch,
+    askable,
+    start_s,
+)
+from p2ptrain.peers.identity_messages import (
+    QUESTION_BYTES_MAX,
+    REPLY_BYTES_MAX,
+    Question,
+    decode_notice,
+    decode_question,
+    decode_reply,
+    encode_notice,
+    encode_question,
+    encode_reply,
+)
+from p2ptrain.peers.incarnations import DRAW_BITS, draw_of, incarnation_of, starts_of
+from p2ptrain.peers.protocol_names import IDENTITY_PROTOCOL, Handler, identity_topic
+from p2ptrain.run import Run
+
+ANSWER_S = 3.0
+"""An answer takes a millisecond of CPU. If a member needs longer, another is asked meanwhile."""
+
+Admitted = Callable[[PeerId], bool]
+
+
+class Asking:
+    """The questions of one process that are under way. A member that is slow to answer, or never
+    does, holds up no other question. At most `ANSWER_S / ALARM_S` turns are under way at once.
+    """
+
+    def __init__(
+        self, network: Network, watch: DuplicateWatch, admitted: Admitted, nursery: trio.Nursery
+    ) -> None:
+        self._network = network
+        self._watch = watch
+        self._admitted = admitted
+        self._nursery = nursery
+        self.under_way = 0
+        self.answers = Changes()
+        """Rings when a question was answered, or failed."""
+
+    def ask(self, voters: Collection[PeerId], members: Collection[PeerId] = ()) -> None:
+        """Ask a few admitted members, if any is connected: voters first, chosen at random."""
+        found = askable(self._network.connected(), self._admitted, voters, members)
+        questions = self._watch.ask(*found, trio.current_time())
+        for peer, question in questions:
+            self.under_way += 1
+            self._nursery.start_soon(self._ask_one, peer, question)
+
+    async def _ask_one(self, peer: PeerId, question: Question) -> None:
+        try:
+            answer = await self._network.request(
+                peer,
+                IDENTITY_PROTOCOL,
+                encode_question(question),
+                deadline_s=ANSWER_S,
+                bytes_max=REPLY_BYTES_MAX,
+            )
+            self._watch.hear_reply(peer, decode_reply(answer), trio.current_time())
+        except (PeerError, RemoteProtocolError):
+            pass  # Another is asked next time.
+        self.under_way -= 1
+        self.answers.ring()
+
+
+async def be_alone(
+    network: Network,
+    watch: DuplicateWatch,
+    admitted: Admitted,
+    founders: Collection[PeerId],
+    say: Say,
+) -> None:
+    """Return once no other process with our identity is known to live. This takes no time if no
+    admitted member is connected, little if none has heard another process lately, else `start_s`.
+
+    A proof has to be signed by our own key, so nobody who merely says that another process lives
+    can keep this one from starting.
+
+    Raises:
+        IdentityInUse: another process with this identity has answered.
+    """
+    told = False
+    with trio.move_on_after(start_s()):
+        async with trio.open_nursery() as nursery:
+            asking = Asking(network, watch, admitted, nursery)
+            asking.ask(founders)
+            while asking.under_way or not watch.may_start():
+                await _until_due(watch, asking)
+                if not watch.may_start() and not told:
+                    told = True
+                    me = peer_name(watch.me)
+                    say(f"somebody spoke as {me} a moment ago: making sure that it has ended")
+                if watch.duplicate is not None:
+                    break
+                if trio.current_time() >= watch.next_ask_s():
+                    asking.ask(founders)
+            nursery.cancel_scope.cancel()
+    if watch.duplicate is not None:
+        raise in_use(watch.me, watch.duplicate)
+
+
+async def keep_alone(parts: Parts) -> None:
+    """Ask members in turn, and answer them. Once another process has proved that it lives, vote no
+    more; end if this one started later.
+
+    Raises:
+        IdentityInUse: it did.
+    """
+    watch = parts.identities.watch
+    async with trio.open_nursery() as nursery:
+        asking = Asking(parts.network, watch, parts.admission.admits, nursery)
+        parts.identities.news = asking.answers
+        while watch.duplicate is None:
+            await _take_turn(parts, asking)
+        await _tell(parts, watch.duplicate)
+        while not watch.duplicate.ends_us:
+            await _take_turn(parts, asking)
+        ends = parts.now() + LINGER_S
+        while parts.now() < ends:
+            await _take_turn(parts, asking)
+        raise in_use(parts.me, watch.duplicate)
+
+
+async def _until_due(watch: DuplicateWatch, asking: Asking) -> None:
+    """Return when something was answered, or when it is time to ask."""
+    wait_s = max(0.0, watch.next_ask_s() - trio.current_time())
+    await asking.answers.wait(at_most_s=wait_s)
+
+
+async def _take_turn(parts: Parts, asking: Asking) -> None:
+    """Wait for an answer, or until it is time to ask; then ask."""
+    watch = parts.identities.watch
+    await _until_due(watch, asking)
+    if parts.now() >= watch.next_ask_s():
+        asking.ask(parts.ledger.state.voters, parts.ledger.state.members)
+    await _count_on(parts)
+
+
+def answer_questions(parts: Parts) -> None:
+    """From now on pass on nonces and proofs between processes that have one identity."""
+    parts.network.handle(IDENTITY_PROTOCOL, _answer(parts), bytes_max=QUESTION_BYTES_MAX)
+
+
+async def take_notice(parts: Parts, author: PeerId, payload: bytes) -> None:
+    """A member has announced a challenge or a proof. Others than members may not."""
+    if not parts.ledger.state.is_member(author):
+        return
+    notice, now = decode_notice(payload), parts.now()
+    parts.identities.desk.take_notice(author, notice, now)
+    if notice.peer == parts.me and notice.proof is None:
+        parts.identities.watch.hear_challenges(author, [notice.nonce], now)
+        parts.identities.news.ring()
+
+
+async def start(
+    network: Network,
+    identity: Identity,
+    run: Run,
+    count: Callable[[int], int],
+    admitted: Admitted,
+    say: Say,
+) -> int:
+    """Return the incarnation of this start, once no other process with its identity is known to
+    live. `count` counts a start that comes after so many, durably, and returns the new count.
+
+    Raises:
+        IdentityInUse: another process with this identity has answered.
+        StoreError: the start cannot be counted.
+    """
+    random = SystemRandom()
+    draw = random.getrandbits(DRAW_BITS)
+    incarnation = incarnation_of(await trio.to_thread.run_sync(count, 0), draw)
+    watch = DuplicateWatch(
+        identity.peer, run.id, incarnation, identity.sign, verify, random, starting=True
+    )
+    await be_alone(network, watch, admitted, run.manifest.founders, say)
+    behind = starts_of(watch.raise_to(trio.current_time()))
+    if not behind:
+        return incarnation
+    return incarnation_of(await trio.to_thread.run_sync(count, behind), draw)
+
+
+def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
+    """The error of a process that started while another one with its identity lives."""
+    return IdentityInUse(
+        f"another node is running as {label(me)}",
+        evidence=[
+            f"start {starts_of(found.incarnation)} of this identity signed a question that this "
+            "process had just made up",
+            f"its answer came by way of {label(found.carried_by)}",
+        ],
+        likely="this home, or its identity.key, was copied from another machine where a node runs",
+        do="stop the other node; or give this one a --home of its own, and with it a new identity",
+    )
+
+
+async def _tell(parts: Parts, found: Duplicate) -> None:
+    """The ledger votes no more, and the journal has the evidence."""
+    mine, other = starts_of(parts.identities.incarnation), starts_of(found.incarnation)
+    parts.journal.write(
+        "duplicate",
+        start=mine,
+        other_start=other,
+        carried_by=found.carried_by,
+        ends=found.ends_us,
+    )
+    await parts.tell(
+        NotAlone(
+            f"another process signed as {label(parts.me)}: start {other} of this identity, beside "
+            f"start {mine}, which is this one"
+        )
+    )
+
+
+async def _count_on(parts: Parts) -> None:
+    """Take an incarnation above the newest that our key vouches for, or nobody would hear us."""
+    behind = parts.identities.watch.raise_to(parts.now())
+    if not behind:
+        return
+    count = partial(start_count.count, parts.home.starts, starts_of(behind))
+    counted = await trio.to_thread.run_sync(count)
+    incarnation = incarnation_of(counted, draw_of(parts.identities.incarnation))
+    parts.journal.write("counted-on", start=starts_of(incarnation), after=starts_of(behind))
+    parts.identities.watch.take_incarnation(incarnation)
+    parts.speak_now()
+
+
+def _answer(parts: Parts) -> Handler:
+    async def answer(peer: PeerId, payload: bytes) -> bytes:
+        reply = parts.identities.desk.answer(peer, decode_question(payload), parts.now())
+        if reply is None:
+            raise TryLater("you ask too often whether you are alone")
+        for notice in parts.identities.desk.take_notices():
+            await parts.network.publish(identity_topic(parts.run), encode_notice(notice))
+        return encode_reply(reply)
+
+    return answer

@@ -1,0 +1,365 @@
+"""Learn which run this node serves, and wait to be admitted to it.
+
+From our own disk if we were here before; else from whoever answers at a bootstrap address. What is
+learnt is checked before it is kept: the digest is the run's id, the signature is the organiser's.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import trio
+
+from p2ptrain.archive.admission import Admission
+from p2ptrain.archive.home import Home
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import (
+    ConfigError,
+    NetworkUnreachable,
+    NotAuthorised,
+    P2PTrainError,
+    PeerError,
+    RemoteProtocolError,
+    RunMismatch,
+    VersionMismatch,
+)
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId
+from p2ptrain.names import label
+from p2ptrain.net import Network
+from p2ptrain.node.gossip.ask_peers import (
+    ADMITTED,
+    HELLO_PACE,
+    MEMBER,
+    STRANGER,
+    first_good,
+    in_order,
+)
+from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.observe.journal import Journal
+from p2ptrain.observe.states import AwaitingApproval
+from p2ptrain.peers.hello_messages import HelloReply, HelloRequest, decode_reply, encode_request
+from p2ptrain.peers.protocol_names import HELLO_BYTES_MAX, HELLO_PROTOCOL
+from p2ptrain.run import JoinRequest, Run, load_run
+from p2ptrain.suggested_command import to_paste
+
+HELLO_S = 10.0
+"""A manifest and a list of thousands of peers come in this time over any line that can train."""
+
+CONNECT_S = 10.0
+ASK_AGAIN_S = 15.0
+"""Between two looks whether the organiser has approved us."""
+
+Say = Callable[[str], None]
+
+
+def known_run(home: Home, config: NodeConfig) -> Run | None:
+    """The run that our disk holds, if any.
+
+    Raises:
+        RunMismatch: it is not the one that was asked for.
+    """
+    run = load_run(home.manifest)
+    if run is not None:
+        _check_expected(run, config)
+    return run
+
+
+async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) -> Run:
+    """The run that a peer at one of `addresses` serves, checked.
+
+    A peer that has no run to tell, another one, or lies about it, costs us no more than its own
+    addresses.
+
+    Raises:
+        NetworkUnreachable, ConfigError: nobody can be reached or believed, or the addresses are
+            wrong; the evidence has a line for each.
+        RunMismatch, VersionMismatch: all of them serve another run than the one asked for, or runs
+            of another version. A service ends for good then, so one address that does not answer,
+            and may serve the right run, makes it NetworkUnreachable.
+    """
+    if not addresses:
+        raise ConfigError(
+            "this node knows no run and nobody to ask",
+            code="ADDR-NONE",
+            likely="it is new, and --bootstrap was not given",
+            do=f"{to_paste(config.home, 'node --bootstrap ADDR')}, with an address from the run's "
+            "organiser",
+        )
+    left, useless = list(addresses), list[P2PTrainError]()
+    while left:
+        try:
+            peer = await _connect(network, config, left)
+        except (ConfigError, NetworkUnreachable) as exc:
+            raise _no_run([*useless, exc]) from exc
+        ways = [address for address in left if peer in address]
+        try:
+            run = await _run_of(network, peer, config, ways[0])
+            _check_expected(run, config)
+        except (NetworkUnreachable, RunMismatch, VersionMismatch) as exc:
+            useless.append(exc)
+            left = [address for address in left if address not in ways]
+        else:
+            return run
+    raise _no_run(useless)
+
+
+async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: str) -> Run:
+    """The run that `peer`, connected at `address`, serves.
+
+    Raises:
+        NetworkUnreachable: it tells of none, or of one that its organiser did not sign like that.
+        VersionMismatch: it tells of a run of another version.
+    """
+    try:
+        reply = await ask(network, peer, HelloRequest(config.run or "", b""))
+        return Run.from_bytes(reply.manifest)
+    except (PeerError, RemoteProtocolError) as exc:
+        raise NetworkUnreachable(
+            f"{label(peer)} answers, but does not tell of a run that can be believed",
+            code=exc.code,
+            evidence=[f"tried   {address}   {exc.what}"],
+            likely="that node has a fault, speaks another version, or is not honest",
+            do="ask the run's organiser for the address of another node",
+        ) from exc
+
+
+def _no_run(failures: list[P2PTrainError]) -> P2PTrainError:
+    """Return one error for all failures; the first gives code and advice."""
+    first, *others = failures
+    if not others:
+        return first
+    kind: type[P2PTrainError] = NetworkUnreachable
+    what = "nobody at these addresses tells of a run that can be believed"
+    if all(isinstance(each, RunMismatch) for each in failures):
+        kind, what = RunMismatch, "these addresses serve another run than the one you asked for"
+    elif all(isinstance(each, VersionMismatch) for each in failures):
+        kind, what = VersionMismatch, "these addresses serve runs of another version of p2ptrain"
+    evidence = [line for each in failures for line in each.evidence or [each.what]]
+    return kind(what, code=first.code, evidence=evidence, likely=first.likely, do=first.do)
+
+
+async def return_to(
+    network: Network,
+    config: NodeConfig,
+    run: Run,
+    addresses: list[str],
+    say: Say,
+    *,
+    is_of_run: Callable[[PeerId], bool],
+) -> None:
+    """Be connected to somebody of `run`, which our disk holds, if anybody answers.
+
+    A peer that answers at an address given with the command is asked for its run: else a node would
+    train for the run of its home when it was started for another. The user's word decides, and the
+    peer only tells what that was. So a peer that this home knows from its run (`is_of_run`) is not
+    asked: a bootstrap node that has turned hostile could else stop each node that starts again.
+
+    Raises:
+        ConfigError: the addresses are wrong.
+        RunMismatch: all that were given are of another run. While one of them may be of this
+            one, the node goes on: a service does not start again after this.
+    """
+    left, others = list(addresses), dict[str, str]()
+    while left:
+        try:
+            peer = await _connect(network, config, left)
+        except NetworkUnreachable as exc:
+            say(_going_on(exc))
+            break
+        given = [address for address in config.bootstrap if peer in address]
+        if not given or is_of_run(peer):
+            break
+        other = await _other_run(network, peer, config, run, given[0])
+        if other is None:
+            break
+        others |= dict.fromkeys(given, other)
+        left = [address for address in left if peer not in address]
+    if others and others.keys() >= set(config.bootstrap):
+        raise _of_another_run(run, others)
+    for address, other in others.items():
+        say(f"{address} is of another run, {other}, and is not used")
+
+
+async def _other_run(
+    network: Network, peer: PeerId, config: NodeConfig, run: Run, address: str
+) -> str | None:
+    """The run that `peer` serves in words, if it surely is not `run`."""
+    try:
+        served = await _run_of(network, peer, config, address)
+    except NetworkUnreachable:
+        return None  # It may have just started, and asks us. Nothing that it says will be believed.
+    except VersionMismatch as exc:
+        return exc.what
+    return None if served.id == run.id else _in_words(served)
+
+
+def _of_another_run(run: Run, others: Mapping[str, str]) -> RunMismatch:
+    return RunMismatch(
+        "this home is of another run than the one that is served at the address given",
+        evidence=[
+            f"this home {_in_words(run)}",
+            *(f"{address}   {other}" for address, other in others.items()),
+        ],
+        likely="this home was used for an earlier run, or the address is not of this one",
+        do="for the run at the address add --home DIR, with a folder of its own; without "
+        "--bootstrap this home goes on with its own",
+    )
+
+
+async def reconnect(network: Network, config: NodeConfig, addresses: list[str], say: Say) -> None:
+    """Be connected to somebody of a run that we know; where nobody answers, go on and try later."""
+    try:
+        await _connect(network, config, addresses)
+    except NetworkUnreachable as exc:
+        say(_going_on(exc))
+
+
+async def _connect(network: Network, config: NodeConfig, addresses: list[str]) -> PeerId:
+    """Whoever answers first, of those who were given with the command if any of them does.
+
+    Raises:
+        ConfigError, NetworkUnreachable: nobody does.
+    """
+    given = [address for address in addresses if address in config.bootstrap]
+    met = [address for address in addresses if address not in config.bootstrap]
+    return await network.connect_any(given, or_else=met, deadline_s=CONNECT_S)
+
+
+def _going_on(exc: NetworkUnreachable) -> str:
+    return f"{exc.what}; going on with what is on this disk, and trying again"
+
+
+async def ask(network: Network, peer: PeerId, request: HelloRequest) -> HelloReply:
+    """One hello. Raises PeerError, RemoteProtocolError."""
+    answer = await network.request(
+        peer,
+        HELLO_PROTOCOL,
+        encode_request(request),
+        deadline_s=HELLO_S,
+        bytes_max=HELLO_BYTES_MAX,
+    )
+    return decode_reply(answer)
+
+
+async def be_admitted(
+    network: Network,
+    config: NodeConfig,
+    identity: Identity,
+    run: Run,
+    admission: Admission,
+    ways_in: list[str],
+    reception: Reception,
+    say: Say,
+    *,
+    draw: random.Random,
+) -> None:
+    """Return once this node may take part; until then ask, wait, and look again.
+
+    The answer is the organiser's word: only an allowlist with the organiser's signature counts. Any
+    connected peer may show it, since this node may not know any member yet.
+
+    Raises:
+        NotAuthorised: this node may not take part, and was told not to wait.
+    """
+    asked = False
+    while not admission.admits(identity.peer):
+        order = in_order(network.connected(), partial(_rank, admission, config), draw)
+        look = partial(_refresh, network, identity, run, admission, reception.journal)
+        if await first_good(order, look, HELLO_PACE):
+            break
+        refusal = _pending(run, identity.peer)
+        if not config.wait_for_approval:
+            raise refusal
+        if not asked:
+            reception.enter(AwaitingApproval(), refusal.do)
+            say(f"{AwaitingApproval.name}: {refusal.what}")
+            say(refusal.do)
+            say(f"this node goes on by itself then, and looks every {ASK_AGAIN_S:.0f} s")
+            asked = True
+        await trio.sleep(ASK_AGAIN_S)
+        if away := _to_dial_again(network, admission, ways_in):
+            await reconnect(network, config, away, say)
+
+
+def _rank(admission: Admission, config: NodeConfig, peer: PeerId) -> int:
+    """Rank founders and listed peers first, then those that this node's user has named."""
+    if admission.admits(peer):
+        return MEMBER
+    named = any(peer in address for address in config.bootstrap)
+    return ADMITTED if named else STRANGER
+
+
+def _to_dial_again(network: Network, admission: Admission, ways_in: list[str]) -> list[str]:
+    """Return the addresses to go back to: none while an admitted peer is connected.
+
+    A stranger's connection counts for nothing, or a stranger could keep this node to itself. Its
+    address is left out, since it would be the first to answer.
+    """
+    connected = network.connected()
+    if any(map(admission.admits, connected)):
+        return []
+    return [way for way in ways_in if not any(peer in way for peer in connected)]
+
+
+async def _refresh(
+    network: Network,
+    identity: Identity,
+    run: Run,
+    admission: Admission,
+    journal: Journal,
+    peer: PeerId,
+) -> bool | None:
+    """Show `peer` our request to join and take its list. Return True if we are admitted then.
+
+    The addresses that it tells are used only if the organiser has let it in.
+    """
+    request = JoinRequest(run.id, identity.peer, int(time.time()))
+    try:
+        reply = await ask(network, peer, HelloRequest(run.id, request.to_bytes(identity)))
+        if reply.allowlist:
+            admission.consider(reply.allowlist)
+    except (PeerError, RemoteProtocolError, RunMismatch) as exc:
+        # Another peer may do better, and this one is asked again later.
+        journal.write("bad-hello", peer=peer, code=exc.code, reason=exc.what)
+        return None
+    if admission.admits(peer):
+        for other, addresses in reply.peers.items():
+            network.hear(other, addresses)
+    return True if admission.admits(identity.peer) else None
+
+
+def _check_expected(run: Run, config: NodeConfig) -> None:
+    if config.run is not None and run.id != config.run:
+        raise RunMismatch(
+            "this is another run than the one you asked for",
+            evidence=[
+                f"asked for {config.run}",
+                f"found     {_in_words(run)}",
+            ],
+            likely="the address belongs to another run, or this home was used for another one",
+            do="ask the organiser for the right address, or use another --home",
+        )
+
+
+def _in_words(run: Run) -> str:
+    return f"{run.id} ({run.manifest.name!r} by {label(run.manifest.organiser)})"
+
+
+def _pending(run: Run, me: PeerId) -> NotAuthorised:
+    organiser = run.manifest.organiser
+    return NotAuthorised(
+        f"this node is not on the allowlist of run {run.manifest.name!r}",
+        code="AUTH-PENDING",
+        evidence=[
+            f"you are   {me}",
+            f"organiser {organiser} {label(organiser)}",
+            "a signed request to join has been sent to the nodes of the run that were reached, "
+            "which pass it on to the organiser's while that is connected to them",
+        ],
+        likely="the organiser has not approved this node yet",
+        do=f"ask the organiser to run: p2ptrain allow add {me}",
+    )

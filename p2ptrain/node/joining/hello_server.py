@@ -1,0 +1,193 @@
+"""Answer newcomers: the run, the allowlist and, if they are admitted, where the others are.
+
+Who asks to be let in asks whatever nodes it has found; these pass it on to the organiser's own,
+which alone can do something about it, while that is connected to them.
+
+A question of a hundred bytes may draw half a megabyte. So each peer gets so many answers, and
+strangers of one address together, for identities cost nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import trio
+
+from p2ptrain.errors import PeerError, RemoteProtocolError, TryLater
+from p2ptrain.ids import PeerId
+from p2ptrain.names import label
+from p2ptrain.node.joining.find_run import ask
+from p2ptrain.node.state.context import Asking, Parts
+from p2ptrain.peers.hello_messages import (
+    PEERS_TOLD_MAX,
+    REQUEST_BYTES_MAX,
+    HelloReply,
+    HelloRequest,
+    decode_request,
+    encode_reply,
+)
+from p2ptrain.peers.protocol_names import HELLO_PROTOCOL, Handler
+from p2ptrain.rate_limit import Allowance
+from p2ptrain.run import JoinRequest, Run
+from p2ptrain.suggested_command import to_paste
+
+PENDING_MAX = 256
+"""Requests to join that are remembered; more when others are settled, or not asked any more."""
+
+FORGET_S = 60.0
+"""A newcomer asks every 15 s: who has asked once from each of many identities makes room."""
+
+PASS_ON_S = 10.0
+"""Between two requests that a node passes on: a fifth of what it may ask the organiser for."""
+
+PASS_AGAIN_S = 60.0
+"""The same request once more, as long as its newcomer asks: the organiser's node forgets them when
+it ends."""
+
+PEER_PER_S = 0.5
+PEER_BURST = 16
+"""A newcomer asks every 15 s, a member that lacks something every two."""
+
+SITE_PER_S = 1.0
+SITE_BURST = 64
+"""Fifteen newcomers that wait behind one address; and more that start there at the same time."""
+
+
+def answer_hellos(parts: Parts, run: Run) -> None:
+    """From now on serve `run` to whoever asks."""
+    parts.network.handle(
+        HELLO_PROTOCOL, _hello(parts, run), bytes_max=REQUEST_BYTES_MAX, anyone=True
+    )
+
+
+def _hello(parts: Parts, run: Run) -> Handler:
+    by_peer = Allowance(PEER_BURST, PEER_PER_S)
+    by_site = Allowance(SITE_BURST, SITE_PER_S)
+
+    async def answer(peer: PeerId, payload: bytes) -> bytes:
+        admitted, site = parts.admission.admits(peer), parts.network.site_of(peer)
+        now = parts.now()
+        if not by_peer.take(peer, 1, now) or not (admitted or by_site.take(site, 1, now)):
+            raise TryLater("too many hellos from here: ask again in a minute")
+        request = decode_request(payload)
+        if request.join and _note_request(parts, peer, request.join):
+            return encode_reply(HelloReply(run.to_bytes(), b"", b"", admitted, {}))
+        allowlist = parts.admission.allowlist
+        return encode_reply(
+            HelloReply(
+                manifest=run.to_bytes(),
+                allowlist=allowlist.to_bytes() if allowlist else b"",
+                amendments=parts.amendments.to_bytes(),
+                admitted=admitted,
+                peers=_told(parts) if admitted else {},
+            )
+        )
+
+    return answer
+
+
+def _note_request(parts: Parts, teller: PeerId, signed: bytes) -> bool:
+    """Keep a request for the organiser to see; returns whether `teller` passed it on for another,
+    as only members may, and only to the organiser. Any other that is not its own is ignored.
+
+    Raises RemoteProtocolError: nobody's request.
+    """
+    for settled in [known for known in parts.pending if parts.admission.admits(known)]:
+        del parts.pending[settled]
+    is_admitted, is_organiser = parts.admission.admits(teller), parts.me == parts.manifest.organiser
+    if is_admitted and not is_organiser:
+        return False
+    request = JoinRequest.from_bytes(signed)
+    is_passed_on = request.peer != teller
+    if is_passed_on != is_admitted or request.run != parts.run:
+        return False
+    if parts.admission.admits(request.peer):
+        return is_passed_on
+    site = f"by way of {teller}" if is_passed_on else parts.network.site_of(teller)
+    if request.peer not in parts.pending:
+        if not _has_room(parts, site):
+            return is_passed_on
+        parts.complain("join-request", request.peer, note=request.note, told_by=teller)
+    parts.pending.pop(request.peer, None)
+    parts.pending[request.peer] = Asking(parts.now(), site, signed)
+    parts.changes.ring()
+    return is_passed_on
+
+
+async def pass_requests_on(parts: Parts) -> None:
+    """Tell the organiser's node who asks this one to be let in, whenever it is connected; for ever.
+
+    One at a time and seldom, so that strangers cannot have members flood it.
+    """
+    organiser, told_s = parts.manifest.organiser, dict[PeerId, float]()
+    if parts.me == organiser:
+        return
+    while True:
+        told_s = {peer: told for peer, told in told_s.items() if peer in parts.pending}
+        peer = _to_pass_on(parts, told_s)
+        if peer is None or organiser not in parts.network.connected():
+            await parts.changes.wait()
+            continue
+        told_s[peer] = parts.now()
+        try:
+            await ask(parts.network, organiser, HelloRequest(parts.run, parts.pending[peer].signed))
+        except (PeerError, RemoteProtocolError) as exc:
+            parts.journal.write("not-passed-on", peer=peer, code=exc.code, reason=exc.what)
+        await trio.sleep(PASS_ON_S)
+
+
+def _to_pass_on(parts: Parts, told_s: Mapping[PeerId, float]) -> PeerId | None:
+    """Of those who still ask and whom the organiser has not been told of lately, the one of whom it
+    was told the longest ago, or never.
+    """
+    now, never = parts.now(), -math.inf
+    due = [
+        peer
+        for peer, each in parts.pending.items()
+        if now < each.asked_s + FORGET_S
+        and told_s.get(peer, never) + PASS_AGAIN_S <= now
+        and not parts.admission.admits(peer)
+    ]
+    return min(due, key=lambda peer: told_s.get(peer, never), default=None)
+
+
+def _has_room(parts: Parts, site: str) -> bool:
+    """Whether one more of `site` can be remembered. Who has long ceased to ask is forgotten for it,
+    or the eldest of the site that most others are of.
+    """
+    if len(parts.pending) < PENDING_MAX:
+        return True
+    eldest = next(iter(parts.pending))
+    if parts.now() < parts.pending[eldest].asked_s + FORGET_S:
+        of = Counter(each.site for each in parts.pending.values())
+        most = max(of.values())
+        if of[site] + 1 >= most:
+            return False
+        eldest = next(peer for peer, each in parts.pending.items() if of[each.site] == most)
+    del parts.pending[eldest]
+    return True
+
+
+def asking(parts: Parts) -> list[PeerId]:
+    """Who waits to be let in: told to the organiser alone, since nobody else can do it."""
+    if parts.me != parts.manifest.organiser:
+        return []
+    return sorted(peer for peer in parts.pending if not parts.admission.admits(peer))
+
+
+def asks(parts: Parts, peer: PeerId) -> str:
+    """The same in words, with what to do."""
+    admit = to_paste(parts.home.root, f"allow add {peer}")
+    return f"{label(peer)} asks to be let in: {admit}"
+
+
+def _told(parts: Parts) -> dict[PeerId, tuple[str, ...]]:
+    """Peers that are connected here, and ourselves."""
+    told = {parts.me: tuple(parts.network.addresses())}
+    for peer in sorted(parts.network.connected()):
+        addresses = parts.network.addresses_of(peer)
+        if addresses and parts.admission.admits(peer) and len(told) < PEERS_TOLD_MAX:
+            told[peer] = tuple(addresses)
+    return told

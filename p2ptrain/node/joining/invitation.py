@@ -1,0 +1,50 @@
+"""What a seed tells its organiser to hand out, and whether that can work from elsewhere.
+
+Behind a router, and on nearly every rented machine, a node sees no other address of its own than
+one of a private network. It cannot ask the router, so it says so and names what helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from p2ptrain.net.addresses import parse
+from p2ptrain.net.scopes import Scope, scope_of
+from p2ptrain.node.joining.find_run import Say
+from p2ptrain.node.state.context import Parts
+from p2ptrain.observe.cautions import Caution
+
+WARNING = "address"
+
+
+def invite(parts: Parts, say: Say) -> None:
+    """Say how others take part; that they cannot, if so, stands among this node's warnings."""
+    if not (addresses := parts.network.addresses()):
+        return
+    best = best_of(addresses)
+    say(f"others take part with: p2ptrain node --bootstrap {best}")
+    if caution := caution_about(best):
+        parts.standing.warnings[WARNING] = caution
+
+
+def best_of(addresses: Sequence[str]) -> str:
+    """The first of those that can be dialled from furthest away."""
+
+    def near(text: str) -> int:
+        scope = scope_of(parse(text))
+        return 2 if scope is Scope.LOOPBACK else int(bool(scope.code))
+
+    return min(addresses, key=near)
+
+
+def caution_about(text: str) -> Caution | None:
+    address = parse(text)
+    scope = scope_of(address)
+    if not scope.code:
+        return None
+    return Caution(
+        scope.code,
+        f"the address for others, {address.transport}, is {scope.words}",
+        f"for others elsewhere, start this node with --announce /ip4/PUBLIC-ADDRESS/tcp/"
+        f"{address.port}, an address at which it can be dialled from outside",
+    )

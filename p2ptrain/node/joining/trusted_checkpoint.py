@@ -1,0 +1,140 @@
+"""Begin at a checkpoint that the user trusts. `bases` is the answering side.
+
+Where nobody keeps the ledger's old entries, a newcomer cannot check what happened before. It may
+begin at a base then, but only at the one whose checkpoint its user has named.
+
+The word that counts is the user's: the checkpoint is the digest of a Commit, and the Commit names
+the digest of the state. So any connected peer may send the base, admitted peers are asked first,
+and a wrong base is only a wasted answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import trio
+
+from p2ptrain.archive.chain_log import Origin, origin_bytes
+from p2ptrain.archive.home import Home
+from p2ptrain.archive.ledger_on_disk import rules_of, verified
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import ConfigError, NetworkUnreachable, PeerError, RemoteProtocolError
+from p2ptrain.identity import verify
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.history.base import BASE_BYTES_MAX, Base, Checkpoint, check_base, decode_base
+from p2ptrain.names import label
+from p2ptrain.net import Network
+from p2ptrain.node.gossip.ask_peers import Pace, Rank, first_good, in_order
+from p2ptrain.node.joining.base_server import encode_named
+from p2ptrain.node.joining.find_run import Say
+from p2ptrain.observe.journal import Journal
+from p2ptrain.peers.protocol_names import BASE_PROTOCOL
+from p2ptrain.run import Run
+from p2ptrain.store import Disk, RecordLog
+
+BASE_PACE = Pace(at_once=2, next_s=5.0, deadline_s=60.0)
+"""A base of a thousand members has 0.6 MB, and the largest that is read has 9 MB: a large one must
+come over a slow line, which too many copies at once would fill. Two: one silent peer costs nothing.
+"""
+
+
+async def begin_at_checkpoint(
+    network: Network,
+    config: NodeConfig,
+    home: Home,
+    run: Run,
+    journal: Journal,
+    say: Say,
+    disk: Disk | None = None,
+    *,
+    rank: Rank,
+    draw: random.Random,
+) -> None:
+    """Have a base in the home if the user named one and the ledger there does not reach it.
+
+    Peers of the lowest rank are asked first.
+
+    Raises:
+        ConfigError: the ledger here has another entry at that height.
+        NetworkUnreachable: nobody who is connected gave the base that was named.
+    """
+    if config.trust_checkpoint is None:
+        return
+    named = Checkpoint.parse(config.trust_checkpoint)
+    rules, log = rules_of(run), RecordLog(home.ledger, disk=disk)
+    chain = await trio.to_thread.run_sync(verified, home, rules, log)
+    own = {each.entry.height: each.entry.digest for each in chain.whole}
+    if own.get(named.height, named.digest) != named.digest:
+        raise _contradicted(named, own[named.height])
+    if max(own, default=0) >= named.height:
+        say("--trust-checkpoint is not needed any more: the ledger here goes further than that")
+        return
+    order = in_order(network.connected(), rank, draw)
+    origin = Origin(await _fetched(network, order, rules, named, journal), named)
+    await trio.to_thread.run_sync(log.rewrite, [origin_bytes(origin)])
+    say(f"ledger {origin.words}")
+
+
+async def _fetched(
+    network: Network, order: Sequence[PeerId], rules: Rules, named: Checkpoint, journal: Journal
+) -> Base:
+    """Return the base that `named` stands for, from whichever of these peers shows it first."""
+    tried: dict[PeerId, str] = {}
+
+    async def ask(peer: PeerId) -> Base | None:
+        tried[peer] = "no answer in time"
+        try:
+            base = await _shown(network, peer, rules, named)
+        except (PeerError, RemoteProtocolError) as exc:
+            journal.write("bad-base", peer=peer, code=exc.code, reason=exc.what)
+            tried[peer] = exc.what
+            return None
+        if base is None:
+            tried[peer] = "it does not have it"
+        return base
+
+    if (base := await first_good(order, ask, BASE_PACE)) is not None:
+        return base
+    lines = [f"tried   {label(peer)}   {why}" for peer, why in tried.items()]
+    raise NetworkUnreachable(
+        f"nobody who is connected gave the beginning of the ledger at checkpoint {named.height}",
+        code="LEDGER-CHECKPOINT",
+        evidence=[f"named   {named}", *(lines or ["nobody is connected"])],
+        likely="the checkpoint is misspelt, of another run, or all have forgotten it meanwhile",
+        do="ask the person whom you trust for a newer one: p2ptrain ledger show prints it",
+    )
+
+
+async def _shown(network: Network, peer: PeerId, rules: Rules, named: Checkpoint) -> Base | None:
+    """Return the base that `peer` shows, checked; None if it has none.
+
+    Raises PeerError, RemoteProtocolError: it shows nothing, or something else.
+    """
+    answer = await network.request(
+        peer,
+        BASE_PROTOCOL,
+        encode_named(named),
+        deadline_s=BASE_PACE.deadline_s,
+        bytes_max=BASE_BYTES_MAX,
+    )
+    if not answer:
+        return None
+
+    def read() -> Base:
+        base = decode_base(answer)
+        check_base(rules, base, named, verify)
+        return base
+
+    return await trio.to_thread.run_sync(read)
+
+
+def _contradicted(named: Checkpoint, own: str) -> ConfigError:
+    return ConfigError(
+        f"the ledger in this home has another entry at height {named.height} than you name",
+        code="LEDGER-CHECKPOINT",
+        evidence=[f"here    {named.height}:{own}", f"named   {named}"],
+        likely="the checkpoint is misspelt, or of another run",
+        do="leave --trust-checkpoint out, or give the node another --home",
+    )

@@ -1,0 +1,1 @@
+"""Inner optimizer states that members give to a joiner."""

@@ -1,0 +1,1 @@
+"""Outer parameters and momentum: apply updates, fetch what is missing, keep snapshots."""

@@ -1,0 +1,195 @@
+"""What this node keeps for the run, and the removal of everything else.
+
+Kept are the newest certified snapshots and every update since the oldest of them: a newcomer needs
+one snapshot and what follows it, and a peer that was away needs what it missed. A certified
+snapshot need not be here, and those who wrote it may be gone: so the newest that is here stays,
+too, with the updates since, until a newer one has come. Of the data, what is needed soonest, up to
+a size. A seed is there so that nothing is lost: it keeps all data, and, while its disk allows it,
+the genesis snapshot and every update (`full_history`).
+
+What is kept is a pure function of ledger, options and that snapshot; that a crash or a race loses
+nothing else is the store's promise.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from p2ptrain.archive.full_history import held_history
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.errors import ChunkCorrupt, TryLater
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.leases import Leases
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import Certified, Commit, SnapshotRef
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.node.optimizer_sharing.donor import still_offered
+from p2ptrain.node.outer_state.scrub import repair
+from p2ptrain.node.outer_state.snapshot_choice import all_starts, newest_held
+from p2ptrain.node.outer_state.start import Start
+from p2ptrain.node.state.context import Parts
+from p2ptrain.observe.cautions import Caution
+from p2ptrain.run import DataIndex, RunManifest
+from p2ptrain.store import RootsDamaged
+
+WARNING = "garbage"
+HISTORY_WARNING = "history"
+
+AGAIN_S = 60.0
+"""From a collection that damage has prevented to the next try, which reads one chunk of each blob
+that is kept. Somebody may wait for it who has just unpinned what is damaged."""
+
+TOKEN_BYTES_MAX = 4
+"""A token takes two bytes or four; reckoned with four, the cache is never larger than asked."""
+
+
+def kept_blobs(
+    manifest: RunManifest, chain: Iterable[Certified], snapshots: int, held: Start | None = None
+) -> tuple[Digest, ...]:
+    """The newest `snapshots` certified ones, what we would restart from (`held`), the updates since
+    the oldest of them, and what the manifest itself names. Genesis counts as the first snapshot.
+    """
+    values = [certified.entry.value for certified in chain]
+    commits = [value for value in values if isinstance(value, Commit)]
+    certified = [SnapshotRef(0, manifest.genesis)]
+    certified += [commit.snapshot for commit in commits if commit.snapshot is not None]
+    kept: list[SnapshotRef | Start] = [*certified[-snapshots:], *([held] if held else [])]
+    first_step = min(snapshot.step for snapshot in kept)
+    updates = [commit.update for commit in commits if commit.step >= first_step]
+    named = (manifest.data.index, manifest.tokenizer)
+    return tuple(dict.fromkeys((*named, *(snapshot.digest for snapshot in kept), *updates)))
+
+
+def kept_data(
+    data: DataIndex, book: Leases, rules: Rules, me: PeerId, blocks_max: int | None
+) -> Sequence[Digest]:
+    """The data blocks to keep: those that are needed soonest, in the order of their need.
+
+    First comes our own lease, all of it even if it is more than `blocks_max`: our trainer is about
+    to read it. The cursor comes back to a block only after all others, so one pass from here names
+    each once. `blocks_max` None keeps them all.
+    """
+    if blocks_max is None:
+        return [*data.validation, *data.train]
+    own = book.held.get(me, ())
+    leased = [block for lease in book.held.values() for block in lease]
+    once = range(book.next_block, book.next_block + rules.blocks)
+    needed = (*own, *leased, *book.returned, *once)
+    blocks = dict.fromkeys(data.train[rules.data_block(block)] for block in needed)
+    return [*data.validation, *list(blocks)[: max(blocks_max, len(own))]]
+
+
+def cached_blocks_max(config: NodeConfig, manifest: RunManifest) -> int | None:
+    """How many training blocks a node with these options keeps; None for all."""
+    if config.seed:
+        return None
+    return config.data_cache_bytes // (TOKEN_BYTES_MAX * manifest.data.block_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """What a collection of garbage must not touch, with all that it consists of."""
+
+    blobs: tuple[Digest, ...]
+    chunks: Sequence[Digest]
+
+
+def roots(
+    manifest: RunManifest,
+    ledger: Ledger,
+    data: DataIndex | None,
+    config: NodeConfig,
+    held: Start | None,
+    history: Iterable[Digest] = (),
+) -> Roots:
+    """Return all that this node needs. `held` is the newest snapshot of its chain that it has, and
+    `history` what it keeps for replays from genesis. A reduce under way has its bytes in the store
+    too, voted for or not yet. Without the index nothing is known to be data.
+    """
+    assert config.keep_snapshots is not None, "who keeps everything collects nothing"
+    under_way = (*ledger.voted_for(), *ledger.view.held)
+    kept = kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots, held)
+    blobs = (*kept, *under_way, *history)
+    if data is None:
+        return Roots(blobs, ())
+    blocks_max = cached_blocks_max(config, manifest)
+    book = ledger.state.lease_book
+    return Roots(blobs, kept_data(data, book, ledger.rules, ledger.me, blocks_max))
+
+
+async def keep_store_small(parts: Parts) -> None:
+    """Collect garbage whenever a newer snapshot has been certified, for ever.
+
+    Raises StoreError: this store cannot take what it must.
+    """
+    if parts.config.keep_snapshots is None:
+        return
+    collected_at: SnapshotRef | None = None
+    while True:
+        newest = parts.ledger.state.snapshot
+        if newest is None or newest == collected_at or not parts.at_head():
+            await parts.changes.wait()
+        elif damaged := await _collect(parts):
+            await _see_to(parts, damaged)
+        else:
+            collected_at = newest
+
+
+async def _collect(parts: Parts) -> RootsDamaged | None:
+    """Returns what has to be whole first, if there is such; nothing was removed then."""
+    assert parts.data is not None, "nobody is at the head before the data index is here"
+    starts = all_starts(parts.store, parts.ledger, parts.origin, parts.manifest.genesis)
+    held = await trio.to_thread.run_sync(newest_held, parts.store, starts)
+    history = await trio.to_thread.run_sync(_history, parts) if parts.config.seed else ()
+    needed = roots(parts.manifest, parts.ledger, parts.data, parts.config, held, history)
+    keep = (*needed.blobs, *parts.fetching, *still_offered(parts))
+    collect = partial(parts.store.collect_garbage, keep, keep_chunks=needed.chunks)
+    try:
+        collected = await trio.to_thread.run_sync(collect)
+    except (ChunkCorrupt, TryLater) as exc:
+        # Nothing was removed. A damaged chunk is fetched again before the next collection.
+        if isinstance(exc, ChunkCorrupt) and WARNING not in parts.standing.warnings:
+            parts.scrub_asked.set()  # Where one has rotted, others may have.
+        parts.journal.write("not-collected", code=exc.code, reason=exc.what)
+        return exc if isinstance(exc, RootsDamaged) else None
+    parts.standing.warnings.pop(WARNING, None)
+    parts.journal.write("collected", chunks=collected.chunks, bytes=collected.bytes_freed)
+    parts.changes.ring()
+    return None
+
+
+def _history(parts: Parts) -> tuple[Digest, ...]:
+    """What this seed keeps for replays from genesis. Sets or clears the warning. Blocks."""
+    found = held_history(
+        parts.store,
+        parts.manifest,
+        parts.ledger.kept,
+        disk_free=shutil.disk_usage(parts.home.root).free,
+        snapshot_bytes=8 * parts.layout.numel,
+    )
+    if found.caution is None:
+        parts.standing.warnings.pop(HISTORY_WARNING, None)
+    elif HISTORY_WARNING not in parts.standing.warnings:
+        parts.standing.warnings[HISTORY_WARNING] = found.caution
+        parts.journal.write("history-cut", reason=found.caution.what)
+    return found.blobs
+
+
+async def _see_to(parts: Parts, damaged: RootsDamaged) -> None:
+    """Fetch the roots again, and say so if nobody has them: until they are whole, or their owner
+    lets go of them, this store only grows.
+    """
+    left: RootsDamaged | None = damaged
+    if WARNING not in parts.standing.warnings:  # Afterwards `scrub` asks for them, in every pass.
+        left = damaged.without(await repair(parts, damaged.roots))
+    if left is not None:
+        parts.standing.warnings[WARNING] = Caution(
+            left.code, left.what, left.remedy(parts.home.root)
+        )
+        parts.changes.ring()
+    await trio.sleep(AGAIN_S)

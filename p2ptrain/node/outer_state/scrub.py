@@ -1,0 +1,134 @@
+"""Read what lies on this disk before anybody needs it, and mend what has rotted.
+
+A chunk that is read is hashed, so rot is never believed; but a snapshot may lie unread for weeks,
+and by the time somebody wants it the last sound copy may be gone. So everything is read again, all
+the time and slowly. What is damaged is set aside by the store, told to whoever watches this node,
+and fetched from the peers like anything else that is missing.
+
+What no peer has is most likely needed by nobody: it is looked for once in every pass, and forgotten
+by the next collection of garbage unless something here reaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from p2ptrain.errors import StoreError
+from p2ptrain.ids import Digest
+from p2ptrain.node.outer_state import fetch
+from p2ptrain.node.state.context import Parts
+from p2ptrain.observe.cautions import Caution
+from p2ptrain.store import Health
+
+FIRST_S = 300.0
+"""Who starts has better things to do with its disk."""
+
+PAUSE_S = 3600.0
+"""Between two passes: a store that is read in a minute need not be read all day long."""
+
+REPAIR_S = 30.0
+"""So long peers are asked for what has rotted, before the rest is looked at."""
+
+TRY_S = 300.0
+"""Nor does one source that drips keep us from that: in so long a line of 112 kbit/s brings a chunk.
+What has come is kept, and what has not is looked for again in the next pass."""
+
+WARNING = "rot"
+
+
+@dataclass(slots=True)
+class Pass:
+    """One reading of the whole store."""
+
+    chunks: int = 0
+    bytes: int = 0
+    damaged: list[Digest] = field(default_factory=list)
+    repaired: list[Digest] = field(default_factory=list)
+
+    @property
+    def lost(self) -> list[Digest]:
+        repaired = set(self.repaired)
+        return [digest for digest in self.damaged if digest not in repaired]
+
+    @property
+    def caution(self) -> Caution:
+        found = f"this disk has damaged {len(self.damaged)} of {self.chunks} chunks"
+        whole = f"{found}; all are repaired from peers"
+        if self.lost:
+            mended, lost = len(self.repaired), len(self.lost)
+            whole = f"{found}; {mended} are repaired from peers, {lost} nobody here has"
+        return Caution("CKPT-HASH", whole, "move the home to a sound disk soon")
+
+
+async def scrub(parts: Parts) -> None:
+    """Pass after pass, for ever; at once and at full speed when somebody asks for one.
+
+    Raises StoreError: this store cannot take what it must.
+    """
+    rate = parts.config.scrub_bytes_per_s
+    await _asked_or_after(parts, FIRST_S if rate else float("inf"))
+    while True:
+        asked = parts.scrub_asked.is_set()
+        parts.scrub_asked = trio.Event()
+        done = await one_pass(parts, None if asked else rate)
+        parts.journal.write(
+            "scrubbed", chunks=done.chunks, bytes=done.bytes, lost=done.lost, asked=asked
+        )
+        await _asked_or_after(parts, PAUSE_S if rate else float("inf"))
+
+
+async def _asked_or_after(parts: Parts, seconds: float) -> None:
+    with trio.move_on_after(seconds):
+        await parts.scrub_asked.wait()
+
+
+async def one_pass(parts: Parts, bytes_per_s: float | None) -> Pass:
+    """Read everything once, at most so fast on average, and mend it as it is found."""
+    done = Pass()
+    parts.standing.warnings.pop(WARNING, None)
+    for fan in range(parts.store.fans):
+        found: list[Digest] = []
+        for digest in await trio.to_thread.run_sync(parts.store.chunks_in, fan):
+            health = await trio.to_thread.run_sync(parts.store.examine, digest)
+            done.chunks += 1
+            done.bytes += health.bytes
+            if health.is_damaged:
+                found.append(digest)
+                _say_so(parts, done, digest, health)
+            await _asked_or_after(parts, health.bytes / bytes_per_s if bytes_per_s else 0.0)
+        if found:
+            done.repaired += await repair(parts, found)
+            parts.standing.warnings[WARNING] = done.caution
+            parts.changes.ring()
+    return done
+
+
+def _say_so(parts: Parts, done: Pass, digest: Digest, health: Health) -> None:
+    done.damaged.append(digest)
+    parts.journal.write("bit-rot", digest=digest, why=health.why)
+
+
+async def repair(parts: Parts, damaged: Sequence[Digest]) -> list[Digest]:
+    """Fetch these, which the store has set aside; returns those that are here again.
+
+    Raises StoreError: this store cannot take them.
+    """
+    try:
+        unwanted = after(parts, REPAIR_S)
+        await fetch.fetch_loose(parts, damaged, unwanted=unwanted, patient=False, try_s=TRY_S)
+    except StoreError as exc:
+        if exc.code != "CKPT-NO-SOURCE":
+            raise
+    repaired = [digest for digest in damaged if parts.store.has_chunk(digest)]
+    lost = [digest for digest in damaged if digest not in set(repaired)]
+    parts.journal.write("rot-repaired", repaired=repaired, lost=lost)
+    return repaired
+
+
+def after(parts: Parts, seconds: float) -> Callable[[], bool]:
+    """Whether so much time has passed since this was called."""
+    since = parts.now()
+    return lambda: parts.now() > since + seconds

@@ -1,0 +1,129 @@
+"""The snapshots that θ and m could begin from, and what of the way from there lies here already.
+
+`start` says which of them is best; `outer` gets it; `retention` keeps what the way needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import trio
+
+from p2ptrain.archive.chain_log import Origin
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.chain.values import Commit
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.history.kept_chain import CommittedUpdate
+from p2ptrain.node.outer_state import state_mismatch, update_blobs
+from p2ptrain.node.outer_state.start import Here, Start, choose_start
+from p2ptrain.node.state.context import Parts
+from p2ptrain.state.outer_state import SNAPSHOT
+from p2ptrain.store import Head, Store
+
+FETCHED_MAX = 3
+"""So many of the newest certified snapshots may be fetched. Others keep two or so, and those
+who wrote the newest may be away: a majority vouches for its digest, not for its bytes.
+"""
+
+
+def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> Start | None:
+    """The snapshot that our head names, if it is of the chain that is followed here now."""
+    head = store.head()
+    if head is None or head.run != ledger.rules.run:
+        return None
+    if head.snapshot is None or head.snapshot_step is None:
+        return None
+    start = Start(head.snapshot_step, head.snapshot)
+    return start if _is_ours(ledger, origin, head, start) else None
+
+
+def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: Start) -> bool:
+    """Whether θ and m of a head are of the chain that is followed here now.
+
+    They need not be where the ledger was lost, or its user named a checkpoint of another line; nor
+    where others were certified, and the node ended before it could put them right.
+    """
+    kept = ledger.kept
+    if state_mismatch.is_certified_otherwise(kept.entries, start.step, start.digest):
+        return False
+    if head.height > kept.start.height:
+        entry = kept.at(head.height)
+        return entry is not None and entry.entry.digest == head.head
+    return origin is None or origin.trusted is None
+
+
+def certified_starts(ledger: Ledger, genesis: Digest) -> list[Start]:
+    """The certified snapshots that the kept chain names, the newest first; genesis is the last."""
+    values = [each.entry.value for each in ledger.kept.entries]
+    refs = [value.snapshot for value in values if isinstance(value, Commit) and value.snapshot]
+    return [*(Start(each.step, each.digest) for each in reversed(refs)), Start(0, genesis)]
+
+
+def all_starts(store: Store, ledger: Ledger, origin: Origin | None, genesis: Digest) -> list[Start]:
+    """Our own and the certified ones."""
+    own = own_start(store, ledger, origin)
+    return [*([own] if own else []), *certified_starts(ledger, genesis)]
+
+
+def newest_held(store: Store, starts: Iterable[Start]) -> Start | None:
+    """The newest of these that is here whole: what a restart could begin with."""
+    ordered = sorted(starts, key=lambda each: -each.step)
+    return next((each for each in ordered if _holds(store, each.digest)), None)
+
+
+def _holds(store: Store, digest: Digest) -> bool:
+    """A liar may have had the name of anything else certified, such as of a blob that all have."""
+    try:
+        return store.manifest(digest).kind == SNAPSHOT and store.holds_blob(digest)
+    except (ChunkMissing, ChunkCorrupt, ManifestInvalid):
+        return False
+
+
+async def look(parts: Parts) -> Here:
+    """What lies here of all that a start could need; what comes later is not counted."""
+    ledger = parts.ledger
+    *certified, genesis = certified_starts(ledger, parts.manifest.genesis)
+    own = own_start(parts.store, ledger, parts.origin)
+    one_of_each = ([own] if own else [], certified, [genesis])
+    known = range(ledger.kept.start.step, ledger.state.step)
+    committed = dict(ledger.kept.updates)
+    return await trio.to_thread.run_sync(_look, parts.store, one_of_each, known, committed)
+
+
+def _look(
+    store: Store,
+    kinds: Iterable[Iterable[Start]],
+    known: Iterable[int],
+    committed: Mapping[int, CommittedUpdate],
+) -> Here:
+    """Of each kind of snapshots the newest that is here, since it beats all before it.
+
+    An update counts as here with its manifest: no more is needed to tell which way is best.
+    """
+    newest = [newest_held(store, kind) for kind in kinds]
+    steps = (
+        step for step in known if step not in committed or store.has_chunk(committed[step].update)
+    )
+    return Here(frozenset(each.digest for each in newest if each), frozenset(steps))
+
+
+def best_start(
+    parts: Parts, here: Here, without: Collection[Digest] = (), first_step: int = 0
+) -> Start | None:
+    """The cheapest of our own snapshot, the newest certified ones, and genesis, from which the
+    chain that is kept leads to its head; none of before `first_step`; None if there is none.
+    """
+    ledger = parts.ledger
+    *certified, genesis = certified_starts(ledger, parts.manifest.genesis)
+    held = [each for each in certified[FETCHED_MAX:] if each.digest in here.snapshots]
+    own = own_start(parts.store, ledger, parts.origin)
+    starts = [*([own] if own else []), *certified[:FETCHED_MAX], *held, genesis]
+    return choose_start(
+        target_step=ledger.state.step,
+        starts=[each for each in starts if each.digest not in without],
+        here=here,
+        snapshot_bytes=8 * parts.layout.numel,
+        update_bytes=update_blobs.payload_bytes_about(parts),
+        first_step=max(first_step, ledger.kept.start.step),
+    )

@@ -1,0 +1,187 @@
+"""Our edges in a reduce: to each neighbour one connection for each stream, dialled or taken.
+
+Of two neighbours the one that stands first in the roster's order dials; unless it is said in
+heartbeats that the other cannot be dialled, but it itself can: then the other does.
+
+It opens what one attempt needs, or says who could not be had. It does not close them: when an
+attempt fails, a connection that ends too early looks to the neighbour like our fault.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, product, repeat
+
+import trio
+
+from p2ptrain.dataplane import Dialling, Endpoint, RingKey, SecureSocket, dial
+from p2ptrain.errors import PeerError, PeerUnreachable, ReduceAborted, RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.node.gossip.endpoint_exchange import introduced
+from p2ptrain.node.gossip.reachability import is_dialable, may_be_at
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.threads import in_thread
+from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
+
+EDGE_S = 10.0
+"""Longer than a heartbeat and a gossip hop: by then a live neighbour has heard of the roster."""
+
+DIAL_S = 5.0
+"""One try at most: what a busy machine at the other end of the world takes, several times over."""
+
+AGAIN_S = 0.3
+
+LATE_S = 0.5
+"""Connecting took longer than twice around the world: people will want to know why."""
+
+THREADS_MAX = 128
+"""One for each connection that is being made: with NEIGHBOURS_MAX neighbours, all of them."""
+
+Opener = Callable[["Parts", PeerId, RingKey, "Edges"], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Edges:
+    """Connections as they come, by neighbour and stream. Whoever makes one closes it, whatever
+    happened.
+    """
+
+    open: dict[tuple[PeerId, int], SecureSocket] = field(default_factory=dict)
+    threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS_MAX))
+
+    def links(self, request: ReduceRequest) -> Links:
+        """What a reduce wants: all of them are open."""
+        return {
+            peer: [self.open[peer, stream] for stream in range(request.streams)]
+            for peer in request.neighbours
+        }
+
+    def close(self) -> None:
+        for connection in self.open.values():
+            connection.close()
+
+
+async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> None:
+    """Fill `edges` with a connection to each neighbour for each stream.
+
+    Raises:
+        ReduceAborted: a neighbour cannot be had; it is the suspect.
+    """
+    me, count = request.peers[request.me], len(request.neighbours)
+    if count > NEIGHBOURS_MAX:
+        what = f"by {request.schedule} this node would have {count} neighbours"
+        raise ReduceAborted(request.step, request.attempt, (), what)
+    openers = {peer: _opener(parts, request, peer) for peer in request.neighbours}
+    faults: list[ReduceAborted] = []
+
+    async def have(open_one: Opener, peer: PeerId, stream: int) -> None:
+        dialler = me if open_one is _reach else peer
+        key = RingKey(request.run, request.step, request.attempt, stream, dialler)
+        try:
+            await open_one(parts, peer, key, edges)
+        except (PeerError, RemoteProtocolError) as exc:
+            # It is this neighbour that we failed to have, whomever its bytes made the error name.
+            faults.append(ReduceAborted(request.step, request.attempt, (peer,), exc.what))
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for peer, stream in product(request.neighbours, range(request.streams)):
+            nursery.start_soon(have, openers[peer], peer, stream)
+    if faults:
+        raise faults[0]  # The cause; the others were only given up because of it.
+
+
+def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:
+    """Who of the two dials. Both judge by what heartbeats said last, ours among them.
+
+    Raises:
+        ReduceAborted: neither can be dialled. Both know at once, and leave out the same one of
+            them, so that the other can average: by turns, since each has work to contribute.
+    """
+    me, mine = request.peers[request.me], parts.standing.dialable
+    first = request.me < request.peers.index(peer)
+    if mine != is_dialable(parts, peer):
+        first = mine is False
+    elif not mine:
+        pair = sorted((me, peer))
+        other = (peer,) if pair[request.step % 2] == peer else ()
+        what = f"neither {me} nor {peer} can be dialled, and they are neighbours"
+        raise ReduceAborted(request.step, request.attempt, other, what)
+    return _reach if first else _accept
+
+
+async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
+    def take() -> None:
+        # In the thread, so that no connection is lost if the task is cancelled meanwhile.
+        edges.open[peer, key.stream] = parts.ring_inbox.take(key, deadline_s=EDGE_S)
+
+    give_up = partial(parts.ring_inbox.give_up, run=key.run, step=key.step, attempt=key.attempt)
+    with _told_if_late(parts, peer, key) as met:
+        met.append("waiting for it to dial")
+        await in_thread(take, stop=give_up, limiter=edges.threads)
+
+
+async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
+    """Dial until somebody answers. The neighbour may have been restarted, and we have yet to hear
+    where its data plane is now; or it has yet to hear our new certificate: then we swap them. All
+    of it has EDGE_S, and a last try: who keeps us longer would have us fail without a word."""
+    ends = parts.now() + EDGE_S
+    endpoint = parts.peers.endpoint(peer)
+    with _told_if_late(parts, peer, key) as met:
+        for wait_s in chain([0.0], repeat(AGAIN_S)):
+            dialling = Dialling()
+            deadline_s = min(DIAL_S, max(ends - parts.now(), AGAIN_S))
+            work = partial(_dial, parts, peer, endpoint, key, edges, dialling, deadline_s)
+            try:
+                if endpoint is not None and not may_be_at(parts, endpoint):
+                    raise PeerUnreachable("its data plane is on a loopback address", peer=peer)
+                seconds = await in_thread(work, stop=dialling.give_up, limiter=edges.threads)
+                return parts.paths.connected(peer, seconds)
+            except (PeerError, RemoteProtocolError) as exc:
+                met.append(exc.what)
+                if parts.now() + AGAIN_S >= ends:
+                    raise
+            await trio.sleep(wait_s)
+            with trio.move_on_after(max(ends - parts.now(), 0.0)):
+                endpoint = await introduced(parts, peer) or parts.peers.endpoint(peer)
+
+
+@contextmanager
+def _told_if_late(parts: Parts, peer: PeerId, key: RingKey) -> Iterator[list[str]]:
+    """A line in the journal if the block took long: what was met, as the block has noted it."""
+    began, met = parts.now(), list[str]()
+    try:
+        yield met
+    finally:
+        if (seconds := parts.now() - began) > LATE_S:
+            where = {"step": key.step, "attempt": key.attempt, "stream": key.stream}
+            parts.journal.write("edge-late", peer=peer, **where, seconds=seconds, met=met)
+
+
+def _dial(
+    parts: Parts,
+    peer: PeerId,
+    endpoint: Endpoint | None,
+    key: RingKey,
+    edges: Edges,
+    dialling: Dialling,
+    deadline_s: float,
+) -> float:
+    """Returns how long it took, in seconds."""
+    if endpoint is None:
+        raise PeerUnreachable("it has not said where its data plane listens", peer=peer)
+    began = time.monotonic()
+    connection = dial(
+        parts.credentials,
+        endpoint,
+        key.to_hello(),
+        deadline_s=deadline_s,
+        encrypted=parts.manifest.encrypted,
+        dialling=dialling,
+    )
+    edges.open[peer, key.stream] = connection
+    return time.monotonic() - began

@@ -1,0 +1,371 @@
+"""Take part in the open reduce: connect the ring, average, store the update, say how it ended.
+
+One attempt at a time, each tried once. The outer lock is held meanwhile, so θ does not move under
+the ring. An attempt that has lost its point, because the ledger has moved on or a participant is
+down, is given up at once: nobody waits for a deadline that the agreement has already made moot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import trio
+
+from p2ptrain.archive.contribution_weights import weights
+from p2ptrain.errors import ReduceAborted, StoreError
+from p2ptrain.identity import is_peer_id
+from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster
+from p2ptrain.ledger.messages.events import Ready, ReduceDone, ReduceFailed, UpdateHeld
+from p2ptrain.ledger.policy.close_reduce import confessed
+from p2ptrain.node.outer_state import update_blobs
+from p2ptrain.node.reduce.reduce_links import Edges, connect
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.threads import in_thread
+from p2ptrain.observe.states import Exchanging, StandingBy
+from p2ptrain.peers.heartbeat import ReduceReport
+from p2ptrain.ring import Reduce, ReduceRequest, owed_max, streams_for
+from p2ptrain.ring import ReduceReport as RingReport
+from p2ptrain.ring.wait_for import reduce_deadline_s
+from p2ptrain.state import Arena, Float32Vector, Residual
+from p2ptrain.state.pseudo_gradient import Comparison, compare
+from p2ptrain.sync.fragments import Fragment
+from p2ptrain.sync.trainer_orders import Work
+
+LINGER_S = 3.0
+"""How long a failed attempt's connections stay open, for the reason to travel by gossip first."""
+
+Result = TypeVar("Result")
+
+
+def reduce_due(
+    state: LedgerState, outer_step: int | None, me: PeerId, work: Work | None
+) -> Roster | None:
+    """The open roster, if we are to take part in its reduce and have what it wants of us.
+
+    A node that was restarted since it said that it was ready has nothing to average: its `local`
+    is empty until its trainer has made the same work again. It must not pass off the one for the
+    other, so it keeps the others waiting, who give it up or see it come back in time.
+    """
+    roster = state.roster
+    if roster is None or outer_step != roster.step or work is None or work.step != roster.step:
+        return None
+    ours = Participant(me, work.tokens, len(work.blocks))
+    lease = state.leases.get(me, ())
+    if ours not in roster.participants or lease[: len(work.blocks)] != work.blocks:
+        return None
+    return roster
+
+
+def reduce_impossible(
+    state: LedgerState, outer_step: int | None, me: PeerId, said: Ready | None, work: Work | None
+) -> Roster | None:
+    """The open roster, if it counts on work of ours that this process does not have.
+
+    It `said` that it had it, and has no more; or it was restarted since, and has other `work` now:
+    with overlap less is due of who comes back than of who carries what was not taken before.
+    """
+    roster = state.roster
+    if roster is None or outer_step != roster.step:
+        return None
+    if reduce_due(state, outer_step, me, work) is not None:
+        return None
+    ours = [(each.tokens, each.blocks) for each in roster.participants if each.peer == me]
+    lost = said is not None and said.step == roster.step and (said.tokens, said.blocks) in ours
+    other = work is not None and work.step == roster.step
+    return roster if ours and (lost or other) else None
+
+
+async def exchange(parts: Parts) -> None:
+    """Take part in every reduce that the ledger opens with us in it, or say that we cannot."""
+    tried: tuple[int, int] | None = None
+    while True:
+        _settle(parts)
+        ledger, work, step = parts.ledger, parts.standing.work, parts.outer.step
+        roster = reduce_due(ledger.state, step, parts.me, work)
+        said = ledger.view.ready.get(parts.me)
+        wanted = roster or reduce_impossible(ledger.state, step, parts.me, said, work)
+        early = wanted is not None and parts.lacks_terms(wanted.step)
+        if wanted is None or early or (wanted.step, wanted.attempt) == tried:
+            await parts.changes.wait()
+            continue
+        tried = (wanted.step, wanted.attempt)
+        if roster is None:
+            await _decline(parts, wanted)
+            continue
+        edges = Edges()
+        try:
+            await _attempt(parts, roster, edges)
+        finally:
+            edges.close()
+
+
+async def _decline(parts: Parts, roster: Roster) -> None:
+    """Say that we lack what the roster counts on. Other work that our lease covers is offered for
+    the next attempt: no trainer will be told to make it again.
+    """
+    where, work = (roster.step, roster.attempt), parts.standing.work
+    lease = parts.ledger.state.leases.get(parts.me, ())
+    if work is None or work.step != roster.step or lease[: len(work.blocks)] != work.blocks:
+        parts.standing.work = None
+    await _give_up(parts, ReduceAborted(*where, (parts.me,), "our work for it is lost"))
+    work = parts.standing.work
+    if work is not None:
+        # Our word that something is lost takes back that we are ready.
+        await parts.tell(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
+
+
+async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
+    """One reduce from its roster to our report of it."""
+    step, attempt = roster.step, roster.attempt
+    where = {"step": step, "attempt": attempt, "schedule": roster.schedule}
+    parts.journal.write("exchange-started", **where, peers=roster.peers)
+    parts.enter(Exchanging())
+    try:
+        update = await _averaged(parts, roster, edges)
+    except ReduceAborted as exc:
+        if parts.me in exc.suspects:
+            parts.standing.work = None  # Its numbers are not finite: it is not offered again.
+        await _give_up(parts, exc)
+        with trio.move_on_after(LINGER_S):
+            while parts.ledger.state.roster == roster:
+                await parts.changes.wait()
+    else:
+        parts.standing.reduce = ReduceReport(step, attempt, update, ())
+        parts.enter(StandingBy("for the members to commit the update"))
+        await parts.tell(UpdateHeld(update, (step, attempt)))
+        await parts.tell(ReduceDone(parts.me, step, attempt, update))
+        parts.speak_now()
+
+
+async def _give_up(parts: Parts, why: ReduceAborted) -> None:
+    """Tell everybody that this attempt has failed here, and whom this node itself found at fault.
+
+    What a neighbour said of others is not repeated: the neighbour reports it, too, and a liar would
+    otherwise accuse with the voices of all that heard it (SPEC.md S13). A roster may name what is
+    no peer; a report that did would be read by nobody.
+    """
+    step, attempt = why.step, why.attempt
+    suspects = tuple(filter(is_peer_id, why.suspects))
+    parts.journal.write(
+        "exchange-failed",
+        step=step,
+        attempt=attempt,
+        reason=why.reason,
+        suspects=suspects,
+        heard=why.heard,
+    )
+    if why.heard:
+        suspects = ()
+    parts.standing.reduce = ReduceReport(step, attempt, None, suspects)
+    parts.enter(StandingBy("for the members to agree how to go on"))
+    await parts.tell(ReduceFailed(parts.me, step, attempt, suspects))
+    parts.speak_now()
+
+
+async def _averaged(parts: Parts, roster: Roster, edges: Edges) -> Digest:
+    """As `_reduce`; those who would fetch the update hear when it is over."""
+    parts.standing.averaging = roster.step
+    try:
+        return await _reduce(parts, roster, edges)
+    finally:
+        parts.standing.averaging = None
+        parts.changes.ring()
+
+
+async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
+    """The digest of the update that the ring made, which is in our store.
+
+    Raises:
+        ReduceAborted: it did not come to an end.
+    """
+    assert parts.arena is not None, "a seed is never a participant"
+    request = _request(parts, roster)
+    payload = bytearray(update_blobs.payload_bytes(parts, roster.step))
+    async with parts.outer.lock:
+        # Whoever held the lock may have moved θ on.
+        if reason := _why_moot(parts, roster):
+            raise reason
+        await _while_it_matters(parts, roster, partial(connect, parts, request, edges))
+        residual = parts.residual(roster.step)
+        if residual is not None:
+            begun = partial(residual.begun, roster.step, roster.attempt, len(roster.peers))
+            await trio.to_thread.run_sync(begun)
+        theta, local = await trio.to_thread.run_sync(
+            partial(_contribution, parts, roster.step, parts.arena)
+        )
+        reduce = Reduce(
+            request,
+            edges.links(request),
+            theta,
+            local,
+            payload,
+            parts.uplink,
+            residual=None if residual is None else residual.owed,
+            residual_out=None if residual is None else residual.aside,
+        )
+        where = {"step": roster.step, "attempt": roster.attempt}
+        parts.journal.write("exchange-connected", **where, peers=roster.peers)
+        report = await _run(parts, roster, reduce, residual)
+        # Under the lock: a moment later θ may be that of the next step.
+        compared = await trio.to_thread.run_sync(
+            partial(_compared, parts, roster.step, theta, local, payload)
+        )
+    for each in report.traffic:
+        parts.paths.moved(each.peer, each.sent_bytes, each.sending_s)
+    try:
+        update = await update_blobs.store(parts, roster.step, payload)
+    except StoreError as exc:
+        raise ReduceAborted(roster.step, roster.attempt, (), f"not stored: {exc.what}") from exc
+    parts.journal.write(
+        "exchange-done", **where, update=update, **report.facts(), **asdict(compared)
+    )
+    parts.standing.last_reduce = report
+    parts.standing.comparison = compared
+    return update
+
+
+async def _run(
+    parts: Parts, roster: Roster, reduce: Reduce, residual: Residual | None
+) -> RingReport:
+    """Have `reduce` run for as long as anybody needs it.
+
+    Raises ReduceAborted: it did not come to an end.
+    """
+    parts.standing.ring = reduce
+    try:
+        run = partial(in_thread, reduce.run, stop=partial(reduce.abort, "it was given up"))
+        return await _while_it_matters(parts, roster, run, update_blobs.LAG_S)
+    except ReduceAborted:
+        if residual is not None:
+            codec, most = (
+                update_blobs.codec_of(parts, roster.step),
+                parts.influence_max(roster.step),
+            )
+            lost_max = owed_max(codec, len(roster.peers), most)
+            await trio.to_thread.run_sync(residual.cut_short, lost_max)
+        raise
+    finally:
+        parts.standing.ring = None
+
+
+def _contribution(parts: Parts, step: int, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
+    """Two vectors whose difference is averaged: θ and local weights, where means are plain."""
+    theta, local = _side_by_side(parts.fragment(step), arena)
+    made = update_blobs.format_of(parts, step).contribution(
+        step, theta, local, parts.influence_max(step)
+    )
+    # Zeros that nobody writes take no memory.
+    return (theta, local) if made is None else (made, np.zeros(made.size, np.float32))
+
+
+def _compared(
+    parts: Parts, step: int, theta: Float32Vector, local: Float32Vector, payload: bytearray
+) -> Comparison:
+    """Our pseudo-gradient with what will be applied; `theta` less `local` is what was averaged."""
+    form, arena = update_blobs.format_of(parts, step), parts.arena
+    assert arena is not None
+    averaged = compare(theta, local, np.frombuffer(payload, np.uint8), form.codec)
+    if form.merge == "mean":
+        return averaged
+    made, exact = form.merged(memoryview(payload), step, parts.influence_max(step))
+    own = _side_by_side(parts.fragment(step), arena)
+    merged = compare(*own, np.frombuffer(made, np.uint8), exact)
+    return replace(merged, quantisation_error=averaged.quantisation_error)
+
+
+def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
+    """θ and local weights of the fragment, each as one vector: themselves, or a copy."""
+    if len(fragment.ranges) == 1:
+        ((start, stop),) = fragment.ranges
+        return arena.theta[start:stop], arena.local[start:stop]
+    theta, local = (np.empty(fragment.numel, np.float32) for _ in range(2))
+    fragment.gather(arena.theta, theta)
+    fragment.gather(arena.local, local)
+    return theta, local
+
+
+def _settle(parts: Parts) -> None:
+    """Owe what rounding lost in the reduces that were committed, however they ended here.
+
+    The chain says so, and not the updates that are applied: who leaps over one has paid into it.
+    """
+    ledger = parts.ledger
+    for residual in parts.outer.residuals:
+        step = residual.open_step
+        if step is None or step >= ledger.state.step:
+            continue
+        if step < ledger.kept.start.step:
+            residual.forget()
+            continue
+        value = parts.history.closing(step).entry.value
+        residual.ended(value.attempt if isinstance(value, Commit) else None)
+
+
+def _request(parts: Parts, roster: Roster) -> ReduceRequest:
+    payload_bytes = update_blobs.payload_bytes(parts, roster.step)
+    return ReduceRequest(
+        # A line of its own for each branch: nobody takes one attempt for another's namesake.
+        run=RunId(parts.ledger.state.line),
+        step=roster.step,
+        attempt=roster.attempt,
+        peers=roster.peers,
+        me=roster.peers.index(parts.me),
+        weights=weights(parts.history, parts.ledger.state.since, roster, len(parts.fragments)),
+        numel=update_blobs.format_of(parts, roster.step).numel(roster.step),
+        codec=update_blobs.codec_of(parts, roster.step),
+        schedule=roster.schedule,
+        streams=streams_for(roster.schedule, len(roster.peers), payload_bytes),
+        influence_max=parts.influence_max(roster.step),
+        deadline_s=reduce_deadline_s(payload_bytes),
+    )
+
+
+async def _while_it_matters(
+    parts: Parts, roster: Roster, work: Callable[[], Awaitable[Result]], lag_s: float = 0.0
+) -> Result:
+    """The result of `work`, which is cancelled as soon as the attempt is moot; if that is because
+    the others have committed what it makes, `lag_s` later.
+
+    Raises:
+        ReduceAborted: by `work`, or because the attempt is moot.
+    """
+    moot: list[ReduceAborted] = []
+    results: list[Result] = []
+
+    async def watch() -> None:
+        while (reason := _why_moot(parts, roster)) is None:
+            await parts.changes.wait()
+        if roster.step in parts.ledger.updates:
+            await trio.sleep(lag_s)
+        moot.append(reason)
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        try:
+            results.append(await work())
+        except ReduceAborted as exc:
+            moot.append(exc)
+        nursery.cancel_scope.cancel()
+    if results:
+        return results[0]
+    raise moot[0]
+
+
+def _why_moot(parts: Parts, roster: Roster) -> ReduceAborted | None:
+    """Why nobody needs this attempt any more; None while somebody does."""
+    where = roster.step, roster.attempt
+    if parts.ledger.state.roster != roster:
+        return ReduceAborted(*where, (), "the members agreed to go on without it")
+    lost = tuple(peer for peer in roster.peers if peer != parts.me and parts.is_down(peer))
+    if lost:
+        return ReduceAborted(*where, lost, "a participant is down")
+    if without := confessed(parts.ledger.state, parts.ledger.view):
+        return ReduceAborted(*where, without, "a participant lost its work", heard=True)
+    return None

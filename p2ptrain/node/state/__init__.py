@@ -1,0 +1,1 @@
+"""What the tasks of one node share."""

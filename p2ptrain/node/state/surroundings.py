@@ -1,0 +1,31 @@
+"""What is there before a node has parts: how it shall run, where, as whom, and in which run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.archive.admission import Admission
+from p2ptrain.archive.home import Home
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.identity import Identity
+from p2ptrain.net import Network
+from p2ptrain.observe.journal import Journal
+from p2ptrain.run import Run
+from p2ptrain.store import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Made by `main` when the node is connected and admitted; `assembly` makes the parts of it."""
+
+    config: NodeConfig
+    home: Home
+    journal: Journal
+    identity: Identity
+    run: Run
+    admission: Admission
+    network: Network
+    disk: Disk | None = None
+    """What the store and the ledger's logs write to; None is this machine's own."""
+    incarnation: int = 0
+    """This process among all that ever had this identity."""

@@ -1,0 +1,72 @@
+"""The data blocks of our lease, on this disk before the trainer needs them.
+
+Blocks come through the swarm like everything else. A background task fetches ahead along the
+ledger's cursor, so that the run does not depend on any one node that happens to hold all data; a
+damaged or missing block is fetched again when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.chain.terms import lease_blocks
+from p2ptrain.node.outer_state import fetch
+from p2ptrain.node.outer_state.retention import TOKEN_BYTES_MAX, cached_blocks_max, kept_data
+from p2ptrain.node.state.context import Parts
+
+AHEAD_BATCH_BLOCKS = 64
+AHEAD_BYTES_MAX = 1 << 30
+"""How much data a node keeps ahead of need."""
+
+NEWCOMERS = 3
+
+
+async def paths_of(parts: Parts, digests: Sequence[Digest]) -> list[Path]:
+    """The files of these blocks, all of which are here when this returns."""
+    missing = [digest for digest in digests if not parts.store.has_chunk(digest)]
+    if missing:
+        await fetch.fetch_loose(parts, missing)
+    return [parts.store.chunk_path(digest) for digest in digests]
+
+
+async def fetch_ahead(parts: Parts) -> None:
+    """Keep fetching the blocks that the run will need next, in the order of their need."""
+    held: set[Digest] = set()
+    while True:
+        height = parts.ledger.state.height
+        wanted = ahead(parts)
+        # What is not wanted any more may be collected, and is fetched again if it ever is.
+        held.intersection_update(wanted)
+        missing = [digest for digest in wanted if digest not in held]
+        for start in range(0, len(missing), AHEAD_BATCH_BLOCKS):
+            batch = missing[start : start + AHEAD_BATCH_BLOCKS]
+            await paths_of(parts, batch)
+            held.update(batch)
+        if missing:
+            parts.journal.write("data-held", blocks=len(held))
+        while parts.ledger.state.height == height:
+            await parts.changes.wait()
+
+
+def ahead(parts: Parts) -> list[Digest]:
+    """Validation blocks, then our lease, all others', those given back, those from the cursor on.
+
+    Another member's lease comes back if it leaves, at a time when whoever had its blocks may be
+    gone too. For the same reason we look ahead for some more members than there are. Nothing is
+    fetched that the next collection would remove: the order is that of `retention`, and so is the
+    bound of the cache.
+    """
+    assert parts.data is not None, "nobody fetches ahead before the data index is here"
+    rules, state = parts.ledger.rules, parts.ledger.state
+    book = state.lease_book
+    members = len(state.members) + NEWCOMERS
+    leased = sum(map(len, book.held.values())) + len(book.returned)
+    lease = lease_blocks(state.terms, rules.outer_steps, rules.blocks_per_lease)
+    needed = leased + (rules.outer_steps - state.step) * lease * members
+    most = min(needed, AHEAD_BYTES_MAX // (TOKEN_BYTES_MAX * parts.manifest.data.block_tokens))
+    cached = cached_blocks_max(parts.config, parts.manifest)
+    if cached is not None:
+        most = min(most, cached)
+    return list(kept_data(parts.data, book, rules, parts.me, most))

@@ -1,0 +1,81 @@
+"""Work that a trainer is ready with, offered to everybody: if others would take it, and until our
+own ledger has heard of it, whatever becomes of the trainer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+from p2ptrain.errors import TrainerDiverged
+from p2ptrain.ipc.frames import FragmentReady
+from p2ptrain.ledger.messages.events import Ready
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.training.legs import pace_of
+from p2ptrain.observe.states import StandingBy
+from p2ptrain.ring import own_peak
+from p2ptrain.sync.trainer_orders import Blocks, Work
+
+
+async def hold_to_the_bound(parts: Parts, step: int) -> None:
+    """What would be refused by the others is not offered. θ is in use all the while.
+
+    Raises:
+        TrainerDiverged: the weights that were trained here are too far from θ.
+    """
+    arena, most = parts.arena, parts.influence_max(step)
+    assert arena is not None
+    pieces = [slice(*each) for each in parts.fragment(step).ranges]
+    peaks = await trio.to_thread.run_sync(
+        lambda: [own_peak(arena.theta[each], arena.local[each]) for each in pieces]
+    )
+    if not all(map(math.isfinite, peaks)):
+        raise TrainerDiverged("a weight that was trained here is not a finite number")
+    if (peak := max(peaks)) > most:
+        raise TrainerDiverged(
+            f"a weight that was trained here is {peak:.3g} away from the shared one; "
+            f"this run takes at most {most:.3g}",
+            code="DIVERGED",
+        )
+
+
+async def offer(parts: Parts, ready: FragmentReady, lease: Blocks) -> None:
+    """What is `ready` is all of `lease`, which is ours: from now on it may be averaged."""
+    work = Work(ready.step, lease, ready.tokens)
+    parts.standing.work = work
+    parts.journal.write(
+        "ready",
+        peer=parts.me,
+        step=ready.step,
+        head=parts.ledger.state.head,
+        tokens=ready.tokens,
+        trained=lease,
+        loss=ready.loss,
+    )
+    parts.enter(StandingBy("for the others to finish their inner steps"))
+    await _tell(parts, work)
+
+
+async def offer_again(parts: Parts) -> None:
+    """Tell of what stands, when there is another trainer: the one that made it may have ended, and
+    `offer` with it, before our ledger heard of it. Nobody makes it again, so nobody else would say
+    so; to say it twice is no news.
+    """
+    work = parts.standing.work
+    if work is not None and stands(parts):
+        await _tell(parts, work)
+
+
+def stands(parts: Parts) -> bool:
+    """Whether what was offered last is all that our lease asks for: no trainer need make it."""
+    state, work = parts.ledger.state, parts.standing.work
+    if work is None or parts.lacks_terms(state.step):
+        return False
+    lease = state.leases.get(parts.me, ())
+    return work.stands_for(state.step, lease, pace_of(parts, state.step))
+
+
+async def _tell(parts: Parts, work: Work) -> None:
+    await parts.tell(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
+    parts.speak_now()

@@ -1,0 +1,127 @@
+"""What a node needs of a trainer, and the one that it has unless it is told otherwise.
+
+The seam between `training` and the processes: `training` sends frames and reads what comes back
+from a socket, and does not care whether ranks of torch or a thread of a test is behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from p2ptrain.ipc.admission import load_or_create
+from p2ptrain.ipc.frames import Frame, ToTrainer
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.training import micro_batch_memory
+from p2ptrain.prepare import machine_check
+from p2ptrain.trainer import gpus
+from p2ptrain.trainer.external import ExternalTrainers
+from p2ptrain.trainer.fitting import within
+from p2ptrain.trainer.supervisor import Supervisor
+
+
+class RunningTrainer(Protocol):
+    """One trainer from start to end. `p2ptrain.trainer.supervisor` says what each promises."""
+
+    useful: bool
+    """Whether work of it was offered: set by whoever offers it."""
+
+    @property
+    def socket(self) -> socket.socket: ...
+
+    @property
+    def pids(self) -> tuple[int, ...]: ...
+
+    @property
+    def waits_for(self) -> str:
+        """What others must do until it can start, in words."""
+
+    def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
+        """Blocks while the socket of a busy trainer is full; `meanwhile` is called every second
+        then, and may raise to end that. Raises TrainerExited."""
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that `data` completes. Raises TrainerExited for b"", TrainerError."""
+
+    def check(self) -> None:
+        """Raises TrainerExited or TrainerStalled if that is so; blocks until all of it is gone."""
+
+    def stop(self, deadline_s: float, *, again: bool = False) -> int:
+        """End it, kindly until the deadline; returns the exit status. Blocks. Somebody else may
+        have started its ranks, who must know whether to start them `again`."""
+
+
+class Trainers(Protocol):
+    """Starts trainers over one node's arena, one at a time."""
+
+    def start(self) -> RunningTrainer:
+        """Blocks. Raises TrainerError: the budget of restarts is spent."""
+
+
+MakeTrainers = Callable[[Parts], Trainers]
+
+
+def subprocesses(parts: Parts) -> Trainers:
+    """Ranks of torch, as the node's configuration says: on this machine, or where torchrun is."""
+    assert parts.arena is not None, "a seed has no trainer"
+    config = parts.config
+    settings = _settings(parts)
+    trainer, found = (
+        micro_batch_memory.recall(parts, settings),
+        partial(micro_batch_memory.keep, parts, settings),
+    )
+    if not config.ranks_host:
+        return Supervisor(trainer, *parts.arena.fds, ranks=config.ranks, found=found)
+    return ExternalTrainers(
+        # Its optimizer would be kept on the ranks' hosts: they are told where.
+        replace(trainer, state_folder=""),
+        parts.arena.theta.view(np.uint8).data,
+        parts.arena.local.view(np.uint8).data,
+        load_or_create(parts.home.ranks_secret),
+        config.ranks_host,
+        config.ranks_port,
+        config.ranks,
+        parts.journal.write,
+        found=found,
+    )
+
+
+def _settings(parts: Parts) -> TrainerConfig:
+    config = parts.config
+    device = config.device
+    if device == "auto":
+        device = "cuda" if gpus.has_nvidia_gpu(gpus.DEVICES, os.environ) else "cpu"
+    precision = config.precision
+    if precision == "auto":
+        precision = "bf16" if device == "cuda" else "fp32"
+    parts.journal.write("trainer-config", device=device, precision=precision, ranks=config.ranks)
+    settings = TrainerConfig(
+        model=parts.manifest.model,
+        inner=parts.manifest.inner,
+        device=device,
+        precision=precision,
+        compile=config.compile,
+        recompute=config.recompute,
+        threads=config.threads,
+        micro_batch=config.micro_batch,
+        state_folder=str(parts.home.inner) if config.keep_inner else "",
+        document_token=parts.manifest.data.document_token,
+        fragments=parts.manifest.sync.fragments,
+        mixing=parts.manifest.sync.mixing,
+        delayed=parts.manifest.delayed,
+        eager=parts.manifest.sync.eager,
+    )
+    if device == "cuda" or config.micro_batch or config.ranks_host:
+        return settings
+    # A GPU says where its memory ends; Linux kills somebody instead.
+    room = machine_check.room_for_activations(
+        parts.run, parts.manifest, machine_check.memory_bytes()
+    )
+    return within(settings, config.ranks, room)

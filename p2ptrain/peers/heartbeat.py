@@ -1,0 +1,341 @@
+"""What a node tells everybody every two seconds, and at once when something changes.
+
+A heartbeat is a node's whole report: where it is, what it holds, what it wants. It is repeated and
+overwrites the one before, so a lost message is mended by the next and nothing needs an
+acknowledgement. Gossip signs it with the node's key. This module knows the fields and their bounds;
+it does not know how they travel (`beats`) or what follows from them (`gossip`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
+from p2ptrain.identity import is_peer_id
+from p2ptrain.ids import Digest, PeerId, RunId, is_digest
+from p2ptrain.ledger.chain.values import LineId
+from p2ptrain.peers.identity_messages import SIGNATURE_BYTES
+from p2ptrain.peers.incarnations import INCARNATION_MAX
+from p2ptrain.peers.path_table import TOLD_MAX, Path
+
+HEARTBEAT_BYTES_MAX = 8192
+"""Ours are near 1.1 kB: a certificate of 500 bytes, a few addresses, one or two reports."""
+
+STATE_CHARACTERS_MAX = 160
+ADDRESSES_MAX = 8
+ADDRESS_CHARACTERS_MAX = 200
+SUSPECTS_MAX = 64
+LACKS_MAX = 16
+"""Peers asked at a time to say everything again: 54 bytes each; the rest are asked next time."""
+
+COUNT_MAX = 1 << 53
+
+SHARE_BLOCKS_MAX = 4096
+"""Of held-out blocks: what one member measures of an outer step's θ."""
+
+LOSS_MAX_NATS = 1000.0
+"""A token's loss, on average. A model that guesses has 14 with the largest vocabulary; this leaves
+room for one that is sure and wrong, and none for a report that drowns all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyReport:
+    """The sender finished its inner phase: `blocks` of its lease, `tokens` in all, since its θ."""
+
+    step: int
+    tokens: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceReport:
+    """How the sender's attempt ended: with the update's digest, or with whom it suspects.
+
+    Raises:
+        LocalProtocolError: a suspect is no peer. Nobody would read a heartbeat with it in, so we
+            would be heard no more.
+    """
+
+    step: int
+    attempt: int
+    update: Digest | None
+    suspects: tuple[PeerId, ...]
+
+    def __post_init__(self) -> None:
+        if not all(map(is_peer_id, self.suspects)):
+            raise LocalProtocolError(f"a suspect is no peer: {self.suspects}")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReport:
+    """The sender wrote this snapshot of θ and m before outer step `step`."""
+
+    step: int
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationReport:
+    """What the sender measured of θ of outer step `step` on its share of the held-out blocks, from
+    `first` to before `stop`: the sum of the losses of `tokens` tokens, in nats.
+
+    Raises:
+        RemoteProtocolError: no share has such a loss or such a size.
+    """
+
+    step: int
+    first: int
+    stop: int
+    tokens: int
+    loss_sum: float
+
+    def __post_init__(self) -> None:
+        counts = (self.step, self.first, self.stop, self.tokens)
+        if not all(0 <= count <= COUNT_MAX for count in counts) or self.tokens == 0:
+            raise RemoteProtocolError("a validation report holds a count out of range")
+        if not 0 < self.stop - self.first <= SHARE_BLOCKS_MAX:
+            raise RemoteProtocolError("a validation report is about no share of blocks")
+        # Written so that what is not a number is not below the bound.
+        if not 0 <= self.loss_sum <= LOSS_MAX_NATS * self.tokens:
+            raise RemoteProtocolError("a validation report's loss is out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """One report. `incarnation` orders the starts of its sender (`incarnations`), and `serial`
+    counts within it. `mark` is the sender's signature that vouches for the incarnation; members
+    return it to a process of that identity that has to know its newest one.
+    """
+
+    run: RunId
+    incarnation: int
+    serial: int
+    state: str
+    trains: bool
+    joining: bool
+    leaving: bool
+    height: int
+    line: LineId
+    """Which line of the run `height` counts on; see the ledger's SPEC.md."""
+    head: Digest
+    step: int
+    inner_step: int
+    inner_steps: int
+    tokens_per_s: int
+    endpoint: bytes
+    addresses: tuple[str, ...]
+    ready: ReadyReport | None
+    reduce: ReduceReport | None
+    lacks: tuple[PeerId, ...] = ()
+    """Whose next beat should be full, since their small ones could not be read (see `beats`)."""
+    dialled: bool = False
+    """Somebody has opened a connection to the sender's data plane since it was started."""
+    dialable: bool = True
+    """False if nobody has for long, though others try: it has to dial them."""
+    paths: tuple[tuple[PeerId, Path], ...] = ()
+    """Some of the sender's own, a few at a time; see `paths`."""
+    validation: ValidationReport | None = None
+    """The newest."""
+    snapshot: SnapshotReport | None = None
+    """The newest."""
+    mark: bytes = b""
+
+    def follows(self, earlier: Heartbeat | None) -> bool:
+        """Whether this one is news to somebody who last took `earlier`."""
+        if earlier is None:
+            return True
+        return (self.incarnation, self.serial) > (earlier.incarnation, earlier.serial)
+
+
+def encode(heartbeat: Heartbeat) -> bytes:
+    ready, reduce, validation = heartbeat.ready, heartbeat.reduce, heartbeat.validation
+    snapshot = heartbeat.snapshot
+    return pack(
+        {
+            "run": heartbeat.run,
+            "incarnation": heartbeat.incarnation,
+            "serial": heartbeat.serial,
+            "state": heartbeat.state[:STATE_CHARACTERS_MAX],
+            "trains": heartbeat.trains,
+            "joining": heartbeat.joining,
+            "leaving": heartbeat.leaving,
+            "height": heartbeat.height,
+            "line": heartbeat.line,
+            "head": heartbeat.head,
+            "step": heartbeat.step,
+            "inner_step": heartbeat.inner_step,
+            "inner_steps": heartbeat.inner_steps,
+            "tokens_per_s": heartbeat.tokens_per_s,
+            "endpoint": heartbeat.endpoint,
+            "addresses": list(heartbeat.addresses[:ADDRESSES_MAX]),
+            "ready": None if ready is None else [ready.step, ready.tokens, ready.blocks],
+            "reduce": None
+            if reduce is None
+            else [
+                reduce.step,
+                reduce.attempt,
+                reduce.update,
+                list(reduce.suspects[:SUSPECTS_MAX]),
+            ],
+            "lacks": list(heartbeat.lacks[:LACKS_MAX]),
+            "dialled": heartbeat.dialled,
+            "dialable": heartbeat.dialable,
+            "paths": [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths],
+            "validation": None if validation is None else list(astuple(validation)),
+            "snapshot": None if snapshot is None else [snapshot.step, snapshot.digest],
+            "mark": heartbeat.mark,
+        }
+    )
+
+
+def decode(data: bytes) -> Heartbeat:
+    """The heartbeat in `data`, every field checked against its type and bound.
+
+    Raises:
+        RemoteProtocolError: anything about it is not as we would have sent it.
+    """
+    maybe_list = (list, type(None))
+    wire = fields(
+        unpack(data, bytes_max=HEARTBEAT_BYTES_MAX),
+        **dict.fromkeys(("run", "state", "line", "head"), str),
+        **dict.fromkeys(("trains", "joining", "leaving", "dialled", "dialable"), bool),
+        **dict.fromkeys(("incarnation", "serial", "height", "step"), int),
+        **dict.fromkeys(("inner_step", "inner_steps", "tokens_per_s"), int),
+        endpoint=bytes,
+        mark=bytes,
+        **dict.fromkeys(("addresses", "lacks", "paths"), list),
+        **dict.fromkeys(("ready", "reduce", "validation", "snapshot"), maybe_list),
+    )
+    run, line, head, state = wire["run"], wire["line"], wire["head"], wire["state"]
+    if not (is_digest(run) and is_digest(line) and is_digest(head)):
+        raise RemoteProtocolError("a heartbeat's run, line or head is not a digest")
+    assert isinstance(run, str)
+    assert isinstance(line, str)
+    assert isinstance(head, str)
+    assert isinstance(state, str)
+    return Heartbeat(
+        run=RunId(run),
+        incarnation=_count(wire["incarnation"], INCARNATION_MAX),
+        serial=_count(wire["serial"]),
+        state=_printable(state[:STATE_CHARACTERS_MAX]),
+        trains=wire["trains"] is True,
+        joining=wire["joining"] is True,
+        leaving=wire["leaving"] is True,
+        height=_count(wire["height"]),
+        line=Digest(line),
+        head=Digest(head),
+        step=_count(wire["step"]),
+        inner_step=_count(wire["inner_step"]),
+        inner_steps=_count(wire["inner_steps"]),
+        tokens_per_s=_count(wire["tokens_per_s"]),
+        endpoint=_bytes(wire["endpoint"]),
+        addresses=_addresses(wire["addresses"]),
+        ready=_ready(wire["ready"]),
+        reduce=_reduce(wire["reduce"]),
+        lacks=_peers(wire["lacks"], LACKS_MAX),
+        dialled=wire["dialled"] is True,
+        dialable=wire["dialable"] is True,
+        paths=_paths(wire["paths"]),
+        validation=_validation(wire["validation"]),
+        snapshot=_snapshot(wire["snapshot"]),
+        mark=_mark(wire["mark"]),
+    )
+
+
+def _count(value: object, most: int = COUNT_MAX) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise RemoteProtocolError("a heartbeat holds a count out of range")
+    return value
+
+
+def _bytes(value: object) -> bytes:
+    assert isinstance(value, bytes)
+    return value
+
+
+def _mark(value: object) -> bytes:
+    mark = _bytes(value)
+    if len(mark) not in (0, SIGNATURE_BYTES):
+        raise RemoteProtocolError(f"a heartbeat's mark does not have {SIGNATURE_BYTES} bytes")
+    return mark
+
+
+def _printable(text: str) -> str:
+    """A peer's words without the control characters that would rewrite our terminal."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+def _addresses(value: object) -> tuple[str, ...]:
+    assert isinstance(value, list)
+    if len(value) > ADDRESSES_MAX or not all(
+        isinstance(item, str) and len(item) <= ADDRESS_CHARACTERS_MAX and item.isprintable()
+        for item in value
+    ):
+        raise RemoteProtocolError("a heartbeat's addresses are too many, too long or not text")
+    return tuple(value)
+
+
+def _ready(value: object) -> ReadyReport | None:
+    if value is None:
+        return None
+    step, tokens, blocks = _items(value, 3)
+    return ReadyReport(_count(step), _count(tokens), _count(blocks))
+
+
+def _reduce(value: object) -> ReduceReport | None:
+    if value is None:
+        return None
+    step, attempt, update, suspects = _items(value, 4)
+    if update is not None and not is_digest(update):
+        raise RemoteProtocolError("a heartbeat's update is not a digest")
+    assert update is None or isinstance(update, str)
+    named = _peers(suspects, SUSPECTS_MAX)  # Before it is made: here it is the sender's fault.
+    return ReduceReport(
+        _count(step), _count(attempt), None if update is None else Digest(update), named
+    )
+
+
+def _validation(value: object) -> ValidationReport | None:
+    if value is None:
+        return None
+    step, first, stop, tokens, loss_sum = _items(value, 5)
+    if type(loss_sum) is not float:
+        raise RemoteProtocolError("a heartbeat's loss is not a number")
+    return ValidationReport(_count(step), _count(first), _count(stop), _count(tokens), loss_sum)
+
+
+def _snapshot(value: object) -> SnapshotReport | None:
+    if value is None:
+        return None
+    step, digest = _items(value, 2)
+    if not is_digest(digest):
+        raise RemoteProtocolError("a heartbeat's snapshot is not a digest")
+    assert isinstance(digest, str)
+    return SnapshotReport(_count(step), Digest(digest))
+
+
+def _paths(value: object) -> tuple[tuple[PeerId, Path], ...]:
+    if not isinstance(value, list) or len(value) > TOLD_MAX:
+        raise RemoteProtocolError(f"a heartbeat tells of more than {TOLD_MAX} paths")
+    told = [_items(item, 3) for item in value]
+    peers = _peers([peer for peer, _, _ in told], TOLD_MAX)
+    if len(set(peers)) < len(peers):
+        raise RemoteProtocolError("a heartbeat tells of one path twice")
+    paths = [Path(_count(rate), _count(delay_ms)) for _, rate, delay_ms in told]
+    return tuple(zip(peers, paths, strict=True))
+
+
+def _peers(value: object, most: int) -> tuple[PeerId, ...]:
+    if not isinstance(value, list) or len(value) > most:
+        raise RemoteProtocolError(f"a heartbeat names peers, but not in a list of at most {most}")
+    if not all(is_peer_id(peer) for peer in value):
+        raise RemoteProtocolError("a heartbeat names what is not a peer")
+    return tuple(PeerId(peer) for peer in value)
+
+
+def _items(value: object, count: int) -> Sequence[object]:
+    if not isinstance(value, list) or len(value) != count:
+        raise RemoteProtocolError(f"a heartbeat's report does not have {count} items")
+    return value

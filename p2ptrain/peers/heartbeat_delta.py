@@ -1,0 +1,151 @@
+"""Heartbeats that carry only what changed since the last one that said everything.
+
+A *full beat* is a heartbeat as `heartbeat` writes it. A *small beat* names a full one of the same
+incarnation, its base, and holds the fields that differ from it: a field that became empty is one of
+them, so nothing is ever told by leaving it out. The base and the difference together are a full
+beat again, and pass the same decoder; so a field that is added to heartbeats is covered by itself.
+
+Small beats rest on the last full one and not on each other: whichever of them are lost, doubled or
+late, each that is understood tells exactly what its sender meant. Who missed the base knows that
+it did. It guesses nothing, counts the sender as alive, and names it in its own next heartbeat
+(`Heartbeat.lacks`), which has the sender say everything again.
+
+Not known here: what the fields mean, which peers there are, and how beats travel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.peers.heartbeat import COUNT_MAX, HEARTBEAT_BYTES_MAX, Heartbeat, decode, encode
+from p2ptrain.peers.incarnations import INCARNATION_MAX
+
+FULL_EVERY = 15
+"""Half a minute at the full rate: the longest that a loss nobody noticed can last."""
+
+FULL_AT_FIRST = 5
+"""Connections are being made while a node starts: what it says then, most hear as its first."""
+
+RARE = frozenset({"run", "mark", "trains", "endpoint", "addresses", "dialled", "dialable", "paths"})
+"""Fields whose change is said to all at once in full: the large ones, which seldom change."""
+
+OF_EVERY_BEAT = frozenset({"incarnation", "serial"})
+
+
+@dataclass(frozen=True, slots=True)
+class FullBeat:
+    """`wire` is what `heartbeat` was read from."""
+
+    heartbeat: Heartbeat
+    wire: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SmallBeat:
+    """`changed`: the fields, as on the wire, that differ from the full beat with serial `base`.
+
+    Raises:
+        RemoteProtocolError: no heartbeat has such counts, or they are among the changes as well.
+    """
+
+    incarnation: int
+    serial: int
+    base: int
+    changed: dict[str, object]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.incarnation <= INCARNATION_MAX:
+            raise RemoteProtocolError("a small heartbeat holds an incarnation out of range")
+        if not 0 <= self.base < self.serial <= COUNT_MAX:
+            raise RemoteProtocolError("a small heartbeat holds a count out of range")
+        if self.changed.keys() & OF_EVERY_BEAT:
+            raise RemoteProtocolError("a small heartbeat tells its counts twice")
+
+    def rests_on(self, base: Heartbeat) -> bool:
+        return (base.incarnation, base.serial) == (self.incarnation, self.base)
+
+    def follows(self, incarnation: int, serial: int) -> bool:
+        """Whether this one is news to somebody who heard that one."""
+        return (self.incarnation, self.serial) > (incarnation, serial)
+
+
+Beat = FullBeat | SmallBeat
+
+
+def counts_of(beat: Beat) -> tuple[int, int]:
+    """Return the incarnation of its sender, and its serial within that."""
+    counted = beat.heartbeat if isinstance(beat, FullBeat) else beat
+    return counted.incarnation, counted.serial
+
+
+def read(payload: bytes) -> Beat:
+    """Raises: RemoteProtocolError: anything about it is not as we would have sent it."""
+    value = unpack(payload, bytes_max=HEARTBEAT_BYTES_MAX)
+    if not isinstance(value, dict) or "base" not in value:
+        return FullBeat(decode(payload), payload)
+    wire = fields(value, incarnation=int, serial=int, base=int, changed=dict)
+    return SmallBeat(**wire)  # type: ignore[arg-type]
+
+
+def whole(base: FullBeat, small: SmallBeat) -> Heartbeat:
+    """What the sender of `small` would have said in full.
+
+    Raises:
+        RemoteProtocolError: the two together are no heartbeat.
+    """
+    assert small.rests_on(base.heartbeat)
+    counts = {"incarnation": small.incarnation, "serial": small.serial}
+    return decode(pack(_fields_of(base.wire) | small.changed | counts))
+
+
+@dataclass(slots=True)
+class Saying:
+    """One node's beats, in the order of their serials."""
+
+    full_next: bool = True
+    """Somebody needs to hear everything. Set by `gossip`."""
+    asked_s: float = -math.inf
+    answered_s: float = -math.inf
+    """When it last spoke out of turn to ask for a full beat, and because it was asked for one; by
+    `gossip`."""
+    _base: dict[str, object] = field(default_factory=dict)
+    """What the last full beat said."""
+
+    def say(self, heartbeat: Heartbeat) -> bytes:
+        """The bytes to send for `heartbeat`: a full beat if one is due, else a small one."""
+        full = encode(heartbeat)
+        said = _fields_of(full)
+        due = self.is_full_due(heartbeat.incarnation, heartbeat.serial)
+        small = b"" if due else _small(self._base, said)
+        # One that saves little is not worth it that others must have heard another.
+        if small and 2 * len(small) <= len(full):
+            return small
+        self._base = said
+        self.full_next = False
+        return full
+
+    def is_full_due(self, incarnation: int, serial: int) -> bool:
+        """Whether the beat with these counts has to be full, whatever it says."""
+        if self.full_next or serial < FULL_AT_FIRST:
+            return True
+        base = self._base
+        since = serial - int(str(base["serial"]))
+        return incarnation != base["incarnation"] or not 0 < since < FULL_EVERY
+
+
+def _small(base: dict[str, object], said: dict[str, object]) -> bytes:
+    """The difference as a small beat; empty if it is of a kind that is said in full."""
+    changed = {name: said[name] for name in said.keys() - OF_EVERY_BEAT if said[name] != base[name]}
+    if changed.keys() & RARE:
+        return b""
+    counts = {name: said[name] for name in OF_EVERY_BEAT}
+    return pack({**counts, "base": base["serial"], "changed": changed})
+
+
+def _fields_of(full: bytes) -> dict[str, object]:
+    value = unpack(full, bytes_max=HEARTBEAT_BYTES_MAX)
+    assert isinstance(value, dict)
+    return value

@@ -1,0 +1,109 @@
+"""The first words between two nodes: which run, who may take part, who else is there.
+
+    newcomer ── hello: run it expects, a signed request to join ──► any node
+    newcomer ◄── manifest, allowlist, amendments, whether it is admitted, peers, addresses ──
+
+Anybody may ask; only somebody who is admitted learns other peers' addresses. The newcomer checks
+the manifest and the list itself: it trusts nobody but the organiser whose signature they carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.identity import is_peer_id
+from p2ptrain.ids import PeerId
+from p2ptrain.peers.heartbeat import ADDRESS_CHARACTERS_MAX, ADDRESSES_MAX
+from p2ptrain.peers.protocol_names import HELLO_BYTES_MAX
+
+REQUEST_BYTES_MAX = 4096
+PEERS_TOLD_MAX = 64
+"""Enough for a newcomer to find everybody else through them."""
+
+
+@dataclass(frozen=True, slots=True)
+class HelloRequest:
+    """`run` is empty where the newcomer takes whatever run is served; `join` may be empty too."""
+
+    run: str
+    join: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HelloReply:
+    """`manifest` and `allowlist` are signed documents, `amendments` a list of some, all unchecked
+    here; all but the first may be empty.
+    """
+
+    manifest: bytes
+    allowlist: bytes
+    amendments: bytes
+    admitted: bool
+    peers: Mapping[PeerId, tuple[str, ...]]
+
+
+def encode_request(request: HelloRequest) -> bytes:
+    return pack({"run": request.run, "join": request.join})
+
+
+def decode_request(data: bytes) -> HelloRequest:
+    """Raises RemoteProtocolError for anything that `encode_request` does not make."""
+    wire = fields(unpack(data, bytes_max=REQUEST_BYTES_MAX), run=str, join=bytes)
+    run, join = wire["run"], wire["join"]
+    assert isinstance(run, str)
+    assert isinstance(join, bytes)
+    if len(run) > 64:
+        raise RemoteProtocolError("a hello names what is no run")
+    return HelloRequest(run, join)
+
+
+def encode_reply(reply: HelloReply) -> bytes:
+    told = list(reply.peers.items())[:PEERS_TOLD_MAX]
+    return pack(
+        {
+            "manifest": reply.manifest,
+            "allowlist": reply.allowlist,
+            "amendments": reply.amendments,
+            "admitted": reply.admitted,
+            "peers": {peer: list(addresses[:ADDRESSES_MAX]) for peer, addresses in told},
+        }
+    )
+
+
+def decode_reply(data: bytes) -> HelloReply:
+    """Raises RemoteProtocolError for anything that `encode_reply` does not make."""
+    wire = fields(
+        unpack(data, bytes_max=HELLO_BYTES_MAX),
+        manifest=bytes,
+        allowlist=bytes,
+        amendments=bytes,
+        admitted=bool,
+        peers=dict,
+    )
+    manifest, allowlist, peers = wire["manifest"], wire["allowlist"], wire["peers"]
+    assert isinstance(manifest, bytes)
+    amendments = wire["amendments"]
+    assert isinstance(allowlist, bytes)
+    assert isinstance(amendments, bytes)
+    assert isinstance(peers, dict)
+    if len(peers) > PEERS_TOLD_MAX:
+        raise RemoteProtocolError("a hello tells of too many peers")
+    told = {_peer(peer): _addresses(addresses) for peer, addresses in peers.items()}
+    return HelloReply(manifest, allowlist, amendments, wire["admitted"] is True, told)
+
+
+def _peer(text: str) -> PeerId:
+    if not is_peer_id(text):
+        raise RemoteProtocolError("a hello tells of what is not a peer")
+    return PeerId(text)
+
+
+def _addresses(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > ADDRESSES_MAX:
+        raise RemoteProtocolError("a hello tells too many addresses of a peer")
+    if not all(isinstance(item, str) and len(item) <= ADDRESS_CHARACTERS_MAX for item in value):
+        raise RemoteProtocolError("a hello tells an address that is none")
+    return tuple(value)

@@ -1,0 +1,208 @@
+"""What a member does for peers that ask whether they are the only process with their identity.
+
+Two processes with one identity cannot hear each other: a neighbour has one gossip stream for a
+name, and it leads to one of them. But either can ask a member, and gets the reply itself. So a
+member is a mailbox: it hands each asker the nonces of other processes that asked with the same
+identity, and the proofs that they gave it. If another incarnation was heard lately, the member also
+announces the nonce to all members by gossip, signed by itself, so that the two need not have asked
+the same member.
+
+A member judges nothing here and is not believed: the asker checks each proof with its own key. A
+member that lies or withholds leaves the asker with what other members say. All is bounded, and
+forgotten after `KEPT_S`.
+
+Sans-IO: times come in, notices go out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from p2ptrain.eviction import IsMember, most_dispensable, nobody
+from p2ptrain.ids import PeerId
+from p2ptrain.peers.identity_messages import (
+    CHALLENGES_MAX,
+    PROOFS_MAX,
+    Notice,
+    Proof,
+    Question,
+    Reply,
+)
+from p2ptrain.peers.incarnations import Incarnations
+from p2ptrain.rate_limit import Allowance
+
+KEPT_S = 30.0
+"""A nonce waits so long for the other process to ask here. Each process asks four members every few
+seconds; of a hundred members the two find a common one in that time."""
+
+PEERS_MAX = 4096
+"""As many as the peer table has."""
+
+ASKERS_MAX = 4
+"""Incarnations of one peer whose nonces are kept. Only that peer's key can fill this room."""
+
+AUTHORS_MAX = 16
+OF_AUTHOR_MAX = 2
+"""Members whose notices about one peer are kept, and how many of each: one for each of two
+processes. A liar fills the places of one member."""
+
+SUSPECTED_S = 8.0
+"""So long after its last question a process is expected to ask again, if it lives."""
+
+QUESTIONS_PER_S = 4.0
+QUESTIONS_BURST = 16
+"""Of one peer: two processes that each ask once a second, and as many that have just started."""
+
+NOTICES_PER_S = 0.5
+NOTICES_BURST = 16
+"""In all. Two processes find each other with fewer. A notice costs every host 3.5 ms, and a member
+that lies can have all others announce something: a hundred of them use a sixth of a core then."""
+
+NOTICE_AGAIN_S = 2.0
+"""Between two challenges of one process, and between two of its proofs."""
+
+PROOFS_KEPT = OF_AUTHOR_MAX * AUTHORS_MAX + PROOFS_MAX
+"""About one peer."""
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+@dataclass(slots=True)
+class _Box:
+    """What waits for the processes of one peer, with the time when it came; the oldest comes first.
+
+    `asked`: the newest nonce of each incarnation that asked here. `told`: the challenges that
+    members announced, by member and nonce. `proofs`: by who brought them, and by nonce.
+    `announced`: which incarnation's challenge (False) or proof (True) was announced here.
+    """
+
+    asked: dict[int, tuple[bytes, float]] = field(default_factory=dict)
+    told: dict[tuple[PeerId, bytes], tuple[None, float]] = field(default_factory=dict)
+    proofs: dict[tuple[PeerId, bytes], tuple[Proof, float]] = field(default_factory=dict)
+    announced: dict[tuple[bool, int], tuple[None, float]] = field(default_factory=dict)
+
+    def forget(self, before: float) -> None:
+        _forget(self.asked, before)
+        _forget(self.told, before)
+        _forget(self.proofs, before)
+        _forget(self.announced, before)
+
+
+@dataclass(slots=True)
+class IdentityDesk:
+    """`notices` are to be published; the caller takes them out."""
+
+    incarnations: Incarnations
+    is_member: IsMember = nobody
+    notices: list[Notice] = field(default_factory=list)
+    _boxes: dict[PeerId, _Box] = field(default_factory=dict)
+    _questions: Allowance = field(
+        default_factory=lambda: Allowance(QUESTIONS_BURST, QUESTIONS_PER_S)
+    )
+    _announced: Allowance = field(default_factory=lambda: Allowance(NOTICES_BURST, NOTICES_PER_S))
+
+    def answer(self, peer: PeerId, question: Question, now: float) -> Reply | None:
+        """Answer an admitted peer; None if it asks too often."""
+        if not self._questions.take(peer, 1, now):
+            return None
+        box = self._box(peer, now)
+        for proof in question.proofs:
+            self._take_proof(peer, box, proof, now)
+        _put(box.asked, question.incarnation, question.nonce, now, ASKERS_MAX)
+        suspected = self._is_suspected(peer, box, question.incarnation, now)
+        if suspected:
+            self._announce(box, Notice(peer, question.nonce), question.incarnation, now)
+        return Reply(
+            suspected,
+            _challenges(box, question.incarnation),
+            _proofs_for(peer, box, question.incarnation),
+            self.incarnations.mark(peer),
+        )
+
+    def take_notice(self, author: PeerId, notice: Notice, now: float) -> None:
+        """A member says this by gossip. Whether a proof is genuine is for the asker to judge."""
+        box = self._box(notice.peer, now)
+        key = author, notice.nonce
+        if notice.proof is None:
+            _make_room(box.told, key)
+            _put(box.told, key, None, now, OF_AUTHOR_MAX * AUTHORS_MAX)
+        else:
+            _make_room(box.proofs, key)
+            _put(box.proofs, key, notice.proof, now, PROOFS_KEPT)
+
+    def take_notices(self) -> list[Notice]:
+        """Return what is to be published now."""
+        notices, self.notices = self.notices, []
+        return notices
+
+    def _is_suspected(self, peer: PeerId, box: _Box, incarnation: int, now: float) -> bool:
+        asked_too = any(
+            other != incarnation and now < at + SUSPECTED_S for other, (_, at) in box.asked.items()
+        )
+        told = any(now < at + SUSPECTED_S for _, at in box.told.values())
+        return asked_too or told or self.incarnations.is_other_due(peer, incarnation, now)
+
+    def _take_proof(self, peer: PeerId, box: _Box, proof: Proof, now: float) -> None:
+        """Keep a proof that its maker brings. If a member elsewhere passed the nonce on, the proof
+        goes back by gossip, too.
+        """
+        known = (peer, proof.nonce) in box.proofs
+        _put(box.proofs, (peer, proof.nonce), proof, now, PROOFS_KEPT)
+        if not known and any(nonce == proof.nonce for _, nonce in box.told):
+            self._announce(box, Notice(peer, proof.nonce, proof), proof.incarnation, now)
+
+    def _announce(self, box: _Box, notice: Notice, incarnation: int, now: float) -> None:
+        key = notice.proof is not None, incarnation
+        _, last_s = box.announced.get(key, (None, float("-inf")))
+        if now >= last_s + NOTICE_AGAIN_S and self._announced.take(None, 1, now):
+            _put(box.announced, key, None, now, 2 * ASKERS_MAX)
+            self.notices.append(notice)
+
+    def _box(self, peer: PeerId, now: float) -> _Box:
+        box = self._boxes.pop(peer) if peer in self._boxes else _Box()
+        self._boxes[peer] = box
+        box.forget(now - KEPT_S)
+        if len(self._boxes) > PEERS_MAX:
+            del self._boxes[most_dispensable(self._boxes, self.is_member)]
+        return box
+
+
+def _challenges(box: _Box, incarnation: int) -> tuple[bytes, ...]:
+    """The nonces of others than `incarnation`: first of those that asked here, the newest first."""
+    asked = [nonce for other, (nonce, _) in box.asked.items() if other != incarnation]
+    told = [nonce for _, nonce in box.told]
+    own = {nonce for other, (nonce, _) in box.asked.items() if other == incarnation}
+    found = dict.fromkeys([*reversed(asked), *reversed(told)])
+    return tuple(nonce for nonce in found if nonce not in own)[:CHALLENGES_MAX]
+
+
+def _proofs_for(peer: PeerId, box: _Box, incarnation: int) -> tuple[Proof, ...]:
+    """The proofs of others than `incarnation`: first those that `peer` brought itself."""
+    newest_first = [(key[0], proof) for key, (proof, _) in reversed(box.proofs.items())]
+    own = [proof for source, proof in newest_first if source == peer]
+    proofs = own + [proof for source, proof in newest_first if source != peer]
+    return tuple(proof for proof in proofs if proof.incarnation != incarnation)[:PROOFS_MAX]
+
+
+def _make_room(kept: dict[tuple[PeerId, bytes], _Value], key: tuple[PeerId, bytes]) -> None:
+    """Drop the oldest of this author, if it has as many as it may."""
+    of_author = [each for each in kept if each[0] == key[0] and each != key]
+    if len(of_author) >= OF_AUTHOR_MAX:
+        del kept[of_author[0]]
+
+
+def _put(
+    kept: dict[_Key, tuple[_Value, float]], key: _Key, value: _Value, now: float, most: int
+) -> None:
+    """Keep `value` as the newest; if there are too many then, the oldest goes."""
+    kept.pop(key, None)
+    kept[key] = value, now
+    if len(kept) > most:
+        del kept[next(iter(kept))]
+
+
+def _forget(kept: dict[_Key, tuple[_Value, float]], before: float) -> None:
+    for key in [key for key, (_, at) in kept.items() if at < before]:
+        del kept[key]

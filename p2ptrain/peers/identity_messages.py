@@ -1,0 +1,237 @@
+"""What processes say to find a second one with their identity: questions, proofs and notices.
+
+The asker draws a nonce. A *challenge* is somebody's nonce, on its way to every other process with
+that identity. A *proof* is such a process's signature over the nonce and its own incarnation. Only
+a holder of the key can make it, and only after the nonce was drawn: so it proves that the key was
+in use elsewhere at that time, whoever passes it on. A *mark* is a signature over an incarnation
+alone; it proves that this identity took the incarnation at some time.
+
+This module knows bytes and bounds. It does not know when to ask, nor what follows from a proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.identity import is_peer_id
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.peers.incarnations import INCARNATION_MAX, Mark
+
+NONCE_BYTES = 16
+SIGNATURE_BYTES = 64
+
+PROOFS_MAX = 8
+CHALLENGES_MAX = 8
+"""In one message. Two processes have one identity by accident, hardly ever three; the others are
+room for what a liar puts there. To sign or check eight takes less than a millisecond."""
+
+QUESTION_BYTES_MAX = 2048
+REPLY_BYTES_MAX = 2048
+NOTICE_BYTES_MAX = 512
+"""A proof has 110 bytes; eight of them, eight nonces and a mark have 1,200."""
+
+_DOMAIN = b"p2ptrain identity 1\n"
+
+Sign = Callable[[bytes], bytes]
+Verify = Callable[[PeerId, bytes, bytes], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Signed by the process that took `incarnation`, which learned `nonce` from somebody.
+    `starting`: it has not voted yet, and ends if it is the second process.
+    """
+
+    nonce: bytes
+    incarnation: int
+    starting: bool
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """ "Is there another process with my identity?" `proofs` answer challenges that the asked
+    member passed on before.
+    """
+
+    nonce: bytes
+    incarnation: int
+    starting: bool
+    proofs: tuple[Proof, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`suspected`: the member has heard another incarnation lately, and passes the nonce on.
+    `challenges` are nonces of others who asked with this identity. `mark` is the newest one known.
+    """
+
+    suspected: bool
+    challenges: tuple[bytes, ...] = ()
+    proofs: tuple[Proof, ...] = ()
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a member tells all members by gossip, about `peer`: a challenge (then `proof` is None),
+    or a proof that answers one.
+    """
+
+    peer: PeerId
+    nonce: bytes
+    proof: Proof | None = None
+
+
+def proved(run: RunId, nonce: bytes, incarnation: int, *, starting: bool) -> bytes:
+    """Return the bytes that a proof signs; with an empty nonce, those that a mark signs."""
+    return _DOMAIN + pack([run, nonce, incarnation, starting])
+
+
+def made_proof(run: RunId, nonce: bytes, incarnation: int, sign: Sign, *, starting: bool) -> Proof:
+    message = proved(run, nonce, incarnation, starting=starting)
+    return Proof(nonce, incarnation, starting, sign(message))
+
+
+def is_genuine(run: RunId, peer: PeerId, proof: Proof, verify: Verify) -> bool:
+    """Whether a process with the key of `peer` made this proof."""
+    message = proved(run, proof.nonce, proof.incarnation, starting=proof.starting)
+    return verify(peer, message, proof.signature)
+
+
+def made_mark(run: RunId, incarnation: int, sign: Sign) -> Mark:
+    return Mark(incarnation, sign(proved(run, b"", incarnation, starting=False)))
+
+
+def vouches(run: RunId, peer: PeerId, mark: Mark, verify: Verify) -> bool:
+    """Whether `peer` took the incarnation of this mark."""
+    message = proved(run, b"", mark.incarnation, starting=False)
+    return verify(peer, message, mark.signature)
+
+
+def encode_question(question: Question) -> bytes:
+    return pack(
+        {
+            "nonce": question.nonce,
+            "incarnation": question.incarnation,
+            "starting": question.starting,
+            "proofs": [_plain(proof) for proof in question.proofs],
+        }
+    )
+
+
+def decode_question(data: bytes) -> Question:
+    """Raises RemoteProtocolError for anything that `encode_question` does not make."""
+    wire = fields(
+        unpack(data, bytes_max=QUESTION_BYTES_MAX),
+        nonce=bytes,
+        incarnation=int,
+        starting=bool,
+        proofs=list,
+    )
+    return Question(
+        _nonce(wire["nonce"]),
+        _incarnation(wire["incarnation"]),
+        wire["starting"] is True,
+        _proofs(wire["proofs"]),
+    )
+
+
+def encode_reply(reply: Reply) -> bytes:
+    mark = reply.mark
+    return pack(
+        {
+            "suspected": reply.suspected,
+            "challenges": list(reply.challenges),
+            "proofs": [_plain(proof) for proof in reply.proofs],
+            "mark": None if mark is None else [mark.incarnation, mark.signature],
+        }
+    )
+
+
+def decode_reply(data: bytes) -> Reply:
+    """Raises RemoteProtocolError for anything that `encode_reply` does not make."""
+    wire = fields(
+        unpack(data, bytes_max=REPLY_BYTES_MAX),
+        suspected=bool,
+        challenges=list,
+        proofs=list,
+        mark=(list, type(None)),
+    )
+    challenges = _few(wire["challenges"], CHALLENGES_MAX)
+    return Reply(
+        wire["suspected"] is True,
+        tuple(_nonce(each) for each in challenges),
+        _proofs(wire["proofs"]),
+        _mark(wire["mark"]),
+    )
+
+
+def encode_notice(notice: Notice) -> bytes:
+    proof = None if notice.proof is None else _plain(notice.proof)
+    return pack({"peer": notice.peer, "nonce": notice.nonce, "proof": proof})
+
+
+def decode_notice(data: bytes) -> Notice:
+    """Raises RemoteProtocolError for anything that `encode_notice` does not make."""
+    wire = fields(
+        unpack(data, bytes_max=NOTICE_BYTES_MAX), peer=str, nonce=bytes, proof=(list, type(None))
+    )
+    peer, nonce, plain = wire["peer"], _nonce(wire["nonce"]), wire["proof"]
+    if not is_peer_id(peer):
+        raise RemoteProtocolError("a notice names what is not a peer")
+    assert isinstance(peer, str)
+    proof = None if plain is None else _proof(plain)
+    if proof is not None and proof.nonce != nonce:
+        raise RemoteProtocolError("a notice's proof answers another nonce")
+    return Notice(PeerId(peer), nonce, proof)
+
+
+def _plain(proof: Proof) -> list[object]:
+    return [proof.nonce, proof.incarnation, proof.starting, proof.signature]
+
+
+def _proofs(value: object) -> tuple[Proof, ...]:
+    return tuple(_proof(each) for each in _few(value, PROOFS_MAX))
+
+
+def _proof(value: object) -> Proof:
+    if not isinstance(value, list) or len(value) != 4 or not isinstance(value[2], bool):
+        raise RemoteProtocolError("a proof of identity does not have four parts")
+    nonce, incarnation, starting, signature = value
+    return Proof(_nonce(nonce), _incarnation(incarnation), starting, _signature(signature))
+
+
+def _mark(value: object) -> Mark | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise RemoteProtocolError("a mark does not have two parts")
+    return Mark(_incarnation(value[0]), _signature(value[1]))
+
+
+def _few(value: object, most: int) -> list[object]:
+    if not isinstance(value, list) or len(value) > most:
+        raise RemoteProtocolError(f"a message about an identity lists more than {most}")
+    return value
+
+
+def _nonce(value: object) -> bytes:
+    if not isinstance(value, bytes) or len(value) != NONCE_BYTES:
+        raise RemoteProtocolError(f"a nonce does not have {NONCE_BYTES} bytes")
+    return value
+
+
+def _signature(value: object) -> bytes:
+    if not isinstance(value, bytes) or len(value) != SIGNATURE_BYTES:
+        raise RemoteProtocolError(f"a signature does not have {SIGNATURE_BYTES} bytes")
+    return value
+
+
+def _incarnation(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= INCARNATION_MAX:
+        raise RemoteProtocolError("an incarnation is out of range")
+    return value

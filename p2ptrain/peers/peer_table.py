@@ -1,0 +1,138 @@
+"""What we know of the other peers: their last heartbeat, and where their data plane listens.
+
+The table holds what peers say of themselves, checked for form and never trusted beyond that. It is
+bounded: a run of more peers than `PEERS_MAX` would need another way to gossip anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from p2ptrain.dataplane import Endpoint
+from p2ptrain.encoding import unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.eviction import IsMember, nobody
+from p2ptrain.ids import PeerId
+from p2ptrain.peers.heartbeat import HEARTBEAT_BYTES_MAX, LACKS_MAX, Heartbeat
+from p2ptrain.peers.heartbeat_delta import FullBeat, SmallBeat, whole
+
+PEERS_MAX = 4096
+OTHERS_MAX = 3072
+"""Where there are more, only members come in: a ledger has 1,024 of them at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerView:
+    """One peer by its own words. `heard_s` is our clock when its last heartbeat came.
+
+    `base` is its last full beat, by which its small ones are read. `unread`: the incarnation and
+    serial of one heard since `heartbeat` that could not be read.
+    """
+
+    peer: PeerId
+    heartbeat: Heartbeat
+    endpoint: Endpoint | None
+    heard_s: float
+    base: FullBeat | None = None
+    unread: tuple[int, int] | None = None
+
+
+class PeerTable:
+    def __init__(self, is_member: IsMember = nobody) -> None:
+        self._is_member = is_member
+        self._views: dict[PeerId, PeerView] = {}
+        self._lacking: dict[PeerId, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def __iter__(self) -> Iterator[PeerView]:
+        return iter(list(self._views.values()))
+
+    def get(self, peer: PeerId) -> PeerView | None:
+        return self._views.get(peer)
+
+    def read(self, peer: PeerId, beat: SmallBeat) -> Heartbeat | None:
+        """What `peer` says with `beat`; None if its base was not taken here.
+
+        Raises:
+            RemoteProtocolError: a small beat and its base together are no heartbeat.
+        """
+        view = self._views.get(peer)
+        if view is not None and view.base is not None and beat.rests_on(view.base.heartbeat):
+            return whole(view.base, beat)
+        if len(self._lacking) < PEERS_MAX:
+            self._lacking[peer] = None
+        return None
+
+    def take(
+        self, peer: PeerId, heartbeat: Heartbeat, now: float, base: FullBeat | None = None
+    ) -> PeerView | None:
+        """Note a heartbeat; None if it is no news (a late or repeated one) or there is no room.
+
+        From now on small beats are read by `base`, if it is given.
+
+        Raises:
+            RemoteProtocolError: its endpoint is malformed or another peer's.
+        """
+        known = self._views.get(peer)
+        if not heartbeat.follows(known.heartbeat if known else None):
+            return None
+        if known is None and self._is_full_for(peer):
+            return None
+        endpoint = endpoint_of(peer, heartbeat.endpoint)
+        if base is not None:
+            self._lacking.pop(peer, None)
+        elif known is not None:
+            base = known.base
+        view = self._views[peer] = PeerView(peer, heartbeat, endpoint, now, base)
+        return view
+
+    def note_alive(self, peer: PeerId, beat: SmallBeat, now: float) -> bool:
+        """Note that `peer` lives, by a beat that cannot be read. False if it is old, or `peer` was
+        never understood.
+        """
+        view = self._views.get(peer)
+        if view is None:
+            return False
+        told = (view.heartbeat.incarnation, view.heartbeat.serial)
+        if not all(beat.follows(*earlier) for earlier in (told, view.unread or told)):
+            return False
+        unread = (beat.incarnation, beat.serial)
+        self._views[peer] = replace(view, heard_s=now, unread=unread)
+        return True
+
+    def take_lacking(self) -> tuple[PeerId, ...]:
+        """Some of those whose small beats could not be read. Each is told once for each such beat:
+        who goes on is noted again, and who is gone is not asked for ever.
+        """
+        chosen = tuple(self._lacking)[:LACKS_MAX]
+        for peer in chosen:
+            del self._lacking[peer]
+        return chosen
+
+    def forget(self, peer: PeerId) -> None:
+        self._views.pop(peer, None)
+        self._lacking.pop(peer, None)
+
+    def _is_full_for(self, peer: PeerId) -> bool:
+        return len(self._views) >= (PEERS_MAX if self._is_member(peer) else OTHERS_MAX)
+
+    def endpoint(self, peer: PeerId) -> Endpoint | None:
+        view = self._views.get(peer)
+        return view.endpoint if view else None
+
+
+def endpoint_of(peer: PeerId, wire: bytes) -> Endpoint | None:
+    """The endpoint in a heartbeat of `peer`; None where the peer has no data plane.
+
+    Raises:
+        RemoteProtocolError: malformed, or the endpoint of somebody else.
+    """
+    if not wire:
+        return None
+    endpoint = Endpoint.from_wire(unpack(wire, bytes_max=HEARTBEAT_BYTES_MAX))
+    if endpoint.peer != peer:
+        raise RemoteProtocolError("a heartbeat carries another peer's endpoint", peer=peer)
+    return endpoint

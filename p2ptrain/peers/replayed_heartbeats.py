@@ -1,0 +1,58 @@
+"""Who passes on heartbeats from before their author's last start.
+
+No honest peer passes on a heartbeat that it knows to be older than its author's newest start, so
+replayed heartbeats come from the peer that replays them, or from one that has not yet heard of that
+start. The second kind of peer learns of it within seconds. So a peer is named if it did so three
+times, each at least `APART_S` after the one before, and if the author's newest start went on
+speaking for `SPREAD_S` while the peer was here. A name is a lead for people: nothing is decided by
+it. The peer passed the heartbeats on, which is certain; that it did so knowingly is not.
+
+Sans-IO: times come in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import PeerId
+from p2ptrain.peers.incarnations import SPREAD_S, Span
+
+APART_S = 10.0
+"""The longest time between two heartbeats in a run of a hundred."""
+
+TIMES = 3
+
+FORWARDERS_MAX = 512
+"""As many as a node has neighbours. The one that did it last stays."""
+
+
+@dataclass(slots=True)
+class Replays:
+    _counts: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
+    """How often, and when it was counted last."""
+
+    def names(
+        self,
+        forwarder: PeerId,
+        author: PeerId,
+        spoke: Span | None,
+        forwarder_since_s: float | None,
+        now: float,
+    ) -> bool:
+        """Note that `forwarder` brought an outdated heartbeat of `author`. Returns whether to name
+        it. `spoke`: when the newest start of the author was first and last heard here. The other
+        time is when the newest start of the forwarder was first heard. None if none was.
+
+        An author that brings its own heartbeats replays nothing: its home was restored, or copied.
+        """
+        if forwarder == author or spoke is None or forwarder_since_s is None:
+            return False
+        if spoke.last_s < max(spoke.first_s, forwarder_since_s) + SPREAD_S:
+            return False
+        times, last_s = self._counts.pop(forwarder, (0, float("-inf")))
+        if now >= last_s + APART_S:
+            times, last_s = times + 1, now
+        self._counts[forwarder] = times, last_s
+        if len(self._counts) > FORWARDERS_MAX:
+            del self._counts[next(iter(self._counts))]
+        return times >= TIMES

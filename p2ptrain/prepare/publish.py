@@ -1,0 +1,111 @@
+"""Publishing a run: text to blocks, sizes to first weights, all into the store, and a signature.
+
+The order is such that a publish which is cut short leaves no run behind: the manifest is written
+last, and without it the rest is garbage that the next attempt finds and reuses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from p2ptrain.archive.home import Home
+from p2ptrain.config.run_file import RunFile, load_run_file
+from p2ptrain.errors import ConfigError
+from p2ptrain.identity import load_or_create
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.observe.states import size
+from p2ptrain.prepare.machine_check import check_publishing
+from p2ptrain.prepare.pack_data import Say, make_data
+from p2ptrain.prepare.run_advice import founders_lints
+from p2ptrain.run import (
+    Allowlist,
+    Run,
+    SignedAllowlist,
+    save_allowlist,
+    save_run,
+)
+from p2ptrain.run.draft import Made, draft_manifest, model_spec
+from p2ptrain.state import snapshot_meta, write_state
+from p2ptrain.store import Store
+from p2ptrain.trainer.genesis import genesis
+from p2ptrain.trainer.shapes import layout_of
+
+
+def publish_run(
+    run_path: Path,
+    home: Home,
+    *,
+    founders: Sequence[PeerId],
+    allowed: Sequence[PeerId],
+    say: Say,
+) -> Run:
+    """Make the run that `run_path` describes, and keep all of it in `home`.
+
+    Without founders the organiser is the only one. Founders and the organiser are always allowed.
+
+    Raises:
+        ConfigError: the run file is wrong, its text cannot be read or is too short, or the home
+            holds a run already.
+        MachineUnfit: the first weights cannot be made here.
+        StoreError: the store is in use, or the disk is full.
+    """
+    if home.manifest.exists():
+        raise ConfigError(
+            f"there is a run in {home.root} already",
+            code="RUN-EXISTS",
+            do="give this run another home with --home DIR",
+        )
+    run_file = load_run_file(run_path)
+    for lint in founders_lints(run_file, len(set(founders)) or 1):
+        say(f"warning: {lint.words}")
+    organiser = load_or_create(home.identity)
+    with Store(home.store) as store:
+        made = _make(run_file, run_path.parent, home, store, say)
+    manifest = draft_manifest(
+        run_file,
+        made,
+        organiser=organiser.peer,
+        founders=tuple(dict.fromkeys(founders)) or (organiser.peer,),
+        created_unix=int(time.time()),
+    )
+    run = Run.publish(organiser, manifest)
+    allowlist = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
+    save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, allowlist))
+    save_run(home.manifest, run)
+    say(f"run {manifest.name!r} is signed; peers on its allowlist: {len(allowlist.peers)}")
+    return run
+
+
+def _make(run_file: RunFile, folder: Path, home: Home, store: Store, say: Say) -> Made:
+    """Data and genesis, stored; returns their digests."""
+    check_publishing(home, layout_of(model_spec(run_file)).numel)  # Packing may last for hours.
+    data = make_data(run_file, folder, store, home.root / "packing", say)
+    say(data.words)
+    genesis_digest, layout_digest = _store_genesis(run_file, store, say)
+    return Made(
+        data.tokenizer,
+        data.index,
+        data.train_blocks,
+        data.validation_blocks,
+        genesis_digest,
+        layout_digest,
+        data.document_token,
+    )
+
+
+def _store_genesis(run_file: RunFile, store: Store, say: Say) -> tuple[Digest, Digest]:
+    """The snapshot of θ and m before outer step 0, and the digest of the layout.
+
+    Its `meta` names no run, since the run's id follows from the snapshot's digest.
+    """
+    spec = model_spec(run_file)
+    layout = layout_of(spec)
+    theta = genesis(spec, run_file.model.seed)
+    meta = snapshot_meta(None, 0, layout.digest)
+    digest = write_state(store, theta, np.zeros_like(theta), meta)
+    say(f"first weights: {layout.numel} elements, {size(theta.nbytes)}")
+    return digest, layout.digest

@@ -1,0 +1,181 @@
+"""What an organiser may regret about a run file, said before anybody is asked to take part.
+
+Each lint is a pure function of the run and its costs. A fault cannot work; a warning works, and a
+person should know of it. The bounds come from papers or from our own measurements, and say which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from p2ptrain.config.run_file import RunFile
+from p2ptrain.ledger.chain.founders import survives_a_loss
+from p2ptrain.net.addresses import parse_with_peer
+from p2ptrain.net.scopes import scope_of
+from p2ptrain.prepare.run_cost import Costs
+from p2ptrain.store import CHUNK_BYTES_MAX
+
+OUTER_STEPS_MIN = 60
+"""With fewer averages of what is trained the gap to data-parallel training explodes (arXiv
+2503.09799)."""
+
+TOKENS_PER_PARAMETER_MIN = 5.0
+"""Of a model that saw less than this, a smaller one would have learnt more (Chinchilla: 20)."""
+
+WARMUP_SHARE_MAX = 0.2
+UTILISATION_MIN = 0.8
+USUAL_MBIT = 50
+GUESSED_PARAMETERS_MIN = 100_000_000
+"""Below, the time of starting kernels rules, and what a device might do at best says nothing."""
+
+SNAPSHOT_TURNS_MIN = 4
+"""So often each fragment should be averaged between two snapshots. Weights look back to the newest
+and no further, so in the first turn after one, one in so many, work may weigh less than it is."""
+
+STEP_RATES_MAX = 1.2
+"""So long AdamW's steps are with betas of 0.9 and 0.95, in learning rates; what is bound to less is
+refused though nobody lies."""
+
+INFLUENCE_ROOM = 3.0
+"""Whoever was left out brings the work of two outer steps at once, or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lint:
+    """`is_fault`: it will not work. `field` is where in the run file."""
+
+    field: str
+    words: str
+    is_fault: bool = False
+
+
+Look = Callable[[RunFile, Costs], Iterator[Lint]]
+
+
+def lints_of(
+    run: RunFile, costs: Costs, seeds: Sequence[str] = (), *, founders: int = 1
+) -> list[Lint]:
+    """All that is to be said, faults first, of a run that is published with so many `founders`.
+
+    Raises ConfigError for a seed that is no address.
+    """
+    found = [lint for look in _LOOKS for lint in look(run, costs)]
+    found += founders_lints(run, founders)
+    found += [lint for seed in seeds for lint in _seed(seed)]
+    return sorted(found, key=lambda lint: not lint.is_fault)
+
+
+def _block(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    if costs.block_bytes > CHUNK_BYTES_MAX:
+        over = f"a block of data would have {costs.block_bytes:,} bytes, over {CHUNK_BYTES_MAX:,}"
+        fits = CHUNK_BYTES_MAX * run.inner.batch_sequences // costs.block_bytes
+        yield Lint("inner.batch_sequences", f"{over}; at most {fits} sequences fit", True)
+
+
+def _seed(text: str) -> Iterator[Lint]:
+    address, _ = parse_with_peer(text)
+    if words := scope_of(address).words:
+        yield Lint("seed", f"{address.transport} is {words}")
+
+
+def founders_lints(run: RunFile, founders: int) -> list[Lint]:
+    """What to say of the number of founders: in an open run nobody else ever votes."""
+    least = survives_a_loss(run.policy.quorum)
+    if run.run.admission != "open" or founders >= least:
+        return []
+    given = f"{founders} founder{'s' * (founders != 1)}"
+    return [
+        Lint(
+            "run.admission",
+            f"founders alone vote in an open run, and with {given} the loss of one can stop it: "
+            f"publish it with {least} or more (run publish --founder)",
+        )
+    ]
+
+
+def _length(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    averages, fragments = run.outer.steps // run.sync.fragments, run.sync.fragments
+    if averages < OUTER_STEPS_MIN:
+        of = f", in which each of {fragments} fragments is averaged {averages} times"
+        yield Lint(
+            "outer.steps",
+            f"{run.outer.steps} outer steps{of if fragments > 1 else ''}: with fewer than "
+            f"{OUTER_STEPS_MIN}, averaging learns much worse than training in one place",
+        )
+    total = run.inner_steps_total
+    if run.inner.warmup_steps > WARMUP_SHARE_MAX * total:
+        share = run.inner.warmup_steps / total
+        yield Lint("inner.warmup_steps", f"{share:.0%} of the whole run is warm-up")
+    tokens = costs.step_tokens * run.outer.steps * run.policy.participants_min
+    if tokens < TOKENS_PER_PARAMETER_MIN * costs.parameters:
+        yield Lint(
+            "model",
+            f"{tokens / costs.parameters:.1f} tokens for each parameter with "
+            f"{run.policy.participants_min} peers: a smaller model would learn more from them",
+        )
+
+
+def is_unknown(costs: Costs) -> bool:
+    """Whether nothing can be said of the time that training takes: nobody has told, and the model
+    is too small to guess.
+    """
+    return not costs.is_told and costs.parameters < GUESSED_PARAMETERS_MIN
+
+
+def _exchange(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    if is_unknown(costs):
+        return
+    for plan in costs.plans:
+        if plan.mbit == USUAL_MBIT and plan.utilisation < UTILISATION_MIN:
+            yield Lint(
+                "inner.steps",
+                f"on lines of {plan.mbit} Mbit/s {plan.exchange.peers} peers would train "
+                f"{plan.utilisation:.0%} of the time: more inner steps, or a shorter codec",
+            )
+            return
+
+
+def _policy(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    policy = run.policy
+    if policy.encryption == "none":
+        yield Lint("policy.encryption", "bulk data can be read and altered by anybody on its way")
+    if policy.participants_min < 2:
+        yield Lint("policy.participants_min", "a single peer may take outer steps alone")
+    if policy.influence_max < INFLUENCE_ROOM:
+        is_fault = policy.influence_max < STEP_RATES_MAX
+        what = "ordinary work" if is_fault else "who brings the work of several outer steps"
+        yield Lint("policy.influence_max", f"{what} would be refused as too far from θ", is_fault)
+    replay = policy.snapshot_every * costs.update_bytes
+    if replay > costs.snapshot_bytes:
+        yield Lint(
+            "policy.snapshot_every",
+            f"the updates between two snapshots are {replay / costs.snapshot_bytes:.1f} times as "
+            "long as a snapshot: newcomers fetch more than they need",
+        )
+
+
+def _fragments(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    fragments, every = run.sync.fragments, run.policy.snapshot_every
+    turns = min(SNAPSHOT_TURNS_MIN, costs.snapshot_bytes // (fragments * costs.update_bytes))
+    if fragments > 1 and every < turns * fragments:
+        yield Lint(
+            "policy.snapshot_every",
+            f"a snapshot every {every} outer steps, and {fragments} fragments take turns: what a "
+            "participant weighs is counted from the newest snapshot on, so in the first turn after "
+            "one, work of several outer steps weighs less than it is; let it be "
+            f"{turns * fragments} or more",
+        )
+
+
+def _shape(run: RunFile, costs: Costs) -> Iterator[Lint]:
+    model = run.model
+    if model.width >= 512 and model.vocab % 64:
+        yield Lint(
+            "model.vocab", f"{model.vocab} is no multiple of 64: matrices are slower on GPUs"
+        )
+    if model.width // model.heads > 256:
+        yield Lint("model.heads", "heads wider than 256 have no fast attention on GPUs")
+
+
+_LOOKS: tuple[Look, ...] = (_block, _length, _exchange, _policy, _fragments, _shape)

@@ -1,0 +1,157 @@
+"""What a run costs those who take part: memory, disk, bytes for each outer step, and time.
+
+For whoever plans a run. Pure arithmetic on its sizes; what a machine or a line really gives is the
+reader's to say. `trainer.cost` has the trainer's share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from p2ptrain.config.run_file import RunFile
+from p2ptrain.data.blocks import encoded_bytes
+from p2ptrain.kernels import codec
+from p2ptrain.prepare.node_memory import NodeMemory, node_memory
+from p2ptrain.run.draft import inner_spec, model_spec
+from p2ptrain.sync.fragments import fragments
+from p2ptrain.sync.radial import Radial
+from p2ptrain.trainer.cost import TrainerMemory, trainer_memory
+from p2ptrain.trainer.peak import PEAK_FLOPS_PER_S, flops_per_token
+from p2ptrain.trainer.shapes import layout_of, parameter_count
+
+RATES_MBIT = (10, 50, 200)
+"""A slow home line, a usual one, and a good one."""
+
+USUAL_UTILISATION = 0.4
+"""MFU of an H100, where nobody measured: what a well-kept trainer reaches."""
+
+H100_BYTES = 80 * 10**9
+
+SECONDS_PER_DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One exchange among `peers`: what each sends, and as much comes in."""
+
+    peers: int
+    sent_bytes: int
+
+    def seconds(self, mbit: float) -> float:
+        """At `mbit` Mbit/s up and down; delays and arithmetic come on top."""
+        return self.sent_bytes * 8 / (mbit * 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run with `peers`, each on a line of `mbit`, each training `inner_s` for an outer step."""
+
+    exchange: Exchange
+    mbit: float
+    inner_s: float
+    outer_steps: int
+    tokens: int
+    """Of all peers in all outer steps."""
+    overlap_s: float = 0.0
+    """For so long training goes on while an exchange is under way."""
+
+    @property
+    def exchange_s(self) -> float:
+        return self.exchange.seconds(self.mbit)
+
+    @property
+    def waited_s(self) -> float:
+        """What an exchange keeps trainers from training."""
+        return max(0.0, self.exchange_s - self.overlap_s)
+
+    @property
+    def days(self) -> float:
+        return self.outer_steps * (self.inner_s + self.waited_s) / SECONDS_PER_DAY
+
+    @property
+    def utilisation(self) -> float:
+        """The part of the time in which trainers train."""
+        return self.inner_s / (self.inner_s + self.waited_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Of one run, for each peer."""
+
+    parameters: int
+    trainer_bf16: TrainerMemory
+    trainer_fp32: TrainerMemory
+    node: NodeMemory
+    update_bytes: int
+    snapshot_bytes: int
+    block_bytes: int
+    step_tokens: int
+    """What a peer trains on in an outer step."""
+    step_operations: int
+    tokens_per_s: float
+    """Of one peer: as was said, or as so many usual H100 would."""
+    h100s: int
+    """That hold its trainer at the least."""
+    is_told: bool
+    """Somebody said how fast a peer trains."""
+    plans: tuple[Plan, ...]
+
+    @property
+    def inner_s(self) -> float:
+        return self.step_tokens / self.tokens_per_s
+
+
+def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = None) -> Costs:
+    model, inner = model_spec(run), inner_spec(run)
+    layout, sync = layout_of(model), run.sync
+    numel = layout.numel
+    cut, of_run = fragments(layout, sync.fragments), codec(run.codec.name, run.codec.block)
+    lengths = [each.numel for each in cut]
+    if sync.merge == "rda":
+        lengths = [Radial.of(layout, each, of_run.block).contributed for each in cut]
+    update = sum(map(of_run.encoded_bytes, lengths)) // len(cut)
+    step_tokens = inner.steps // sync.fragments * inner.batch_sequences * model.sequence
+    overlap_tokens = sync.overlap_steps * inner.batch_sequences * model.sequence
+    operations = flops_per_token(model)
+    trainer_bf16 = trainer_memory(model, inner, "bf16", eager=sync.eager)
+    h100s = -(-trainer_bf16.least // H100_BYTES)
+    usual = h100s * PEAK_FLOPS_PER_S["H100"] * USUAL_UTILISATION / operations
+    rate = tokens_per_s or usual
+    vector = 4 * numel
+    return Costs(
+        parameters=parameter_count(model),
+        trainer_bf16=trainer_bf16,
+        trainer_fp32=trainer_memory(model, inner, "fp32", eager=sync.eager),
+        node=node_memory(numel, update, feedback=run.codec.feedback, cut=cut, merge=sync.merge),
+        update_bytes=update,
+        snapshot_bytes=2 * vector,
+        block_bytes=block_bytes(run),
+        step_tokens=step_tokens,
+        step_operations=step_tokens * operations,
+        tokens_per_s=rate,
+        h100s=h100s,
+        is_told=tokens_per_s is not None,
+        plans=tuple(
+            Plan(
+                Exchange(count, sent_bytes(update, count)),
+                mbit,
+                step_tokens / rate,
+                run.outer.steps,
+                step_tokens * count * run.outer.steps,
+                overlap_tokens / rate,
+            )
+            for count in peers
+            for mbit in RATES_MBIT
+        ),
+    )
+
+
+def sent_bytes(update_bytes: int, peers: int) -> int:
+    """What each of `peers` sends for an exchange: all parts but its own, there and back."""
+    return 2 * update_bytes * (peers - 1) // peers
+
+
+def block_bytes(run: RunFile) -> int:
+    """The length of one block of data, one inner step's batch."""
+    return encoded_bytes(run.model.vocab, run.inner.batch_sequences, run.model.sequence)

@@ -1,0 +1,106 @@
+"""A run as a person and as a program read it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from p2ptrain.run import Run, RunManifest
+    from p2ptrain.sync import SyncSpec
+
+
+def run_facts(run: Run) -> dict[str, object]:
+    """For `--json`."""
+    manifest = run.manifest
+    return {
+        "run": run.id,
+        "name": manifest.name,
+        "organiser": manifest.organiser,
+        "created_unix": manifest.created_unix,
+        "admission": manifest.admission,
+        "quorum": manifest.policy.quorum,
+        "quorum_loss": manifest.policy.quorum_loss,
+        "branch_after_s": manifest.policy.branch_after_s,
+        "influence_max": manifest.influence_max,
+        "founders": list(manifest.founders),
+        "outer_steps": manifest.outer.steps,
+        "inner_steps": manifest.inner.steps,
+        "join_optimizer": manifest.inner.join_optimizer,
+        "train_blocks": manifest.data.train_blocks,
+        "validation_blocks": manifest.data.validation_blocks,
+        "block_tokens": manifest.data.block_tokens,
+        "genesis": manifest.genesis,
+        "layout": manifest.layout,
+    }
+
+
+def _without_quorum(run: Run) -> str:
+    policy = run.manifest.policy
+    if policy.quorum_loss == "wait":
+        return "all wait until it is back"
+    return f"who is left branches off after {policy.branch_after_s:g} s"
+
+
+def run_lines(run: Run) -> list[str]:
+    """One screen: whose run it is, what it trains, how, and what an exchange sends."""
+    from p2ptrain.archive.update_format import UpdateFormat
+    from p2ptrain.names import label
+    from p2ptrain.observe.states import size
+    from p2ptrain.trainer.shapes import parameter_count
+
+    manifest = run.manifest
+    model, inner, outer, data = manifest.model, manifest.inner, manifest.outer, manifest.data
+    parameters = parameter_count(model)
+    created = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.created_unix))
+    secrecy = "over TLS" if manifest.encrypted else "NOT ENCRYPTED: for a private network only"
+    update_bytes = UpdateFormat.of(run.id, manifest).payload_bytes_mean
+    lease_tokens = manifest.blocks_per_step * data.block_tokens
+    return [
+        f"run       {manifest.name} ({run.id})",
+        f"signed by {label(manifest.organiser)}, {created}",
+        f"admission {manifest.admission}; founders: {len(manifest.founders)}",
+        f"model     {parameters / 1e6:.2f} M parameters: {model.layers} layers of width "
+        f"{model.width}, {model.heads} heads, vocabulary {model.vocab}, context {model.sequence}",
+        f"data      {data.train_blocks} blocks of {data.block_tokens} tokens, "
+        f"{data.validation_blocks} more for validation",
+        f"inner     {inner.steps} steps of {inner.batch_sequences} sequences, "
+        f"learning rate {inner.lr:g}, {inner.schedule}",
+        f"outer     {outer.steps} steps of {lease_tokens} tokens a peer, "
+        f"learning rate {outer.lr:g}, momentum {outer.momentum:g}",
+        *_sync_lines(manifest.sync),
+        *_joining_lines(manifest),
+        f"exchange  about {size(2 * update_bytes)} up and down for each peer and outer step "
+        f"({manifest.codec.name}, blocks of {manifest.codec.block}), {secrecy}",
+        f"quorum    {manifest.policy.quorum}; at least {manifest.policy.participants_min} trainers",
+        f"          without one, {_without_quorum(run)}",
+        f"bound     a participant moves each weight by at most {manifest.influence_max:.3g} in an "
+        "outer step, before the mean is taken",
+    ]
+
+
+def _joining_lines(manifest: RunManifest) -> Iterator[str]:
+    """Nothing where who joins starts with a fresh optimizer and takes nothing of others."""
+    from p2ptrain.observe.states import size
+    from p2ptrain.trainer.shapes import layout_of
+
+    asked = manifest.inner.donors_max
+    if asked:
+        state = size(8 * layout_of(manifest.model).numel)
+        one = "a member for its inner optimizer"
+        told = one if asked == 1 else f"{asked} members for their inner optimizers"
+        yield f"joiners   ask {told}: {state} of its uplink and its disk"
+
+
+def _sync_lines(sync: SyncSpec) -> Iterator[str]:
+    """Nothing for plain DiLoCo."""
+    late = f"{sync.overlap_steps} inner steps go on meanwhile, and keep {sync.mixing:.0%}"
+    if sync.fragments > 1:
+        yield f"sync      {sync.fragments} fragments in turns, one in each outer step"
+    if sync.overlap_steps:
+        yield f"overlap   {late}"
+    if sync.merge == "rda":
+        yield "merge     directions and lengths are averaged apart, tensor by tensor"
+    if sync.eager:
+        yield "eager     each peer goes on from its own newest work until the mean of it comes"
