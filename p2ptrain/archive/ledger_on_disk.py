@@ -17,7 +17,7 @@ from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
 from p2ptrain.ring.wait_for import reduce_deadline_s
 from p2ptrain.run import Run, RunManifest
 from p2ptrain.store import Disk, RecordLog
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
 
 
 def rules_of(run: Run) -> Rules:

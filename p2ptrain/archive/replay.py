@@ -32,7 +32,7 @@ from p2ptrain.run import Leg, Run, RunManifest
 from p2ptrain.state import Float32Vector, OuterState, snapshot_meta
 from p2ptrain.store import BlobManifest, StoreReader
 from p2ptrain.suggested_command import to_paste
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
 
 SHOWN_MAX = 12
 _PREFIX = 8

@@ -24,7 +24,7 @@ from p2ptrain.store import BlobManifest
 from p2ptrain.sync import Merge
 from p2ptrain.sync.fragments import Fragment, fragments
 from p2ptrain.sync.radial import Radial
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
 
 KIND = "update"
 

@@ -16,30 +16,30 @@ import typer
 from typer.exceptions import TyperException
 
 from p2ptrain import __version__
-from p2ptrain.cli import (
-    allow_command,
-    bench_command,
-    ckpt_command,
-    data_command,
-    evidence_command,
-    ledger_command,
-    run_command,
-    status_command,
-    store_command,
-    trained_command,
+from p2ptrain.cli.commands import (
+    allow,
+    bench,
+    ckpt,
+    data,
+    ledger,
+    ledger_evidence,
+    ledger_trained,
+    run,
+    status,
+    store,
 )
-from p2ptrain.cli.chat_command import EXAMPLES as CHAT_EXAMPLES
-from p2ptrain.cli.chat_command import chat
-from p2ptrain.cli.export_command import EXAMPLES as EXPORT_EXAMPLES
-from p2ptrain.cli.export_command import export
-from p2ptrain.cli.machine import refusal
-from p2ptrain.cli.node_command import EXAMPLES as NODE_EXAMPLES
-from p2ptrain.cli.node_command import node
+from p2ptrain.cli.commands.chat import EXAMPLES as CHAT_EXAMPLES
+from p2ptrain.cli.commands.chat import chat
+from p2ptrain.cli.commands.export import EXAMPLES as EXPORT_EXAMPLES
+from p2ptrain.cli.commands.export import export
+from p2ptrain.cli.commands.node import EXAMPLES as NODE_EXAMPLES
+from p2ptrain.cli.commands.node import node
+from p2ptrain.cli.commands.simulate import SIMULATE_EXAMPLES, simulate
+from p2ptrain.cli.commands.verify import EXAMPLES as VERIFY_EXAMPLES
+from p2ptrain.cli.commands.verify import verify
 from p2ptrain.cli.output import examples, result, result_json
+from p2ptrain.cli.process_limits import refusal
 from p2ptrain.cli.rendering import error_json, show_error
-from p2ptrain.cli.simulate_command import SIMULATE_EXAMPLES, simulate
-from p2ptrain.cli.verify_command import EXAMPLES as VERIFY_EXAMPLES
-from p2ptrain.cli.verify_command import verify
 from p2ptrain.errors import ConfigError, P2PTrainError
 from p2ptrain.standard_error import disk_may_be_full, give_up_unwritten
 
@@ -65,22 +65,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("node", epilog=NODE_EXAMPLES)(node)
-app.command("status", epilog=status_command.STATUS_EXAMPLES)(status_command.status)
-app.command("id", epilog=status_command.ID_EXAMPLES)(status_command.identity)
-app.add_typer(run_command.app, name="run")
-app.add_typer(data_command.app, name="data")
-app.add_typer(allow_command.app, name="allow")
-ledger_command.app.command("evidence", epilog=evidence_command.EXAMPLES)(evidence_command.evidence)
-ledger_command.app.command("trained", epilog=trained_command.EXAMPLES)(trained_command.trained)
-app.add_typer(ledger_command.app, name="ledger")
-app.add_typer(store_command.app, name="store")
-app.add_typer(ckpt_command.app, name="ckpt")
+app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
+app.command("id", epilog=status.ID_EXAMPLES)(status.identity)
+app.add_typer(run.app, name="run")
+app.add_typer(data.app, name="data")
+app.add_typer(allow.app, name="allow")
+ledger.app.command("evidence", epilog=ledger_evidence.EXAMPLES)(ledger_evidence.evidence)
+ledger.app.command("trained", epilog=ledger_trained.EXAMPLES)(ledger_trained.trained)
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(store.app, name="store")
+app.add_typer(ckpt.app, name="ckpt")
 app.command("verify", epilog=VERIFY_EXAMPLES)(verify)
 app.command("export", epilog=EXPORT_EXAMPLES)(export)
 app.command("chat", epilog=CHAT_EXAMPLES)(chat)
-app.add_typer(bench_command.app, name="bench")
+app.add_typer(bench.app, name="bench")
 app.command("simulate", epilog=SIMULATE_EXAMPLES)(simulate)
-app.command("explain", epilog=status_command.EXPLAIN_EXAMPLES)(status_command.explain)
+app.command("explain", epilog=status.EXPLAIN_EXAMPLES)(status.explain)
 
 
 def _show_version(wanted: bool) -> None:

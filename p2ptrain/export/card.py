@@ -7,8 +7,8 @@ from p2ptrain.export.tensor_file import Dtype
 from p2ptrain.ids import Digest
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.names import label
-from p2ptrain.trainer.huggingface import FAMILIES
-from p2ptrain.trainer.shapes import parameter_count
+from p2ptrain.trainer.formats.huggingface import FAMILIES
+from p2ptrain.trainer.formats.shapes import parameter_count
 
 _BITS = {
     "fp32": "fp32, bit for bit as the run has them",

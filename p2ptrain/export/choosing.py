@@ -20,7 +20,7 @@ from p2ptrain.run import Run
 from p2ptrain.state import SNAPSHOT, snapshot_meta
 from p2ptrain.store import BlobManifest, StoreReader
 from p2ptrain.suggested_command import to_paste
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
 
 HEAD = "head"
 

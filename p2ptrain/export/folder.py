@@ -41,8 +41,8 @@ from p2ptrain.ids import Digest
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.observe.states import size
 from p2ptrain.state.layout import Layout, aligned
-from p2ptrain.trainer.huggingface import config_of, name_of
-from p2ptrain.trainer.shapes import layout_of, parameter_count
+from p2ptrain.trainer.formats.huggingface import config_of, name_of
+from p2ptrain.trainer.formats.shapes import layout_of, parameter_count
 
 MARK = "p2ptrain.json"
 SHARD_BYTES_MAX = 5_000_000_000

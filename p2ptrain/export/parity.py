@@ -78,7 +78,7 @@ def compare(folder: Path) -> Parity:
     TrainerDiverged: there are no logits to compare.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "p2ptrain.trainer.parity", str(folder)],
+        [sys.executable, "-m", "p2ptrain.trainer.tools.parity", str(folder)],
         capture_output=True,
         text=True,
     )

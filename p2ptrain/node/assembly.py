@@ -31,7 +31,7 @@ from p2ptrain.run import Run
 from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.store import RecordLog, Store
 from p2ptrain.sync.fragments import fragments
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
 
 EVENTS_MAX = 4096
 """Reports of a thousand peers with room for bursts; own events wait, those of peers are dropped."""

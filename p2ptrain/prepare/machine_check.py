@@ -28,10 +28,10 @@ from p2ptrain.ids import RunId
 from p2ptrain.observe.states import size
 from p2ptrain.prepare.node_memory import memory_of
 from p2ptrain.run import Run, RunManifest
-from p2ptrain.trainer import gpus
-from p2ptrain.trainer.cost import trainer_memory
-from p2ptrain.trainer.external import open_door
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.host import gpus
+from p2ptrain.trainer.host.cost import trainer_memory
+from p2ptrain.trainer.host.torchrun_trainer import open_door
 
 OTHER_GPUS = ("kfd", "dxg")
 """There: AMD's driver, and what WSL has for any. Whether torch can use them is for users to say."""

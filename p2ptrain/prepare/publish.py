@@ -31,8 +31,8 @@ from p2ptrain.run import (
 from p2ptrain.run.draft import Made, draft_manifest, model_spec
 from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
-from p2ptrain.trainer.genesis import genesis
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.genesis import genesis
+from p2ptrain.trainer.formats.shapes import layout_of
 
 
 def publish_run(

@@ -16,9 +16,9 @@ from p2ptrain.prepare.node_memory import NodeMemory, node_memory
 from p2ptrain.run.draft import inner_spec, model_spec
 from p2ptrain.sync.fragments import fragments
 from p2ptrain.sync.radial import Radial
-from p2ptrain.trainer.cost import TrainerMemory, trainer_memory
-from p2ptrain.trainer.peak import PEAK_FLOPS_PER_S, flops_per_token
-from p2ptrain.trainer.shapes import layout_of, parameter_count
+from p2ptrain.trainer.formats.shapes import layout_of, parameter_count
+from p2ptrain.trainer.host.cost import TrainerMemory, trainer_memory
+from p2ptrain.trainer.host.flops import PEAK_FLOPS_PER_S, flops_per_token
 
 RATES_MBIT = (10, 50, 200)
 """A slow home line, a usual one, and a good one."""

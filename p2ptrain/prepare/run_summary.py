@@ -48,7 +48,7 @@ def run_lines(run: Run) -> list[str]:
     from p2ptrain.archive.update_format import UpdateFormat
     from p2ptrain.names import label
     from p2ptrain.observe.states import size
-    from p2ptrain.trainer.shapes import parameter_count
+    from p2ptrain.trainer.formats.shapes import parameter_count
 
     manifest = run.manifest
     model, inner, outer, data = manifest.model, manifest.inner, manifest.outer, manifest.data
@@ -83,7 +83,7 @@ def run_lines(run: Run) -> list[str]:
 def _joining_lines(manifest: RunManifest) -> Iterator[str]:
     """Nothing where who joins starts with a fresh optimizer and takes nothing of others."""
     from p2ptrain.observe.states import size
-    from p2ptrain.trainer.shapes import layout_of
+    from p2ptrain.trainer.formats.shapes import layout_of
 
     asked = manifest.inner.donors_max
     if asked:

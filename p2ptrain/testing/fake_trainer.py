@@ -157,7 +157,7 @@ class FakeTrainers:
 
 
 class Loop:
-    """The trainer's side, in its thread. The same states as those of `p2ptrain.trainer.loop`."""
+    """The trainer's side, in its thread. The states are those of `trainer.rank.loop`."""
 
     def __init__(self, parts: Parts, remote: Remote, sock: socket.socket) -> None:
         assert parts.arena is not None

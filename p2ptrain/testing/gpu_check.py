@@ -43,8 +43,8 @@ import psutil
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.testing.bench.processes import Failed
 from p2ptrain.testing.bench.trainer import others, run, setting
-from p2ptrain.trainer import gpus
-from p2ptrain.trainer.fitting import halved, is_out_of_memory
+from p2ptrain.trainer.host import gpus
+from p2ptrain.trainer.host.micro_batch import halved, is_out_of_memory
 
 STEPS, ROUNDS = 10, 3
 LIMIT_S = 3600.0

@@ -36,7 +36,7 @@ from p2ptrain.run import Leg, Run, RunManifest, SignedAmendment, save_amendments
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import Head, RecordLog, Store
 from p2ptrain.testing.ledgers import sealing
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
 
 
 @dataclass(slots=True)

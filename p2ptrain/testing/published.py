@@ -32,8 +32,8 @@ from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy
 from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
 from p2ptrain.sync import SyncSpec
-from p2ptrain.trainer.genesis import genesis as first_weights
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.genesis import genesis as first_weights
+from p2ptrain.trainer.formats.shapes import layout_of
 
 MODEL = ModelSpec(vocab=64, layers=1, width=16, heads=2, kv_heads=1, ffn=16, sequence=8)
 BLOCK_TOKENS = 2 * MODEL.sequence

@@ -26,8 +26,7 @@ from p2ptrain.ipc.channel import Channel
 from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.state.layout import Layout
-from p2ptrain.trainer.arena import Arena, map_vector
-from p2ptrain.trainer.fitting import (
+from p2ptrain.trainer.host.micro_batch import (
     OUT_OF_MEMORY_EXIT_CODE,
     UNFIT_EXIT_CODE,
     as_found,
@@ -35,13 +34,14 @@ from p2ptrain.trainer.fitting import (
     is_out_of_memory,
     on_gpu,
 )
-from p2ptrain.trainer.inner_state import InnerState
-from p2ptrain.trainer.loop import Loop, read_file
-from p2ptrain.trainer.optimizer import make_optimizer
-from p2ptrain.trainer.own_gpu import require_bf16, room_for_the_model
-from p2ptrain.trainer.parallelize import build
-from p2ptrain.trainer.ranks import Ranks, open_ranks
-from p2ptrain.trainer.remote import NODE_GONE_EXIT_CODE, Caller, NodeLink, join
+from p2ptrain.trainer.rank.arena import Arena, map_vector
+from p2ptrain.trainer.rank.inner_state import InnerState
+from p2ptrain.trainer.rank.loop import Loop, read_file
+from p2ptrain.trainer.rank.node_client import NODE_GONE_EXIT_CODE, Caller, NodeLink, join
+from p2ptrain.trainer.rank.optimizer import make_optimizer
+from p2ptrain.trainer.rank.own_gpu import require_bf16, room_for_the_model
+from p2ptrain.trainer.rank.parallelize import build
+from p2ptrain.trainer.rank.ranks import Ranks, open_ranks
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.cli import node_command
+from p2ptrain.cli.commands import node
 from p2ptrain.cli.main import main
 from p2ptrain.config.node import NodeConfig
 from tests.architecture.sources import ROOT
@@ -47,7 +47,7 @@ def test_a_seed_is_started(command: object, monkeypatch: pytest.MonkeyPatch) -> 
         started.append(config)
         return 0
 
-    monkeypatch.setattr(node_command, "start", start)
+    monkeypatch.setattr(node, "start", start)
     assert callable(command)
     assert main(command()) == 0
     assert started == [SEED]

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from p2ptrain.cli.codes import CODES
+from p2ptrain.cli.error_codes import CODES
 from tests.architecture.sources import Module, modules
 
 CODE = re.compile(r"[A-Z][A-Z0-9]*(-[A-Z0-9]+)*")
@@ -63,7 +63,7 @@ def test_every_code_that_is_explained_is_told_by_something() -> None:
     told = {
         code
         for module in modules()
-        if module.name not in ("p2ptrain.cli.codes", "p2ptrain.cli.network_codes")
+        if module.name not in ("p2ptrain.cli.error_codes", "p2ptrain.cli.network_codes")
         for code in codes_in(module, and_compared=False)
     }
     assert set(CODES) - told == set()

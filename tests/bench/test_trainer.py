@@ -18,7 +18,7 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.testing import gpu_check
 from p2ptrain.testing.bench import trainer
 from p2ptrain.testing.bench.processes import Failed
-from p2ptrain.trainer.shapes import parameter_count
+from p2ptrain.trainer.formats.shapes import parameter_count
 
 ROOT = Path(__file__).parents[2]
 

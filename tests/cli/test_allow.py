@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.archive.home import Home
-from p2ptrain.cli.allowing import Heard, check_quorum
+from p2ptrain.cli.commands.allow_checks import Heard, check_quorum
 from p2ptrain.errors import TryLater
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.names import label

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.archive.home import Home
-from p2ptrain.cli import amending
-from p2ptrain.cli.amending import Course, course_of
-from p2ptrain.cli.control import ask
+from p2ptrain.cli.commands import run_amend
+from p2ptrain.cli.commands.run_amend import Course, course_of
+from p2ptrain.cli.control_client import ask
 from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.identity import load_or_create
 from p2ptrain.run import (
@@ -290,7 +290,7 @@ def test_a_node_that_runs_and_is_silent_is_an_error_and_nothing_is_signed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     where, _ = organised
-    monkeypatch.setattr(amending, "ask", partial(ask, deadline_s=0.05))
+    monkeypatch.setattr(run_amend, "ask", partial(ask, deadline_s=0.05))
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(where.control))
         silent.listen()

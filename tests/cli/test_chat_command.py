@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.cli import chat_command
-from p2ptrain.cli.chat_command import visible
+from p2ptrain.cli.commands import chat
+from p2ptrain.cli.commands.chat import visible
 from p2ptrain.export import folder
 from p2ptrain.prepare import machine_check
 from tests.cli.conftest import Command
@@ -81,7 +81,7 @@ def test_a_model_larger_than_what_is_free_is_not_loaded(
 def test_a_seed_without_torch_says_what_it_lacks(
     p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_command, "find_spec", lambda name: None)
+    monkeypatch.setattr(chat, "find_spec", lambda name: None)
     done = p2ptrain("chat", weights, TEXT, "--json")
     assert (done.code, done.json["error"]["code"]) == (2, "EXTRA-MISSING")
 
@@ -141,7 +141,7 @@ def test_ctrl_c_ends_what_it_says_and_the_next_one_all(
     def interrupted(talk: object, prompt: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(chat_command.Talk, "go_on", interrupted)
+    monkeypatch.setattr(chat.Talk, "go_on", interrupted)
     typed += ["def ", KeyboardInterrupt()]
     done = p2ptrain("chat", weights)
     assert (done.code, typed) == (0, [])

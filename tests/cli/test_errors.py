@@ -14,8 +14,8 @@ from typing import IO
 import pytest
 
 from p2ptrain import errors
-from p2ptrain.cli import node_command
-from p2ptrain.cli.codes import CODES
+from p2ptrain.cli.commands import node
+from p2ptrain.cli.error_codes import CODES
 from p2ptrain.cli.main import main, translated
 from p2ptrain.cli.rendering import error_lines, printable, show_error
 from p2ptrain.config import samples
@@ -96,7 +96,7 @@ def test_every_fault_has_its_code_and_status(
     def fail(config: NodeConfig) -> int:
         raise fault
 
-    monkeypatch.setattr(node_command, "start", fail)
+    monkeypatch.setattr(node, "start", fail)
     outcome = p2ptrain("node")
     assert outcome.code == status
     assert outcome.err.startswith(f"error[{code}] ")
@@ -114,7 +114,7 @@ def test_ctrl_c_is_not_an_error(
     def fail(config: NodeConfig) -> int:
         raise fault
 
-    monkeypatch.setattr(node_command, "start", fail)
+    monkeypatch.setattr(node, "start", fail)
     outcome = p2ptrain("node")
     assert (outcome.code, outcome.out, outcome.err.strip()) == (130, "", "")
 
@@ -125,7 +125,7 @@ def test_a_traceback_is_shown_to_who_asks(
     def fail(config: NodeConfig) -> int:
         raise ZeroDivisionError("x")
 
-    monkeypatch.setattr(node_command, "start", fail)
+    monkeypatch.setattr(node, "start", fail)
     outcome = p2ptrain("node", "-v")
     assert "Traceback" in outcome.err
     assert "error[BUG] ZeroDivisionError: x" in outcome.err

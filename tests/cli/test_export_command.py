@@ -19,7 +19,7 @@ from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import Store, StoreReader
 from p2ptrain.testing.histories import History, make_history
 from p2ptrain.testing.published import MODEL, policy, publish
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
 from tests.cli.conftest import Command, Outcome
 
 STEPS = 5

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.archive.home import Home, sole_use
-from p2ptrain.cli import node_command
-from p2ptrain.cli.control import ask
+from p2ptrain.cli.commands import node
+from p2ptrain.cli.control_client import ask
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import TryLater
 from p2ptrain.ids import RunId
@@ -26,7 +26,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
         configs.append(config)
         return 3
 
-    monkeypatch.setattr(node_command, "start", start)
+    monkeypatch.setattr(node, "start", start)
     return configs
 
 

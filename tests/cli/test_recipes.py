@@ -13,8 +13,8 @@ from p2ptrain.prepare.run_advice import lints_of
 from p2ptrain.prepare.run_cost import block_bytes, costs_of
 from p2ptrain.run.draft import inner_spec, model_spec
 from p2ptrain.store import CHUNK_BYTES_MAX
-from p2ptrain.trainer.model import Llama
-from p2ptrain.trainer.shapes import parameter_count
+from p2ptrain.trainer.formats.shapes import parameter_count
+from p2ptrain.trainer.rank.model import Llama
 from tests.architecture.sources import ROOT
 from tests.cli.conftest import Command
 

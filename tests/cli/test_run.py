@@ -18,7 +18,7 @@ from p2ptrain.prepare import machine_check
 from p2ptrain.prepare.publish import publish_run
 from p2ptrain.run import DataIndex, load_allowlist, load_run
 from p2ptrain.store import Store, StoreReader
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
 from tests.cli.conftest import RUN_TOML, Command
 
 PEERS = [Identity.from_seed(bytes([number]) * 32).peer for number in range(1, 4)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.archive.home import Home
-from p2ptrain.cli.checking import duration
+from p2ptrain.cli.commands.run_check import duration
 from p2ptrain.config.samples import sample
 from p2ptrain.identity import load_or_create
 from p2ptrain.run import Amendment, SignedAmendment

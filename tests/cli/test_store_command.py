@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.archive.home import Home, sole_use
-from p2ptrain.cli import store_command
+from p2ptrain.cli.commands import store as store_command
 from p2ptrain.cli.homes import run_of
 from p2ptrain.cli.main import main
 from p2ptrain.ledger.paxos.acceptor import Acceptor

@@ -13,8 +13,8 @@ from p2ptrain.export.tokens import Tokenizer
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.state import Float32Vector
-from p2ptrain.trainer.genesis import genesis
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.genesis import genesis
+from p2ptrain.trainer.formats.shapes import layout_of
 
 SPEC = ModelSpec(vocab=61, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
 TOKENIZER = Tokenizer.of(b'{"added_tokens":[{"content":"<|endoftext|>","id":3}]}')

@@ -20,9 +20,9 @@ from p2ptrain.export.folder import Plan, export
 from p2ptrain.export.source import ThetaInMemory
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.state import Float32Vector
-from p2ptrain.trainer.huggingface import name_of
-from p2ptrain.trainer.model import Llama
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.huggingface import name_of
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.rank.model import Llama
 from tests.export import plain_llama
 from tests.export.conftest import ORIGIN, SPEC, trained
 from tests.rounding import MARGIN, UNIT, UNIT_BF16, assert_rounded_alike, distance, nudged

@@ -13,9 +13,9 @@ from tokenizers import models
 from p2ptrain.data.vocabulary import BEGINNINGS, ENDINGS, learn_reads, learn_text, marked
 from p2ptrain.errors import ConfigError, ManifestInvalid
 from p2ptrain.export.tokens import Tokenizer
-from p2ptrain.trainer.huggingface import RMS_EPSILON, config_of, name_of, spec_of
-from p2ptrain.trainer.model import NORM_EPSILON
-from p2ptrain.trainer.shapes import parameters
+from p2ptrain.trainer.formats.huggingface import RMS_EPSILON, config_of, name_of, spec_of
+from p2ptrain.trainer.formats.shapes import parameters
+from p2ptrain.trainer.rank.model import NORM_EPSILON
 from tests.export.conftest import SPEC, SPECS
 
 

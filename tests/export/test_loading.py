@@ -14,9 +14,9 @@ from safetensors.numpy import load_file, save_file
 from p2ptrain.errors import ConfigError, MachineUnfit
 from p2ptrain.export.folder import Plan, export
 from p2ptrain.export.source import ThetaInMemory
-from p2ptrain.trainer import exported
-from p2ptrain.trainer.exported import load_model
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.tools import exported
+from p2ptrain.trainer.tools.exported import load_model
 from tests.export.conftest import ORIGIN, SPEC, TOKENIZER, trained
 
 CPU = torch.device("cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from p2ptrain.cli.codes import CODES
+from p2ptrain.cli.error_codes import CODES
 
 LINE_CHARACTERS_MAX = 500
 _HEAD = re.compile(r"^error\[(?P<code>[A-Z0-9-]+)\] (?P<what>.+)$", re.MULTILINE)

@@ -37,7 +37,7 @@ from p2ptrain.testing.learning.scratch import TRIED, baseline
 from p2ptrain.testing.learning.search import Arm, Key, Search, best
 from p2ptrain.testing.learning.settings import Settings, TextSpec
 from p2ptrain.testing.learning.tuning import RATE_FACTOR, RATES, START, TUNING_SEED, diloco
-from p2ptrain.trainer.shapes import parameter_count
+from p2ptrain.trainer.formats.shapes import parameter_count
 from tests.learning.conftest import toy
 
 EQUAL = "0.0000 ± 0.0000 | 1.0000 | tie | 0.0000 ± 0.0000; 0.0000 ± 0.0000 | 1.0000"

@@ -16,7 +16,7 @@ from p2ptrain.testing.learning.corpus import Corpus, corpus_for
 from p2ptrain.testing.learning.settings import Churn
 from p2ptrain.testing.learning.swarm import Swarm
 from p2ptrain.testing.learning.trial import THETA, Cut, run_trial, tokens_of
-from p2ptrain.trainer.genesis import genesis
+from p2ptrain.trainer.formats.genesis import genesis
 from tests.learning.conftest import MODEL, TOY, toy
 from tests.rounding import assert_rounded_alike, distance, nudged, of_additions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2ptrain.cli.codes import CODES
+from p2ptrain.cli.error_codes import CODES
 from p2ptrain.errors import NetworkUnreachable
 from p2ptrain.identity import Identity
 from p2ptrain.net.addresses import parse

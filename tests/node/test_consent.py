@@ -24,7 +24,7 @@ from p2ptrain.node.joining import consent
 from p2ptrain.observe.states import size
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
 from tests.node.rig import BOB
 
 

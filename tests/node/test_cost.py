@@ -13,7 +13,7 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.prepare.run_advice import lints_of
 from p2ptrain.prepare.run_cost import H100_BYTES, block_bytes, costs_of, sent_bytes
 from p2ptrain.run.draft import model_spec
-from p2ptrain.trainer.peak import flops_per_token, mfu
+from p2ptrain.trainer.host.flops import flops_per_token, mfu
 
 PEER = "12D3KooWEaGJfj8wwiy7s1AfSQS9VFxuXrUsBoEpA55DyRK8gsjx"
 

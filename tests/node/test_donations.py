@@ -37,8 +37,8 @@ from p2ptrain.node.outer_state.retention import _collect
 from p2ptrain.observe.status import status_lines
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.run.envelope import Signed
-from p2ptrain.trainer.inner_bounds import check
-from p2ptrain.trainer.inner_format import HEADER_BYTES, WARM, newest, path_of, steps_in
+from p2ptrain.trainer.formats.inner_bounds import check
+from p2ptrain.trainer.formats.inner_format import HEADER_BYTES, WARM, newest, path_of, steps_in
 from tests.node.rig import ANN, BOB, CAI, Neighbour, NewRig, Rig, heartbeat, rig, settled
 from tests.node.test_training import know_data
 from tests.node.test_validating import TWO, commit

@@ -28,8 +28,8 @@ from p2ptrain.prepare.machine_check import (
 )
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
-from p2ptrain.trainer import gpus
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.host import gpus
 
 AMPLE = Machine(
     memory=1 << 40,
@@ -178,7 +178,7 @@ def test_who_asks_for_bf16_on_a_cpu_without_it_is_told_how_slow_it_is(config: No
 
 
 def test_what_the_kernel_says_of_the_cpu_is_what_torch_says(tmp_path: Path) -> None:
-    from p2ptrain.trainer.products import multiplies_bf16 as as_torch_says
+    from p2ptrain.trainer.rank.bf16_emulation import multiplies_bf16 as as_torch_says
 
     assert multiplies_bf16(machine_check.CPU_INFO) == as_torch_says("cpu")
     assert multiplies_bf16(tmp_path / "not there")

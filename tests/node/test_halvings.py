@@ -16,8 +16,8 @@ from p2ptrain.node.control.status import status
 from p2ptrain.node.training import micro_batch_memory
 from p2ptrain.node.training.trainer_processes import subprocesses
 from p2ptrain.observe.status import status_lines
-from p2ptrain.trainer.external import ExternalTrainers
-from p2ptrain.trainer.supervisor import Supervisor
+from p2ptrain.trainer.host.supervisor import Supervisor
+from p2ptrain.trainer.host.torchrun_trainer import ExternalTrainers
 from tests.node.rig import Rig, rig
 
 FOUND = Halving("A GPU", 1000, 2)

@@ -9,8 +9,8 @@ import pytest
 
 from p2ptrain.node.training.trainer_processes import subprocesses
 from p2ptrain.prepare import machine_check
-from p2ptrain.trainer.cost import trainer_memory
-from p2ptrain.trainer.supervisor import Supervisor
+from p2ptrain.trainer.host.cost import trainer_memory
+from p2ptrain.trainer.host.supervisor import Supervisor
 from tests.node.rig import Rig, rig
 
 

@@ -38,10 +38,10 @@ from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing import fake_trainer
 from p2ptrain.testing.fake_trainer import FakeTrainer, FakeTrainers, Remote, block_of
 from p2ptrain.testing.published import policy
-from p2ptrain.trainer import supervisor
-from p2ptrain.trainer.launch import Launched, StderrTail
-from p2ptrain.trainer.supervisor import RunningTrainer
-from p2ptrain.trainer.watch import Patience, StallWatch
+from p2ptrain.trainer.host import supervisor
+from p2ptrain.trainer.host.launch import Launched, StderrTail
+from p2ptrain.trainer.host.stall_watch import Patience, StallWatch
+from p2ptrain.trainer.host.supervisor import RunningTrainer
 from tests.node.rig import ANN, NewRig, Rig, opening, rig, settled
 
 ALONE = policy(participants_min=1)

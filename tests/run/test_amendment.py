@@ -19,7 +19,7 @@ from p2ptrain.run import Amendment, Leg, Run, Signed, SignedAmendment
 from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX
 from p2ptrain.run.files import amendments_in, load_amendments, save_amendments
 from p2ptrain.sync import SyncSpec
-from p2ptrain.trainer.schedule import learning_rate
+from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.run.conftest import tiny_run
 
 ORGANISER = Identity.from_seed(b"o" * 32)

@@ -21,7 +21,7 @@ from p2ptrain.ledger.chain.leases import LEASES_HELD_MAX, Leases
 from p2ptrain.run import Amendment, Run, RunManifest, SignedAmendment
 from p2ptrain.run.manifest import LEASE_BLOCKS_MAX
 from p2ptrain.sync import SyncSpec
-from p2ptrain.trainer.gathering import PATHS_MAX
+from p2ptrain.trainer.host.rank_server import PATHS_MAX
 
 ME = PeerId("me")
 MANY_BLOCKS = 10**6

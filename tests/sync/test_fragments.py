@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.state import Layout
 from p2ptrain.sync.fragments import Fragment, fragments
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
 
 
 def layout(layers: int, *, tied: bool = True) -> Layout:

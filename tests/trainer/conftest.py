@@ -16,15 +16,15 @@ from p2ptrain.data.blocks import encode_block
 from p2ptrain.ipc.frames import Frame, Progress, Stop
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
 from p2ptrain.state.layout import Layout
-from p2ptrain.trainer.arena import Arena, map_vector
-from p2ptrain.trainer.genesis import genesis
-from p2ptrain.trainer.inner_state import InnerState
-from p2ptrain.trainer.loop import Loop
-from p2ptrain.trainer.model import Llama
-from p2ptrain.trainer.optimizer import InnerOptimizer, make_optimizer
-from p2ptrain.trainer.parallelize import build
-from p2ptrain.trainer.ranks import Ranks, open_ranks
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.genesis import genesis
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.rank.arena import Arena, map_vector
+from p2ptrain.trainer.rank.inner_state import InnerState
+from p2ptrain.trainer.rank.loop import Loop
+from p2ptrain.trainer.rank.model import Llama
+from p2ptrain.trainer.rank.optimizer import InnerOptimizer, make_optimizer
+from p2ptrain.trainer.rank.parallelize import build
+from p2ptrain.trainer.rank.ranks import Ranks, open_ranks
 
 # Odd sizes: neither vocab nor ffn nor the batch divides by two ranks.
 MODEL = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from p2ptrain.ipc.trainer_config import InnerSpec
 from p2ptrain.state import Layout
-from p2ptrain.trainer import inner_format
-from p2ptrain.trainer.inner_bounds import is_muons
+from p2ptrain.trainer.formats import inner_format
+from p2ptrain.trainer.formats.inner_bounds import is_muons
 
 Floats = NDArray[np.float32]
 

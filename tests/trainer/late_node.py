@@ -32,7 +32,7 @@ from p2ptrain.sync.trainer_orders import (
     after,
     next_orders,
 )
-from p2ptrain.trainer.watch import Patience, StallWatch
+from p2ptrain.trainer.host.stall_watch import Patience, StallWatch
 from tests.trainer.ought import Offered, Ought, Vector
 
 FOR_EVER = 1e12

@@ -18,8 +18,8 @@ from p2ptrain.errors import TrainerError
 from p2ptrain.ipc import admission
 from p2ptrain.ipc.frames import Evaluate, Frame, Load, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.trainer.external import ExternalRanks, ExternalTrainers
-from p2ptrain.trainer.watch import Patience
+from p2ptrain.trainer.host.stall_watch import Patience
+from p2ptrain.trainer.host.torchrun_trainer import ExternalRanks, ExternalTrainers
 
 LIMIT_S = 200.0
 

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from p2ptrain.data.blocks import Tokens, read_block
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.trainer.genesis import genesis
-from p2ptrain.trainer.model import Llama, token_losses
-from p2ptrain.trainer.optimizer import clip_gradients, make_optimizer
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.genesis import genesis
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.rank.model import Llama, token_losses
+from p2ptrain.trainer.rank.optimizer import clip_gradients, make_optimizer
 from tests.rounding import MARGIN, MARGIN_BF16, assert_rounded_alike, distance
 
 ORDERS = 5

@@ -10,8 +10,8 @@ from torch.distributed.tensor import DTensor, Shard
 
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.state.layout import LayoutEntry
-from p2ptrain.trainer.arena import Arena
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.rank.arena import Arena
 
 RANKS = 32
 MODEL = ModelSpec(

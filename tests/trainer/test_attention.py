@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from p2ptrain.ipc.trainer_config import ModelSpec
-from p2ptrain.trainer.model import Attention, bias_of, within_documents
+from p2ptrain.trainer.rank.model import Attention, bias_of, within_documents
 from tests.rounding import assert_rounded_alike
 
 if TYPE_CHECKING:
-    from p2ptrain.trainer.ranks import Ranks
+    from p2ptrain.trainer.rank.ranks import Ranks
 
 SPEC = ModelSpec(vocab=9, layers=1, width=256, heads=4, kv_heads=4, ffn=8, sequence=512)
 """Heads as wide as those of real models: kernels differ by width."""

@@ -18,10 +18,10 @@ from p2ptrain.data.blocks import read_block
 from p2ptrain.errors import ConfigError, TrainerDiverged
 from p2ptrain.ipc.frames import FragmentReady, Load, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.trainer.arena import map_vector
-from p2ptrain.trainer.batch import accumulate, own_pieces, train_on
-from p2ptrain.trainer.optimizer import clip_gradients
-from p2ptrain.trainer.ranks import Ranks
+from p2ptrain.trainer.rank.arena import map_vector
+from p2ptrain.trainer.rank.batch import accumulate, own_pieces, train_on
+from p2ptrain.trainer.rank.optimizer import clip_gradients
+from p2ptrain.trainer.rank.ranks import Ranks
 from tests.rounding import MARGIN, UNIT_BF16, assert_rounded_alike, of_sum
 from tests.trainer.reference import flat_of, gradient
 

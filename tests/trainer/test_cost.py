@@ -9,17 +9,17 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Precision, TrainerConfig
-from p2ptrain.trainer.cost import (
+from p2ptrain.trainer.formats.shapes import parameter_count
+from p2ptrain.trainer.host.cost import (
     EAGER_VECTORS,
     block_activations,
     end_activations,
     trainer_memory,
 )
-from p2ptrain.trainer.deviation import Deviation
-from p2ptrain.trainer.model import Llama, token_losses
-from p2ptrain.trainer.parallelize import build
-from p2ptrain.trainer.ranks import Ranks
-from p2ptrain.trainer.shapes import parameter_count
+from p2ptrain.trainer.rank.deviation import Deviation
+from p2ptrain.trainer.rank.model import Llama, token_losses
+from p2ptrain.trainer.rank.parallelize import build
+from p2ptrain.trainer.rank.ranks import Ranks
 
 SPEC = ModelSpec(vocab=512, layers=2, width=128, heads=4, kv_heads=4, ffn=344, sequence=256)
 INNER = InnerSpec(steps=2, batch_sequences=2, lr=1e-3, warmup_steps=0, total_steps=4)

@@ -23,13 +23,13 @@ from torch.utils._pytree import tree_leaves
 
 from p2ptrain.errors import MachineUnfit, P2PTrainError
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Optimizer
-from p2ptrain.trainer import ranks
-from p2ptrain.trainer.arena import Share
-from p2ptrain.trainer.deviation import Pull
-from p2ptrain.trainer.model import Attention, Llama, token_losses
-from p2ptrain.trainer.optimizer import make_optimizer
-from p2ptrain.trainer.own_gpu import Capability, require_bf16, room_for_the_model, runs_on
-from p2ptrain.trainer.ranks import open_ranks
+from p2ptrain.trainer.rank import ranks
+from p2ptrain.trainer.rank.arena import Share
+from p2ptrain.trainer.rank.deviation import Pull
+from p2ptrain.trainer.rank.model import Attention, Llama, token_losses
+from p2ptrain.trainer.rank.optimizer import make_optimizer
+from p2ptrain.trainer.rank.own_gpu import Capability, require_bf16, room_for_the_model, runs_on
+from p2ptrain.trainer.rank.ranks import open_ranks
 
 SHAPE = (4, 3)
 

@@ -18,10 +18,10 @@ from p2ptrain.ipc.trainer_config import InnerSpec, TrainerConfig
 from p2ptrain.node.optimizer_sharing.averaged_state import Donated
 from p2ptrain.node.optimizer_sharing.optimizer_offer import put_newest
 from p2ptrain.store import Store
-from p2ptrain.trainer.inner_bounds import PIECE_ELEMENTS, check, is_muons, ratio_max
-from p2ptrain.trainer.inner_format import HEADER_BYTES, WARM, newest, path_of
-from p2ptrain.trainer.shapes import layout_of
-from p2ptrain.trainer.supervisor import Supervisor
+from p2ptrain.trainer.formats.inner_bounds import PIECE_ELEMENTS, check, is_muons, ratio_max
+from p2ptrain.trainer.formats.inner_format import HEADER_BYTES, WARM, newest, path_of
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.host.supervisor import Supervisor
 from tests.trainer.conftest import INNER, MODEL
 from tests.trainer.inner_states import Floats, trained, write_state
 
@@ -183,7 +183,7 @@ def test_nothing_lies_where_no_parameter_does(which: int, tmp_path: Path) -> Non
 
 def test_a_parameter_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert max(entry.numel for entry in LAYOUT.entries) < PIECE_ELEMENTS
-    monkeypatch.setattr("p2ptrain.trainer.inner_bounds.PIECE_ELEMENTS", 100)
+    monkeypatch.setattr("p2ptrain.trainer.formats.inner_bounds.PIECE_ELEMENTS", 100)
     vectors = trained(LAYOUT, ADAMW)
     with write_state(tmp_path, LAYOUT, 3, vectors).open("rb") as file:
         check(file.fileno(), LAYOUT, ADAMW)

@@ -16,9 +16,10 @@ from p2ptrain.errors import TrainerError, TrainerExited, TrainerOutOfMemory
 from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.ipc.wire import encode
-from p2ptrain.trainer import supervisor as supervising
-from p2ptrain.trainer.cost import trainer_memory
-from p2ptrain.trainer.fitting import (
+from p2ptrain.trainer.host import supervisor as supervising
+from p2ptrain.trainer.host.cost import trainer_memory
+from p2ptrain.trainer.host.launch import Launched, StderrTail
+from p2ptrain.trainer.host.micro_batch import (
     GPU_SHARE,
     OUT_OF_MEMORY_EXIT_CODE,
     as_found,
@@ -28,9 +29,8 @@ from p2ptrain.trainer.fitting import (
     on_gpu,
     within,
 )
-from p2ptrain.trainer.launch import Launched, StderrTail
-from p2ptrain.trainer.supervisor import Supervisor
-from p2ptrain.trainer.watch import RestartBudget
+from p2ptrain.trainer.host.stall_watch import RestartBudget
+from p2ptrain.trainer.host.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Vectors

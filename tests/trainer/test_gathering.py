@@ -25,11 +25,11 @@ from p2ptrain.ipc.admission import Purpose
 from p2ptrain.ipc.frames import Hello, Load, Progress, Stop, Train
 from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.state.layout import Layout
-from p2ptrain.trainer import external, gathering
-from p2ptrain.trainer.external import AWAY, ExternalRanks, ExternalTrainers
-from p2ptrain.trainer.fitting import OUT_OF_MEMORY_EXIT_CODE
-from p2ptrain.trainer.remote import Caller, NodeLink, join
-from p2ptrain.trainer.watch import Patience, RestartBudget
+from p2ptrain.trainer.host import rank_server, torchrun_trainer
+from p2ptrain.trainer.host.micro_batch import OUT_OF_MEMORY_EXIT_CODE
+from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget
+from p2ptrain.trainer.host.torchrun_trainer import AWAY, ExternalRanks, ExternalTrainers
+from p2ptrain.trainer.rank.node_client import Caller, NodeLink, join
 
 LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
 SECRET = b"s" * 32
@@ -386,9 +386,9 @@ class Deaf:
 def test_a_door_at_which_nobody_could_be_let_in_for_a_moment_stays_open(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "DEAF_S", 0.001)
-    door = external.open_door
-    monkeypatch.setattr(external, "open_door", lambda host, port: Deaf(door(host, port), 3))
+    monkeypatch.setattr(rank_server, "DEAF_S", 0.001)
+    door = torchrun_trainer.open_door
+    monkeypatch.setattr(torchrun_trainer, "open_door", lambda host, port: Deaf(door(host, port), 3))
     running = node.start()
     assert len(node.gathered()) == 2
     assert running.waits_for == ""

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from p2ptrain.errors import ConfigError, TrainerDiverged
-from p2ptrain.trainer import generating
-from p2ptrain.trainer.generating import Reader, Sampling, generate, pick
+from p2ptrain.trainer.tools import generating
+from p2ptrain.trainer.tools.generating import Reader, Sampling, generate, pick
 from tests.rounding import UNIT
 from tests.trainer.test_model import SPEC, started
 

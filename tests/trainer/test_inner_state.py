@@ -13,7 +13,7 @@ import pytest
 from p2ptrain.ipc.frames import Frame, Load, Merge, Progress, Resumed, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.state.layout import Layout
-from p2ptrain.trainer import inner_format
+from p2ptrain.trainer.formats import inner_format
 from tests.rounding import of_additions
 
 if TYPE_CHECKING:

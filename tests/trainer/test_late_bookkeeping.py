@@ -24,14 +24,14 @@ from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
 from p2ptrain.sync.fragments import fragments
 from p2ptrain.sync.trainer_orders import Pace
 from p2ptrain.testing import fake_trainer
-from p2ptrain.trainer import loop as module
-from p2ptrain.trainer.arena import Arena, map_vector, own_share
-from p2ptrain.trainer.batch import InnerStep
-from p2ptrain.trainer.loop import Loop
-from p2ptrain.trainer.optimizer import make_optimizer
-from p2ptrain.trainer.parallelize import build
-from p2ptrain.trainer.ranks import Ranks
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.rank import loop as module
+from p2ptrain.trainer.rank.arena import Arena, map_vector, own_share
+from p2ptrain.trainer.rank.batch import InnerStep
+from p2ptrain.trainer.rank.loop import Loop
+from p2ptrain.trainer.rank.optimizer import make_optimizer
+from p2ptrain.trainer.rank.parallelize import build
+from p2ptrain.trainer.rank.ranks import Ranks
 from tests.trainer.late_node import LateNode, Trainer
 from tests.trainer.ought import Ought, Vector
 

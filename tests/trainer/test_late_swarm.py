@@ -24,13 +24,13 @@ from p2ptrain.testing.learning.averaging import Contribution, average
 from p2ptrain.testing.learning.corpus import Corpus
 from p2ptrain.testing.learning.settings import Settings
 from p2ptrain.testing.learning.swarm import Swarm
-from p2ptrain.trainer.arena import Arena, map_vector
-from p2ptrain.trainer.genesis import genesis
-from p2ptrain.trainer.loop import Loop
-from p2ptrain.trainer.optimizer import make_optimizer
-from p2ptrain.trainer.parallelize import build
-from p2ptrain.trainer.ranks import Ranks
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.genesis import genesis
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.rank.arena import Arena, map_vector
+from p2ptrain.trainer.rank.loop import Loop
+from p2ptrain.trainer.rank.optimizer import make_optimizer
+from p2ptrain.trainer.rank.parallelize import build
+from p2ptrain.trainer.rank.ranks import Ranks
 from tests.rounding import assert_rounded_alike, nudged
 from tests.trainer.conftest import Desk
 

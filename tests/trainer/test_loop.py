@@ -31,8 +31,8 @@ from p2ptrain.ipc.frames import (
     Train,
 )
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.trainer.ranks import Ranks
-from p2ptrain.trainer.schedule import learning_rate
+from p2ptrain.trainer.rank.ranks import Ranks
+from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.rounding import of_additions
 from tests.trainer.reference import read, reference
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from p2ptrain.ipc.trainer_config import ModelSpec
-from p2ptrain.trainer.genesis import genesis
-from p2ptrain.trainer.model import Llama, RMSNorm, rotary_table, rotate, token_losses
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.genesis import genesis
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.rank.model import Llama, RMSNorm, rotary_table, rotate, token_losses
 from tests.rounding import MARGIN, UNIT, of_sum
 
 SPEC = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)

@@ -12,9 +12,9 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from p2ptrain.ipc.frames import FragmentReady, Load, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.trainer.muon import ShardedMuon, orthogonal
-from p2ptrain.trainer.products import multiplies_bf16
-from p2ptrain.trainer.ranks import Ranks
+from p2ptrain.trainer.rank.bf16_emulation import multiplies_bf16
+from p2ptrain.trainer.rank.muon import ShardedMuon, orthogonal
+from p2ptrain.trainer.rank.ranks import Ranks
 from tests.rounding import MARGIN, UNIT_BF16, distance
 
 if TYPE_CHECKING:

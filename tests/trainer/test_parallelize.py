@@ -13,8 +13,8 @@ from torch import nn
 
 from p2ptrain.data.blocks import read_block
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.trainer.batch import accumulate
-from p2ptrain.trainer.ranks import Ranks
+from p2ptrain.trainer.rank.batch import accumulate
+from p2ptrain.trainer.rank.ranks import Ranks
 from tests.rounding import assert_rounded_alike
 from tests.trainer.reference import flat_of, gradient
 

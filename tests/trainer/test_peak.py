@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.ipc.trainer_config import ModelSpec
-from p2ptrain.trainer.peak import flops_per_token, mfu, peak_flops_per_s
+from p2ptrain.trainer.host.flops import flops_per_token, mfu, peak_flops_per_s
 
 LLAMA_8B = ModelSpec(128_256, 32, 4096, 32, 8, 14_336, 8192, tied=False)
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.trainer import products
-from p2ptrain.trainer.model import Llama, token_losses
-from p2ptrain.trainer.muon import ShardedMuon, orthogonal
-from p2ptrain.trainer.products import RoundedLinear, round_products, rounded, to_multiply
+from p2ptrain.trainer.rank import bf16_emulation
+from p2ptrain.trainer.rank.bf16_emulation import RoundedLinear, round_products, rounded, to_multiply
+from p2ptrain.trainer.rank.model import Llama, token_losses
+from p2ptrain.trainer.rank.muon import ShardedMuon, orthogonal
 from tests.rounding import MARGIN, UNIT_BF16, distance
 
 
@@ -39,7 +39,7 @@ def test_a_cpu_without_bf16_multiplies_fp32_and_another_what_it_is_given(
 ) -> None:
     matrix = torch.ones(2, 3, dtype=torch.bfloat16)
     for able, dtype in ((False, torch.float32), (True, torch.bfloat16)):
-        monkeypatch.setattr(products, "multiplies_bf16", lambda device, able=able: able)
+        monkeypatch.setattr(bf16_emulation, "multiplies_bf16", lambda device, able=able: able)
         assert to_multiply(matrix).dtype == dtype
         assert rounded(to_multiply(matrix)).dtype == dtype
 
@@ -49,7 +49,7 @@ def test_muons_direction_is_the_same_either_way(monkeypatch: pytest.MonkeyPatch)
     matrix = torch.randn(20, 50, generator=torch.manual_seed(2))
     found = []
     for able in (False, True):
-        monkeypatch.setattr(products, "multiplies_bf16", lambda device, able=able: able)
+        monkeypatch.setattr(bf16_emulation, "multiplies_bf16", lambda device, able=able: able)
         found.append(orthogonal(matrix, group))
     assert found[0].dtype == found[1].dtype == torch.bfloat16
     one, other = (each.float() for each in found)

@@ -10,10 +10,10 @@ import pytest
 
 from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ipc.trainer_config import Optimizer, Precision, TrainerConfig
-from p2ptrain.trainer.batch import train_on
-from p2ptrain.trainer.genesis import genesis
-from p2ptrain.trainer.ranks import Ranks
-from p2ptrain.trainer.replica import Replica
+from p2ptrain.trainer.formats.genesis import genesis
+from p2ptrain.trainer.rank.batch import train_on
+from p2ptrain.trainer.rank.ranks import Ranks
+from p2ptrain.trainer.tools.replica import Replica
 from tests.trainer.reference import read, reference
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from blake3 import blake3
 from p2ptrain.errors import ConfigError
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.state.layout import Layout
-from p2ptrain.trainer import genesis as genesis_program
-from p2ptrain.trainer.genesis import genesis
-from p2ptrain.trainer.model import Llama
-from p2ptrain.trainer.shapes import layout_of, parameter_count, parameters
+from p2ptrain.trainer.formats import genesis as genesis_program
+from p2ptrain.trainer.formats.genesis import genesis
+from p2ptrain.trainer.formats.shapes import layout_of, parameter_count, parameters
+from p2ptrain.trainer.rank.model import Llama
 
 SPEC = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
 

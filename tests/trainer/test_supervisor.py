@@ -39,13 +39,13 @@ from p2ptrain.ipc.frames import (
 )
 from p2ptrain.ipc.trainer_config import Halving, Optimizer, TrainerConfig
 from p2ptrain.ipc.wire import encode
-from p2ptrain.trainer import supervisor
-from p2ptrain.trainer.fitting import UNFIT_EXIT_CODE
-from p2ptrain.trainer.launch import Launched, StderrTail
-from p2ptrain.trainer.schedule import learning_rate
-from p2ptrain.trainer.shapes import parameter_count
-from p2ptrain.trainer.supervisor import RunningTrainer, Supervisor, failure
-from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch
+from p2ptrain.trainer.formats.shapes import parameter_count
+from p2ptrain.trainer.host import supervisor
+from p2ptrain.trainer.host.launch import Launched, StderrTail
+from p2ptrain.trainer.host.micro_batch import UNFIT_EXIT_CODE
+from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatch
+from p2ptrain.trainer.host.supervisor import RunningTrainer, Supervisor, failure
+from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.trainer.reference import read, reference
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ def test_a_trainer_does_not_outlive_its_node(tmp_path: Path, config: TrainerConf
     program = (
         "import os, sys\n"
         "from p2ptrain.ipc.trainer_config import Optimizer, TrainerConfig\n"
-        "from p2ptrain.trainer.supervisor import Supervisor\n"
+        "from p2ptrain.trainer.host.supervisor import Supervisor\n"
         "fd = os.memfd_create('arena'); os.ftruncate(fd, 2**20)\n"
         "trainer = Supervisor(TrainerConfig.from_json(sys.argv[1]), fd, fd).start()\n"
         "print(trainer.pids[0], flush=True)\n"
@@ -352,8 +352,8 @@ def test_a_failed_frame_has_its_error(code: str, error: type[TrainerError]) -> N
 
 def test_what_nodes_import_loads_neither_torch_nor_trio() -> None:
     program = (
-        "import sys, p2ptrain.trainer.supervisor, p2ptrain.trainer.genesis, p2ptrain.ipc.channel\n"
-        "import p2ptrain.trainer.schedule, p2ptrain.data.blocks\n"
+        "import sys, p2ptrain.trainer.host.supervisor, p2ptrain.trainer.formats.genesis\n"
+        "import p2ptrain.trainer.rank.schedule, p2ptrain.data.blocks, p2ptrain.ipc.channel\n"
         "print(*sorted({'torch', 'trio', 'libp2p', 'tokenizers'} & set(sys.modules)))"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

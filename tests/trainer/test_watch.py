@@ -8,7 +8,7 @@ import pytest
 
 from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
-from p2ptrain.trainer.watch import Patience, RestartBudget, StallWatch, StepCost
+from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatch, StepCost
 
 HELLO = frames.Hello(0, 1, Digest("0" * 64), 100, "cpu", 1)
 READY = frames.FragmentReady(0, 10, ("/store/ab/cd",), 1.0)

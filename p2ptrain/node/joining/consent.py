@@ -23,7 +23,7 @@ from p2ptrain.observe.states import size
 from p2ptrain.prepare.node_memory import NodeMemory, memory_of
 from p2ptrain.prepare.run_summary import run_lines
 from p2ptrain.run import Run
-from p2ptrain.trainer.cost import trainer_memory
+from p2ptrain.trainer.host.cost import trainer_memory
 
 AGREED = {"y", "yes"}
 

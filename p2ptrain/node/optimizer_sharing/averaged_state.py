@@ -18,9 +18,9 @@ from p2ptrain.ipc.trainer_config import InnerSpec
 from p2ptrain.node.optimizer_sharing.optimizer_offer import Offer
 from p2ptrain.state import Layout
 from p2ptrain.store import Store
-from p2ptrain.trainer import inner_format
-from p2ptrain.trainer.inner_bounds import check
-from p2ptrain.trainer.inner_format import HEADER_BYTES
+from p2ptrain.trainer.formats import inner_format
+from p2ptrain.trainer.formats.inner_bounds import check
+from p2ptrain.trainer.formats.inner_format import HEADER_BYTES
 
 PIECE_BYTES = 2**22
 """Of each of two files at a time; their sum is made in float64, eight times as much."""

@@ -19,8 +19,8 @@ from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.run.envelope import Signed
 from p2ptrain.state import Layout
 from p2ptrain.store import BlobManifest, Store
-from p2ptrain.trainer import inner_format
-from p2ptrain.trainer.inner_format import vector_bytes
+from p2ptrain.trainer.formats import inner_format
+from p2ptrain.trainer.formats.inner_format import vector_bytes
 
 KIND = "inner-state"
 OFFER_BYTES_MAX = 2048

@@ -27,7 +27,7 @@ from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import StandingBy
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
-from p2ptrain.trainer.inner_format import newest, vector_bytes
+from p2ptrain.trainer.formats.inner_format import newest, vector_bytes
 
 HEAR_S = 10.0
 """Five heartbeats: who has heard nobody by then has nobody to ask."""

@@ -21,14 +21,14 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.training import micro_batch_memory
 from p2ptrain.prepare import machine_check
-from p2ptrain.trainer import gpus
-from p2ptrain.trainer.external import ExternalTrainers
-from p2ptrain.trainer.fitting import within
-from p2ptrain.trainer.supervisor import Supervisor
+from p2ptrain.trainer.host import gpus
+from p2ptrain.trainer.host.micro_batch import within
+from p2ptrain.trainer.host.supervisor import Supervisor
+from p2ptrain.trainer.host.torchrun_trainer import ExternalTrainers
 
 
 class RunningTrainer(Protocol):
-    """One trainer from start to end. `p2ptrain.trainer.supervisor` says what each promises."""
+    """One trainer from start to end. `p2ptrain.trainer.host.supervisor` says what each promises."""
 
     useful: bool
     """Whether work of it was offered: set by whoever offers it."""

@@ -124,7 +124,7 @@ class Ticks:
 @contextmanager
 def training(config: TrainerConfig) -> Iterator[Ticks]:
     """A process that trains until the block ends. Raises Failed."""
-    command = [sys.executable, "-m", "p2ptrain.trainer.ticking", json.dumps(asdict(config))]
+    command = [sys.executable, "-m", "p2ptrain.trainer.tools.ticking", json.dumps(asdict(config))]
     ticks = Ticks(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     try:
         ticks.wait_for(1, FIRST_STEP_S_MAX)

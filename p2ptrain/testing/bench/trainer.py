@@ -1,7 +1,7 @@
 """`p2ptrain bench trainer`: our trainer against a plain loop and transformers' model, in one run.
 
-What trains is a process of `p2ptrain.trainer.speed`; this module starts it, with transformers in an
-environment that is thrown away, and says what came out.
+A process of `p2ptrain.trainer.tools.speed` trains. This module starts it, with transformers in a
+temporary environment, and prints the results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMES = {
     "transformers": "transformers' LlamaForCausalLM in a plain loop",
     "transformers_bf16": "transformers' with parameters in bf16",
 }
-"""`p2ptrain.trainer.speed` says what each is."""
+"""`p2ptrain.trainer.tools.speed` says what each is."""
 
 
 def setting(
@@ -97,9 +97,9 @@ def run(
     python: str,
     limit_s: float = PROCESS_S_MAX,
 ) -> dict[str, dict[str, Any]]:
-    """What `p2ptrain.trainer.speed` says of each. Raises Failed."""
+    """What `p2ptrain.trainer.tools.speed` says of each. Raises Failed."""
     told = {"config": asdict(config), "contenders": contenders, "steps": steps, "rounds": rounds}
-    command = [python, "-m", "p2ptrain.trainer.speed", json.dumps(told)]
+    command = [python, "-m", "p2ptrain.trainer.tools.speed", json.dumps(told)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired as exc:

@@ -28,7 +28,7 @@ from p2ptrain.store import RecordLog, Store
 from p2ptrain.testing.accounts import Account, Credits, trained_by, update_fault
 from p2ptrain.testing.chaos.crew import Crew, Sighting
 from p2ptrain.testing.chaos.modes import STAND_IN
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.shapes import layout_of
 
 CRASHES = ("Traceback (most recent call last)", "error[BUG]")
 

@@ -29,10 +29,10 @@ from p2ptrain.sync.mixing import mix
 from p2ptrain.testing.learning.averaging import Contribution, average
 from p2ptrain.testing.learning.corpus import Corpus
 from p2ptrain.testing.learning.settings import SLOWNESS, Settings
-from p2ptrain.trainer.genesis import genesis
-from p2ptrain.trainer.replica import Replica
-from p2ptrain.trainer.schedule import learning_rate
-from p2ptrain.trainer.shapes import layout_of
+from p2ptrain.trainer.formats.genesis import genesis
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.rank.schedule import learning_rate
+from p2ptrain.trainer.tools.replica import Replica
 
 Floats = NDArray[np.float32]
 

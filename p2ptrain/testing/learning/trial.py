@@ -29,8 +29,8 @@ from p2ptrain.testing.learning.record import Record
 from p2ptrain.testing.learning.results import write_result
 from p2ptrain.testing.learning.settings import Settings
 from p2ptrain.testing.learning.swarm import Floats, Swarm
-from p2ptrain.trainer.products import multiplies_bf16
-from p2ptrain.trainer.replica import Replica, one_thread
+from p2ptrain.trainer.rank.bf16_emulation import multiplies_bf16
+from p2ptrain.trainer.tools.replica import Replica, one_thread
 
 SAVE_EVERY_S = 120.0
 """Of this process's CPU time: what a cut costs at most."""

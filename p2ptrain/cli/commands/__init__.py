@@ -1,0 +1,1 @@
+"""The subcommands of `p2ptrain`, one file each."""

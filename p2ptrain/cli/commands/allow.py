@@ -1,0 +1,147 @@
+"""`p2ptrain allow`: the organiser says who may take part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, peer_from, run_of
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.errors import NotAuthorised, P2PTrainError
+from p2ptrain.suggested_command import to_paste
+
+if TYPE_CHECKING:
+    from p2ptrain.archive.home import Home
+    from p2ptrain.ids import PeerId
+    from p2ptrain.run import Run
+
+app = typer.Typer(
+    help="Say who may take part in your run.",
+    epilog=examples(
+        "p2ptrain allow list",
+        "p2ptrain allow add 12D3KooW… --home ORGANISER",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+PeerArgument = Annotated[str, typer.Argument(metavar="PEERID", help="As `p2ptrain id` prints it.")]
+AnywayOption = Annotated[
+    bool,
+    typer.Option(
+        "--anyway",
+        help="Sign it though others may have a newer list, or too few would be left to vote.",
+    ),
+]
+
+
+@app.command(epilog=examples("p2ptrain allow add 12D3KooW… --home ORGANISER"))
+def add(
+    peer: PeerArgument,
+    anyway: AnywayOption = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a peer take part from now on."""
+    _change(home, peer, add=True, anyway=anyway, as_json=as_json)
+
+
+@app.command(epilog=examples("p2ptrain allow remove 12D3KooW… --home ORGANISER"))
+def remove(
+    peer: PeerArgument,
+    anyway: AnywayOption = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a peer off the list; it leaves the run at the next roster."""
+    _change(home, peer, add=False, anyway=anyway, as_json=as_json)
+
+
+@app.command("list", epilog=examples("p2ptrain allow list", "p2ptrain allow list --json"))
+def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Show the allowlist of the run in this home, and who asks to be let in.
+
+    Those are known to nodes alone: to those that were asked, and to the organiser's own.
+    """
+    from p2ptrain.names import peer_name
+    from p2ptrain.run import load_allowlist
+
+    where = open_home(home, to_write=False)
+    run = run_of(where)
+    signed = load_allowlist(where.allowlist, run)
+    peers = list(signed.allowlist.peers) if signed else []
+    sequence = signed.allowlist.sequence if signed else 0
+    told, silence = _pending(where.root)
+    asking = [peer for peer in told if peer not in peers]
+    if as_json:
+        unknown = silence.code if silence else None
+        pending = {"pending": asking, "pending_unknown": unknown}
+        result_json({"sequence": sequence, "peers": peers} | pending)
+        return
+    progress(f"allowlist number {sequence}; peers on it: {len(peers)}")
+    for peer in peers:
+        result(f"{peer}  {peer_name(peer)}")
+    for other in asking:
+        progress(f"{peer_name(other)} asks to be let in: {_what_to_do(where, run, other)}")
+    if silence:
+        progress(f"who asks to be let in is not known: {silence.what}")
+
+
+def _what_to_do(where: Home, run: Run, other: PeerId) -> str:
+    """About somebody who asks: a command in the organiser's home, and whom to tell elsewhere."""
+    from p2ptrain.names import label
+
+    try:
+        organiser_of(where, run)
+    except NotAuthorised:
+        return f"only the organiser, {label(run.manifest.organiser)}, can do that: send it {other}"
+    return to_paste(where.root, f"allow add {other}")
+
+
+def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
+    """Who has asked the node in this home to be let in; or why that is not known."""
+    from p2ptrain.identity import is_peer_id
+    from p2ptrain.ids import PeerId
+
+    try:
+        told = ask(root, "pending").get("pending", [])
+    except P2PTrainError as error:
+        return [], error
+    asking = [PeerId(peer) for peer in told if is_peer_id(peer)] if isinstance(told, list) else []
+    return asking, None
+
+
+def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_json: bool) -> None:
+    from p2ptrain.cli.commands.allow_checks import changed_list
+    from p2ptrain.ids import PeerId
+    from p2ptrain.names import label
+    from p2ptrain.run import SignedAllowlist, save_allowlist
+
+    where = open_home(home)
+    run = run_of(where)
+    organiser = organiser_of(where, run)
+    peer = PeerId(peer_from(peer_text))
+    after, changed = changed_list(where, run, peer, add=add, anyway=anyway)
+    if changed:
+        save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))
+        _tell_node(where.root)
+    done = "is on" if add else "is off"
+    progress(f"{label(peer)} {done} the allowlist, number {after.sequence}")
+    if run.manifest.admission == "open":
+        progress(f"note: run {run.manifest.name!r} is open to anybody; its allowlist has no effect")
+    if as_json:
+        result_json({"sequence": after.sequence, "changed": changed, "peers": list(after.peers)})
+
+
+def _tell_node(root: Path) -> None:
+    """A node that runs here takes the new list at once, and gossips it; else it counts later."""
+    try:
+        ask(root, "reload-allowlist")
+    except P2PTrainError as error:
+        if error.code == "NO-NODE":
+            progress("no node runs here: the list counts once one is started in this home")
+        else:
+            progress(f"the node here was not told: {error.what}")

@@ -1,0 +1,127 @@
+"""What an organiser's allowlist is compared with before it is signed: `p2ptrain allow`.
+
+A number that is in use must not be signed again, for peers that hold the other list of that number
+would never take it. And voters who are off the list are not heard any more: where those who are
+left are no quorum, nobody could ever agree on a roster without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from p2ptrain.cli.control_client import ask
+from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater
+from p2ptrain.suggested_command import to_paste
+
+if TYPE_CHECKING:
+    from p2ptrain.archive.home import Home
+    from p2ptrain.ids import PeerId
+    from p2ptrain.run import Allowlist, Run
+
+ANSWER_S = 15.0
+"""The node asks others, and has five seconds for that."""
+
+ANYWAY = "the same command with --anyway"
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the node in a home said, after it had asked its neighbours. `voters` are ranked."""
+
+    voters: tuple[PeerId, ...] = ()
+
+
+def changed_list(
+    where: Home, run: Run, peer: PeerId, *, add: bool, anyway: bool
+) -> tuple[Allowlist, bool]:
+    """The next list, with or without `peer`, not signed yet; or the one that there is, and False.
+
+    Raises P2PTrainError: it is not safe to sign, and was not asked for `anyway`.
+    """
+    from p2ptrain.run import Allowlist, load_allowlist
+
+    asks = not anyway and run.manifest.admission != "open"
+    heard = hear_others(where) if asks else Heard()
+    held = load_allowlist(where.allowlist, run)
+    before = held.allowlist if held else Allowlist.of(run.id, 1, [run.manifest.organiser])
+    if (peer in before.peers) == add:
+        return before, False
+    if add:
+        return before.with_peer(peer), True
+    after = before.without_peer(peer)
+    check_quorum(run, heard, after, peer)
+    return after, True
+
+
+def hear_others(where: Home) -> Heard:
+    """Have the newest list of the run in the home, by way of the node that runs here.
+
+    Raises:
+        TryLater: nobody could be asked, and somebody may have a newer list; code ALLOW-UNHEARD. Or
+            the node is not ready.
+        P2PTrainError: the node does not say it.
+    """
+    from p2ptrain.archive.chain_reader import records_in
+
+    try:
+        told = ask(where.root, "newest-allowlist", deadline_s=ANSWER_S)
+    except P2PTrainError as error:
+        if error.code != "NO-NODE":
+            raise
+        if next(records_in(where.ledger), None) is None:
+            return Heard()  # The run has not begun: only this home has lists of it.
+        raise _unheard(
+            "no node runs here that could ask others for the newest allowlist",
+            f"start it ({to_paste(where.root, 'node')}) and give the command again",
+        ) from error
+    heard, others, voters = (told.get(name) for name in ("heard", "others", "voters"))
+    if type(heard) is not int or not _are_peers(others) or not _are_peers(voters):
+        raise RemoteProtocolError("the node here does not say which allowlist others have")
+    if others and not heard:
+        raise _unheard(
+            "the node here is connected to nobody who shows the newest allowlist",
+            "give the command again when others are back",
+        )
+    assert isinstance(voters, list)
+    return Heard(tuple(voters))
+
+
+def _are_peers(told: object) -> bool:
+    from p2ptrain.identity import is_peer_id
+
+    return isinstance(told, list) and all(map(is_peer_id, told))
+
+
+def _unheard(what: str, do: str) -> TryLater:
+    return TryLater(
+        what,
+        code="ALLOW-UNHEARD",
+        likely="if this home is from a backup, others may hold a newer list, and would never take "
+        "another one of its number",
+        do=f"{do}; where this home surely has the newest one, {ANYWAY}",
+    )
+
+
+def check_quorum(run: Run, heard: Heard, after: Allowlist, peer: PeerId) -> None:
+    """Raises TryLater: without `peer` the run would lack its quorum for good; code ALLOW-QUORUM."""
+    from p2ptrain.ledger.chain.quorum import missing
+    from p2ptrain.names import label
+
+    if not heard.voters:
+        return
+    stay = {run.manifest.organiser, *run.manifest.founders, *after.peers}
+    gone = missing(run.manifest.policy.quorum, heard.voters, stay)
+    if peer not in gone:
+        return
+    raise TryLater(
+        "with this list too few would be left who vote for the run to agree on anything, and it "
+        "would stand still for good",
+        code="ALLOW-QUORUM",
+        evidence=[
+            f"{len(heard.voters)} vote at present; off the list would be",
+            *(f"{peer} {label(peer)}" for peer in gone),
+        ],
+        likely="who is off the list votes until the next roster, and is not heard any more",
+        do=f"take off fewer at once, the others after the next roster; if it is meant, {ANYWAY}",
+    )

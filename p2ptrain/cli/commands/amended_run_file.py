@@ -1,0 +1,66 @@
+"""A run file as members have amended it since it was published: what `run check` counts with.
+
+Amendments count as far as the ledger in a home says that they were agreed, whether they hold by now
+or from a later outer step on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from p2ptrain.cli.homes import home_path, open_home, run_of
+from p2ptrain.cli.output import progress
+
+if TYPE_CHECKING:
+    from p2ptrain.archive.home import Home
+    from p2ptrain.config.run_file import RunFile
+    from p2ptrain.run import Run, RunManifest
+
+
+@dataclass(frozen=True, slots=True)
+class AmendedFile:
+    """`agreed`, the oldest first: number, from_step, words, and whether it is held here."""
+
+    run: RunFile
+    agreed: tuple[dict[str, Any], ...] = ()
+
+
+def as_amended(written: RunFile, home: Path | None) -> AmendedFile:
+    """`written`, as the run of that name in `home` is taken by now; itself where there is none.
+
+    Raises ConfigError, RemoteProtocolError: what lies in the home cannot be read, or not be right.
+    """
+    path = home_path(home)
+    if not (path / "run" / "manifest.signed").exists():
+        return AmendedFile(written)
+    where = open_home(path, to_write=False)
+    run = run_of(where)
+    if run.manifest.name != written.run.name:
+        progress(f"the run in {path} is {run.manifest.name!r}: nothing of it counts here")
+        return AmendedFile(written)
+    return _amended(written, where, run)
+
+
+def _amended(written: RunFile, where: Home, run: Run) -> AmendedFile:
+    from p2ptrain.archive.amendments import Amendments
+    from p2ptrain.cli.commands.ledger import agreed_amendments, chain_of
+
+    chain = chain_of(run, where.ledger)
+    agreed = agreed_amendments(run, chain, where.run)
+    if not agreed:
+        return AmendedFile(written)
+    last = Amendments.of(where, run).nearest(chain.links[-1].after.terms, run.manifest.outer.steps)
+    return AmendedFile(_with(written, last.manifest), tuple(agreed))
+
+
+def _with(written: RunFile, manifest: RunManifest) -> RunFile:
+    """What an amendment can change is the manifest's; all else as it was written."""
+    inner, codec, outer = manifest.inner, manifest.codec, manifest.outer
+    changed = {
+        "inner": written.inner.model_copy(update={"lr": inner.lr, "steps": inner.steps}),
+        "codec": written.codec.model_copy(update={"name": codec.name, "block": codec.block}),
+        "outer": written.outer.model_copy(update={"lr": outer.lr, "momentum": outer.momentum}),
+    }
+    return written.model_copy(update=changed)

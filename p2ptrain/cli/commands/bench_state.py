@@ -1,0 +1,158 @@
+"""`p2ptrain bench join|snapshot|replay`: how fast a state travels, is written, moves on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from p2ptrain.cli.commands.bench_output import hosts_of, tell
+from p2ptrain.cli.output import JsonOption, examples
+from p2ptrain.errors import ConfigError
+
+commands = typer.Typer(rich_markup_mode=None)
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="With --disturbance: the run file.",
+        exists=True,
+        dir_okay=False,
+        show_default="the demo's",
+    ),
+]
+
+
+@commands.command(
+    epilog=examples(
+        "p2ptrain bench join",
+        "p2ptrain bench join --peers 4 --megabytes 1000 --garbage 1 --dying 1 --no-http --json",
+    )
+)
+def join(
+    peers: Annotated[int, typer.Option("--peers", min=1, max=64, help="How many serve.")] = 4,
+    megabytes: Annotated[
+        int, typer.Option("--megabytes", min=1, help="Size of the snapshot.")
+    ] = 256,
+    encryption: Annotated[str, typer.Option("--encryption", help="none, tls.")] = "none,tls",
+    streams: Annotated[
+        int, typer.Option("--streams", min=1, max=16, help="Connections to each peer.")
+    ] = 1,
+    garbage: Annotated[int, typer.Option("--garbage", min=0, help="Peers that lie.")] = 0,
+    dying: Annotated[int, typer.Option("--dying", min=0, help="Peers that die half-way.")] = 0,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 3,
+    http: Annotated[bool, typer.Option("--http/--no-http", help="Measure plain HTTP, too.")] = True,
+    addresses: Annotated[
+        str,
+        typer.Option(
+            "--addresses",
+            metavar="ADDR,…",
+            help="Of the joiner and each peer; NAMESPACE/ADDR runs one in that network namespace.",
+            show_default="127.0.0.1",
+        ),
+    ] = "",
+    disturbance: Annotated[
+        int,
+        typer.Option(
+            "--disturbance",
+            min=0,
+            metavar="JOINS",
+            help="Instead: how much these slow down a member that trains; real nodes, as root.",
+        ),
+    ] = 0,
+    up: Annotated[
+        float, typer.Option("--up-mbit", min=0.1, help="With --disturbance: uplink.")
+    ] = 10.0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch a snapshot from processes of this machine, and over plain HTTP to compare.
+
+    A chunk counts once it is checked and on the disk.
+    """
+    if disturbance:
+        from p2ptrain.config.samples import sample
+        from p2ptrain.testing.bench import disturbance as members
+
+        text = config.read_text("utf-8") if config else sample("demo")
+        return tell(members.measure(disturbance, up, text), as_json)
+    from p2ptrain.testing.bench.joining import settings_of
+
+    try:
+        kinds = encryption.split(",")
+        settings = settings_of(kinds, peers, megabytes * 10**6, streams, garbage, dying)
+        hosts = hosts_of(addresses, peers + 1)
+    except ValueError as exc:
+        raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
+    from p2ptrain.testing.bench.join import measure
+
+    lines = [measure(each, rounds, hosts, http_too=http) for each in settings]
+    tell((line for each in lines for line in each), as_json)
+
+
+@commands.command(
+    epilog=examples("p2ptrain bench snapshot", "p2ptrain bench snapshot --beside-trainer 5")
+)
+def snapshot(
+    megabytes: Annotated[int, typer.Option("--megabytes", min=8, help="Size of θ and m.")] = 512,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 3,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="Write here.", exists=True),
+    ] = None,
+    turns: Annotated[
+        int,
+        typer.Option(
+            "--beside-trainer",
+            min=0,
+            metavar="TURNS",
+            help="Measure something else: how much snapshots slow down a trainer that has all "
+            "cores, in so many turns.",
+        ),
+    ] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write snapshots of θ and m, beside dd to compare, and apply updates meanwhile."""
+    if turns:
+        return _beside_trainer(megabytes * 10**6 // 8, turns, folder, as_json)
+    from p2ptrain.testing.bench.snapshot import measure
+
+    tell(measure(megabytes * 10**6 // 8, rounds, folder), as_json)
+
+
+def _beside_trainer(numel: int, turns: int, folder: Path | None, as_json: bool) -> None:
+    from p2ptrain.testing.bench.beside_trainer import default_trainer, measure
+    from p2ptrain.testing.bench.processes import Failed
+
+    try:
+        tell(measure(default_trainer(), numel, turns, folder), as_json)
+    except Failed as exc:
+        raise ConfigError(f"this could not be measured: {exc}", do="see above") from exc
+
+
+@commands.command(
+    epilog=examples("p2ptrain bench replay", "p2ptrain bench replay --codec int4 --json")
+)
+def replay(
+    elements: Annotated[int, typer.Option("--elements", min=1, help="Parameters.")] = 100_000_000,
+    threads: Annotated[
+        int, typer.Option("--threads", min=1, max=64, help="That apply, and that copy.")
+    ] = 2,
+    codec: Annotated[str, typer.Option("--codec", help="fp32, fp16, int8, int4.")] = "int8",
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """Apply updates to θ and m, beside memcpy to compare; and weigh the log against a snapshot.
+
+    Takes 13 bytes of memory for each parameter.
+    """
+    from p2ptrain import kernels
+    from p2ptrain.testing.bench.replay import measure
+
+    try:
+        chosen = kernels.codec(codec, 256)  # type: ignore[arg-type]  # checked there
+    except ValueError as exc:
+        raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
+    tell(measure(elements, threads, rounds, chosen), as_json)

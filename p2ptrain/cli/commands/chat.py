@@ -1,0 +1,255 @@
+"""`p2ptrain chat`: what the swarm has made, in its own words."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from p2ptrain.cli.output import JsonOption, examples, progress, result_json
+from p2ptrain.cli.rendering import coloured
+from p2ptrain.errors import ConfigError, MachineUnfit, StoreFull
+from p2ptrain.observe.states import size
+from p2ptrain.suggested_command import to_paste
+
+if TYPE_CHECKING:
+    from p2ptrain.data.text_tokens import Speller
+    from p2ptrain.trainer.rank.model import Llama
+    from p2ptrain.trainer.tools.generating import Sampling
+
+EXAMPLES = examples(
+    'p2ptrain chat ./weights "Once upon a time"',
+    "p2ptrain chat ./weights --temperature 0 --tokens 50",
+    'p2ptrain chat ~/.local/share/p2ptrain "import os" --json',
+)
+DIM, PLAIN = "\033[2m", "\033[0m"
+PROMPT_CHARACTERS_MAX = 1_000_000
+SEED_MAX = 2**63 - 1
+
+
+def chat(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="What to go on from.", show_default=False)
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="0 takes the likeliest token each time.")
+    ] = 0.8,
+    top_p: Annotated[
+        float,
+        typer.Option(
+            "--top-p", help="Choose among the likeliest tokens that have this much together."
+        ),
+    ] = 0.95,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=SEED_MAX, help="The same one says the same again.")
+    ] = 0,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Say at most so many.")] = 200,
+    as_json: JsonOption = False,
+) -> None:
+    """Have a model go on from a text: exported weights, or the newest snapshot in a node's home.
+
+    Without TEXT it asks for one text after the other at a terminal, or reads one from stdin. A
+    model that was trained on plain text goes on with it; it does not answer questions.
+    """
+    with _speaker(folder.expanduser().absolute()) as speaker:
+        from p2ptrain.trainer.tools.generating import Sampling
+
+        talk = Talk(speaker, Sampling(temperature, top_p, seed), tokens, as_json)
+        if prompt is not None:
+            talk.go_on(_text(prompt))
+            return
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")
+        if sys.stdin.isatty() and not as_json:
+            _converse(talk)
+        else:
+            talk.go_on(_text(sys.stdin.read(PROMPT_CHARACTERS_MAX)))
+
+
+def _text(typed: str) -> str:
+    """`typed` with a � for each byte that is none of a character."""
+    return typed.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """A model and its tokenizer; `begin` stands before each text, and after one of `ends` comes no
+    more."""
+
+    model: Llama
+    speller: Speller
+    begin: int | None
+    ends: frozenset[int]
+
+
+@contextmanager
+def _speaker(folder: Path) -> Iterator[Speaker]:
+    """Raises ConfigError: the folder holds no model that can be run here."""
+    if not (folder / "run" / "manifest.signed").exists():
+        yield _loaded(folder)
+        return
+    with TemporaryDirectory(prefix="p2ptrain-chat-") as place:
+        yield _loaded(_exported(folder, Path(place) / "weights"))
+
+
+def _exported(home: Path, folder: Path) -> Path:
+    from p2ptrain.cli.commands.export import export_newest
+
+    try:
+        return export_newest(home, folder)
+    except StoreFull as exc:
+        exc.do = (
+            "set TMPDIR to a folder on another disk; or "
+            f"{to_paste(home, 'export --to hf DIR')}, and then p2ptrain chat DIR"
+        )
+        raise
+
+
+def _loaded(folder: Path) -> Speaker:
+    if not (folder / "config.json").exists():
+        from p2ptrain.trainer.formats.huggingface import lacks
+
+        raise lacks(folder / "config.json")  # Before the seconds that torch takes to load.
+    if find_spec("torch") is None:
+        raise ConfigError(
+            "torch is not installed here, and to go on from a text needs it",
+            code="EXTRA-MISSING",
+            do="scripts/setup without P2PTRAIN_TORCH installs it",
+        )
+    progress("loading the model …")
+    from p2ptrain.data.text_tokens import Speller
+    from p2ptrain.trainer.tools.exported import best_device, load_model, read_json
+
+    speller = Speller(folder / "tokenizer.json")
+    device = best_device()
+    if device.type == "cpu":
+        _check_memory(folder)
+    model = load_model(folder, device)
+    config = read_json(folder / "config.json")
+    assert isinstance(config, dict)
+    begins = _numbers(config.get("bos_token_id"))[:1]
+    if (most := max([speller.size - 1, *begins])) >= model.spec.vocab:
+        raise ConfigError(
+            f"its tokenizer has a token {most}, and the model {model.spec.vocab} in all, from 0 on",
+            code="MODEL-FOREIGN",
+        )
+    # Where the next document begins this one has ended, whether or not its run marks ends.
+    ends = frozenset([*_numbers(config.get("eos_token_id")), *begins])
+    return Speaker(model, speller, next(iter(begins), None), ends)
+
+
+def _check_memory(folder: Path) -> None:
+    """Where memory runs out Linux ends a program, which may be a node that trains here.
+
+    Raises MachineUnfit (MEM-HOST).
+    """
+    from p2ptrain.prepare.machine_check import memory_free_bytes
+    from p2ptrain.trainer.formats.shapes import parameter_count
+    from p2ptrain.trainer.tools.exported import load_spec
+
+    needed, free = 4 * parameter_count(load_spec(folder)), memory_free_bytes()
+    if needed > free:
+        raise MachineUnfit(
+            f"the model takes {size(needed)} of memory, and {size(free)} are free here",
+            code="MEM-HOST",
+            do="end what else needs memory, or chat on a machine that has more, or a GPU",
+        )
+
+
+def _numbers(value: Any) -> list[int]:
+    """A token's number, or several."""
+    values = value if isinstance(value, list) else [value]
+    return [each for each in values if type(each) is int and each >= 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """How to speak, and to whom."""
+
+    speaker: Speaker
+    sampling: Sampling
+    tokens_max: int
+    as_json: bool
+
+    def go_on(self, prompt: str) -> None:
+        """Show what follows `prompt` as it comes, or all of it as JSON."""
+        started_s, said, count = time.monotonic(), list[str](), 0
+        ended = "length"
+        for token in self._tokens(prompt):
+            if token in self.speaker.ends:
+                ended = "end-of-text"
+                break
+            count += 1
+            said.append(visible(self.speaker.speller.decoded(token)))
+            if not self.as_json:
+                print(said[-1], end="", flush=True)
+        seconds = max(1e-9, time.monotonic() - started_s)
+        if not self.as_json:
+            print()
+            return
+        result_json(
+            {
+                "prompt": prompt,
+                "text": "".join(said),
+                "tokens": count,
+                "tokens_per_s": round(count / seconds, 2),
+                "ended": ended,
+                "temperature": self.sampling.temperature,
+                "top_p": self.sampling.top_p,
+                "seed": self.sampling.seed,
+            }
+        )
+
+    def _tokens(self, prompt: str) -> Iterator[int]:
+        from itertools import islice
+
+        from p2ptrain.trainer.tools.generating import generate
+
+        speaker = self.speaker
+        begun = [] if speaker.begin is None else [speaker.begin]
+        text = begun + speaker.speller.encoded(prompt)
+        if unknown := speaker.speller.unknown(text):
+            progress(
+                f"{unknown} of {len(text)} tokens of this text are unknown to the model: it may "
+                "know other letters only, such as A, C, G, T and N"
+            )
+        if not text:
+            raise ConfigError("there is no text to go on from", do="give some: chat DIR TEXT")
+        speaker.speller.begin(text)
+        return islice(generate(speaker.model, text, self.sampling), self.tokens_max)
+
+
+def _converse(talk: Talk) -> None:
+    """Ask for a text, go on from it, until Ctrl-D. Ctrl-C ends the text, or, while asking, all."""
+    progress("a text to go on from, and Enter; Ctrl-C ends what it says, Ctrl-D ends this")
+    try:
+        while True:
+            _answer(talk, _text(input("> ")))
+    except (EOFError, KeyboardInterrupt):
+        print()
+
+
+def _answer(talk: Talk, prompt: str) -> None:
+    if not prompt:
+        return
+    try:
+        shown = f"{DIM}{prompt}{PLAIN}" if coloured(sys.stdout) else prompt
+        print(shown, end="", flush=True)
+        talk.go_on(prompt)
+    except KeyboardInterrupt:
+        print(" …")
+
+
+def visible(text: str) -> str:
+    """`text` without anything that a terminal would obey, lines and tabs left alone."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "·" for each in text)

@@ -1,0 +1,269 @@
+"""`p2ptrain ckpt`: the certified snapshots of θ and m: seen, fetched, checked, kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from p2ptrain.cli.homes import HomeOption, home_path, open_home, run_of
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.process_limits import allow_open_files
+from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing
+from p2ptrain.ids import Digest, RunId
+from p2ptrain.suggested_command import to_paste
+
+if TYPE_CHECKING:
+    from p2ptrain.archive.home import Home
+    from p2ptrain.archive.replay import Account, Named
+    from p2ptrain.store import StoreReader
+
+SHOWN_MAX = 20
+
+app = typer.Typer(
+    help="See, fetch, check and keep the certified snapshots of the run.",
+    epilog=examples(
+        "p2ptrain ckpt ls",
+        "p2ptrain ckpt fetch --bootstrap ADDRESS",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+SnapshotArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="[SNAPSHOT]", help="newest, genesis, its outer step, or how its digest begins."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One certified snapshot, as `ls --json` prints it. `height` 0 is the run's manifest."""
+
+    step: int
+    digest: Digest
+    height: int
+    signed_by: tuple[str, ...]
+    bytes: int | None
+    chunks: int | None
+    """Both null where not even its list of chunks is here."""
+    chunks_held: int
+    updates_held_to: int
+    """From here the updates in this home lead up to this outer step."""
+    pinned: bool
+
+    @property
+    def whole(self) -> bool:
+        return self.chunks is not None and self.chunks_held == self.chunks
+
+
+@app.command(epilog=examples("p2ptrain ckpt ls", "p2ptrain ckpt ls --home /srv/seed --json"))
+def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """List the snapshots that the run has certified, and what of them is here.
+
+    Works while the node runs, and without one.
+    """
+    where = open_home(home, to_write=False)
+    account = account_in(where)
+    rows = list(_rows(where, account))
+    if as_json:
+        listed = [{**asdict(row), "whole": row.whole} for row in rows]
+        result_json({"run": run_of(where).id, "step": account.end, "snapshots": listed})
+        return
+    for row in rows:
+        result(_line(row))
+
+
+def account_in(where: Home) -> Account:
+    """What the ledger of a home says, each certificate checked. Raises StoreError."""
+    from p2ptrain.archive.chain_reader import Walk, records_in
+    from p2ptrain.archive.ledger_on_disk import rules_of
+    from p2ptrain.archive.replay import account_of
+
+    run = run_of(where)
+    walk = Walk(rules_of(run), records_in(where.ledger), where.ledger)
+    return account_of(run.manifest, walk.begins, (link.certified for link in walk.links()))
+
+
+def _rows(where: Home, account: Account) -> Iterator[Row]:
+    from p2ptrain.archive.replay import reaches
+    from p2ptrain.store import LocalDisk, Pins, StoreReader
+
+    store = StoreReader(where.store)
+    pins, reached = Pins(where.store, LocalDisk()).read(), reaches(account, store)
+    for _, named in sorted(account.snapshots.items()):
+        manifest = store.manifest_if_any(named.digest)
+        chunks = set() if manifest is None else set(manifest.chunks)
+        yield Row(
+            step=named.step,
+            digest=named.digest,
+            height=named.source.height,
+            signed_by=named.source.signed_by,
+            bytes=None if manifest is None else manifest.size,
+            chunks=None if manifest is None else len(chunks),
+            chunks_held=sum(map(store.has_chunk, chunks)),
+            updates_held_to=reached[named.step],
+            pinned=named.digest in pins,
+        )
+
+
+def _line(row: Row) -> str:
+    held = "not here" if row.chunks is None else f"{row.chunks_held} of {row.chunks} chunks"
+    held = "whole" if row.whole else held
+    size = "" if row.bytes is None else f"{row.bytes / 1e6:,.1f} MB"
+    votes = "the run's manifest" if row.height == 0 else f"{len(row.signed_by)} votes"
+    pinned = "  pinned" if row.pinned else ""
+    return (
+        f"step {row.step:>5}  {row.digest[:12]}…  {size:>12}  {held:<18}  "
+        f"entry {row.height:>5}, {votes}{pinned}"
+    )
+
+
+@app.command(
+    epilog=examples(
+        "p2ptrain ckpt fetch --bootstrap ADDRESS --home ./audit",
+        "p2ptrain ckpt fetch 4000 --no-updates --pin",
+    )
+)
+def fetch(
+    snapshot: SnapshotArgument = "newest",
+    home: HomeOption = None,
+    bootstrap: Annotated[
+        list[str] | None,
+        typer.Option("--bootstrap", metavar="ADDR", help="A peer of the run; may be repeated."),
+    ] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option("--listen", metavar="ADDR", help="Where to listen.", show_default=LISTEN),
+    ] = None,
+    data_listen: Annotated[
+        str, typer.Option("--data-listen", metavar="HOST:PORT", help="Where bulk data comes in.")
+    ] = DATA_LISTEN,
+    updates: Annotated[
+        bool, typer.Option("--updates/--no-updates", help="Fetch the updates since, too.")
+    ] = True,
+    pin: Annotated[bool, typer.Option("--pin", help="Keep the snapshot for good.")] = False,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUNID", help="Fetch of this run or none.")
+    ] = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="End with status 6 instead of waiting for approval.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch a certified snapshot from the run's peers, without training.
+
+    Joins their network as an observer, follows and checks the ledger, takes chunks from everybody,
+    checks each, and ends. Needs the node here to be stopped, and this identity to be admitted.
+    """
+    host, port = parse_host_port(data_listen)
+    config = NodeConfig(
+        home=home_path(home),
+        bootstrap=tuple(bootstrap or ()),
+        listen=tuple(listen or (LISTEN,)),
+        data_host=host,
+        data_port=port,
+        wait_for_approval=not no_wait,
+        run=None if run is None else RunId(run),
+    )
+    open_home(config.home, to_make=True)
+    allow_open_files()
+    from p2ptrain.node.observer import fetch as fetched_by
+
+    fetched = fetched_by(config, snapshot, updates=updates, pin=pin, say=progress)
+    if as_json:
+        result_json(asdict(fetched))
+        return
+    result(
+        f"the snapshot of outer step {fetched.step} is here, {fetched.digest}, and the "
+        f"{fetched.updates} updates after it: {fetched.bytes_fetched / 1e6:,.1f} MB "
+        f"in {fetched.seconds:.0f} s"
+    )
+
+
+@app.command(epilog=examples("p2ptrain ckpt verify", "p2ptrain ckpt verify 4000 --json"))
+def verify(
+    snapshot: SnapshotArgument = "newest", home: HomeOption = None, as_json: JsonOption = False
+) -> None:
+    """Read a snapshot that is held here, and compare every chunk with what was certified.
+
+    Works while the node runs, and without one. For the run as a whole: p2ptrain verify.
+    """
+    from p2ptrain.archive.replay import named_by
+    from p2ptrain.store import StoreReader
+
+    where = open_home(home, to_write=False)
+    named = named_by(account_in(where), snapshot)
+    store = StoreReader(where.store)
+    manifest = store.manifest(named.digest)
+    damaged, missing = _examined(store, manifest.chunks)
+    if as_json and not damaged and not missing:
+        result_json({**_told(named), "chunks": len(manifest.chunks), "good": True})
+    if damaged:
+        raise ChunkCorrupt(
+            f"{len(damaged)} of the {len(manifest.chunks)} chunks of the snapshot of outer step "
+            f"{named.step} are damaged",
+            evidence=[f"chunk {digest}" for digest in damaged[:SHOWN_MAX]],
+            likely="the disk under the store has a fault",
+            do=to_paste(where.root, "store check --repair"),
+        )
+    if missing:
+        raise ChunkMissing(
+            f"{len(missing)} of the {len(manifest.chunks)} chunks of the snapshot of outer step "
+            f"{named.step} are not here",
+            evidence=[f"chunk {digest}" for digest in missing[:SHOWN_MAX]],
+            likely="it was never fetched to its end",
+            do=to_paste(where.root, f"ckpt fetch {named.step}"),
+        )
+    if not as_json:
+        result(
+            f"the snapshot of outer step {named.step} is what entry {named.source.height} "
+            f"certified: all {len(manifest.chunks)} chunks are sound"
+        )
+
+
+def _examined(store: StoreReader, chunks: tuple[Digest, ...]) -> tuple[list[Digest], list[Digest]]:
+    """The chunks that are damaged, and those that are missing. One at a time is in memory."""
+    damaged, missing = list[Digest](), list[Digest]()
+    for chunk in dict.fromkeys(chunks):
+        try:
+            store.get_chunk(chunk)
+        except ChunkMissing:
+            missing.append(chunk)
+        except ChunkCorrupt:
+            damaged.append(chunk)
+    return damaged, missing
+
+
+@app.command(epilog=examples("p2ptrain ckpt pin", "p2ptrain ckpt pin 4000"))
+def pin(
+    snapshot: SnapshotArgument = "newest", home: HomeOption = None, as_json: JsonOption = False
+) -> None:
+    """Keep a certified snapshot for good; p2ptrain store unpin lets go of it again.
+
+    Works while the node runs, and without one.
+    """
+    from p2ptrain.archive.replay import named_by
+    from p2ptrain.store import LocalDisk, Pins
+
+    where = open_home(home)
+    named = named_by(account_in(where), snapshot)
+    changed = Pins(where.store, LocalDisk()).change(add=named.digest)
+    if as_json:
+        result_json({"step": named.step, "digest": named.digest, "changed": changed})
+        return
+    words = "is pinned" if changed else "is pinned already"
+    result(f"the snapshot of outer step {named.step} {words}: {named.digest}")
+
+
+def _told(named: Named) -> dict[str, object]:
+    return {
+        "step": named.step,
+        "digest": named.digest,
+        "height": named.source.height,
+        "signed_by": list(named.source.signed_by),
+    }

@@ -1,0 +1,127 @@
+"""`p2ptrain ledger evidence`: proofs that a voter lied, in words, checked without any network.
+
+Evidence is signed by whom it is against, so whoever has the run's manifest can check it: on this
+machine, or from a file that somebody sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from p2ptrain.cli.commands.ledger import ManifestOption, chain_of, run_at
+from p2ptrain.cli.homes import HomeOption, open_home, run_of
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.rendering import printable
+from p2ptrain.errors import ConfigError, RemoteProtocolError, StoreError
+
+if TYPE_CHECKING:
+    from p2ptrain.archive.chain_reader import Link
+    from p2ptrain.ledger.messages.evidence import Evidence
+    from p2ptrain.run import Run
+
+
+EXAMPLES = examples(
+    "p2ptrain ledger evidence",
+    "p2ptrain ledger evidence --file evidence.log --manifest manifest.signed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`fault` says why it proves nothing, if so; `evicted_at` is None where the chain shows no
+    roster that left the peer out.
+    """
+
+    evidence: Evidence
+    fault: str
+    evicted_at: int | None
+
+    def plain(self) -> dict[str, object]:
+        return {
+            **self.evidence.plain(),
+            "words": self.evidence.words,
+            "good": not self.fault,
+            "fault": self.fault,
+            "evicted_at": self.evicted_at,
+        }
+
+
+def evidence(
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="An evidence.log that somebody sent."),
+    ] = None,
+    manifest: ManifestOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show who signed what excludes each other, and check the signatures.
+
+    Works while the node runs, and without one. Says at which height the liar was evicted, if this
+    home's ledger shows it.
+    """
+    run = run_of(open_home(home, to_write=False)) if manifest is None else run_at(manifest)
+    links = chain_of(run, open_home(home, to_write=False).ledger).links if manifest is None else []
+    source = open_home(home, to_write=False).evidence if file is None else file
+    if file is not None and not file.is_file():
+        raise ConfigError(
+            f"there is no file {file}",
+            do="it is a copy of evidence.log in the home of any member that has evidence",
+        )
+    findings = [_finding(run, links, each) for each in _evidence_in(source)]
+    if as_json:
+        result_json({"run": run.id, "evidence": [each.plain() for each in findings]})
+        return
+    if not findings:
+        progress(f"run {run.manifest.name!r}: there is no evidence against anybody")
+    for each in findings:
+        result(printable(_words(each)))
+
+
+def _evidence_in(source: Path) -> list[Evidence]:
+    from p2ptrain.archive.chain_reader import records_in
+    from p2ptrain.ledger.messages.evidence import decode_evidence
+
+    found = []
+    for number, record in enumerate(records_in(source), 1):
+        try:
+            found.append(decode_evidence(record))
+        except RemoteProtocolError as exc:
+            raise StoreError(
+                f"piece {number} of the evidence in {source} cannot be read",
+                code="LEDGER-BROKEN",
+                evidence=[exc.what],
+                likely="the file is damaged, or something else wrote into it",
+                do="ask whoever sent it to send it again; in a home, move it away: others have it",
+            ) from exc
+    return found
+
+
+def _finding(run: Run, links: list[Link], evidence: Evidence) -> Finding:
+    from p2ptrain.archive.ledger_on_disk import rules_of
+    from p2ptrain.identity import verify
+    from p2ptrain.ledger.messages.evidence import check_evidence
+
+    lines = {rules_of(run).run, *(link.after.line for link in links)}
+    fault = check_evidence(lines, evidence, verify)
+    left_at = [
+        link.after.height
+        for link in links
+        if link.after.height >= evidence.height
+        and link.before.is_member(evidence.peer)
+        and not link.after.is_member(evidence.peer)
+    ]
+    return Finding(evidence, fault, left_at[0] if left_at and not fault else None)
+
+
+def _words(finding: Finding) -> str:
+    """Such as "12D3… signed what excludes each other at height 7: …; proved; evicted at 8"."""
+    if finding.fault:
+        return f"{finding.evidence.words}; NOT proved: {finding.fault}"
+    left = finding.evicted_at
+    after = "not evicted as far as this ledger shows" if left is None else f"evicted at {left}"
+    return f"{finding.evidence.words}; both signatures are good; {after}"

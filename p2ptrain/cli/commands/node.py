@@ -1,0 +1,108 @@
+"""`p2ptrain node`: from options to a NodeConfig, and on to the node itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from p2ptrain.cli.commands.node_options import Joining, Limits, Reach, Telling, Training
+from p2ptrain.cli.homes import HomeOption, home_path, open_home
+from p2ptrain.cli.option_groups import grouped
+from p2ptrain.cli.output import examples
+from p2ptrain.cli.process_limits import allow_open_files
+from p2ptrain.config.node import (
+    LISTEN,
+    NodeConfig,
+    parse_host_port,
+    parse_rate,
+    parse_size,
+    parse_snapshots,
+)
+from p2ptrain.errors import ConfigError
+from p2ptrain.ids import RunId
+
+EXAMPLES = examples(
+    "p2ptrain node --bootstrap /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…",
+    "p2ptrain node --seed --listen /ip4/0.0.0.0/tcp/4201 --data-listen 0.0.0.0:4202",
+    "p2ptrain node --bootstrap ADDRESS --ranks 2 --device cuda --limit-up 20Mbit",
+)
+
+
+@grouped
+def node(
+    home: HomeOption = None,
+    *,
+    reach: Reach,
+    training: Training,
+    limits: Limits,
+    joining: Joining,
+    telling: Telling,
+) -> None:
+    """Take part in a run, or serve one.
+
+    The node finds the run, asks whether you agree to it (once), fetches its state, trains, and
+    exchanges with the others.
+    Ctrl-C once leaves kindly, twice at once.
+    """
+    config = _config(home_path(home), reach, training, limits, joining, telling)
+    raise typer.Exit(start(config))
+
+
+def _config(
+    home: Path,
+    reach: Reach,
+    training: Training,
+    limits: Limits,
+    joining: Joining,
+    telling: Telling,
+) -> NodeConfig:
+    """Raises ConfigError, naming the option that cannot be so."""
+    data_host, data_port = parse_host_port(reach.data_listen)
+    called_at = training.ranks_listen
+    ranks_host, ranks_port = parse_host_port(called_at) if called_at else ("", 0)
+    return NodeConfig(
+        home=home,
+        bootstrap=tuple(reach.bootstrap or ()),
+        listen=tuple(reach.listen or (LISTEN,)),
+        announce=tuple(reach.announce or ()),
+        data_host=data_host,
+        data_port=data_port,
+        seed=training.seed,
+        ranks=training.ranks,
+        ranks_host=ranks_host,
+        ranks_port=ranks_port,
+        threads=training.threads,
+        device=training.device,  # type: ignore[arg-type]  # NodeConfig itself checks it
+        precision=training.precision,  # type: ignore[arg-type]  # likewise
+        compile=training.compile,
+        recompute=training.recompute,
+        micro_batch=training.micro_batch,
+        keep_inner=training.keep_inner,
+        limit_up_bytes_per_s=None if limits.limit_up is None else parse_rate(limits.limit_up),
+        keep_snapshots=parse_snapshots(limits.keep_snapshots),
+        data_cache_bytes=parse_size(limits.data_cache),
+        scrub_bytes_per_s=None if limits.scrub == "off" else parse_rate(limits.scrub),
+        wait_for_approval=not joining.no_wait,
+        keep_entries=limits.keep_entries,
+        trust_checkpoint=joining.trust_checkpoint,
+        run=None if joining.run is None else RunId(joining.run),
+        assume_yes=joining.yes,
+        mdns=joining.mdns,
+        verbosity=_verbosity(telling),
+    )
+
+
+def _verbosity(telling: Telling) -> int:
+    if telling.quiet and telling.verbose:
+        raise ConfigError("--quiet and --verbose exclude each other", do="give one of them")
+    return -1 if telling.quiet else telling.verbose
+
+
+def start(config: NodeConfig) -> int:
+    """Load what is slow to load, and run. What can be checked before that is."""
+    open_home(config.home, to_make=True)
+    allow_open_files()
+    from p2ptrain.node.main import run_node
+
+    return run_node(config)

@@ -1,0 +1,268 @@
+"""`p2ptrain run`: an organiser makes a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from p2ptrain.cli.homes import (
+    HomeOption,
+    check_asked_for,
+    open_home,
+    organiser_of,
+    peer_from,
+    run_of,
+)
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.errors import ConfigError
+from p2ptrain.prepare.run_summary import run_facts, run_lines
+from p2ptrain.suggested_command import to_paste
+
+app = typer.Typer(
+    help="Make a run and look at it.",
+    epilog=examples(
+        "p2ptrain run new --out run.toml",
+        "p2ptrain run check run.toml",
+        "p2ptrain run publish run.toml --allow 12D3KooW…",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command(epilog=examples("p2ptrain run new", "p2ptrain run new --out my.toml --size tiny"))
+def new(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")] = Path(
+        "run.toml"
+    ),
+    size: Annotated[
+        str,
+        typer.Option(
+            "--size", metavar="SIZE", help="Where to start: demo, tiny, or a recipe of configs/."
+        ),
+    ] = "demo",
+    as_json: JsonOption = False,
+) -> None:
+    """Write a commented run file to start from."""
+    from p2ptrain.config.samples import sample
+
+    text = sample(size)
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as exc:
+        raise ConfigError(f"{out} exists already", do="choose another name with --out") from exc
+    except OSError as exc:
+        raise ConfigError(
+            f"{out} cannot be written: {exc.strerror}", do="choose another place with --out"
+        ) from exc
+    if as_json:
+        result_json({"file": str(out.absolute())})
+    progress(f"{out} is a run to start from. Edit it, then: p2ptrain run publish {out}")
+
+
+@app.command(
+    epilog=examples(
+        "p2ptrain run check run.toml",
+        "p2ptrain run check run.toml --peers 4 --peers 16 --tokens-per-s 25000",
+        "p2ptrain run check run.toml --seed /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…",
+    )
+)
+def check(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", show_default=False)],
+    peers: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--peers",
+            min=2,
+            metavar="N",
+            help="How many may train; may be repeated.",
+            show_default="2, 4, 8 and 16",
+        ),
+    ] = None,
+    tokens_per_s: Annotated[
+        float | None,
+        typer.Option(
+            "--tokens-per-s",
+            min=0.001,
+            max=1e12,
+            help="Of one peer.",
+            show_default="that of H100s enough to hold it",
+        ),
+    ] = None,
+    seed: Annotated[
+        list[str] | None,
+        typer.Option("--seed", metavar="ADDR", help="An address to hand out; may be repeated."),
+    ] = None,
+    founders: Annotated[
+        int, typer.Option("--founders", min=1, help="How many founders it will be published with.")
+    ] = 1,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a run takes of peers in memory, bytes and time, and what to reconsider.
+
+    If the run is in this home, it is counted as its members have amended it by now. Ends with
+    status 2 if the run cannot work.
+    """
+    from p2ptrain.cli.commands.amended_run_file import as_amended
+    from p2ptrain.cli.commands.run_check import absences, facts, lines
+    from p2ptrain.config.run_file import load_run_file
+    from p2ptrain.prepare.run_advice import lints_of
+    from p2ptrain.prepare.run_cost import costs_of
+
+    amended = as_amended(load_run_file(run_file), home)
+    costs = costs_of(amended.run, sorted(set(peers or (2, 4, 8, 16))), tokens_per_s)
+    lints = lints_of(amended.run, costs, seed or (), founders=founders)
+    lints += absences(amended.run, beside=run_file.parent)
+    if as_json:
+        result_json(facts(amended, costs, lints))
+    else:
+        for line in lines(amended, costs, lints):
+            result(line)
+    if any(lint.is_fault for lint in lints):
+        raise typer.Exit(ConfigError.exit_code)
+
+
+@app.command(
+    epilog=examples(
+        "p2ptrain run publish run.toml",
+        "p2ptrain run publish run.toml --home ORGANISER --allow 12D3KooW… --allow 12D3KooX…",
+        "p2ptrain run publish run.toml --founder SEED1 --founder SEED2 --founder SEED3",
+    )
+)
+def publish(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", show_default=False)],
+    home: HomeOption = None,
+    founder: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--founder",
+            metavar="PEERID",
+            help="Who votes first, and in an open run alone; may be repeated.",
+            show_default="yourself",
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="PEERID", help="Who may take part; may be repeated."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Prepare data and first weights, sign manifest and allowlist, print the run id.
+
+    Founders and you yourself are on the allowlist in any case.
+    """
+    from p2ptrain.ids import PeerId
+    from p2ptrain.prepare.publish import publish_run
+
+    where = open_home(home, to_make=True)
+    published = publish_run(
+        run_file,
+        where,
+        founders=[PeerId(peer_from(peer)) for peer in founder or ()],
+        allowed=[PeerId(peer_from(peer)) for peer in allow or ()],
+        say=progress,
+    )
+    if as_json:
+        result_json(run_facts(published))
+    else:
+        result(published.id)
+    progress(f"start a seed for it: {to_paste(where.root, 'node --seed')}")
+
+
+FarOption = Annotated[
+    bool,
+    typer.Option(
+        "--far",
+        help="Let a rate become more than ten times larger or smaller, or change what is more "
+        "than a hundred outer steps ahead.",
+    ),
+]
+
+
+@app.command(
+    epilog=examples(
+        "p2ptrain run amend tiny --from-step 40 --lr 0.001",
+        "p2ptrain run amend tiny --from-step 80 --inner-steps 200 --codec int4 --home ORGANISER",
+    )
+)
+def amend(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="The run's name, or the beginning of its id."),
+    ],
+    from_step: Annotated[
+        int,
+        typer.Option("--from-step", metavar="N", help="The first outer step for which it holds."),
+    ],
+    lr: Annotated[
+        float | None, typer.Option("--lr", help="The inner learning rate's peak.")
+    ] = None,
+    inner_steps: Annotated[
+        int | None, typer.Option("--inner-steps", metavar="H", help="As inner.steps in a run file.")
+    ] = None,
+    codec: Annotated[str | None, typer.Option("--codec", help="fp32, fp16, int8 or int4.")] = None,
+    codec_block: Annotated[
+        int | None,
+        typer.Option(
+            "--codec-block", help="Elements that share a scale.", show_default="the codec's own"
+        ),
+    ] = None,
+    outer_lr: Annotated[
+        float | None, typer.Option("--outer-lr", help="As outer.lr in a run file.")
+    ] = None,
+    outer_momentum: Annotated[
+        float | None, typer.Option("--outer-momentum", help="As outer.momentum there.")
+    ] = None,
+    far: FarOption = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change a run in its course, from an outer step on. Only its organiser can.
+
+    It holds once members have agreed on it, which they do at their next roster, or never.
+    """
+    from p2ptrain.cli.commands.run_amend import amend as amended
+    from p2ptrain.cli.commands.run_amend import asked
+
+    where = open_home(home)
+    held = run_of(where)
+    check_asked_for(run, held)
+    changes = {
+        "lr": lr,
+        "inner_steps": inner_steps,
+        "codec": codec,
+        "codec_block": codec_block,
+        "outer_lr": outer_lr,
+        "outer_momentum": outer_momentum,
+    }
+    wanted = asked(held, from_step, changes)
+    made = amended(where, held, organiser_of(where, held), wanted, far=far)
+    if as_json:
+        result_json(made.amendment.facts | {"digest": made.digest})
+    else:
+        result(f"amendment {made.amendment.number}: {made.amendment.words}")
+    progress(f"it holds once members have agreed on it: {to_paste(where.root, 'status')}")
+
+
+@app.command(epilog=examples("p2ptrain run show", "p2ptrain run show --home NODE --json"))
+def show(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Show the run in this home, as its organiser signed it, and how it was amended since.
+
+    p2ptrain status says what members have agreed on.
+    """
+    from p2ptrain.run import load_amendments
+
+    where = open_home(home, to_write=False)
+    run = run_of(where)
+    amendments = [each.amendment for each in load_amendments(where.amendments, run)]
+    if as_json:
+        result_json(run_facts(run) | {"amendments": [each.facts for each in amendments]})
+        return
+    for line in run_lines(run):
+        result(line)
+    for each in sorted(amendments, key=lambda each: each.number):
+        result(f"amended   {each.number}: {each.words}")

@@ -1,0 +1,252 @@
+"""An organiser's amendment, made and handed to the node here: `p2ptrain run amend`.
+
+It is signed only if members can still agree on it in time, as far as this home knows how far the
+run is, and if it changes something; what makes no run is refused in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.output import progress
+from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError, TryLater
+
+if TYPE_CHECKING:
+    from p2ptrain.archive.home import Home
+    from p2ptrain.identity import Identity
+    from p2ptrain.ids import Digest
+    from p2ptrain.ledger.chain.values import Terms
+    from p2ptrain.run import Amendment, Leg, Run, SignedAmendment
+    from p2ptrain.run.manifest import CodecSpec, RunManifest
+
+FAR = 10.0
+"""A rate that becomes so many times larger or smaller in one step was likely mistyped: whoever
+means it says so. An amendment that members have agreed on cannot be taken back."""
+
+FAR_STEPS = 100
+"""Who names an outer step so far ahead likely typed a digit too many: outer steps take minutes to
+hours. Once it is agreed, no amendment can be for an earlier one."""
+
+LEAD_STEPS = 2
+"""The outer step under way may have its roster already; the next one's names the amendment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How far a run is: the outer step under way, and the amendments that members agreed on."""
+
+    step: int
+    agreed: tuple[Digest, ...]
+
+
+def asked(run: Run, step: int, changes: Mapping[str, object]) -> Amendment:
+    """What somebody wants, not numbered yet. Raises ConfigError, code AMEND-VALUE."""
+    from p2ptrain.run import Amendment
+
+    try:
+        return Amendment(run.id, 1, step, **changes)  # type: ignore[arg-type]  # checked there
+    except ValueError as exc:
+        raise ConfigError(
+            f"that is no amendment: its {exc}",
+            code="AMEND-VALUE",
+            do="p2ptrain run amend --help says what can be changed",
+        ) from exc
+
+
+def amend(
+    where: Home, run: Run, organiser: Identity, wanted: Amendment, *, far: bool = False
+) -> SignedAmendment:
+    """`wanted`, numbered after those that there are, signed, kept in the home, and published.
+    A rate that leaps, or a step far ahead, is meant only with `far`.
+
+    Raises:
+        ConfigError: AMEND-LATE, AMEND-ORDER, AMEND-VALUE, AMEND-FAR.
+        TryLater: AMEND-MISSING.
+    """
+    from p2ptrain.run import SignedAmendment, load_amendments, save_amendments
+    from p2ptrain.run.files import AMENDMENTS_MAX
+
+    if wanted.step >= run.manifest.outer.steps:
+        raise ConfigError(
+            f"run {run.manifest.name!r} is over before outer step {wanted.step}",
+            code="AMEND-VALUE",
+            evidence=[f"its last outer step is {run.manifest.outer.steps - 1}"],
+            do="choose an earlier outer step",
+        )
+    held = load_amendments(where.amendments, run)
+    last = max((each.amendment for each in held), key=lambda each: each.number, default=None)
+    course = course_of(where, run)
+    _check_step(wanted.step, course.step, _lead_steps(wanted, run.manifest), last, far=far)
+    before = _leg(run, held, course)
+    try:
+        if len(held) >= AMENDMENTS_MAX:
+            raise ValueError(f"it has {len(held)} amendments already, and no node keeps more")
+        numbered = replace(
+            _with_its_block(wanted, before.manifest.codec),
+            number=1 if last is None else last.number + 1,
+        )
+        made = SignedAmendment.publish(organiser, numbered, run)
+        if before.amended(numbered).manifest == before.manifest:
+            raise ValueError("it changes nothing")
+        if not far:
+            _check_leap(before.manifest, numbered)
+    except ValueError as exc:
+        raise ConfigError(
+            f"run {run.manifest.name!r} cannot be amended so: {exc}",
+            code="AMEND-VALUE",
+            evidence=[f"the run has {_words(before.manifest)}"],
+            do="H is a multiple of the fragments, and at least as long as the overlap",
+        ) from exc
+    save_amendments(where.amendments, [*held, made])
+    _tell_node(where)
+    return made
+
+
+def course_of(where: Home, run: Run) -> Course:
+    """How far the run is, as the node here says; where none runs, the ledger in this home.
+
+    Raises P2PTrainError: a node runs here and does not say it.
+    """
+    from p2ptrain.cli.commands.ledger import chain_of
+
+    try:
+        told = ask(where.root, "reload-amendments")
+    except P2PTrainError as error:
+        if error.code != "NO-NODE":
+            raise
+    else:
+        return _told(told)
+    links = chain_of(run, where.ledger).links
+    if not links:
+        return Course(0, ())
+    state = links[-1].after
+    return Course(state.step, tuple(each.digest for each in state.terms))
+
+
+def _told(reply: Mapping[str, object]) -> Course:
+    from p2ptrain.ids import Digest, is_digest
+
+    step, agreed = reply.get("step"), reply.get("agreed")
+    if type(step) is not int or not isinstance(agreed, list) or not all(map(is_digest, agreed)):
+        raise RemoteProtocolError("the node here does not say how far the run is")
+    return Course(step, tuple(Digest(each) for each in agreed))
+
+
+def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
+    """As in a run file, a codec comes with a block of its own: int4's steps are too coarse for the
+    others' blocks. A block that is none of these was chosen for this run, and stays.
+    """
+    from p2ptrain.config.run_file import usual_block
+
+    if wanted.codec is None or wanted.codec_block is not None:
+        return wanted
+    if held.block != usual_block(held.name):
+        return wanted
+    block = usual_block(wanted.codec)
+    return wanted if block == held.block else replace(wanted, codec_block=block)
+
+
+def _lead_steps(wanted: Amendment, manifest: RunManifest) -> int:
+    """Who trains ahead begins with an outer step before the roster of the one before it."""
+    by_schedule = wanted.lr is not None or wanted.inner_steps is not None
+    return LEAD_STEPS + (by_schedule and manifest.sync.overlap_steps > 0)
+
+
+def _check_step(
+    step: int, reached: int, lead_steps: int, last: Amendment | None, *, far: bool
+) -> None:
+    if step < reached + lead_steps:
+        raise ConfigError(
+            f"outer step {step} is too soon: {reached} is under way",
+            code="AMEND-LATE",
+            likely="members have to agree on an amendment before the outer step that it is for",
+            do=f"--from-step {reached + lead_steps}, or later",
+        )
+    if last is not None and step <= last.step:
+        raise ConfigError(
+            f"amendment {last.number} is for outer step {last.step}; the next is for a later one",
+            code="AMEND-ORDER",
+            do=f"--from-step {last.step + 1}, or later",
+        )
+    if step > reached + FAR_STEPS and not far:
+        raise ConfigError(
+            f"outer step {step} is {step - reached} outer steps ahead: {reached} is under way",
+            code="AMEND-FAR",
+            likely="a slip of the pen: once it is agreed, nothing can be amended before that step",
+            do="correct it, or say --far if it is meant; it cannot be taken back",
+        )
+
+
+def _check_leap(before: RunManifest, change: Amendment) -> None:
+    rates = (
+        ("inner", before.inner.lr, change.lr),
+        ("outer", before.outer.lr, change.outer_lr),
+    )
+    for name, old, new in rates:
+        if new is not None and not old / FAR <= new <= old * FAR:
+            raise ConfigError(
+                f"the {name} learning rate would become {new:g}, and it is {old:g}",
+                code="AMEND-FAR",
+                likely="a slip of the pen: the other is more than ten times as large",
+                do="correct it, or say --far if it is meant; it cannot be taken back",
+            )
+
+
+def _leg(run: Run, held: Sequence[SignedAmendment], course: Course) -> Leg:
+    """The run by the amendments that were agreed, and by those that members can still agree on. Who
+    came too late never holds, though its file stays.
+
+    Raises TryLater: one that was agreed is not here.
+    """
+    from p2ptrain.ledger.chain.terms import why_not
+    from p2ptrain.run import Leg
+
+    by_digest = {each.digest: each for each in held}
+    counted: list[SignedAmendment] = []
+    agreed: tuple[Terms, ...] = ()
+    for digest in course.agreed:
+        if digest not in by_digest:
+            raise _not_here(digest)
+        counted.append(by_digest[digest])
+        agreed += (by_digest[digest].terms,)
+    for each in sorted(held, key=lambda each: (each.amendment.number, each.digest)):
+        if not why_not(agreed, course.step, each.terms):
+            counted.append(each)
+            agreed += (each.terms,)
+    leg = Leg(run.manifest)
+    for each in counted:
+        leg = leg.amended(each.amendment)
+    return leg
+
+
+def _not_here(digest: Digest) -> TryLater:
+    return TryLater(
+        "members have agreed on an amendment that is not in this home",
+        code="AMEND-MISSING",
+        evidence=[f"its digest is {digest}"],
+        likely="this home is from a backup: the node here fetches from others what it lacks",
+        do="start the node here, wait until it has caught up, and give the command again",
+    )
+
+
+def _words(manifest: RunManifest) -> str:
+    inner, codec, sync = manifest.inner, manifest.codec, manifest.sync
+    return (
+        f"{manifest.data.train_blocks} blocks of data, {inner.steps} inner steps, "
+        f"{sync.fragments} fragments, overlap {sync.overlap_steps}, "
+        f"learning rate {inner.lr:g}, codec {codec.name} in blocks of {codec.block}"
+    )
+
+
+def _tell_node(where: Home) -> None:
+    """A node that runs here takes it at once, and gossips it; else that is done later."""
+    try:
+        ask(where.root, "reload-amendments")
+    except P2PTrainError as error:
+        if error.code == "NO-NODE":
+            progress("no node runs here: it is published once one is started in this home")
+        else:
+            progress(f"the node here was not told: {error.what}")

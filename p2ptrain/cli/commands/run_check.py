@@ -1,0 +1,152 @@
+"""`p2ptrain run check` on a screen: what a run is, takes, and may make its organiser regret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from p2ptrain.cli.commands.amended_run_file import AmendedFile
+from p2ptrain.config.run_file import RunFile
+from p2ptrain.data.sources import STANDARD_LIBRARY
+from p2ptrain.observe.states import size
+from p2ptrain.prepare.run_advice import Lint, is_unknown
+from p2ptrain.prepare.run_cost import RATES_MBIT, Costs, Plan
+from p2ptrain.trainer.host.cost import TrainerMemory
+
+
+def lines(amended: AmendedFile, costs: Costs, lints: Sequence[Lint]) -> Iterator[str]:
+    run = amended.run
+    model = run.model
+    yield (
+        f"run       {run.run.name}: {costs.parameters:,} parameters, {model.layers} layers of "
+        f"width {model.width}, {model.heads} heads on {model.kv_heads}, vocabulary {model.vocab}, "
+        f"context {model.sequence}"
+    )
+    for each in amended.agreed:
+        yield f"amended   {each['number']}: {each['words']}"
+    yield (
+        f"trains    {run.outer.steps} outer steps of {run.inner.steps // run.sync.fragments} inner "
+        f"steps of {run.inner.batch_sequences} sequences: {costs.step_tokens:,} tokens a peer and "
+        "outer step"
+    )
+    yield from _memory(costs)
+    yield (
+        f"disk      {size(costs.snapshot_bytes)} a snapshot, {size(costs.update_bytes)} an update; "
+        f"a block of data {size(costs.block_bytes)}"
+    )
+    yield (
+        f"publish   {size(costs.node.theta)} of memory, and as much of the disk beside the data, "
+        "where it is published"
+    )
+    yield f"time      {costs.step_operations:.2e} operations a peer and outer step{_time(costs)}"
+    yield from _table(costs)
+    for lint in lints:
+        yield f"{'FAULT' if lint.is_fault else 'warning':<9} {lint.field}: {lint.words}"
+
+
+def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
+    """What the run file names and is not in its place yet; publishing cannot do without it."""
+    named = {"data.source": run.data.source, "data.tokenizer": run.data.tokenizer}
+    for field, name in named.items():
+        if name is None or name == STANDARD_LIBRARY:
+            continue
+        path = beside / Path(name).expanduser()
+        if not path.exists():
+            yield Lint(field, f"there is no {path} yet, and the run cannot be published without it")
+
+
+def _time(costs: Costs) -> str:
+    """How long that takes, where something can be said of it."""
+    if is_unknown(costs):
+        return "; how long that takes, --tokens-per-s tells"
+    count = costs.h100s
+    whose = "an H100 at 40 % of its"
+    if count > 1:
+        whose = f"{count} H100, which hold it, at 40 % of their"
+    said = "as told" if costs.is_told else f"as {whose} peak would; --tokens-per-s tells"
+    return f"; at {costs.tokens_per_s:,.0f} tokens/s ({said}) {duration(costs.inner_s)}"
+
+
+def _memory(costs: Costs) -> Iterator[str]:
+    trainer, node = costs.trainer_bf16, costs.node
+    eager = f", own newest work beside it (eager) {size(trainer.eager)}" if trainer.eager else ""
+    yield (
+        f"trainer   weights {size(trainer.weights)}, as computed with {size(trainer.gathered)}, "
+        f"gradients {size(trainer.gradients)}, optimizer {size(trainer.optimizer)}, "
+        f"θ as it was {size(trainer.anchor)}{eager}, all ranks together"
+    )
+    yield (
+        f"          activations a sequence: {_activations(trainer)} in bf16, "
+        f"{_activations(costs.trainer_fp32)} in fp32; at least {size(trainer.least)}"
+    )
+    beside = {"residual": node.residual, "copies": node.fragment + node.merged}
+    more = "".join(f", {name} {size(count)}" for name, count in beside.items() if count)
+    yield (
+        f"node      θ {size(node.theta)}, m {size(node.momentum)}, trained weights "
+        f"{size(node.local)}, updates {size(node.updates)}{more}: {size(node.total)} "
+        f"({size(node.of_seed)} for a seed)"
+    )
+
+
+def _activations(memory: TrainerMemory) -> str:
+    return f"{size(memory.activations)} ({size(memory.activations_recomputed)} with --recompute)"
+
+
+def _table(costs: Costs) -> Iterator[str]:
+    """80 columns, as many as a terminal has at least: a table that is folded cannot be read."""
+    head = " ".join(f"{f'at {mbit} Mbit/s':>18}" for mbit in RATES_MBIT)
+    yield f"{'peers':<5} {'each way':>8} {head} {'tokens':>8}"
+    by_peers: dict[int, list[Plan]] = {}
+    for plan in costs.plans:
+        by_peers.setdefault(plan.exchange.peers, []).append(plan)
+    for peers, plans in by_peers.items():
+        cells = " ".join(f"{_cell(plan, costs):>18}" for plan in plans)
+        sent = size(plans[0].exchange.sent_bytes)
+        yield f"{peers:<5} {sent:>8} {cells} {plans[0].tokens:>8.3g}"
+    if is_unknown(costs):
+        yield "      (each way: what a peer sends, and as much comes in; then an exchange's time)"
+    else:
+        yield "      (each way: what a peer sends, and as much comes in; then an exchange's"
+        yield "      time, the part of the time in which peers train, and the whole run)"
+
+
+def _cell(plan: Plan, costs: Costs) -> str:
+    if is_unknown(costs):
+        return duration(plan.exchange_s)
+    days = duration(plan.days * 86_400)
+    return f"{duration(plan.exchange_s)}, {plan.utilisation:.0%}, {days}"
+
+
+def duration(seconds: float) -> str:
+    """Such as "1.5 s", "12 min", "3.4 h", "21 d"."""
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    for unit, length, until in (("min", 60.0, 90.0), ("h", 3600.0, 48.0)):
+        if seconds < until * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86_400:,.0f} d"
+
+
+def facts(amended: AmendedFile, costs: Costs, lints: Sequence[Lint]) -> dict[str, object]:
+    """For `--json`."""
+    plans = [
+        {
+            "peers": plan.exchange.peers,
+            "sent_bytes": plan.exchange.sent_bytes,
+            "mbit": plan.mbit,
+            "exchange_s": plan.exchange_s,
+            "inner_s": plan.inner_s,
+            "utilisation": plan.utilisation,
+            "days": plan.days,
+            "tokens": plan.tokens,
+        }
+        for plan in costs.plans
+    ]
+    return {
+        "name": amended.run.run.name,
+        "amendments": list(amended.agreed),
+        **asdict(costs),
+        "plans": plans,
+        "lints": [asdict(lint) for lint in lints],
+    }

@@ -1,0 +1,76 @@
+"""`p2ptrain status`, `p2ptrain id`, `p2ptrain explain`: what a person asks of a node or of us."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated
+
+import typer
+
+from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.error_codes import CODES
+from p2ptrain.cli.homes import HomeOption, home_path, open_home
+from p2ptrain.cli.output import JsonOption, examples, result, result_json
+from p2ptrain.cli.rendering import printable
+from p2ptrain.errors import ConfigError
+
+STATUS_EXAMPLES = examples("p2ptrain status", "p2ptrain status --home /srv/seed --json")
+ID_EXAMPLES = examples("p2ptrain id", "p2ptrain id --home /srv/seed --json")
+EXPLAIN_EXAMPLES = examples("p2ptrain explain NET-REFUSED", "p2ptrain explain")
+
+
+def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Show what the node here does, and where the run is."""
+    reply = ask(home_path(home), "status")
+    if as_json:
+        result_json(reply)
+        return
+    from p2ptrain.observe.status import NodeStatus, status_lines
+
+    for line in status_lines(NodeStatus.from_json(reply)):
+        result(printable(line))
+
+
+def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Show this node's peer id.
+
+    An organiser needs it to let you in. The key is made when it is first asked for.
+    """
+    from p2ptrain.identity import load_or_create
+    from p2ptrain.names import peer_name
+
+    known = (home_path(home) / "identity.key").is_file()
+    peer = load_or_create(open_home(home, to_write=not known, to_make=True).identity).peer
+    if as_json:
+        result_json({"peer": peer, "peer_name": peer_name(peer)})
+    else:
+        result(peer)
+
+
+def explain(
+    code: Annotated[str | None, typer.Argument(metavar="CODE", show_default=False)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what an error code means and what helps.
+
+    Without a code, list them all.
+    """
+    if code is None:
+        if as_json:
+            result_json({"codes": dict(sorted(CODES.items()))})
+            return
+        for each, text in sorted(CODES.items()):
+            result(f"{each:<18} {text.partition('. ')[0].removesuffix('.')}.")
+        return
+    wanted = code.upper()
+    if wanted not in CODES:
+        near = difflib.get_close_matches(wanted, CODES, n=3)
+        raise ConfigError(
+            f"there is no error code {printable(code)[:40]!r}",
+            code="CODE-UNKNOWN",
+            do=f"did you mean {' or '.join(near)}?" if near else "p2ptrain explain lists them all",
+        )
+    if as_json:
+        result_json({"codes": {wanted: CODES[wanted]}})
+    else:
+        result(f"{wanted}: {CODES[wanted]}")

@@ -1,0 +1,315 @@
+"""`p2ptrain store`: what this node keeps on its disk, whether it is sound, and what may go."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.homes import HomeOption, open_home, run_of
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.config.node import NodeConfig, parse_size, parse_snapshots
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError
+from p2ptrain.ids import Digest, is_digest
+from p2ptrain.suggested_command import to_paste
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from p2ptrain.archive.home import Home
+    from p2ptrain.ledger.core import Ledger
+    from p2ptrain.run import DataIndex, Run
+    from p2ptrain.run.manifest import DataSpec
+    from p2ptrain.store import Collected, Store, StoreReader
+
+SHOWN_MAX = 20
+
+REPAIR_S = 90.0
+LOOK_S = 0.25
+"""How long a node that runs here is given to read all its store and fetch what is damaged."""
+
+app = typer.Typer(
+    help="See, check and clear what this node keeps on its disk.",
+    epilog=examples(
+        "p2ptrain store du",
+        "p2ptrain store check --repair",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+DigestArgument = Annotated[
+    str, typer.Argument(metavar="DIGEST", help="The 64 hexadecimal characters of a blob or chunk.")
+]
+
+
+@app.command(epilog=examples("p2ptrain store du", "p2ptrain store du --home /srv/seed --json"))
+def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Show what takes how much of the disk.
+
+    Works while the node runs, and without one.
+    """
+    from p2ptrain.store import LocalDisk, Pins, Survey
+
+    where = _home_of_a_run(home, to_write=False)
+    usage = Survey(where.store, LocalDisk()).usage()
+    pins = len(Pins(where.store, LocalDisk()).read())
+    total_bytes = sum(each.bytes for each in usage.values())
+    if as_json:
+        kinds = {
+            kind: {"blobs": each.blobs, "chunks": each.chunks, "bytes": each.bytes}
+            for kind, each in usage.items()
+        }
+        result_json({"kinds": kinds, "bytes": total_bytes, "pins": pins})
+        return
+    for kind, each in usage.items():
+        blobs = f"{each.blobs:>6}" if each.blobs else " " * 6
+        result(f"{kind:<12} {blobs}  {each.chunks:>8} chunks  {each.bytes / 1e6:>12,.1f} MB")
+    pinned = f"; {pins} pinned" if pins else ""
+    result(f"{'in all':<12} {'':>6}  {'':>15}  {total_bytes / 1e6:>12,.1f} MB{pinned}")
+
+
+@app.command(
+    epilog=examples(
+        "p2ptrain store check",
+        "p2ptrain store check --repair",
+        "p2ptrain store check --repair --bootstrap ADDRESS",
+    )
+)
+def check(
+    home: HomeOption = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Fetch what is damaged from the run's peers.")
+    ] = False,
+    bootstrap: Annotated[
+        list[str] | None,
+        typer.Option("--bootstrap", metavar="ADDR", help="A peer to ask; may be repeated."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read every chunk and compare it with its digest.
+
+    Works while the node runs, and without one. Changes nothing unless told to repair: then a node
+    that runs here does that, and without one the peers are asked as an observer asks them.
+    """
+    where = _home_of_a_run(home, to_write=repair)
+    looked, bad = _looked_at(where)
+    left = _repaired(where, bad, tuple(bootstrap or ())) if repair and bad else bad
+    mended = [digest for digest in bad if digest not in set(left)]
+    if as_json and not left:
+        result_json({"chunks": looked, "damaged": bad, "repaired": mended})
+    if left:
+        raise ChunkCorrupt(
+            f"{len(left)} of {looked} chunks are damaged",
+            evidence=[f"chunk {digest}" for digest in left[:SHOWN_MAX]],
+            likely="the disk under the store has a fault",
+            do="move the home to a sound disk; if no node of the run was reached, try again with "
+            "--bootstrap; what none of them has nobody needs"
+            if repair
+            else f"{to_paste(where.root, 'store check --repair')}; or leave it to a node; move the "
+            "home to a sound disk",
+        )
+    if as_json:
+        return
+    if mended:
+        result(f"{len(mended)} of {looked} chunks were damaged, and are repaired from peers")
+    else:
+        result(f"all {looked} chunks are sound")
+
+
+def _looked_at(where: Home) -> tuple[int, list[Digest]]:
+    """How many chunks there are, and which are damaged."""
+    from p2ptrain.store import LocalDisk, Survey
+
+    looked, bad = 0, list[Digest]()
+    for digest, is_damaged in Survey(where.store, LocalDisk()).damaged():
+        looked += 1
+        bad += [digest] if is_damaged else []
+        if looked % 1000 == 0:
+            progress(f"{looked} chunks read")
+    return looked, bad
+
+
+def _repaired(where: Home, bad: list[Digest], bootstrap: tuple[str, ...]) -> list[Digest]:
+    """Have these fetched, by the node here if one runs; returns what is damaged still."""
+    from p2ptrain.node.observer import HomeInUse, repair_store
+
+    progress(f"{len(bad)} chunks are damaged; asking peers for them")
+    config = NodeConfig(home=where.root, bootstrap=bootstrap, wait_for_approval=False)
+    try:
+        mended = set(repair_store(config, bad, progress))
+    except HomeInUse:
+        progress("the node that runs here repairs them")
+        ask(where.root, "scrub")
+        return _wait_for(where, bad)
+    return [digest for digest in bad if digest not in mended]
+
+
+def _wait_for(where: Home, bad: list[Digest]) -> list[Digest]:
+    """What the node here has not repaired when time is up."""
+    from p2ptrain.store import StoreReader
+
+    reader, never, give_up_at = StoreReader(where.store), threading.Event(), time.monotonic()
+    give_up_at += REPAIR_S
+    while bad and time.monotonic() < give_up_at:
+        never.wait(LOOK_S)
+        bad = [digest for digest in bad if not _is_sound(reader, digest)]
+    return bad
+
+
+def _is_sound(reader: StoreReader, digest: Digest) -> bool:
+    try:
+        reader.get_chunk(digest)
+    except (ChunkMissing, ChunkCorrupt):
+        return False
+    return True
+
+
+@app.command(epilog=examples("p2ptrain store gc", "p2ptrain store gc --keep-snapshots 1"))
+def gc(
+    home: HomeOption = None,
+    keep_snapshots: Annotated[
+        str, typer.Option("--keep-snapshots", metavar="N", help="As p2ptrain node has it.")
+    ] = "2",
+    data_cache: Annotated[
+        str, typer.Option("--data-cache", metavar="SIZE", help="As p2ptrain node has it.")
+    ] = "8GB",
+    seed: Annotated[bool, typer.Option("--seed", help="Keep all data, as a seed does.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove what a node with these options would not keep. Needs the node to be stopped.
+
+    A running node does this by itself whenever a snapshot has been certified.
+    """
+    where = open_home(home)
+    snapshots = parse_snapshots(keep_snapshots)
+    if snapshots is None:
+        raise ConfigError("whoever keeps all snapshots has nothing to remove", do="give a number")
+    config = NodeConfig(
+        home=where.root,
+        seed=seed,
+        keep_snapshots=snapshots,
+        data_cache_bytes=parse_size(data_cache),
+    )
+    collected = _collected(where, config)
+    if as_json:
+        result_json(
+            {
+                "chunks": collected.chunks,
+                "bytes": collected.bytes_freed,
+                "left": collected.chunks_left,
+            }
+        )
+    else:
+        freed = f"{collected.bytes_freed / 1e6:,.1f} MB in {collected.chunks} chunks"
+        result(f"removed {freed}; {collected.chunks_left} chunks are left")
+
+
+@app.command(epilog=examples("p2ptrain store pin DIGEST"))
+def pin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Keep a snapshot, an update or a data block for good, with all that it consists of.
+
+    Works while the node runs, and without one.
+    """
+    from p2ptrain.store import LocalDisk, Pins
+
+    where = _home_of_a_run(home)
+    changed = Pins(where.store, LocalDisk()).change(add=_digest(where, digest))
+    if as_json:
+        result_json({"digest": digest, "changed": changed})
+    else:
+        result("pinned" if changed else "it is pinned already")
+
+
+@app.command(epilog=examples("p2ptrain store unpin DIGEST"))
+def unpin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Let go of what was pinned: it stays as long as the run needs it."""
+    from p2ptrain.store import LocalDisk, Pins
+
+    where = _home_of_a_run(home)
+    changed = Pins(where.store, LocalDisk()).change(remove=_digest(where, digest))
+    if as_json:
+        result_json({"digest": digest, "changed": changed})
+    else:
+        result("not pinned any more" if changed else "it is not pinned")
+
+
+def _home_of_a_run(given: Path | None, *, to_write: bool = True) -> Home:
+    """A home that is known to be one: that nothing is damaged in a folder whose name was mistyped
+    would be good news of the wrong place. Raises ConfigError.
+    """
+    where = open_home(given, to_write=to_write)
+    run_of(where)
+    return where
+
+
+def _digest(where: Home, text: str) -> Digest:
+    if not is_digest(text):
+        raise ConfigError(
+            f"{text[:80]!r} is no digest",
+            do="a digest is 64 hexadecimal characters; "
+            f"{to_paste(where.root, 'ledger show --json')} has them",
+        )
+    return Digest(text)
+
+
+def _collected(home: Home, config: NodeConfig) -> Collected:
+    """As the node itself does it, by the ledger and the votes that it left on the disk."""
+    from p2ptrain.archive.home import sole_use
+    from p2ptrain.archive.ledger_on_disk import open_ledger
+    from p2ptrain.identity import load_or_create
+    from p2ptrain.node.consensus.pruning import origin_in
+    from p2ptrain.node.outer_state.retention import roots
+    from p2ptrain.node.outer_state.snapshot_choice import all_starts, newest_held
+    from p2ptrain.store import RootsDamaged, Store
+
+    run = run_of(home)
+    with sole_use(home), Store(home.store) as store:
+        ledger, log, _ = open_ledger(home, run, load_or_create(home.identity), now=0.0)
+        data = _data_index(store, run.manifest.data, must_be_here=config.seed)
+        starts = all_starts(store, ledger, origin_in(log), run.manifest.genesis)
+        held = newest_held(store, starts)
+        history = _history(home, run, store, ledger) if config.seed else ()
+        needed = roots(run.manifest, ledger, data, config, held, history)
+        try:
+            return store.collect_garbage(needed.blobs, keep_chunks=needed.chunks)
+        except RootsDamaged as exc:
+            exc.do = exc.remedy(home.root)
+            raise
+
+
+def _history(home: Home, run: Run, store: Store, ledger: Ledger) -> tuple[Digest, ...]:
+    """What a seed keeps for replays from genesis; says so if it cannot."""
+    from p2ptrain.archive.full_history import held_history
+    from p2ptrain.trainer.formats.shapes import layout_of
+
+    found = held_history(
+        store,
+        run.manifest,
+        ledger.kept,
+        disk_free=shutil.disk_usage(home.root).free,
+        snapshot_bytes=8 * layout_of(run.manifest.model).numel,
+    )
+    if found.caution is not None:
+        progress(f"warning: {found.caution.words}")
+    return found.blobs
+
+
+def _data_index(store: Store, spec: DataSpec, *, must_be_here: bool) -> DataIndex | None:
+    """None where it was never fetched, as `ckpt fetch` does not: then no data are here either. A
+    seed is to keep all of them, so that there the index may be lost, and they may be here.
+
+    Raises StoreError.
+    """
+    from p2ptrain.run import DataIndex
+
+    if not must_be_here and not store.has_chunk(spec.index):
+        return None
+    return DataIndex.from_bytes(
+        store.read_blob(spec.index),
+        train_blocks=spec.train_blocks,
+        validation_blocks=spec.validation_blocks,
+    )

@@ -1,0 +1,114 @@
+"""What an inner optimizer's state can be, if it came about by training: checks on another's.
+
+Bytes that a digest names can still be anything, and a state is used element by element, for
+thousands of inner steps.  Two things hold of any that training has made, whatever the data:
+
+- AdamW's means are of the same gradients.  With m = (1 − β₁) Σ β₁ⁱ gᵢ and v = (1 − β₂) Σ β₂ⁱ gᵢ²,
+  Cauchy and Schwarz give |m| ≤ (1 − β₁) / √((1 − β₂) (1 − β₁² / β₂)) · √v: 1.17 with 0.9 and 0.95.
+  So no first step is longer than some rates, whoever made the state up.
+- Gradients are clipped to a length, over all parameters together.  Means of what is no longer than
+  `clip` are no longer: Σ v ≤ clip², and for Muon's momentum Σ m² ≤ clip².  So nobody can make a
+  second moment so large that an element stands still for the rest of the run.
+
+Where a run clips nothing, the second cannot be checked, and is left out.
+
+What is left to a liar is a direction that is wrong for some ten inner steps.  Nothing here knows of
+peers or of torch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ipc.trainer_config import InnerSpec
+from p2ptrain.state.layout import Layout, LayoutEntry
+from p2ptrain.trainer.formats.inner_format import FLOAT_BYTES, HEADER_BYTES, vector_bytes
+
+PIECE_ELEMENTS = 1 << 20
+
+SLACK = 1.05
+"""For rounding: the means are kept in fp32, and the length that is clipped is summed in it."""
+
+TINY = 1e-18
+"""A gradient this small has a square that fp32 has no number for; beside AdamW's ε of 1e-8 it moves
+nothing."""
+
+
+def is_muons(entry: LayoutEntry, inner: InnerSpec) -> bool:
+    """Whether Muon trains this parameter: a matrix inside a block (see `optimizer`)."""
+    return inner.is_muon and len(entry.shape) == 2 and entry.name.startswith("blocks.")
+
+
+def ratio_max(inner: InnerSpec) -> float:
+    """The largest |m| ÷ √v."""
+    slow, fast = inner.betas[1], inner.betas[0]
+    assert fast**2 < slow, "checked by InnerSpec"
+    return (1 - fast) / math.sqrt((1 - slow) * (1 - fast**2 / slow))
+
+
+@dataclass(slots=True)
+class _Sums:
+    squares: float = 0.0
+    muon: float = 0.0
+
+
+def check(fd: int, layout: Layout, inner: InnerSpec) -> None:
+    """Read both vectors of a state's file once.
+
+    Raises:
+        RemoteProtocolError: no training makes such a state.
+        OSError.
+    """
+    sums, end = _Sums(), 0
+    for entry in layout.entries:
+        _check_padding(fd, layout, end, entry.offset)
+        for start in range(entry.offset, entry.end, PIECE_ELEMENTS):
+            stop = min(start + PIECE_ELEMENTS, entry.end)
+            first, second = (_read(fd, layout, which, start, stop) for which in (0, 1))
+            _check_piece(first, second, inner, sums, muons=is_muons(entry, inner))
+        end = entry.end
+    _check_padding(fd, layout, end, layout.numel)
+    longest = inner.clip**2 * SLACK if inner.clip > 0 else math.inf
+    if not (sums.squares <= longest and sums.muon <= longest):
+        raise RemoteProtocolError(
+            f"its means are of gradients longer than {inner.clip:g}, to which all are clipped"
+        )
+
+
+def _check_piece(
+    first: NDArray[np.float32],
+    second: NDArray[np.float32],
+    inner: InnerSpec,
+    sums: _Sums,
+    *,
+    muons: bool,
+) -> None:
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        raise RemoteProtocolError("it holds what is not a finite number")
+    wide, squares = first.astype(np.float64), second.astype(np.float64)
+    if muons:
+        if second.any():
+            raise RemoteProtocolError("it holds second moments where Muon has none")
+        sums.muon += float(wide @ wide)
+        return
+    if (second < 0).any():
+        raise RemoteProtocolError("it holds a mean of squares below zero")
+    if (np.abs(wide) > SLACK * ratio_max(inner) * np.sqrt(squares) + TINY).any():
+        raise RemoteProtocolError("it holds a mean that its own mean of squares rules out")
+    sums.squares += float(squares.sum())
+
+
+def _check_padding(fd: int, layout: Layout, start: int, stop: int) -> None:
+    if any(_read(fd, layout, which, start, stop).any() for which in (0, 1)):
+        raise RemoteProtocolError("it holds numbers where no parameter lies")
+
+
+def _read(fd: int, layout: Layout, which: int, start: int, stop: int) -> NDArray[np.float32]:
+    offset = HEADER_BYTES + which * vector_bytes(layout) + start * FLOAT_BYTES
+    return np.frombuffer(os.pread(fd, (stop - start) * FLOAT_BYTES, offset), dtype="<f4")

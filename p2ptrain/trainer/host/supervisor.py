@@ -1,0 +1,301 @@
+"""Starts a trainer's ranks as plain subprocesses, hears what they say, and ends them.
+
+Use it from a node.  No torch is loaded here, and nothing is asynchronous: a trio task waits on
+`RunningTrainer.socket` and gives what it reads to `feed`; a thread calls `receive`.  Whatever asks,
+tells or ends a trainer may block, so trio calls it in a thread.
+
+    trainer = Supervisor(config, theta_fd, local_fd).start()
+    trainer.send(Load(step=0))
+    frame = trainer.receive(timeout_s=1.0)
+
+Whatever ends a rank, all ranks of that trainer end at once and the socket reports its end: one dead
+rank would leave the others in a collective for ever.  The ranks sit in sessions of their own, so a
+terminal's Ctrl-C reaches only the node, which then stops them kindly; and they hold one end of a
+pipe whose other end dies with the node, so they never outlive it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from p2ptrain.errors import (
+    RemoteProtocolError,
+    TrainerDiverged,
+    TrainerError,
+    TrainerExited,
+    TrainerOutOfMemory,
+    TrainerStalled,
+    TrainerUnfit,
+)
+from p2ptrain.ipc.channel import Channel, ChannelClosed
+from p2ptrain.ipc.frames import Failed, Frame, Hello, Stop, ToTrainer
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.ipc.wire import FrameReader
+from p2ptrain.trainer.host.launch import Launched, launch
+from p2ptrain.trainer.host.micro_batch import (
+    OUT_OF_MEMORY_EXIT_CODE,
+    UNFIT_EXIT_CODE,
+    Found,
+    at_once,
+    halved,
+    tell,
+    unheard,
+)
+from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatch, StepCost
+
+# SIGKILL takes effect at once unless the kernel waits for a device.
+KILL_LIMIT_S = 10.0
+# A trainer that has closed its socket is past its last line of code.
+EXIT_LIMIT_S = 1.0
+
+
+class RunningTrainer:
+    """The processes of one trainer, from start to end.  Made by `Supervisor.start`.
+
+    Use either `feed` or `receive`, not both: each keeps its own half-read frame.
+    """
+
+    def __init__(self, launched: Launched, watch: StallWatch, micro_batch: int) -> None:
+        self.micro_batch = micro_batch
+        self.hello: Hello | None = None
+        self.socket = launched.socket
+        self._processes = launched.processes
+        self._lifeline_fd: int | None = launched.lifeline_fd
+        self._tail = launched.tail
+        self.useful = False
+        """Whether work of it was offered, in which case its end is the first of a row. Whoever
+        offers it says so."""
+        self._watch = watch
+        self._channel = Channel(self.socket)
+        self._reader = FrameReader()
+        self._first_exit: int | None = None
+        self._exit_lock = threading.Lock()
+        self._reapers = [
+            threading.Thread(target=self._reap, args=(process,), name="trainer-reaper", daemon=True)
+            for process in self._processes
+        ]
+        for reaper in self._reapers:
+            reaper.start()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids by rank."""
+        return tuple(process.pid for process in self._processes)
+
+    def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
+        """Send a frame; it waits in the socket's buffer until the inner step at hand is done.
+
+        A long lease does not fit there, and waits here, for as long as the trainer takes: one that
+        restores its optimizer reads nothing for minutes.  `check` says if it hangs; `meanwhile` is
+        called every second, and may raise to end the wait.
+
+        Raises:
+            TrainerExited: the trainer is gone.
+        """
+        self._watch.sent(frame, time.monotonic())
+        try:
+            self._channel.send(frame, meanwhile=meanwhile)
+        except ChannelClosed as exc:
+            raise self._exited() from exc
+
+    def receive(self, timeout_s: float) -> Frame | None:
+        """The next frame, or None after `timeout_s`.  For a thread; blocks.
+
+        Raises:
+            TrainerExited: it ended; nothing that it said before is lost.
+            TrainerStalled: it owes an answer and is silent.  It still runs: `kill` it.
+            TrainerError: it sent what is not a frame.
+        """
+        try:
+            frame = self._channel.receive(timeout_s)
+        except ChannelClosed as exc:
+            raise self._exited() from exc
+        except RemoteProtocolError as exc:
+            raise TrainerError(f"the trainer sent nonsense: {exc.what}") from exc
+        if frame is None:
+            self._judge(self._watch.overdue(time.monotonic()))
+        else:
+            self._hear(frame)
+        return frame
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that `data`, read from `socket`, completes.  For trio; blocks only at the end
+        of the stream, for the instant that the processes take to end.  A trainer that is killed
+        resets the socket: give `b""` for an OSError too.
+
+        Raises:
+            TrainerExited: `data` is empty: the trainer ended.
+            TrainerError: it sent what is not a frame.
+        """
+        if not data:
+            raise self._exited()
+        try:
+            arrived = self._reader.feed(data)
+        except RemoteProtocolError as exc:
+            raise TrainerError(f"the trainer sent nonsense: {exc.what}") from exc
+        for frame in arrived:
+            self._hear(frame)
+        return arrived
+
+    def _hear(self, frame: Frame) -> None:
+        self._watch.received(frame, time.monotonic())
+        if isinstance(frame, Hello):
+            self.hello = frame
+            self.micro_batch = frame.micro_batch  # On a GPU it may be less than it was told.
+
+    def check(self) -> None:
+        """Raises TrainerExited or TrainerStalled if that is so.  With `feed`, call it every second
+        or so; what an ended trainer said last may still lie unread in the socket.  For a thread: if
+        the trainer has ended, it blocks until all ranks are gone, or for KILL_LIMIT_S."""
+        if self.poll() is not None:
+            raise self._exited()
+        self._judge(self._watch.look(time.monotonic()))
+
+    def _judge(self, reason: str | None) -> None:
+        if reason:
+            raise TrainerStalled(f"the trainer is {reason}", evidence=self._evidence())
+
+    def poll(self) -> int | None:
+        """The exit status of the rank that ended first (negative: a signal), None while all run."""
+        return self._first_exit
+
+    def stderr_tail(self) -> str:
+        """The last 16 KiB of what the ranks printed."""
+        return self._tail.text()
+
+    @property
+    def waits_for(self) -> str:
+        """Nothing: whoever starts its ranks need not wait for others to do it."""
+        return ""
+
+    def stop(self, deadline_s: float, *, again: bool = False) -> int:
+        """Ask the trainer to end after its inner step; kill it after `deadline_s`.  It makes no
+        difference here whether another will be started.
+
+        Returns the exit status: 0 if it ended by itself.  Harmless if it has ended before.
+        """
+        if self._first_exit is None:
+            with suppress(ChannelClosed):  # It is ending already; the reapers know how.
+                self._channel.send(Stop(), deadline_s=deadline_s)
+            self._join(deadline_s)
+        return self.kill()
+
+    def kill(self) -> int:
+        """End all ranks now and free what they held.  Returns the exit status.  May be repeated."""
+        self._kill_all()
+        self._join(KILL_LIMIT_S)
+        self.socket.close()
+        if self._lifeline_fd is not None:
+            os.close(self._lifeline_fd)
+            self._lifeline_fd = None
+        return self._exit_code()
+
+    def _exited(self) -> TrainerExited:
+        self._join(EXIT_LIMIT_S)
+        self._kill_all()
+        self._join(KILL_LIMIT_S)
+        code, tail = self._exit_code(), self._tail.finish(EXIT_LIMIT_S)
+        if code == OUT_OF_MEMORY_EXIT_CODE:
+            return TrainerOutOfMemory(code, tail, self.micro_batch)
+        return (TrainerUnfit if code == UNFIT_EXIT_CODE else TrainerExited)(code, tail)
+
+    def _exit_code(self) -> int:
+        """That of the rank that ended first; as if killed, if the kernel has not let go of any."""
+        return -signal.SIGKILL if self._first_exit is None else self._first_exit
+
+    def _evidence(self) -> list[str]:
+        return self._tail.text().splitlines()[-12:]
+
+    def _join(self, limit_s: float) -> None:
+        give_up_at = time.monotonic() + limit_s
+        for reaper in self._reapers:
+            reaper.join(max(0.0, give_up_at - time.monotonic()))
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for one rank; the first to end badly takes the others with it."""
+        code = process.wait()
+        with self._exit_lock:
+            if self._first_exit is None or (self._first_exit == 0 and code != 0):
+                self._first_exit = code
+        if code != 0:
+            self._kill_all()
+
+    def _kill_all(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """How to start this node's trainer, and how often to start it again.
+
+    `theta_fd` and `local_fd` are shared memory in the canonical layout; the trainer's processes
+    inherit them.  They, and this object, serve any number of starts, one at a time.
+
+    Where memory ran out, the next start is with half as many sequences at once, and costs nothing
+    of the budget: that can happen a few times only.  `found` is told of it.
+    """
+
+    config: TrainerConfig
+    theta_fd: int
+    local_fd: int
+    ranks: int = 1
+    budget: RestartBudget = field(default_factory=RestartBudget)
+    patience: Patience = field(default_factory=Patience)
+    found: Found = unheard
+    _last: RunningTrainer | None = field(default=None, init=False)
+
+    def start(self) -> RunningTrainer:
+        """Start all ranks.  The first frame to come is Hello, some seconds later.
+
+        Raises:
+            TrainerError: it has ended too often of late; the budget of restarts is spent.
+        """
+        if self._last is not None and not self._fits_better():
+            spend(self.budget, useful=self._last.useful)
+        launched = launch(self.config, self.theta_fd, self.local_fd, self.ranks)
+        watch = StallWatch(time.monotonic(), self.patience, StepCost.of(self.config))
+        self._last = RunningTrainer(launched, watch, at_once(self.config, self.ranks))
+        return self._last
+
+    def _fits_better(self) -> bool:
+        """Whether the last trainer ran out of memory, and the next one needs less."""
+        assert self._last is not None
+        tried = replace(self.config, micro_batch=self._last.micro_batch)
+        smaller = halved(tried, self.ranks)
+        if self._last.poll() != OUT_OF_MEMORY_EXIT_CODE or smaller is None:
+            return False
+        self.config = smaller
+        tell(self.found, self._last.hello, smaller)
+        return True
+
+
+def spend(budget: RestartBudget, *, useful: bool) -> None:
+    """Take a restart from `budget`; the last trainer was `useful` or not.
+
+    Raises TrainerError: there is none left.
+    """
+    if budget.spend(time.monotonic(), useful=useful):
+        return
+    how_often = f"within {budget.window_s:.0f} s"
+    if budget.in_vain > budget.restarts_max:
+        how_often = "without finishing its inner steps once"
+    raise TrainerError(
+        f"the trainer was restarted {budget.restarts_max} times {how_often} and ended again",
+        code="TRAINER-RESTARTS",
+        likely="this machine's memory, driver or installation",
+        do="read the lines above, mend the cause, start the node again",
+    )
+
+
+def failure(frame: Failed) -> TrainerError:
+    """The error that a Failed frame stands for, for a node that gives up on it."""
+    error = TrainerDiverged if frame.code == "NAN" else TrainerError
+    return error(frame.text, code=frame.code)

@@ -1,0 +1,261 @@
+"""A trainer whose ranks somebody else starts: torchrun, on this host or on several.
+
+Use it where one peer has more machines than the node's own.  The node binds an address of a private
+network and waits for as many ranks as it was told; whatever ends one of them ends all, and the node
+waits for them to come again.  The first time it waits for as long as it takes, since whoever starts
+a node may start torchrun later; afterwards for `RETURN_LIMIT_S`, since the others count on it.
+
+It says what `supervisor` says of a trainer, and `gathering` does the work.  No torch is loaded.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from p2ptrain.errors import (
+    RemoteProtocolError,
+    TrainerError,
+    TrainerOutOfMemory,
+    TrainerStalled,
+)
+from p2ptrain.ipc.channel import Channel, ChannelClosed
+from p2ptrain.ipc.frames import Evaluate, Frame, Hello, Stop, ToTrainer, Train
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.ipc.wire import FrameReader
+from p2ptrain.trainer.host.micro_batch import Found, halved, tell, unheard
+from p2ptrain.trainer.host.rank_server import Gathering, Told
+from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatch, StepCost
+from p2ptrain.trainer.host.supervisor import spend
+
+RETURN_LIMIT_S = 600.0
+"""A host that is started anew is up within that time."""
+AWAY = "TRAINER-AWAY"
+CLOSE_LIMIT_S = 10.0
+"""A thread ends as soon as its socket is shut; one may be reading a block from a slow disk."""
+
+
+class ExternalRanks:
+    """One gathering of ranks, from the first call to the end.  Made by `ExternalTrainers.start`."""
+
+    pids: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        gathering: Gathering,
+        address: str,
+        limit_s: float | None,
+        patience: Patience,
+        config: TrainerConfig,
+    ) -> None:
+        self.socket = gathering.socket
+        self._gathering = gathering
+        self._address = address
+        self._limit_s = limit_s
+        self._patience = patience
+        self._config = config
+        self.hello: Hello | None = None
+        self.useful = False
+        self._began_s = time.monotonic()
+        self._watch: StallWatch | None = None
+        self._watch_lock = threading.Lock()
+        self._channel = Channel(self.socket)
+        self._reader = FrameReader()
+
+    @property
+    def micro_batch(self) -> int:
+        """How many sequences a rank computes at once."""
+        return self._gathering.micro_batch
+
+    @property
+    def error(self) -> TrainerError | None:
+        """Why it is over, if it is."""
+        return self._gathering.error
+
+    @property
+    def waits_for(self) -> str:
+        """What it takes until the trainer can start, in words; empty once all are there."""
+        gathering = self._gathering
+        if gathering.complete_s is not None:
+            return ""
+        missing = gathering.ranks - gathering.here
+        return f"for {missing} of {gathering.ranks} ranks to call at {self._address}"
+
+    def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
+        """As to a trainer whose ranks the node started.  Raises TrainerError: a rank is gone."""
+        if isinstance(frame, Train | Evaluate):
+            self._gathering.allow(frame.block_paths)
+        if (watch := self._watching()) is not None:
+            watch.sent(frame, time.monotonic())
+        try:
+            self._channel.send(frame, meanwhile=meanwhile)
+        except ChannelClosed as exc:
+            raise self._over("rank 0 takes no frames") from exc
+
+    def receive(self, timeout_s: float) -> Frame | None:
+        """The next frame, or None after `timeout_s`.  For a thread; blocks.
+
+        Raises what `feed` and `check` raise.
+        """
+        try:
+            frame = self._channel.receive(timeout_s)
+        except ChannelClosed as exc:
+            raise self._over("rank 0 has gone") from exc
+        if frame is not None:
+            self._hear(frame)
+        self.check()
+        return frame
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that `data`, read from `socket`, completes.
+
+        Raises:
+            TrainerError: a rank is gone, or rank 0 sent what is not a frame.
+        """
+        if not data:
+            raise self._over("rank 0 has gone")
+        try:
+            arrived = self._reader.feed(data)
+        except RemoteProtocolError as exc:
+            raise self._over(f"rank 0 sent nonsense: {exc.what}") from exc
+        for frame in arrived:
+            self._hear(frame)
+        return arrived
+
+    def _hear(self, frame: Frame) -> None:
+        if (watch := self._watching()) is not None:
+            watch.received(frame, time.monotonic())
+        if isinstance(frame, Hello):
+            self.hello = frame
+            self._gathering.micro_batch = frame.micro_batch
+
+    def check(self) -> None:
+        """Raises TrainerError if a rank is gone, is stuck, or has not come for too long."""
+        now, complete_s = time.monotonic(), self._gathering.complete_s
+        if self.error is not None:
+            raise self.error
+        if complete_s is None:
+            if self._limit_s is not None and now - self._began_s > self._limit_s:
+                raise self._over(f"{self._limit_s:.0f} s were not enough {self.waits_for}", AWAY)
+            return
+        watch = self._watching()
+        if watch is not None and (reason := watch.look(now)):
+            raise TrainerStalled(f"the trainer is {reason}")
+
+    def _watching(self) -> StallWatch | None:
+        """Whoever minds their silence, from when all ranks are there: the first frame may come
+        before anybody looks at it, or in another thread meanwhile.
+        """
+        complete_s = self._gathering.complete_s
+        with self._watch_lock:
+            if self._watch is None and complete_s is not None:
+                self._watch = StallWatch(complete_s, self._patience, StepCost.of(self._config))
+            return self._watch
+
+    def stop(self, deadline_s: float, *, again: bool = False) -> int:
+        """Have all ranks end kindly, or, if they are to be started `again`, at once and badly, so
+        that torchrun does so.  Returns 0 if they went by themselves.  May be repeated."""
+        kindly = False
+        if not again and self.error is None and self._gathering.complete_s is not None:
+            self._gathering.expect_leaving()
+            with suppress(ChannelClosed):
+                self._channel.send(Stop(), deadline_s=deadline_s)
+                kindly = self._gathering.wait_empty(deadline_s)
+        self._gathering.end(TrainerError("the node has ended its trainer"))
+        self._gathering.close(CLOSE_LIMIT_S)
+        return 0 if kindly else 1
+
+    def _over(self, what: str, code: str = "TRAINER-RANKS") -> TrainerError:
+        """Why it is over; `what`, if nobody knows better."""
+        self._gathering.end(TrainerError(what, code=code))
+        assert self._gathering.error is not None
+        return self._gathering.error
+
+
+@dataclass(slots=True)
+class ExternalTrainers:
+    """Waits for `ranks` ranks at `host` and `port`, time and again.
+
+    `theta` and `local` are the bytes of the node's vectors.
+    """
+
+    config: TrainerConfig
+    theta: memoryview
+    local: memoryview
+    secret: bytes
+    host: str
+    port: int
+    ranks: int
+    told: Told
+    budget: RestartBudget = field(default_factory=RestartBudget)
+    patience: Patience = field(default_factory=Patience)
+    return_limit_s: float = RETURN_LIMIT_S
+    found: Found = unheard
+    _were_here: bool = field(default=False, init=False)
+    _last: ExternalRanks | None = field(default=None, init=False)
+
+    def start(self) -> ExternalRanks:
+        """Open the door.  The first frame to come is Hello, some seconds after the last rank.
+
+        Raises:
+            TrainerError: the address cannot be bound; ranks went too often of late, or stayed away.
+        """
+        if self._last is not None:
+            self._look_back(self._last)
+        gathering = Gathering(
+            self._open_door(),
+            self.secret,
+            self.config,
+            self.ranks,
+            self.theta,
+            self.local,
+            # What ranks left in torchrun's store must not be taken for that of the next ones, also
+            # where this node is a new process and torchrun is not.
+            generation=secrets.randbits(48),
+            told=self.told,
+        )
+        limit_s = self.return_limit_s if self._were_here else None
+        self._last = ExternalRanks(gathering, self.address, limit_s, self.patience, self.config)
+        return self._last
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def _look_back(self, last: ExternalRanks) -> None:
+        """At why the last ones ended: there is no use in another start without end."""
+        if last.error is not None and last.error.code == AWAY:
+            raise last.error
+        if last.waits_for:
+            return
+        self._were_here = True
+        smaller = halved(replace(self.config, micro_batch=last.micro_batch), self.ranks)
+        if isinstance(last.error, TrainerOutOfMemory) and smaller is not None:
+            self.config = smaller
+            tell(self.found, last.hello, smaller)
+        else:
+            spend(self.budget, useful=last.useful)
+
+    def _open_door(self) -> socket.socket:
+        door = open_door(self.host, self.port)
+        self.port = door.getsockname()[1]
+        return door
+
+
+def open_door(host: str, port: int) -> socket.socket:
+    """Where ranks may call. Raises TrainerError: it cannot be there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as exc:
+        raise TrainerError(
+            f"ranks cannot be let in at {host}:{port}: {exc.strerror}",
+            code="RANKS-LISTEN",
+            likely="the address is not this machine's, or another program has the port",
+            do="--ranks-listen with an address of this machine and a free port",
+        ) from exc

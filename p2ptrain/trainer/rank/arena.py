@@ -1,0 +1,246 @@
+"""This rank's share of the parameters, against the node's flat vectors in shared memory.
+
+θ and `local` are fp32 vectors that the node owns, in the run's canonical layout.  FSDP2 gives rank
+r of W the rows from r · ⌈rows / W⌉ on, and rows of a row-major matrix are contiguous: so a rank's
+share of a parameter is one slice of the flat vector, and the ranks together fill it whatever W is.
+All copies are one call over all slices.
+
+The node writes θ only between frames that it sends, and reads `local` only after FragmentReady.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+
+from p2ptrain.errors import ConfigError
+from p2ptrain.state.layout import Layout, LayoutEntry
+from p2ptrain.sync.fragments import fragment_at, fragments
+from p2ptrain.trainer.rank.deviation import Deviation, Pull
+
+_FLOAT_BYTES = 4
+
+
+def map_vector(fd: int, numel: int) -> Tensor:
+    """The fp32 vector in the shared memory behind `fd`, as a tensor over the same memory.
+
+    Raises:
+        ConfigError: the memory is smaller than that.
+    """
+    size, needed = os.fstat(fd).st_size, numel * _FLOAT_BYTES
+    if size < needed:
+        raise ConfigError(
+            f"the arena holds {size} bytes; the model's layout needs {needed}",
+            do="start the trainer with the model that the run's manifest describes",
+        )
+    # The tensor keeps the mapping alive; the mapping keeps the memory, even with `fd` closed.
+    return torch.frombuffer(mmap.mmap(fd, needed), dtype=torch.float32, count=numel)
+
+
+class Mirror(Protocol):
+    """Where the vectors are no shared memory: brings slices of them from the node and to it."""
+
+    def fetch(self, places: Sequence[slice]) -> None: ...
+
+    def push(self, places: Sequence[slice]) -> None: ...
+
+
+@dataclass(slots=True)
+class Share:
+    """One fragment's parameters, as far as this rank has them: `own` in the model, and the slices
+    of the arena. `anchor` is θ as it was last read: what a Rebase measures θ's way from. An eager
+    trainer begins at `anchor` and its `beside`, and offers what it has made from there on.
+
+    It may be empty: of an embedding that is a fragment of its own, the last of many ranks have no
+    rows. To copy nothing is an error to torch.
+    """
+
+    own: list[Tensor] = field(default_factory=list)
+    theta: list[Tensor] = field(default_factory=list)
+    local: list[Tensor] = field(default_factory=list)
+    anchor: list[Tensor] = field(default_factory=list)
+    beside: Deviation = field(default_factory=Deviation)
+    places: list[slice] = field(default_factory=list)
+    mirror: Mirror | None = None
+
+    def fetch(self) -> None:
+        """Have θ as the node has it."""
+        if self.mirror is not None and self.places:
+            self.mirror.fetch(self.places)
+
+    @torch.no_grad()
+    def show(self) -> None:
+        """Parameters become θ, and nothing is noted of it."""
+        if not self.own:
+            return
+        self.fetch()
+        torch._foreach_copy_(self.own, self.theta)
+
+    @torch.no_grad()
+    def merge(self, mixing: float) -> None:
+        if not self.own:
+            return
+        self.fetch()
+        torch._foreach_copy_(self.anchor, self.theta)
+        if mixing == 0:
+            torch._foreach_copy_(self.own, self.anchor)
+        else:
+            torch._foreach_lerp_(self.own, self.anchor, 1 - mixing)
+
+    @torch.no_grad()
+    def rebase(self) -> None:
+        if not self.own:
+            return
+        self.fetch()
+        torch._foreach_sub_(self.own, self.anchor)
+        torch._foreach_copy_(self.anchor, self.theta)
+        torch._foreach_add_(self.own, self.anchor)
+
+    @torch.no_grad()
+    def store(self) -> None:
+        if self.own:
+            torch._foreach_copy_(self.local, self.own)
+        if self.beside.deviation:
+            torch._foreach_copy_(self.local, torch._foreach_sub(self.own, self.beside.deviation))
+        if self.mirror is not None and self.places:
+            self.mirror.push(self.places)
+
+    @torch.no_grad()
+    def deviate(self, pull: Pull, steps: int) -> None:
+        if self.beside.deviation:
+            work = torch._foreach_add(self.anchor, self.beside.deviation)
+            torch._foreach_sub_(work, self.own)
+            self.beside.step(list(work), pull, steps)
+
+    @torch.no_grad()
+    def set_aside(self) -> None:
+        if self.own:
+            torch._foreach_copy_(self.own, self.anchor)
+        if self.beside.deviation:
+            torch._foreach_add_(self.own, self.beside.deviation)
+
+    @torch.no_grad()
+    def take_back(self) -> None:
+        if self.own:
+            torch._foreach_sub_(self.own, self.anchor)
+        for own, kept in zip(self.own, self.local, strict=True):
+            own.add_(kept.to(own.device))  # Where the device shares the node's memory, no copy.
+
+
+class Arena:
+    """Moves this rank's parameters between the model and the arena.
+
+    The model is cut into `count` fragments, which an outer step is about one after the other. A
+    fragment is whole parameters, so a rank has a share of each of them.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: Layout,
+        theta: Tensor,
+        local: Tensor,
+        *,
+        count: int = 1,
+        eager: bool = False,
+        mirror: Mirror | None = None,
+    ) -> None:
+        parameters = dict(model.named_parameters())
+        cut = fragments(layout, count)
+        self._fragments = [Share(mirror=mirror) for _ in cut]
+        self._deviated_step: int | None = None
+        for entry in layout.entries:
+            shard, offset = own_share(parameters[entry.name], entry)
+            if shard.numel():
+                share = self._fragments[fragment_at(cut, entry.offset)]
+                place = slice(offset, offset + shard.numel())
+                share.places.append(place)
+                share.own.append(shard)
+                share.theta.append(theta[place].view(shard.shape))
+                share.local.append(local[place].view(shard.shape))
+                share.anchor.append(torch.zeros_like(shard))
+                if eager:
+                    share.beside.follow(shard)
+
+    def load(self) -> None:
+        """Parameters become θ."""
+        for share in self._fragments:
+            share.merge(0.0)
+            share.beside.forget()
+
+    def merge(self, ready_step: int, step: int, mixing: float) -> None:
+        """θ is that of `step`, and what was stored at `ready_step` is in it.
+
+        There parameters become θ, but for a share of `mixing`; where θ has moved since, they do.
+        """
+        self._of(ready_step).merge(mixing)
+        self.rebase(ready_step + 1, step)
+
+    def rebase(self, since_step: int, step: int) -> None:
+        """Parameters move by as much as θ did from `since_step` on: local work is kept."""
+        count = len(self._fragments)
+        for moved in range(max(since_step, step - count), step):
+            self._of(moved).rebase()
+
+    def store(self, step: int) -> None:
+        """`local` becomes the parameters of the fragment of `step`, in this rank's share."""
+        self._of(step).store()
+
+    def deviate(self, step: int, pull: Pull) -> None:
+        """What has just been stored at `step` is what an eager trainer goes by from now on."""
+        before = step - 1 if self._deviated_step is None else self._deviated_step
+        for share in self._fragments:
+            share.deviate(pull, step - before)
+        self._deviated_step = step
+
+    def set_aside(self) -> None:
+        """Parameters are θ again, or where an eager trainer takes θ to be; the work that was stored
+        is in `local`, and nowhere else.
+        """
+        for share in self._fragments:
+            share.set_aside()
+
+    def take_back(self) -> None:
+        """The work that was set aside is added to what was done since."""
+        for share in self._fragments:
+            share.take_back()
+
+    def _of(self, step: int) -> Share:
+        return self._fragments[step % len(self._fragments)]
+
+    @contextmanager
+    def outer_parameters(self) -> Iterator[None]:
+        """Inside, the parameters are θ as it lies in the arena; afterwards what they were."""
+        own = [shard for share in self._fragments for shard in share.own]
+        with torch.no_grad():
+            kept = [shard.clone() for shard in own]
+            for share in self._fragments:
+                share.show()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                if own:
+                    torch._foreach_copy_(own, kept)
+
+
+def own_share(parameter: Tensor, entry: LayoutEntry) -> tuple[Tensor, int]:
+    """This rank's rows of `parameter`, and where their first element lies in the flat vector."""
+    assert tuple(parameter.shape) == entry.shape, f"{entry.name} has shape {parameter.shape}"
+    assert isinstance(parameter, DTensor), f"{entry.name} is not sharded"
+    assert parameter.placements == (Shard(0),), f"{entry.name} is placed {parameter.placements}"
+    ranks, rank = parameter.device_mesh.size(), parameter.device_mesh.get_local_rank()
+    rows_each = -(-entry.shape[0] // ranks)
+    first_row = min(rank * rows_each, entry.shape[0])
+    shard = parameter.to_local().detach()
+    rows = min(rows_each, entry.shape[0] - first_row)
+    assert shard.numel() == rows * (entry.numel // entry.shape[0]), f"{entry.name}: uneven shard"
+    return shard, entry.offset + first_row * (entry.numel // entry.shape[0])

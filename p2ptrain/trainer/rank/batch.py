@@ -1,0 +1,104 @@
+"""One inner step on one block, and the loss of one block: whatever the ranks and micro-batches.
+
+The gradient is that of the mean loss over all tokens of the block.  Each rank takes its share of
+the rows and divides by the tokens of all, so one rank, two, or five with unequal shares train alike
+up to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from p2ptrain.data.blocks import Tokens
+from p2ptrain.errors import TrainerDiverged
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer.rank.model import Llama, token_losses
+from p2ptrain.trainer.rank.optimizer import InnerOptimizer, clip_gradients
+from p2ptrain.trainer.rank.parallelize import forget_gathered
+from p2ptrain.trainer.rank.ranks import Ranks
+
+
+@dataclass(frozen=True, slots=True)
+class InnerStep:
+    """What an inner step tells of itself: the block's mean cross-entropy in nats, from before the
+    step, and the length of its gradient over all ranks, from before it was clipped."""
+
+    loss: float
+    gradient_norm: float
+
+
+def predicted_tokens(rows: Tokens) -> int:
+    """Every token of a row but the first is predicted once."""
+    return rows.shape[0] * (rows.shape[1] - 1)
+
+
+def own_pieces(rows: Tokens, ranks: Ranks, micro_batch: int) -> list[Tensor]:
+    """This rank's rows in as many pieces as every other rank has, each of `micro_batch` at most.
+
+    The number must agree, because each piece's forward pass gathers parameters from all ranks.  A
+    rank with fewer rows gets smaller pieces, at worst an empty one.
+    """
+    assert len(rows) >= ranks.count, f"{len(rows)} sequences for {ranks.count} ranks"
+    share = math.ceil(len(rows) / ranks.count)
+    count = math.ceil(share / (micro_batch or share))
+    own = np.array_split(rows, ranks.count)[ranks.rank]
+    return [torch.from_numpy(piece).to(ranks.device) for piece in np.array_split(own, count)]
+
+
+def train_on(
+    rows: Tokens,
+    model: Llama,
+    optimizer: InnerOptimizer,
+    ranks: Ranks,
+    config: TrainerConfig,
+) -> InnerStep:
+    """One inner step.
+
+    Raises:
+        TrainerDiverged: loss or gradient is not finite.  Weights and optimizer are as they were.
+    """
+    summed = accumulate(rows, model, ranks, config)
+    norm = clip_gradients(model.parameters(), config.inner.clip)
+    mean = float(ranks.sum(summed)) / predicted_tokens(rows)
+    if not math.isfinite(mean) or not math.isfinite(norm):
+        optimizer.forget_gradients()
+        raise TrainerDiverged(f"the loss is {mean} and the gradient's norm {norm}")
+    optimizer.step()
+    optimizer.forget_gradients()
+    return InnerStep(mean, norm)
+
+
+def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) -> Tensor:
+    """Add the gradient of the block's mean objective.  Returns the cross-entropy of this rank's
+    rows in nats, summed; on a GPU nobody has waited for it yet.
+
+    Several ranks share out each piece's gradient at once, as torchtitan's do. To wait for the last
+    piece would spare traffic, but until then each rank would hold all of the model's gradient in
+    fp32, as if it were alone: a peer with less at once would need more memory, not less.
+    """
+    tokens = predicted_tokens(rows)
+    loss_sum = torch.zeros((), device=ranks.device)
+    pieces = own_pieces(rows, ranks, config.micro_batch)
+    for index, piece in enumerate(pieces):
+        at_once = ranks.count > 1 or index == len(pieces) - 1
+        model.set_requires_gradient_sync(at_once)  # type: ignore[operator]
+        loss, objective = token_losses(model(piece[:, :-1]), piece[:, 1:], config.inner.z_loss)
+        # FSDP averages gradients over the ranks: undo that, and divide by the tokens of all.
+        (objective * (ranks.count / tokens)).backward()
+        loss_sum += loss.detach()
+    return loss_sum
+
+
+@torch.no_grad()
+def loss_on(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) -> float:
+    """The block's summed cross-entropy in nats, without training."""
+    loss_sum = torch.zeros((), device=ranks.device)
+    for piece in own_pieces(rows, ranks, config.micro_batch):
+        loss_sum += token_losses(model(piece[:, :-1]), piece[:, 1:], 0.0)[0]
+    forget_gathered(model)
+    return float(ranks.sum(loss_sum))

@@ -1,0 +1,325 @@
+"""The trainer's life after its start: obey a frame, or do one inner step, until Stop.
+
+    state        becomes          by
+    ─────────    ─────────        ─────────────────────────────────────
+    empty        standing by      Load
+    standing by  training         Train
+    training     ready            its last block, after which `local` holds the weights
+    ready        training         Train (after a Skip, or ahead)
+    ready        standing by      Merge (what was ready is in θ; what was trained ahead stays)
+    ready        ready            Rebase (writes `local` again)
+    any          standing by      Load
+
+Frames are looked at between two inner steps, so an order waits for one inner step at most.  Every
+rank runs this loop on the same frames; only rank 0 hears the node and answers it.
+
+An order that cannot be carried out is answered with Failed, drops the blocks that were still to be
+trained, and leaves the weights as they are: the node decides what follows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from p2ptrain.data.blocks import Tokens, read_block
+from p2ptrain.errors import ChunkCorrupt, StoreError, TrainerDiverged
+from p2ptrain.ipc import frames
+from p2ptrain.ipc.channel import Channel, ChannelClosed
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer.host.flops import mfu
+from p2ptrain.trainer.rank.arena import Arena
+from p2ptrain.trainer.rank.batch import loss_on, predicted_tokens, train_on
+from p2ptrain.trainer.rank.deviation import Pull
+from p2ptrain.trainer.rank.inner_state import InnerState
+from p2ptrain.trainer.rank.model import Llama
+from p2ptrain.trainer.rank.optimizer import InnerOptimizer
+from p2ptrain.trainer.rank.ranks import Ranks
+from p2ptrain.trainer.rank.schedule import join_share, learning_rate
+
+# While rank 0 waits for the node the others wait in a collective; an empty frame now and then keeps
+# that wait far below the collectives' time limit.
+IDLE_PULSE_S = 60.0
+
+
+class Read(Protocol):
+    def __call__(self, path: str, *, vocab: int, sequence: int) -> Tokens:
+        """The tokens of a block.  Raises StoreError."""
+
+
+def read_file(path: str, *, vocab: int, sequence: int) -> Tokens:
+    return read_block(Path(path), vocab=vocab, sequence=sequence)
+
+
+@dataclass(slots=True)
+class Work:
+    """What has been trained since the last Load, and what is still to be trained."""
+
+    step: int
+    tokens: int = 0
+    trained: list[str] = field(default_factory=list)
+    loss_sum: float = 0.0
+    queue: deque[tuple[int, str]] = field(default_factory=deque)
+    ahead: bool = False
+    ready: bool = False
+    offered: tuple[int, int, float] = (0, 0, 0.0)
+    """Of these, the tokens, blocks and sum of losses that the last report was about."""
+    set_aside: bool = False
+    """Whether that work is in the arena's `local` alone (a run whose means come a step late)."""
+
+    def report(self) -> frames.FragmentReady:
+        self.offered = (self.tokens, len(self.trained), self.loss_sum)
+        loss = self.loss_sum / max(1, self.tokens)
+        return frames.FragmentReady(self.step, self.tokens, tuple(self.trained), loss)
+
+    def taken(self, step: int) -> Work:
+        """What is left of it once its last report is in θ of `step`."""
+        tokens, blocks, loss_sum = self.offered
+        left = self.trained[blocks:]
+        return Work(step, self.tokens - tokens, left, self.loss_sum - loss_sum, self.queue)
+
+
+class Loop:
+    """Serves one node over `channel` (None on every rank but the first)."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        model: Llama,
+        optimizer: InnerOptimizer,
+        arena: Arena,
+        ranks: Ranks,
+        channel: Channel | None,
+        state: InnerState | None = None,
+        read: Read = read_file,
+    ) -> None:
+        self._config = config
+        self._read_block = read
+        self._model = model
+        self._optimizer = optimizer
+        self._arena = arena
+        self._ranks = ranks
+        self._channel = channel
+        self._state = state
+        self._steps_since_cold = 0
+        self._merges_unkept = 0
+        self._work: Work | None = None
+        self._paused = False
+        self._pull = Pull(0.0, 0.0, 0.0)
+        self._rates = frames.Rates(config.inner.lr)
+
+    def run(self) -> None:
+        """Until Stop, or until the node is gone."""
+        while True:
+            frame = self._next_frame()
+            if isinstance(frame, frames.Stop):
+                return
+            if frame is not None:
+                self._obey(frame)
+            elif self._busy:
+                self._inner_step()
+
+    @property
+    def _busy(self) -> bool:
+        return self._work is not None and bool(self._work.queue) and not self._paused
+
+    def _next_frame(self) -> frames.Frame | None:
+        """The same frame on all ranks; None if there is none and an inner step can be done."""
+        frame: frames.Frame | None = None
+        if self._channel is not None:
+            try:
+                frame = self._channel.receive(0.0 if self._busy else IDLE_PULSE_S)
+            except ChannelClosed:
+                frame = frames.Stop()
+        return self._ranks.share(frame)
+
+    def _say(self, frame: frames.ToNode) -> None:
+        if self._channel is not None:
+            self._channel.send(frame)
+
+    def _obey(self, frame: frames.Frame) -> None:
+        match frame:
+            case frames.Load(step):
+                self._arena.load()
+                self._keep_state(step)
+                self._work = Work(step)
+            case frames.Rates(lr):
+                self._config = replace(self._config, inner=replace(self._config.inner, lr=lr))
+                self._rates = frame
+            case frames.Train():
+                self._train(frame)
+            case frames.Merge(step):
+                self._merge(step)
+            case frames.Rebase(step):
+                self._rebase(step)
+            case frames.Evaluate(request, block_paths):
+                self._evaluate(request, block_paths)
+            case frames.Pause():
+                self._paused = True
+            case frames.Resume():
+                self._paused = False
+            case _:
+                self._fail("ORDER", f"a {frame.kind} frame is not for a trainer")
+
+    def _keep_state(self, step: int) -> None:
+        """Take the optimizer's state up at the first Load; afterwards write it down."""
+        self._merges_unkept = 0
+        first = self._work is None
+        if first and step == 0:
+            # The run's own warm-up is all that a founder needs.
+            self._steps_since_cold = self._config.inner.join_warmup_steps
+        if self._state is None:
+            return
+        if not first:
+            if trouble := self._state.save(step, self._steps_since_cold):
+                self._say(frames.Resumed(step, None, trouble))
+            return
+        found = self._state.restore(step)
+        self._say(frames.Resumed(step, None if found is None else found.step))
+        if found is not None:
+            self._steps_since_cold = found.warmed
+
+    def _train(self, order: frames.Train) -> None:
+        if self._work is None:
+            return self._fail("ORDER", "Train before the first Load")
+        self._work.step = order.step
+        if not order.ahead:
+            self._take_back(self._work)  # It goes on from there: the next report is about all.
+        self._pull = Pull(order.share, order.outer_lr, order.outer_momentum)
+        self._work.ahead, self._work.ready = order.ahead, False
+        self._work.queue.extend(enumerate(order.block_paths, order.first_inner_step))
+        self._publish_if_done(self._work)
+
+    def _merge(self, step: int) -> None:
+        if self._work is None or not self._work.offered[1]:
+            return self._fail("ORDER", "Merge of what was never ready")
+        if self._config.delayed:
+            self._arena.rebase(self._work.step, step)
+        else:
+            self._arena.merge(self._work.step, step, self._config.mixing)
+        self._merges_unkept += 1
+        if self._merges_unkept >= self._config.fragments:
+            # As often as with one fragment: a state a few fragments old costs a restart little.
+            self._keep_state(step)
+        self._work = self._work.taken(step)
+
+    def _rebase(self, step: int) -> None:
+        if self._work is None:
+            return self._fail("ORDER", "Rebase before the first Load")
+        self._take_back(self._work)
+        self._arena.rebase(self._work.step, step)
+        self._work.step = step
+        if self._work.ready:
+            self._publish_if_done(self._work)
+
+    def _take_back(self, work: Work) -> None:
+        """Have in the weights what was set aside, if anything was."""
+        if work.set_aside:
+            self._arena.take_back()
+            work.set_aside = False
+
+    def _inner_step(self) -> None:
+        work, started_s = self._work, time.monotonic()
+        assert work is not None
+        inner_step, path = work.queue.popleft()
+        try:
+            rows = self._read(path)
+            data_wait_s = time.monotonic() - started_s
+            lr = self._set_rate(inner_step)
+            done = train_on(rows, self._model, self._optimizer, self._ranks, self._config)
+        except StoreError as exc:
+            return self._fail("DATA", exc.what)
+        except TrainerDiverged as exc:
+            return self._fail("NAN", f"{exc.what} at inner step {inner_step}")
+        tokens = predicted_tokens(rows)
+        self._steps_since_cold += 1
+        work.tokens += tokens
+        work.trained.append(path)
+        work.loss_sum += done.loss * tokens
+        tokens_per_s = tokens / max(1e-9, time.monotonic() - started_s)
+        ranks = self._ranks
+        progress = frames.Progress(
+            work.step,
+            inner_step,
+            done.loss,
+            tokens_per_s,
+            work.tokens,
+            data_wait_s,
+            mfu(self._config.model, ranks.device_name, ranks.count, tokens_per_s),
+            lr,
+            done.gradient_norm,
+        )
+        self._say(progress)
+        self._publish_if_done(work)
+
+    def _set_rate(self, inner_step: int) -> float:
+        """Have the optimizer step at the learning rate of `inner_step`, which is returned."""
+        inner = self._config.inner
+        agreed = learning_rate(inner, self._rates.schedule_step(inner_step))
+        lr = agreed * join_share(inner, self._steps_since_cold)
+        self._optimizer.set_rate(lr)
+        return lr
+
+    def _publish_if_done(self, work: Work) -> None:
+        """Write the weights to `local` and say so, once no block is left and all ranks have."""
+        if work.queue or work.ahead:
+            return
+        self._arena.store(work.step)
+        self._ranks.meet()
+        if self._config.eager:
+            self._arena.deviate(work.step, self._pull)
+        if self._config.delayed:
+            self._arena.set_aside()
+            work.set_aside = True
+        work.ready = True
+        self._say(work.report())
+
+    def _evaluate(self, request: int, paths: Sequence[str]) -> None:
+        loss_sum, tokens = 0.0, 0
+        try:
+            with self._arena.outer_parameters():
+                for path in paths:
+                    rows = self._read(path)
+                    loss_sum += loss_on(rows, self._model, self._ranks, self._config)
+                    tokens += predicted_tokens(rows)
+            answer = frames.Evaluated(request, loss_sum / max(1, tokens), tokens)
+        except StoreError as exc:
+            return self._say(frames.Failed("DATA", exc.what, request))
+        except ValueError:
+            return self._say(frames.Failed("NAN", f"the loss of θ is {loss_sum}", request))
+        self._say(answer)
+
+    def _read(self, path: str) -> Tokens:
+        """The tokens of a block, once every rank has them.
+
+        A rank that alone went on, or alone gave up, would wait in a collective for the others: on
+        hosts of their own they may well fare differently with one block.
+        """
+        rows, trouble = None, None
+        try:
+            rows = self._read_here(path)
+        except StoreError as exc:
+            trouble = exc
+        if self._ranks.agree(trouble is not None):
+            said = self._ranks.any_words("" if trouble is None else trouble.what)
+            raise trouble or StoreError(f"another rank says: {said}")
+        assert rows is not None, "it has no trouble"
+        return rows
+
+    def _read_here(self, path: str) -> Tokens:
+        spec, inner = self._config.model, self._config.inner
+        rows = self._read_block(path, vocab=spec.vocab, sequence=spec.sequence)
+        if len(rows) != inner.batch_sequences:
+            raise ChunkCorrupt(
+                f"data block {path} has {len(rows)} sequences; the run has {inner.batch_sequences}"
+            )
+        return rows
+
+    def _fail(self, code: str, text: str) -> None:
+        if self._work is not None:
+            self._work.queue.clear()
+        self._say(frames.Failed(code, text[: frames.TEXT_CHARACTERS_MAX]))

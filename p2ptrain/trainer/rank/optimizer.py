@@ -1,0 +1,87 @@
+"""The inner optimizer: AdamW, or Muon for matrices, its rate set anew for every inner step.
+
+Its state stays with this trainer over all outer steps and is never averaged: DiLoCo's finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from p2ptrain.ipc.trainer_config import InnerSpec
+from p2ptrain.trainer.rank.model import Llama
+from p2ptrain.trainer.rank.muon import ShardedMuon
+
+
+class InnerOptimizer:
+    """Several of torch's optimizers that step together at one learning rate."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self.parts = parts
+
+    @property
+    def groups(self) -> Iterator[dict[str, Any]]:
+        return (group for part in self.parts for group in part.param_groups)
+
+    def state_of(self, parameter: Tensor) -> dict[str, Any]:
+        """What is kept for `parameter`; may be filled in. Empty before its first step."""
+        for part in self.parts:
+            if any(parameter is each for group in part.param_groups for each in group["params"]):
+                return part.state[parameter]
+        raise AssertionError("a parameter that nobody optimises")
+
+    def has_muon(self, parameter: Tensor) -> bool:
+        return any(
+            parameter is each
+            for part in self.parts
+            if isinstance(part, ShardedMuon)
+            for group in part.param_groups
+            for each in group["params"]
+        )
+
+    def set_rate(self, rate: float) -> None:
+        for group in self.groups:
+            group["lr"] = rate
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+    def forget_gradients(self) -> None:
+        for part in self.parts:
+            part.zero_grad()
+
+
+def make_optimizer(model: Llama, inner: InnerSpec) -> InnerOptimizer:
+    """Gains and other vectors do not decay, since small is no virtue in a gain.
+
+    Muon is for the matrices inside the blocks.  Embedding and head are matrices in form only: their
+    rows are looked up one by one, so they and all vectors have AdamW's step.
+    """
+    inside = [p for p in model.blocks.parameters() if p.ndim == 2] if inner.is_muon else []
+    taken = set(map(id, inside))
+    others = [parameter for parameter in model.parameters() if id(parameter) not in taken]
+    groups = [
+        {"params": [p for p in others if p.ndim >= 2], "weight_decay": inner.weight_decay},
+        {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, lr=inner.lr, betas=inner.betas, fused=True)
+    if not inside:
+        return InnerOptimizer(adamw)
+    muon = ShardedMuon(
+        inside, lr=inner.lr, weight_decay=inner.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+    return InnerOptimizer(adamw, muon)
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], norm_max: float) -> float:
+    """Scale all gradients together to a norm of at most `norm_max` (0: leave them), over all ranks.
+
+    Returns the norm from before.
+    """
+    norm = nn.utils.clip_grad_norm_(parameters, norm_max if norm_max > 0 else float("inf"))
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

@@ -1,0 +1,1 @@
+"""Commands that load a model: generate text, compare exports, measure speed."""

@@ -1,0 +1,120 @@
+"""Our model from an exported folder, checked as something that anybody may have made.
+
+The files say what they hold in JSON and in tensors; nothing in them is executed. What is missing,
+too much, of another shape or another model is refused with its name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from p2ptrain.errors import MachineUnfit
+from p2ptrain.ipc.trainer_config import ModelSpec
+from p2ptrain.trainer.formats.huggingface import foreign, lacks, name_of, spec_of
+from p2ptrain.trainer.formats.shapes import parameters
+from p2ptrain.trainer.rank.model import Llama
+
+JSON_BYTES_MAX = 16 * 2**20
+"""The index of a model of ten thousand tensors has one."""
+
+ONE_FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_FILE = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
+"""In the same folder, and not a name that no system has."""
+
+
+def read_json(path: Path) -> object:
+    """Raises ConfigError: no such file, or it is not JSON of a possible length."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(JSON_BYTES_MAX + 1)
+        if len(data) > JSON_BYTES_MAX:
+            raise foreign(f"{path.name} is longer than {JSON_BYTES_MAX} bytes")
+        return json.loads(data)
+    except FileNotFoundError as exc:
+        raise lacks(path) from exc
+    except (OSError, ValueError, RecursionError) as exc:
+        raise foreign(f"{path.name} cannot be read: {exc}") from exc
+
+
+def best_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def load_spec(folder: Path) -> ModelSpec:
+    """Raises ConfigError."""
+    return spec_of(read_json(folder / "config.json"))
+
+
+def load_model(folder: Path, device: torch.device) -> Llama:
+    """The model, ready to be asked, in fp32 on the CPU and in bf16 on a GPU.
+
+    Raises:
+        ConfigError: the folder does not hold it whole.
+        MachineUnfit: the GPU does not.
+    """
+    try:
+        return _loaded(folder, device)
+    except torch.OutOfMemoryError as exc:
+        raise MachineUnfit(
+            "the model does not fit into the GPU's memory",
+            code="MEM-GPU",
+            do="end what else computes there; or set CUDA_VISIBLE_DEVICES to nothing, and the CPU "
+            "computes",
+        ) from exc
+
+
+def _loaded(folder: Path, device: torch.device) -> Llama:
+    spec = load_spec(folder)
+    with torch.device("meta"):
+        model = Llama(spec)
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    shapes = {name_of(each.name): (each.name, each.shape) for each in parameters(spec)}
+    state: dict[str, Tensor] = {}
+    for name, tensor in _tensors(folder):
+        if name not in shapes:
+            raise foreign(f"it has a tensor {name}, which ours has not")
+        ours, shape = shapes[name]
+        if tuple(tensor.shape) != shape or not tensor.is_floating_point():
+            found = f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+            raise foreign(f"{name} is {found}, not {shape} of numbers with a point")
+        state[ours] = tensor.to(device, dtype)
+    missing = [name for name, (ours, _) in shapes.items() if ours not in state]
+    if missing:
+        raise foreign(f"{len(missing)} tensors are missing, among them {missing[0]}")
+    if spec.tied:
+        state["head.weight"] = state["embedding.weight"]
+    model.load_state_dict(state, assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """One at a time, from all files. Raises ConfigError."""
+    for file in _files(folder):
+        try:
+            with safe_open(folder / file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 — it is no mapping.
+                    yield name, opened.get_tensor(name)
+        except FileNotFoundError as exc:
+            raise lacks(folder / file) from exc
+        except (SafetensorError, OSError) as exc:
+            raise foreign(f"{file} cannot be read: {exc}") from exc
+
+
+def _files(folder: Path) -> list[str]:
+    if not (folder / INDEX).exists():
+        return [ONE_FILE]
+    index = read_json(folder / INDEX)
+    listed = index.get("weight_map") if isinstance(index, dict) else None
+    files = sorted(set(map(str, listed.values()))) if isinstance(listed, dict) else []
+    for file in files:
+        if not _FILE.fullmatch(file):
+            raise foreign(f"{INDEX} names the file {file[:80]!r}")
+    return files

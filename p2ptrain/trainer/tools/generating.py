@@ -1,0 +1,155 @@
+"""Text from a model, a token at a time.
+
+Keys and values of the tokens before are kept, so a token costs one position and not all of them.
+The model was trained on positions up to its sequence length and no further: when they are used up,
+the newer half of the text is read again from position 0, and the rest is forgotten.
+
+The blocks are gone through here as `model.Llama.forward` goes through them; a test holds the two
+together. There is no batch: one text is made for one reader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from p2ptrain.errors import ConfigError, TrainerDiverged
+from p2ptrain.trainer.rank.model import Block, Llama, rotary_table, rotate
+
+TEMPERATURE_MIN = 1e-6
+"""Below, the likeliest token is as good as certain, and fp32 would divide by nothing."""
+
+POSITIONS_AT_FIRST = 2048
+"""For so many there are angles; more are made when they are needed. A config.json may claim any
+number, and tables for all of them took the memory of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen: at temperature 0 the likeliest, else one by chance, of the
+    fewest tokens that have the probability `top_p` together."""
+
+    temperature: float = 0.8
+    top_p: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ConfigError(f"temperature is {self.temperature}", do="set it to 0 or more")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top-p is {self.top_p}", do="set it above 0 and to 1 at most")
+
+
+@dataclass(slots=True)
+class _Cache:
+    """Keys and values of each block, [1, K, T, D], of the T tokens that were read."""
+
+    blocks: list[tuple[Tensor, Tensor] | None]
+    length: int = 0
+
+
+@dataclass(slots=True)
+class Reader:
+    """A model that reads a text once, from its beginning."""
+
+    model: Llama
+    _cache: _Cache = field(init=False)
+    _rotary: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rotary = self._angles(POSITIONS_AT_FIRST)
+        self.forget()
+
+    def _angles(self, positions: int) -> Tensor:
+        spec = self.model.spec
+        device = self.model.embedding.weight.device
+        count = min(spec.sequence, positions)
+        return rotary_table(count, spec.head_width, spec.rope_base, device)
+
+    def forget(self) -> None:
+        """Begin again at position 0."""
+        self._cache = _Cache([None] * len(self.model.blocks))
+
+    @property
+    def room(self) -> int:
+        """How many more tokens can be read."""
+        return self.model.spec.sequence - self._cache.length
+
+    @torch.inference_mode()
+    def read(self, tokens: Sequence[int]) -> Tensor:
+        """Logits [vocab] of what follows, in fp32 on the CPU. Several tokens only at the start."""
+        begin, end = self._cache.length, self._cache.length + len(tokens)
+        assert begin == 0 or len(tokens) == 1, "a later stretch would need a mask"
+        assert 0 < len(tokens) <= self.room, "more than the model has positions for"
+        model = self.model
+        x = model.embedding(torch.tensor([tokens], device=self._rotary.device))  # [1, T, W]
+        if end > self._rotary.shape[1]:
+            self._rotary = self._angles(2 * end)
+        rotary = self._rotary[:, begin:end]
+        for index, block in enumerate(model.blocks):
+            assert isinstance(block, Block)
+            x = self._through(block, index, x, rotary)
+        self._cache.length = end
+        logits: Tensor = model.head(model.norm(x[:, -1:]))
+        return logits[0, 0].float().cpu()
+
+    def _through(self, block: Block, index: int, x: Tensor, rotary: Tensor) -> Tensor:
+        attention = block.attention
+        normed = block.attention_norm(x)
+        heads = (-1, attention.head_width)
+        query, key, value = (
+            part(normed).unflatten(-1, heads).transpose(1, 2)
+            for part in (attention.query, attention.key, attention.value)
+        )
+        query = rotate(attention.query_norm(query), rotary)  # [1, H, T, D]
+        key = rotate(attention.key_norm(key), rotary)  # [1, K, T, D]
+        before = self._cache.blocks[index]
+        if before is not None:
+            key, value = torch.cat((before[0], key), 2), torch.cat((before[1], value), 2)
+        self._cache.blocks[index] = (key, value)
+        y = F.scaled_dot_product_attention(
+            query, key, value, is_causal=before is None, enable_gqa=attention.grouped
+        )
+        x = x + attention.output(y.transpose(1, 2).flatten(2))
+        return x + block.feed_forward(block.feed_forward_norm(x))
+
+
+def generate(model: Llama, prompt: Sequence[int], sampling: Sampling) -> Iterator[int]:
+    """The tokens after `prompt`, without end. Of a prompt that is too long the end counts."""
+    assert prompt, "a text begins with a token"
+    reader, text = Reader(model), list(prompt)
+    random = torch.Generator().manual_seed(sampling.seed)
+    unread = text[-model.spec.sequence :]
+    while True:
+        if len(unread) > reader.room:
+            reader.forget()
+            unread = text[-max(1, model.spec.sequence // 2) :]
+        token = pick(reader.read(unread), sampling, random)
+        text.append(token)
+        unread = [token]
+        yield token
+
+
+def pick(logits: Tensor, sampling: Sampling, random: torch.Generator) -> int:
+    """The next token. Chosen on the CPU, so that a seed means the same on every device.
+
+    Raises TrainerDiverged (NAN): there is no next one.
+    """
+    if not logits.isfinite().all():
+        raise TrainerDiverged(
+            "the model computes numbers that are not finite",
+            likely="its weights are: training diverged, or the files are damaged",
+            do="p2ptrain export --snapshot STEP has the weights of an earlier outer step",
+        )
+    if sampling.temperature < TEMPERATURE_MIN:
+        return int(logits.argmax())
+    heights = (logits - logits.max()) / sampling.temperature
+    shares, order = heights.softmax(-1).sort(descending=True, stable=True)
+    # A token stays if those before it do not have top_p yet; so the first one always does.
+    shares[shares.cumsum(-1) - shares >= sampling.top_p] = 0.0
+    return int(order[torch.multinomial(shares, 1, generator=random)])

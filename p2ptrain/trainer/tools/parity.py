@@ -1,0 +1,42 @@
+"""As a program: our logits from an exported folder beside those of `transformers`, as JSON.
+
+`python -m p2ptrain.trainer.tools.parity DIR` needs transformers from 4.56 on (the extra "hf"). Both
+models are in fp32 on the CPU, whatever the weights are stored as; the tokens are drawn from a fixed
+seed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from p2ptrain.trainer.tools.exported import load_model
+
+SEQUENCE_MAX = 128
+"""Positions enough for a wrong rotary convention to show; a comparison should not take minutes."""
+
+
+@torch.inference_mode()
+def measure(folder: Path) -> dict[str, object]:
+    import transformers
+
+    ours = load_model(folder, torch.device("cpu"))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    spec = ours.spec
+    generator = torch.Generator().manual_seed(1)
+    shape = (2, min(spec.sequence, SEQUENCE_MAX))
+    tokens = torch.randint(spec.vocab, shape, generator=generator)
+    mine, other = ours(tokens), theirs(tokens).logits
+    return {
+        "tokens": tokens.numel(),
+        "difference": (mine - other).abs().max().item(),
+        "largest": mine.abs().max().item(),
+        "transformers": transformers.__version__,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(Path(sys.argv[1]))))  # noqa: T201 — this line is the result.

@@ -1,0 +1,170 @@
+"""One peer's model and inner optimizer in this process, on a flat vector that numpy sees, too.
+
+For simulating peers, not for training in a run: no shards, no arena, no node. Model, loss,
+optimizer, clipping and rounding to bf16 are the trainer's own; what FSDP2 adds is left out, since
+a dozen peers of one process would each pay for it. `weights` is the flat vector in the canonical
+layout: whoever writes there sets the parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from p2ptrain.data.blocks import Tokens
+from p2ptrain.errors import TrainerDiverged
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Precision
+from p2ptrain.state.layout import Layout, LayoutEntry
+from p2ptrain.trainer.formats.shapes import layout_of
+from p2ptrain.trainer.rank.batch import predicted_tokens
+from p2ptrain.trainer.rank.bf16_emulation import multiplies_bf16, round_products
+from p2ptrain.trainer.rank.model import Llama, token_losses
+from p2ptrain.trainer.rank.optimizer import clip_gradients, make_optimizer
+
+Floats = NDArray[np.float32]
+
+ADAMW_MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What AdamW keeps of each parameter, beside the number of its steps."""
+
+MUON_MOMENTS = ("momentum_buffer",)
+"""What Muon keeps of a matrix inside a block."""
+
+
+def one_thread() -> None:
+    """Compute with one thread from now on: the same bits on every machine of a kind, and several
+    processes side by side.
+    """
+    torch.set_num_threads(1)
+
+
+class Replica:
+    """A peer that starts from weights of zero, and an optimizer that has seen nothing."""
+
+    def __init__(
+        self, model: ModelSpec, inner: InnerSpec, precision: Precision, *, compiled: bool = False
+    ) -> None:
+        self._inner = inner
+        self._losses = _losses_of(model, precision, inner.z_loss, compiled)
+        self._layout = layout_of(model)
+        self._model = Llama(model)
+        self._flat = torch.zeros(self._layout.numel)
+        self._places = _lay(self._model, self._layout, self._flat)
+        self._optimizer = make_optimizer(self._model, inner)
+
+    @property
+    def weights(self) -> Floats:
+        return self._flat.numpy()
+
+    def train(self, rows: Tokens, rate: float) -> float:
+        """One inner step. Returns the mean cross-entropy in nats, from before it.
+
+        Raises TrainerDiverged if loss or gradient is not finite.
+        """
+        tokens = predicted_tokens(rows)
+        batch = torch.from_numpy(rows)
+        loss, objective = self._losses(self._parameters, batch[:, :-1], batch[:, 1:])
+        (objective / tokens).backward()
+        norm = clip_gradients(self._model.parameters(), self._inner.clip)
+        mean = float(loss.detach()) / tokens
+        if not math.isfinite(mean) or not math.isfinite(norm):
+            raise TrainerDiverged(f"the loss is {mean} and the gradient's norm {norm}")
+        self._optimizer.set_rate(rate)
+        self._optimizer.step()
+        self._optimizer.forget_gradients()
+        return mean
+
+    @torch.no_grad()
+    def losses_of(self, weights: Floats, rows: Tokens) -> Floats:
+        """The cross-entropy of these weights on each predicted token, computed in fp32: of `rows`
+        of n + 1 tokens, n each.
+        """
+        kept = self._flat.clone()
+        self._flat.copy_(torch.from_numpy(weights))
+        found = []
+        for piece in np.array_split(rows, max(1, len(rows) // 16)):
+            batch = torch.from_numpy(piece)
+            logits = self._model(batch[:, :-1]).transpose(1, 2)
+            found.append(F.cross_entropy(logits, batch[:, 1:], reduction="none").numpy())
+        self._flat.copy_(kept)
+        return np.concatenate(found)
+
+    def loss_of(self, weights: Floats, rows: Tokens) -> float:
+        """Their mean."""
+        return float(self.losses_of(weights, rows).mean(dtype=np.float64))
+
+    def moments(self) -> dict[str, Floats]:
+        """A copy of what the optimizer keeps, flat, and the number of its steps."""
+        names = ADAMW_MOMENTS + (MUON_MOMENTS if self._inner.is_muon else ())
+        kept = {name: np.zeros(self._layout.numel, np.float32) for name in names}
+        steps = 0.0
+        for parameter, entry in self._places:
+            state = self._optimizer.state_of(parameter)
+            steps = float(state.get("step", steps))
+            for name in kept.keys() & state.keys():
+                kept[name][entry.offset : entry.end] = state[name].flatten().numpy()
+        return {**kept, "step": np.array([steps], np.float32)}
+
+    def set_moments(self, moments: dict[str, Floats]) -> None:
+        """Go on as the optimizer that these were copied from would."""
+        for parameter, entry in self._places:
+            run = slice(entry.offset, entry.end)
+            has_muon = self._optimizer.has_muon(parameter)
+            names = MUON_MOMENTS if has_muon else ADAMW_MOMENTS
+            kept = {name: torch.from_numpy(moments[name][run].copy()) for name in names}
+            state = self._optimizer.state_of(parameter)
+            state.update({name: flat.view(parameter.shape) for name, flat in kept.items()})
+            if not has_muon:
+                state["step"] = torch.tensor(float(moments["step"][0]))
+
+    @property
+    def _parameters(self) -> dict[str, Tensor]:
+        return dict(self._model.named_parameters())
+
+
+Losses = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Of parameters by name, tokens and targets: the cross-entropy, and what to train on."""
+
+
+@cache
+def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: bool) -> Losses:
+    """One function for all peers of a process: compiled for one of them, it is for all."""
+    skeleton = Llama(model)
+    skeleton(torch.zeros(1, model.sequence, dtype=torch.int64))  # Makes its rotary table.
+    if precision == "bf16" and not multiplies_bf16("cpu"):
+        round_products(skeleton)
+
+    def losses(
+        weights: Mapping[str, Tensor], tokens: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if precision == "fp32":
+            logits = torch.func.functional_call(skeleton, dict(weights), (tokens,))
+            return token_losses(logits, targets, z_loss)
+        # As FSDP2's mixed precision has it: parameters and all that follows in bf16.
+        rounded = {name: each.to(torch.bfloat16) for name, each in weights.items()}
+        # Plain products: for short sequences torch's fused attention in bf16 makes a step on a CPU
+        # take a tenth to a half longer. In fp32 they are as fast as each other.
+        with sdpa_kernel(SDPBackend.MATH):
+            logits = torch.func.functional_call(skeleton, rounded, (tokens,))
+        return token_losses(logits, targets, z_loss)
+
+    return torch.compile(losses, dynamic=False) if compiled else losses
+
+
+def _lay(model: nn.Module, layout: Layout, flat: Tensor) -> list[tuple[nn.Parameter, LayoutEntry]]:
+    """Make the model's parameters views of `flat`."""
+    parameters = dict(model.named_parameters())
+    places = []
+    for entry in layout.entries:
+        parameter = parameters[entry.name]
+        parameter.data = flat[entry.offset : entry.end].view(entry.shape)
+        places.append((parameter, entry))
+    assert len(places) == len(parameters)
+    return places

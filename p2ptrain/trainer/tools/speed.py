@@ -1,0 +1,238 @@
+"""How fast this trainer is, beside a plain loop and transformers' model: a process of the bench.
+
+`python -m p2ptrain.trainer.tools.speed JSON` trains the contenders in turns on the same synthetic
+blocks, with the same sizes, optimizer and clipping, and prints one JSON object for each.
+
+    fsdp2               what a run uses: `batch.train_on` on the model that `parallelize` spreads
+    plain               the same model without FSDP2
+    transformers        LlamaForCausalLM in the same loop, where it is installed
+    plain_bf16,         the same two, computing in bf16 as FSDP2 does
+    transformers_bf16
+
+There are two ways to compute in bf16. `plain` and `transformers` have fp32 parameters under
+autocast, as most loops are written: each product rounds what goes into it, and all else stays fp32.
+FSDP2's mixed precision has parameters in bf16, rounded once a step from those in fp32 that are
+trained, so everything between them is bf16, too; the `_bf16` contenders do the same (`Rounded`).
+Against these, a ratio is what FSDP2 itself costs; against the others, autocast is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from p2ptrain.data.blocks import Tokens
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer.formats.shapes import parameter_count
+from p2ptrain.trainer.host.flops import mfu
+from p2ptrain.trainer.rank.batch import own_pieces, predicted_tokens, train_on
+from p2ptrain.trainer.rank.model import Llama, token_losses
+from p2ptrain.trainer.rank.optimizer import clip_gradients, make_optimizer
+from p2ptrain.trainer.rank.parallelize import build, recompute
+from p2ptrain.trainer.rank.ranks import Ranks, open_ranks
+
+DEVIATION = 0.02
+Step = Callable[[Tokens], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The best round's rate. `mfu` and `memory_bytes` (the most that was taken) are of a GPU.
+
+    On a CPU seconds are those of the processor, so that whoever else computes there does no harm.
+    """
+
+    contender: str
+    tokens_per_s: float
+    loss: float
+    parameters: int
+    device: str
+    mfu: float | None
+    memory_bytes: int | None
+
+
+def fsdp2(config: TrainerConfig, ranks: Ranks) -> Step:
+    model = build(config, ranks)
+    _start(model)
+    optimizer = make_optimizer(model, config.inner)
+    return lambda rows: train_on(rows, model, optimizer, ranks, config).loss
+
+
+def plain(config: TrainerConfig, ranks: Ranks, *, rounded: bool = False) -> Step:
+    with ranks.device:
+        model = Llama(config.model)
+    for block in model.blocks:
+        if config.recompute:
+            recompute(block)
+        if config.compile:
+            block.compile()
+    return _loop(model, model, config, ranks, rounded=rounded)
+
+
+def transformers(config: TrainerConfig, ranks: Ranks, *, rounded: bool = False) -> Step:
+    """Raises ImportError: it is not installed."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    spec = config.model
+    sizes = LlamaConfig(
+        vocab_size=spec.vocab,
+        hidden_size=spec.width,
+        intermediate_size=spec.ffn,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=spec.heads,
+        num_key_value_heads=spec.kv_heads,
+        max_position_embeddings=spec.sequence,
+        tie_word_embeddings=spec.tied,
+        use_cache=False,
+    )
+    with ranks.device:
+        model = LlamaForCausalLM(sizes)
+    if config.recompute:
+        model.gradient_checkpointing_enable()
+    forward = torch.compile(model) if config.compile else model
+    return _loop(
+        model, lambda tokens: forward(input_ids=tokens).logits, config, ranks, rounded=rounded
+    )
+
+
+CONTENDERS: dict[str, Callable[[TrainerConfig, Ranks], Step]] = {
+    "fsdp2": fsdp2,
+    "plain": plain,
+    "plain_bf16": partial(plain, rounded=True),
+    "transformers": transformers,
+    "transformers_bf16": partial(transformers, rounded=True),
+}
+
+
+class Rounded:
+    """What FSDP2's mixed precision does on one rank, for a model without it: the model's parameters
+    become bf16, and are rounded from `trained`, which are fp32, before each step; gradients go from
+    each backward pass to those in fp32. Buffers stay as they are.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._computing: list[Tensor] = list(model.parameters())
+        self.trained = [nn.Parameter(each.detach().clone()) for each in self._computing]
+        for each in self._computing:
+            each.data = each.data.bfloat16()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        torch._foreach_copy_(self._computing, list[Tensor](self.trained))
+
+    def take_gradients(self) -> None:
+        for trained, computing in zip(self.trained, self._computing, strict=True):
+            assert computing.grad is not None, "every parameter has had a part in the loss"
+            gradient, computing.grad = computing.grad.float(), None
+            trained.grad = gradient if trained.grad is None else trained.grad.add_(gradient)
+
+
+def _loop(
+    model: nn.Module,
+    forward: Callable[[Tensor], Tensor],
+    config: TrainerConfig,
+    ranks: Ranks,
+    *,
+    rounded: bool,
+) -> Step:
+    """A plain training loop around `forward`, whose parameters are those of `model`. In bf16 it
+    computes under autocast, or with `rounded` parameters.
+    """
+    _start(model)
+    inner, device = config.inner, ranks.device.type
+    copy = Rounded(model) if rounded else None
+    parameters = list(model.parameters()) if copy is None else copy.trained
+    autocast = config.precision == "bf16" and copy is None
+    groups: list[dict[str, Any]] = [
+        {"params": [each for each in parameters if each.ndim >= 2]},
+        {"params": [each for each in parameters if each.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(
+        groups, lr=inner.lr, betas=inner.betas, weight_decay=inner.weight_decay, fused=True
+    )
+
+    def step(rows: Tokens) -> float:
+        tokens, loss_sum = predicted_tokens(rows), 0.0
+        if copy is not None:
+            copy.refresh()
+        for piece in own_pieces(rows, ranks, config.micro_batch):
+            with torch.autocast(device, torch.bfloat16, enabled=autocast):
+                logits = forward(piece[:, :-1])
+            loss, objective = token_losses(logits, piece[:, 1:], inner.z_loss)
+            (objective / tokens).backward()
+            if copy is not None:
+                copy.take_gradients()
+            loss_sum += float(loss.detach())
+        clip_gradients(parameters, inner.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss_sum / tokens
+
+    return step
+
+
+@torch.no_grad()
+def _start(model: nn.Module) -> None:
+    torch.manual_seed(0)  # All contenders whose parameters stand in the same order begin alike.
+    for parameter in model.parameters():
+        if parameter.ndim >= 2:
+            parameter.normal_(0.0, DEVIATION)
+        else:
+            parameter.fill_(1.0)
+
+
+def measure(config: TrainerConfig, names: list[str], steps: int, rounds: int) -> Iterator[Speed]:
+    """Each of `names`, `rounds` times `steps` inner steps in turns; the best round counts."""
+    spec, inner = config.model, config.inner
+    random = np.random.default_rng(0)
+    rows = random.integers(0, spec.vocab, (inner.batch_sequences, spec.sequence + 1))
+    torch.set_num_threads(config.threads)
+    with open_ranks(config.device, None) as ranks:
+        ready = {name: CONTENDERS[name](config, ranks) for name in names}
+        best = dict.fromkeys(names, 0.0)
+        losses, memory = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
+        for lap in range(rounds + 1):  # The first one warms up: it compiles, and fills caches.
+            for name, step in ready.items():
+                rate, losses[name], memory[name] = _timed(step, rows, steps, ranks)
+                best[name] = max(best[name], rate if lap else 0.0)
+        for name in names:
+            share = mfu(spec, ranks.device_name, 1, best[name])
+            told = memory[name] if config.device == "cuda" else None
+            size = parameter_count(spec)
+            yield Speed(name, best[name], losses[name], size, ranks.device_name, share, told)
+
+
+def _timed(step: Step, rows: Tokens, steps: int, ranks: Ranks) -> tuple[float, float, int]:
+    on_gpu = ranks.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+    clock = time.perf_counter if on_gpu else time.process_time
+    started_s, loss = clock(), 0.0
+    for _ in range(steps):
+        loss = step(rows)
+    if on_gpu:
+        torch.cuda.synchronize()
+    seconds = clock() - started_s
+    memory = torch.cuda.max_memory_allocated() if on_gpu else 0
+    return steps * predicted_tokens(rows) / seconds, loss, memory
+
+
+def main() -> None:
+    told = json.loads(sys.argv[1])
+    config = TrainerConfig.from_json(json.dumps(told["config"]))
+    for speed in measure(config, told["contenders"], told["steps"], told["rounds"]):
+        sys.stdout.write(json.dumps(asdict(speed)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
