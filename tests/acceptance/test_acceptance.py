@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.testing.acceptance import siege
-from p2ptrain.testing.acceptance.attacks import ATTACKS, Attack
-from p2ptrain.testing.acceptance.registry import ACCEPTANCES
-from p2ptrain.testing.acceptance.setting import ROOT, Setting, objects_in, select
+from tests.acceptance.measures import siege
+from tests.acceptance.measures.attacks import ATTACKS, Attack
+from tests.acceptance.measures.registry import ACCEPTANCES
+from tests.acceptance.measures.setting import ROOT, Setting, objects_in, select
 
 LOG = (
     "== pytest, x\n1 failed, 12 passed in 3 s\n== mypy --strict\n3 passed in 1 s\n2 errors in 1 s\n"

@@ -52,6 +52,22 @@ def modules_of_tests() -> tuple[Module, ...]:
     return tuple(_module(path) for path in sorted((ROOT / "tests").rglob("*.py")))
 
 
+HARNESSES = "harness", "measures", "transcript_player", "defects"
+"""Folders of the tests that hold programs, to which the rules of the package apply."""
+
+
+@lru_cache(maxsize=1)
+def programs() -> tuple[Module, ...]:
+    """All modules that are read as programs: p2ptrain, research, and the harnesses of the tests."""
+    research = (_module(path) for path in sorted((ROOT / "scripts").rglob("*.py")))
+    harnesses = (each for each in modules_of_tests() if is_harness(each))
+    return (*modules(), *research, *harnesses)
+
+
+def is_harness(module: Module) -> bool:
+    return bool(set(HARNESSES) & set(module.path.relative_to(ROOT).parts))
+
+
 def _module(path: Path) -> Module:
     parts = path.relative_to(ROOT).with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

@@ -14,8 +14,9 @@ from tests.architecture.sources import (
     ROOT,
     Module,
     definitions,
-    modules,
+    is_harness,
     modules_of_tests,
+    programs,
     tracked_texts,
 )
 
@@ -65,7 +66,7 @@ def names_defined(module: Module) -> Iterator[str]:
 def test_no_name_says_nothing() -> None:
     found = [
         f"{module.where}: {name}"
-        for module in (*modules(), *modules_of_tests())
+        for module in {*programs(), *modules_of_tests()}
         for name in names_defined(module)
         if words_of(name) & BANNED_WORDS and name not in NAMES_ALLOWED
     ]
@@ -87,7 +88,7 @@ def test_identifiers_are_taken_apart(name: str, words: set[str]) -> None:
 def test_modules_are_short() -> None:
     long = [
         f"{module.where}: {module.text.count(chr(10))} lines"
-        for module in modules()
+        for module in programs()
         if module.text.count("\n") > MODULE_LINES_MAX
     ]
     assert long == []
@@ -96,7 +97,7 @@ def test_modules_are_short() -> None:
 def test_functions_are_short() -> None:
     long = {
         f"{module.where}:{node.name}": node.end_lineno - node.lineno + 1
-        for module in modules()
+        for module in programs()
         for node in definitions(module)
         if not isinstance(node, ast.ClassDef)
         and node.end_lineno is not None
@@ -106,7 +107,7 @@ def test_functions_are_short() -> None:
 
 
 def test_every_module_says_why_it_exists() -> None:
-    silent = [module.where for module in modules() if not ast.get_docstring(module.tree)]
+    silent = [module.where for module in programs() if not ast.get_docstring(module.tree)]
     assert silent == []
 
 
@@ -145,7 +146,7 @@ def broad(node: ast.AST) -> bool:
 def test_everything_is_caught_in_two_places_only() -> None:
     found = [
         f"{module.where}:{node.lineno}"
-        for module in modules()
+        for module in programs()
         if not module.where.startswith(BROAD_EXCEPT_ALLOWED)
         for node in ast.walk(module.tree)
         if broad(node) and isinstance(node, ast.ExceptHandler)
@@ -162,12 +163,12 @@ def calls(module: Module, wanted: Callable[[str], bool]) -> list[str]:
 
 
 def test_no_test_sleeps() -> None:
-    """What waits for a condition has a deadline, and says so: `settled`, `eventually`."""
+    """A test waits for a condition by `settled` or `eventually`; only harnesses poll processes."""
     sleeps = re.compile(r"((time|trio|anyio|asyncio)\.)?sleep(_until)?")
     found = [
         call
         for module in modules_of_tests()
-        if module.where not in SLEEPS_ALLOWED
+        if module.where not in SLEEPS_ALLOWED and not is_harness(module)
         for call in calls(module, lambda name: sleeps.fullmatch(name) is not None)
     ]
     assert found == []

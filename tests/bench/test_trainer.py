@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.testing import gpu_check
 from p2ptrain.testing.bench import trainer
 from p2ptrain.testing.bench.processes import Failed
 from p2ptrain.trainer.formats.shapes import parameter_count
+from scripts.research import gpu_check
 
 ROOT = Path(__file__).parents[2]
 
@@ -193,7 +193,7 @@ def test_all_tests_that_train_in_their_own_process_do_so_on_a_gpu() -> None:
 
 
 def test_without_a_gpu_the_check_says_so_and_exits_with_0() -> None:
-    program = [sys.executable, "-m", "p2ptrain.testing.gpu_check"]
+    program = [sys.executable, "-m", "scripts.research.gpu_check"]
     hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": ""}
     done = subprocess.run(program, cwd=ROOT, env=hidden, capture_output=True, text=True, check=True)
     told = json.loads(done.stdout)

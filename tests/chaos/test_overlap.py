@@ -12,11 +12,11 @@ import pytest
 
 from p2ptrain.archive.home import Home
 from p2ptrain.observe.journal import read_journal
-from p2ptrain.testing.chaos import verdict
-from p2ptrain.testing.chaos.crew import ChaosNode, Crew, crew
-from p2ptrain.testing.chaos.modes import MODES
-from p2ptrain.testing.chaos.points import Point, Role
 from p2ptrain.testing.place import opened
+from tests.chaos.harness import verdict
+from tests.chaos.harness.crew import ChaosNode, Crew, crew
+from tests.chaos.harness.modes import MODES
+from tests.chaos.harness.points import Point, Role
 
 NAMES = ("ann", "bob", "cat")
 GATHER = Point.parse("before:gather")

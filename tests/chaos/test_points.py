@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from p2ptrain.testing.chaos.gate import Gate
-from p2ptrain.testing.chaos.points import DEEDS, Point, Role, Side, all_points
+from tests.chaos.harness.gate import Gate
+from tests.chaos.harness.points import DEEDS, Point, Role, Side, all_points
 
 APPLY = Point(Side.BEFORE, "apply")
 PATIENCE_S = 60.0

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.errors import LocalProtocolError
-from p2ptrain.testing.chaos import scenarios, strike, verdict
-from p2ptrain.testing.chaos.crew import Crew, Passed, crew
-from p2ptrain.testing.chaos.points import DEED, Point, Role, all_points
-from p2ptrain.testing.chaos.strike import Case, Fault
 from p2ptrain.testing.place import opened
+from tests.chaos.harness import scenarios, strike, verdict
+from tests.chaos.harness.crew import Crew, Passed, crew
+from tests.chaos.harness.points import DEED, Point, Role, all_points
+from tests.chaos.harness.strike import Case, Fault
 
 STRIKES_MAX = 3
 """The machine may have its own troubles once or twice; a death that is felt is felt each time."""

@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 import pytest
 
-from p2ptrain.testing.chaos import report
-from p2ptrain.testing.chaos.crew import Commit, Sighting
-from p2ptrain.testing.chaos.points import Point, Role
-from p2ptrain.testing.chaos.scenarios import Told
-from p2ptrain.testing.chaos.strike import Account, Case, Fault
-from p2ptrain.testing.chaos.verdict import disagreements
+from tests.chaos.harness import report
+from tests.chaos.harness.crew import Commit, Sighting
+from tests.chaos.harness.points import Point, Role
+from tests.chaos.harness.scenarios import Told
+from tests.chaos.harness.strike import Account, Case, Fault
+from tests.chaos.harness.verdict import disagreements
 
 POINT = Point.parse("after:apply")
 

@@ -12,8 +12,8 @@ from p2ptrain.ids import PeerId, RunId
 from p2ptrain.peers.heartbeat import ReadyReport, ReduceReport
 from p2ptrain.peers.heartbeat_delta import FULL_AT_FIRST, Saying
 from p2ptrain.peers.protocol_names import heartbeat_topic
-from p2ptrain.testing.chaos.gate import Gate
-from p2ptrain.testing.chaos.stand_ins import Wires
+from tests.chaos.harness.gate import Gate
+from tests.chaos.harness.stand_ins import Wires
 from tests.node.rig import heartbeat
 
 RUN = RunId("0" * 64)

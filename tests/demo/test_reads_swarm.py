@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.config.run_file import parse_run_file
-from p2ptrain.testing.reads_swarm import RECIPE, Learnt, run_text
+from scripts.research.reads_swarm import RECIPE, Learnt, run_text
 from tests.architecture.sources import ROOT
 
 LEARNT = Learnt(2, 10, 100, 6.0, ((0, 6.9), (20, 5.7)), 1.0, True)

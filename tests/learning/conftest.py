@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from p2ptrain.ipc.trainer_config import ModelSpec
-from p2ptrain.testing.learning.corpus import Corpus, kept_at
-from p2ptrain.testing.learning.settings import Settings, TextSpec
+from scripts.research.learning.corpus import Corpus, kept_at
+from scripts.research.learning.settings import Settings, TextSpec
 
 MODEL = ModelSpec(vocab=61, layers=2, width=16, heads=2, kv_heads=1, ffn=20, sequence=8)
 TOY = Settings(

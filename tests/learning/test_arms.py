@@ -13,7 +13,8 @@ import pytest
 
 from p2ptrain.config.run_file import INT4_BLOCK
 from p2ptrain.sync import SyncSpec
-from p2ptrain.testing.learning.arms import (
+from p2ptrain.trainer.formats.shapes import parameter_count
+from scripts.research.learning.arms import (
     ASKED,
     COMPARED,
     COMPARISONS,
@@ -21,23 +22,22 @@ from p2ptrain.testing.learning.arms import (
     SEEDS,
     arms,
 )
-from p2ptrain.testing.learning.compared import Asked, verdict
-from p2ptrain.testing.learning.pictures import picture, picture_of_gaps
-from p2ptrain.testing.learning.queue import Queue
-from p2ptrain.testing.learning.record import Record
-from p2ptrain.testing.learning.report import (
+from scripts.research.learning.compared import Asked, verdict
+from scripts.research.learning.pictures import picture, picture_of_gaps
+from scripts.research.learning.queue import Queue
+from scripts.research.learning.record import Record
+from scripts.research.learning.report import (
     TABLES,
     insert,
     outcome,
     rise,
     tables,
 )
-from p2ptrain.testing.learning.results import collect, read_results, write_result
-from p2ptrain.testing.learning.scratch import TRIED, baseline
-from p2ptrain.testing.learning.search import Arm, Key, Search, best
-from p2ptrain.testing.learning.settings import Settings, TextSpec
-from p2ptrain.testing.learning.tuning import RATE_FACTOR, RATES, START, TUNING_SEED, diloco
-from p2ptrain.trainer.formats.shapes import parameter_count
+from scripts.research.learning.results import collect, read_results, write_result
+from scripts.research.learning.scratch import TRIED, baseline
+from scripts.research.learning.search import Arm, Key, Search, best
+from scripts.research.learning.settings import Settings, TextSpec
+from scripts.research.learning.tuning import RATE_FACTOR, RATES, START, TUNING_SEED, diloco
 from tests.learning.conftest import toy
 
 EQUAL = "0.0000 ± 0.0000 | 1.0000 | tie | 0.0000 ± 0.0000; 0.0000 ± 0.0000 | 1.0000"
@@ -388,7 +388,7 @@ def test_a_queue_works_off_what_lacks_and_what_that_makes_possible(
         chosen = best(grid, records)
         return [*grid, *([Arm("peers", "last", replace(chosen, seed=5))] if chosen else [])]
 
-    monkeypatch.setattr("p2ptrain.testing.learning.queue.arms", named)
+    monkeypatch.setattr("scripts.research.learning.queue.arms", named)
     queue = Queue(texts, tmp_path / "none", ["peers"])
     assert [arm.name for arm in queue.lacking()] == ["trial-1e-05", "trial-0.01"]
     looks = iter([False] * 5)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from p2ptrain.testing.learning.averaging import Contribution, average
+from scripts.research.learning.averaging import Contribution, average
 from tests.ring.conftest import build
 
 __all__ = ["build"]

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from p2ptrain.kernels import codec
 from p2ptrain.sync import SyncSpec
-from p2ptrain.testing.learning.corpus import Corpus
-from p2ptrain.testing.learning.settings import Settings
-from p2ptrain.testing.learning.swarm import Swarm
 from p2ptrain.trainer.formats.genesis import genesis
 from p2ptrain.trainer.formats.shapes import layout_of
 from p2ptrain.trainer.rank.schedule import learning_rate
 from p2ptrain.trainer.tools.replica import Replica
+from scripts.research.learning.corpus import Corpus
+from scripts.research.learning.settings import Settings
+from scripts.research.learning.swarm import Swarm
 from tests.learning.conftest import MODEL, toy
 from tests.rounding import assert_rounded_alike, distance, nudged, of_additions
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from p2ptrain.testing.learning.__main__ import main
-from p2ptrain.testing.learning.queue import Queue
+from scripts.research.learning.__main__ import main
+from scripts.research.learning.queue import Queue
 
 OURSELVES = os.getpid()
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2ptrain.testing.learning.copying import copied
-from p2ptrain.testing.learning.corpus import Corpus, corpus_for
-from p2ptrain.testing.learning.results import read_results
-from p2ptrain.testing.learning.settings import Start
-from p2ptrain.testing.learning.swarm import Swarm
-from p2ptrain.testing.learning.trial import THETA, Cut, measured, run_trial
+from scripts.research.learning.copying import copied
+from scripts.research.learning.corpus import Corpus, corpus_for
+from scripts.research.learning.results import read_results
+from scripts.research.learning.settings import Start
+from scripts.research.learning.swarm import Swarm
+from scripts.research.learning.trial import THETA, Cut, measured, run_trial
 from tests.learning.conftest import toy
 from tests.rounding import of_sum
 

@@ -10,13 +10,13 @@ import pytest
 
 from p2ptrain.sync import SyncSpec
 from p2ptrain.sync.fragments import Fragment
-from p2ptrain.testing.learning import checkpoint
-from p2ptrain.testing.learning.averaging import Contribution
-from p2ptrain.testing.learning.corpus import Corpus, corpus_for
-from p2ptrain.testing.learning.settings import Churn
-from p2ptrain.testing.learning.swarm import Swarm
-from p2ptrain.testing.learning.trial import THETA, Cut, run_trial, tokens_of
 from p2ptrain.trainer.formats.genesis import genesis
+from scripts.research.learning import checkpoint
+from scripts.research.learning.averaging import Contribution
+from scripts.research.learning.corpus import Corpus, corpus_for
+from scripts.research.learning.settings import Churn
+from scripts.research.learning.swarm import Swarm
+from scripts.research.learning.trial import THETA, Cut, run_trial, tokens_of
 from tests.learning.conftest import MODEL, TOY, toy
 from tests.rounding import assert_rounded_alike, distance, nudged, of_additions
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.testing.transcripts.__main__ import main
-from p2ptrain.testing.transcripts.blocks import blocks_of, played, rewritten
-from p2ptrain.testing.transcripts.fault import StoryFault
+from tests.ledger.transcript_player.__main__ import main
+from tests.ledger.transcript_player.blocks import blocks_of, played, rewritten
+from tests.ledger.transcript_player.fault import StoryFault
 
 FOLDER = Path(__file__).parent / "transcripts"
 STORIES = sorted(FOLDER.glob("*.txt"))
 STORIES_MIN = 20
 
-ANEW = "python -m p2ptrain.testing.transcripts --rewrite FILE, and read the difference"
+ANEW = "python -m tests.ledger.transcript_player --rewrite FILE, and read the difference"
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)

@@ -13,8 +13,8 @@ import pytest
 from p2ptrain.archive.ledger_on_disk import open_ledger
 from p2ptrain.ipc.frames import Load, Train
 from p2ptrain.store import LocalDisk, OpenFile
-from p2ptrain.testing.chaos.modes import MODES
 from p2ptrain.testing.published import policy
+from tests.chaos.harness.modes import MODES
 from tests.node.swarm import Swarm, SwarmNode, deaf, swarm
 
 ENDLESS = 10_000

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from p2ptrain.kernels import CodecName, codec
 from p2ptrain.ring import SCHEDULES
 from p2ptrain.state import Residual
-from p2ptrain.testing.learning.averaging import Contribution, average
+from scripts.research.learning.averaging import Contribution, average
 from tests.ring.test_work import Crowd
 
 NUMEL, MEMBERS, STEPS = 300, 5, 40

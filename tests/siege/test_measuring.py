@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2ptrain.testing.siege import measures
-from p2ptrain.testing.siege.measures import Attacks
-from p2ptrain.testing.siege.quota import limited
-from p2ptrain.testing.siege.watch import Phase, Sight, longest_gap
+from tests.siege.harness import measures
+from tests.siege.harness.measures import Attacks
+from tests.siege.harness.quota import limited
+from tests.siege.harness.watch import Phase, Sight, longest_gap
 
 SPIN = "while True: pass"
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from p2ptrain.testing.scale import measure, row
+from scripts.research.ledger_scale import measure, row
 
 
 @pytest.mark.parametrize("members", [3, 10, 40])

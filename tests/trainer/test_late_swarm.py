@@ -20,10 +20,6 @@ from p2ptrain.data.blocks import encode_block
 from p2ptrain.ipc.frames import FragmentReady, Load, Merge, Train
 from p2ptrain.ipc.trainer_config import ModelSpec, TrainerConfig
 from p2ptrain.sync import SyncSpec
-from p2ptrain.testing.learning.averaging import Contribution, average
-from p2ptrain.testing.learning.corpus import Corpus
-from p2ptrain.testing.learning.settings import Settings
-from p2ptrain.testing.learning.swarm import Swarm
 from p2ptrain.trainer.formats.genesis import genesis
 from p2ptrain.trainer.formats.shapes import layout_of
 from p2ptrain.trainer.rank.arena import Arena, map_vector
@@ -31,6 +27,10 @@ from p2ptrain.trainer.rank.loop import Loop
 from p2ptrain.trainer.rank.optimizer import make_optimizer
 from p2ptrain.trainer.rank.parallelize import build
 from p2ptrain.trainer.rank.ranks import Ranks
+from scripts.research.learning.averaging import Contribution, average
+from scripts.research.learning.corpus import Corpus
+from scripts.research.learning.settings import Settings
+from scripts.research.learning.swarm import Swarm
 from tests.rounding import assert_rounded_alike, nudged
 from tests.trainer.conftest import Desk
 

@@ -1,0 +1,108 @@
+"""`scripts/compare`: works off what lacks, collects records, makes tables and plots.
+
+A signal lets every process finish its inner step and write its checkpoint; the next call goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from scripts.research.learning.arms import COMPARISONS, arms
+from scripts.research.learning.pictures import picture, picture_of_gaps
+from scripts.research.learning.queue import Queue
+from scripts.research.learning.report import insert, outcome, tables
+from scripts.research.learning.results import collect, read_results
+
+
+def main(arguments: list[str] | None = None) -> None:
+    chosen = _arguments(arguments)
+    if chosen.list:
+        _list(chosen)
+    elif chosen.collect:
+        _collect(chosen)
+    else:
+        _work(chosen)
+
+
+def _work(chosen: argparse.Namespace) -> None:
+    stop = _stop(chosen.minutes, chosen.part_of)
+    again = [sys.executable, "-m", "scripts.research.learning", *sys.argv[1:]]
+    part = ["--processes", "1", "--part-of", str(os.getpid())]
+    others = [subprocess.Popen([*again, *part]) for _ in range(chosen.processes - 1)]
+    try:
+        Queue(chosen.folder, chosen.results, chosen.comparisons).work(stop)
+    finally:
+        for other in others:
+            if stop():
+                other.terminate()
+            other.wait()
+
+
+def _stop(minutes: float, part_of: int | None) -> Callable[[], bool]:
+    """Whether it is time to end: by the clock, by a signal, or because `part_of` is gone.
+
+    That is the process that started us to share its work.  Whoever calls the script itself, a
+    shell in the background perhaps, may end without ending it.
+    """
+    asked: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _: asked.append(got))
+    until = time.monotonic() + 60 * minutes
+    return lambda: bool(asked) or time.monotonic() > until or part_of not in (None, os.getppid())
+
+
+def _collect(chosen: argparse.Namespace) -> None:
+    records = read_results(chosen.results, chosen.folder)
+    named = {arm.key: arm.comparison for arm in arms(records)}
+    collect([(named[key], each) for key, each in records.items() if key in named], chosen.results)
+    kept = [each for key, each in records.items() if key in named]
+    plots = {"gaps": picture_of_gaps(kept)}
+    for comparison in COMPARISONS:
+        of_it = [each for each in kept if named[each.arm, each.seed, each.digest] == comparison]
+        if of_it and comparison != "tuning":
+            plots[comparison] = picture(comparison, of_it)
+    drawn = {name: plot for name, plot in plots.items() if plot is not None}
+    for name, plot in drawn.items():
+        (chosen.results / f"{name}.svg").write_text(plot)
+    page = chosen.results.with_suffix(".md")
+    if page.exists():
+        shown = [f"![{name}]({chosen.results.name}/{name}.svg)\n" for name in drawn]
+        text = insert(page.read_text(), "outcome", outcome(kept))
+        text = insert(text, "plots", "\n".join(shown))
+        page.write_text(insert(text, "tables", tables(kept)))
+
+
+def _list(chosen: argparse.Namespace) -> None:
+    records = read_results(chosen.results, chosen.folder)
+    for arm in arms(records):
+        record = records.get(arm.key)
+        state = "lacks" if record is None else f"loss {record.loss}"
+        sys.stdout.write(f"{arm.comparison:8} {arm.folder:34} {state}\n")
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/compare", description=__doc__)
+    told = "; ".join(f"{name}: {what}" for name, what in COMPARISONS.items())
+    parser.add_argument("comparisons", nargs="*", default=list(COMPARISONS), help=told)
+    parser.add_argument("--folder", type=Path, default=Path("build/learning"), help="for the work")
+    parser.add_argument("--results", type=Path, default=Path("docs/results/learning"))
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after so many")
+    parser.add_argument("--part-of", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--list", action="store_true", help="what there is and what lacks")
+    parser.add_argument("--collect", action="store_true", help="records, tables and plots")
+    chosen = parser.parse_args(arguments)
+    if unknown := set(chosen.comparisons) - set(COMPARISONS):
+        parser.error(f"there is no comparison {', '.join(sorted(unknown))}")
+    return chosen
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Works off the arms that lack a record, beside other processes that do the same.
+
+An arm is whose lock one holds; the kernel lets go of it when the process ends, however it ends, and
+whoever takes it next goes on from the checkpoint. Where all arms that lack are taken, the next ones
+may depend on them: look again now and then.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.research.learning.arms import arms
+from scripts.research.learning.results import read_results, write_result
+from scripts.research.learning.search import Arm
+from scripts.research.learning.trial import Cut, run_trial
+
+LOOK_EVERY_S = 5.0
+"""Next to nothing beside the five minutes of an arm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """`comparisons` are worked off, and the tuning that they rest on. `results` is only read."""
+
+    folder: Path
+    results: Path
+    comparisons: Collection[str]
+
+    def lacking(self) -> list[Arm]:
+        """What can be named and has no record, the most important first."""
+        records = read_results(self.results, self.folder)
+        wanted = {*self.comparisons, "tuning"}
+        return [arm for arm in arms(records) if arm.comparison in wanted and arm.key not in records]
+
+    def work(self, stop: Callable[[], bool]) -> None:
+        """Until nothing lacks, or `stop` says so."""
+        while not stop() and (lacking := self.lacking()):
+            if not any(self._try(arm, stop) for arm in lacking):
+                time.sleep(LOOK_EVERY_S)
+
+    def _try(self, arm: Arm, stop: Callable[[], bool]) -> bool:
+        """Run it, unless somebody else does. Whether it was ours."""
+        with self._lock(arm) as ours:
+            if not ours:
+                return False
+            if arm.key in read_results(self.results, self.folder):
+                return True
+            _say(f"{arm.folder}: begins")
+            try:
+                place = self.folder / arm.folder
+                record = run_trial(arm.name, arm.settings, place, self.folder, stop)
+            except Cut:
+                _say(f"{arm.folder}: cut; goes on from its checkpoint")
+                return True
+            write_result(record, place)
+            (place / "checkpoint.npz").unlink(missing_ok=True)
+            _say(f"{arm.folder}: loss {record.loss}, {record.cpu_s:.0f} CPU s")
+            return True
+
+    @contextmanager
+    def _lock(self, arm: Arm) -> Iterator[bool]:
+        place = self.folder / arm.folder
+        place.mkdir(parents=True, exist_ok=True)
+        with (place / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

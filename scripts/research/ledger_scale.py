@@ -1,0 +1,287 @@
+"""What one outer step costs a peer, and how long it takes to agree, by the number of members.
+
+Real ledgers and real signatures, no faults, the same delay for every message, a reduce that takes
+no time: what remains is the price of agreement. Reports and announcements are gossip; each is
+counted once at whoever hears it, and as MESH copies at whoever passes it on, and reaches everybody
+after one delay (a sparser mesh adds a delay for each further hop).
+
+CPU is measured at a few peers, among them both proposers, who do the most; the others check the
+same signatures without doing the arithmetic again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from p2ptrain.identity import Identity, verify
+from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import Commit, Roster
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.messages import wire
+from p2ptrain.ledger.messages.effects import Announce, Decided, Effect, Send
+from p2ptrain.ledger.messages.events import Event, Ready, Received, ReduceDone, UpdateHeld
+from p2ptrain.ledger.messages.messages import Message
+from p2ptrain.testing.charts import Chart, Line, page
+from p2ptrain.testing.simulation.clock import Clock
+
+DELAY_S = 0.1
+MESH = 6
+"""Gossip keeps about so many neighbours."""
+
+REPORT_BYTES = 300
+"""A heartbeat that says ready or done, with its signature."""
+
+TOKENS_PER_BLOCK = 1000
+
+
+@dataclass(slots=True)
+class Meter:
+    """What one peer received, sent and computed."""
+
+    received: int = 0
+    sent: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    bytes_passed_on: int = 0
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One outer step of `members`. Delays are counted from "all are ready"; the busiest peer by
+    bytes is `busiest`. `cpu_voter_s` is what a member pays that proposes nothing.
+    """
+
+    members: int
+    busiest: Meter
+    cpu_busiest_s: float
+    cpu_voter_s: float
+    commit_delays: float
+    everywhere_delays: float
+
+
+@dataclass(slots=True)
+class Scale:
+    """All hear who is ready, since no voter takes it from a proposer (S11); `watched` peers hear
+    all other reports, too, and check signatures themselves.
+    """
+
+    rules: Rules
+    identities: dict[PeerId, Identity]
+    clock: Clock = field(default_factory=Clock)
+    ledgers: dict[PeerId, Ledger] = field(default_factory=dict)
+    meters: dict[PeerId, Meter] = field(default_factory=dict)
+    watched: tuple[PeerId, ...] = ()
+    committed_at: list[float] = field(default_factory=list)
+    checked: dict[tuple[PeerId, bytes, bytes], bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        founders = self.rules.founders
+        self.watched = tuple(dict.fromkeys(founders[index % len(founders)] for index in (1, 2, 3)))
+        for peer in founders:
+            check = verify if peer in self.watched else self._check_once
+            self.ledgers[peer] = Ledger(self.rules, peer, self.identities[peer].sign, check)
+            self.meters[peer] = Meter()
+
+    def run(self) -> None:
+        """From "all are ready" to the commit at everybody."""
+        for peer in self.rules.founders:
+            blocks = len(self.ledgers[peer].state.leases[peer])
+            self._report(Ready(peer, 0, blocks * TOKENS_PER_BLOCK, blocks))
+        while len(self.committed_at) < len(self.ledgers):
+            assert self.clock.step(), "nothing is planned any more"
+
+    def _check_once(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
+        key = (peer, message, signature)
+        if key not in self.checked:
+            self.checked[key] = verify(peer, message, signature)
+        return self.checked[key]
+
+    # ── events and effects ───────────────────────────────────────────────────────────────────────
+
+    def _report(self, report: Ready | ReduceDone) -> None:
+        self._tell(report.peer, (report,))
+        self._count_sent(report.peer, REPORT_BYTES, MESH)
+        for other in self.ledgers:
+            if other != report.peer:
+                self._count_received(other, REPORT_BYTES)
+                self._pass_on(other, REPORT_BYTES)
+        told = self.ledgers if isinstance(report, Ready) else self.watched
+        for other in told:
+            if other != report.peer:
+                self.clock.after(DELAY_S, partial(self._tell, other, (report,)))
+
+    def _receive(self, sender: PeerId, receiver: PeerId, data: bytes) -> None:
+        self._count_received(receiver, len(data))
+        started = time.process_time()
+        message = wire.decode(data)
+        self.meters[receiver].cpu_s += time.process_time() - started
+        self._tell(receiver, (Received(sender, message),))
+
+    def _tell(self, peer: PeerId, events: Iterable[Event]) -> None:
+        ledger = self.ledgers[peer]
+        started = time.process_time()
+        effects = [effect for event in events for effect in ledger.handle(event, self.clock.now)]
+        self.meters[peer].cpu_s += time.process_time() - started
+        spoken: dict[int, bytes] = {}
+        for effect in effects:
+            self._carry_out(peer, effect, spoken)
+
+    def _carry_out(self, peer: PeerId, effect: Effect, spoken: dict[int, bytes]) -> None:
+        match effect:
+            case Send(to, message):
+                data = self._spell(peer, message, spoken)
+                self._count_sent(peer, len(data), 1)
+                self.clock.after(DELAY_S, partial(self._receive, peer, to, data))
+            case Announce(message):
+                data = self._spell(peer, message, spoken)
+                self._count_sent(peer, len(data), min(MESH, len(self.ledgers) - 1))
+                for other in self.ledgers:
+                    if other != peer:
+                        self._pass_on(other, len(data))
+                        self.clock.after(DELAY_S, partial(self._receive, peer, other, data))
+            case Decided(certified):
+                self._decided(peer, certified.entry.value)
+            case _:
+                pass
+
+    def _spell(self, peer: PeerId, message: Message, spoken: dict[int, bytes]) -> bytes:
+        """The bytes of `message`, which goes to many and is spelled once."""
+        if id(message) not in spoken:
+            started = time.process_time()
+            spoken[id(message)] = wire.encode(message)
+            self.meters[peer].cpu_s += time.process_time() - started
+        return spoken[id(message)]
+
+    def _decided(self, peer: PeerId, value: object) -> None:
+        if isinstance(value, Commit):
+            self.committed_at.append(self.clock.now)
+        elif isinstance(value, Roster):
+            update = Digest(hashlib.sha256(b"update").hexdigest())
+            done = ReduceDone(peer, value.step, value.attempt, update)
+            self.clock.after(0.0, partial(self._tell, peer, (UpdateHeld(update),)))
+            self.clock.after(0.0, partial(self._report, done))
+
+    def _pass_on(self, peer: PeerId, size: int) -> None:
+        self.meters[peer].sent += MESH - 1
+        self.meters[peer].bytes_sent += (MESH - 1) * size
+        self.meters[peer].bytes_passed_on += (MESH - 1) * size
+
+    def _count_sent(self, peer: PeerId, size: int, copies: int) -> None:
+        self.meters[peer].sent += copies
+        self.meters[peer].bytes_sent += copies * size
+
+    def _count_received(self, peer: PeerId, size: int) -> None:
+        self.meters[peer].received += 1
+        self.meters[peer].bytes_received += size
+
+
+def measure(members: int) -> Cost:
+    """One outer step of so many members."""
+    identities = [Identity.from_seed(number.to_bytes(32, "big")) for number in range(members)]
+    rules = Rules(
+        run=RunId(hashlib.sha256(b"scale").hexdigest()),
+        founders=tuple(identity.peer for identity in identities),
+        outer_steps=1,
+        blocks=members,
+        blocks_per_lease=1,
+        tokens_per_block=TOKENS_PER_BLOCK,
+    )
+    scale = Scale(rules, {identity.peer: identity for identity in identities})
+    scale.run()
+    meters = scale.meters
+    cpu = [meters[peer].cpu_s for peer in scale.watched]
+    return Cost(
+        members=members,
+        busiest=max(meters.values(), key=lambda meter: meter.bytes_received + meter.bytes_sent),
+        cpu_busiest_s=max(cpu),
+        cpu_voter_s=meters[scale.watched[-1]].cpu_s,
+        commit_delays=round(min(scale.committed_at) / DELAY_S, 3),
+        everywhere_delays=round(max(scale.committed_at) / DELAY_S, 3),
+    )
+
+
+HEAD = """# The ledger's cost by the number of members
+
+One outer step without faults: a roster and a commit, real ledgers and Ed25519 signatures, one-way
+delays of {delay:g} ms, a reduce that takes no time. Messages, bytes and CPU are of the busiest
+peer; delays count from the moment when all are ready. Made by `scripts/ledger_scale`; what is
+counted, and how gossip is, says `scripts/research/ledger_scale.py`.
+
+| members | heard | MB heard | MB sent | by gossip | CPU | a voter's CPU | commit | everywhere |
+|---|---|---|---|---|---|---|---|---|"""
+
+
+def row(cost: Cost) -> str:
+    busiest = cost.busiest
+    parts = (
+        f"{cost.members}",
+        f"{busiest.received}",
+        f"{busiest.bytes_received / 1e6:.2f}",
+        f"{busiest.bytes_sent / 1e6:.2f}",
+        f"{busiest.bytes_passed_on / 1e6:.2f}",
+        f"{cost.cpu_busiest_s * 1e3:.1f} ms",
+        f"{cost.cpu_voter_s * 1e3:.1f} ms",
+        f"{cost.commit_delays:g} delays",
+        f"{cost.everywhere_delays:g} delays",
+    )
+    return f"| {' | '.join(parts)} |"
+
+
+def picture(costs: Sequence[Cost]) -> str:
+    """Messages, bytes, CPU and time against the number of members, as SVG."""
+
+    def line(value: Callable[[Cost], float]) -> Line:
+        return [(cost.members, value(cost)) for cost in costs]
+
+    messages = {"heard": line(lambda cost: cost.busiest.received)}
+    bytes_by_way = {
+        "heard": line(lambda cost: cost.busiest.bytes_received / 1e6),
+        "sent": line(lambda cost: cost.busiest.bytes_sent / 1e6),
+        "of it passed on": line(lambda cost: cost.busiest.bytes_passed_on / 1e6),
+    }
+    cpu = {
+        "a proposer": line(lambda cost: cost.cpu_busiest_s * 1e3),
+        "a voter": line(lambda cost: cost.cpu_voter_s * 1e3),
+    }
+    delays = {
+        "to the commit": line(lambda cost: cost.commit_delays),
+        "until all have it": line(lambda cost: cost.everywhere_delays),
+    }
+    marks = [cost.members for cost in costs]
+    charts = [
+        Chart("messages at the busiest peer", "members", messages, marks=marks),
+        Chart("MB at the busiest peer", "members", bytes_by_way, marks=marks),
+        Chart("CPU in ms", "members", cpu, marks=marks),
+        Chart("one-way delays", "members", delays, scale_up="linear", marks=marks, from_zero=True),
+    ]
+    return page(charts, "One outer step without faults: real ledgers and signatures, virtual time")
+
+
+def main(arguments: list[str]) -> None:
+    """Print the page, or with --svg the picture, for these numbers of members."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/ledger_scale", description="What agreeing on one outer step costs."
+    )
+    parser.add_argument("members", nargs="*", type=int, help="such as 10 100; 10 to 1000 if none")
+    parser.add_argument("--svg", action="store_true", help="the picture instead of the page")
+    given = parser.parse_args(arguments)
+    out, sizes = sys.stdout, given.members or [10, 30, 100, 300, 1000]
+    if given.svg:
+        out.write(picture([measure(members) for members in sizes]))
+        return
+    out.write(HEAD.format(delay=DELAY_S * 1e3) + "\n")
+    for members in sizes:
+        out.write(row(measure(members)) + "\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

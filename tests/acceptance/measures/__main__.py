@@ -1,0 +1,67 @@
+"""Print the acceptance table of an issue with measured values: a line of JSON for each measure.
+
+    scripts/accept siege                       everything: some hours
+    scripts/accept siege --quick               some minutes; every line says that it was quick
+    scripts/accept siege --only attack         the measures whose name holds this word
+    scripts/accept siege --read siege=FILE     read that result instead of measuring it again
+
+Results that can be read: `test` (a log of scripts/test), `demo` (its JSON), `matrix` (a log of
+scripts/test_matrix), `siege` (its lines), `fuzz` (a log of scripts/fuzz). A line says so where it
+was read. Exits with 1 if a line is not ok.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.acceptance.measures.registry import ACCEPTANCES
+from tests.acceptance.measures.setting import Line, Setting, select
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/accept", description="Measure what an issue requires."
+    )
+    parser.add_argument("name", choices=sorted(ACCEPTANCES))
+    parser.add_argument("--quick", action="store_true", help="a shorter version of each measure")
+    parser.add_argument("--seeds", type=int, default=10_000, help="of each campaign (10,000)")
+    parser.add_argument("--processes", type=int, default=1, help="for the campaigns (1)")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
+    parser.add_argument("--read", nargs="+", default=[], metavar="NAME=FILE")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs there")
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    folder = given.keep or Path(tempfile.mkdtemp(prefix="p2ptrain-accept-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    read = {name: Path(path) for name, _, path in (each.partition("=") for each in given.read)}
+    setting = Setting(folder, given.quick, given.seeds, given.processes, read)
+    bad = 0
+    for measure in select(ACCEPTANCES[given.name], given.only):
+        for line in measure.take(setting):
+            bad += not line["ok"]
+            _tell(line, quick=given.quick)
+    if given.keep is None and not bad:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif bad:
+        sys.stderr.write(f"{bad} lines are not ok; logs are in {folder}\n")
+    return 1 if bad else 0
+
+
+def _tell(line: Line, *, quick: bool) -> None:
+    whole = line | ({"quick": True} if quick else {})
+    sys.stdout.write(json.dumps(whole, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

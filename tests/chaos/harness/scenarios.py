@@ -1,0 +1,90 @@
+"""What befalls many at once: a majority that is lost and comes back, and all of them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2ptrain.archive.home import Home
+from tests.chaos.harness.crew import Crew, NotSeen
+from tests.chaos.harness.verdict import chain_of
+
+ALONE_S = 12.0
+"""Longer than the failure detector takes: by then the two that are left know that they are few."""
+
+BACK_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of a scenario. `seconds`: from the last restart to the next commit."""
+
+    name: str
+    seconds: float | None
+    troubles: tuple[str, ...] = ()
+
+
+def majority(crew: Crew) -> Told:
+    """Three of five die: nothing is committed. They come back: it goes on by itself.
+
+    All have a vote first: of four voters the two that are left may well go on, if one is the first.
+    """
+    crew.wait_for(
+        "a vote for all",
+        lambda: {node.seen.voters for node in crew.nodes} == {len(crew.nodes)},
+        deadline_s=BACK_S,
+    )
+    lost, left = crew.nodes[:3], crew.nodes[3:]
+    for node in lost:
+        node.kill()
+    killed_s = time.monotonic()
+    ends_s = killed_s + ALONE_S
+    crew.wait_for("some time alone", lambda: time.monotonic() > ends_s, deadline_s=2 * ALONE_S)
+    # What the dead had voted for may be certified still, by a vote that was under way.
+    late = [at_s for at_s in crew.commit_times(killed_s, left) if at_s > killed_s + 1.0]
+    troubles = ("a minority committed",) if late else ()
+    crew.start(*lost)
+    seconds = _resumes(crew)
+    return Told("majority lost and returned", seconds, troubles)
+
+
+def everybody(crew: Crew) -> Told:
+    """All die at once: they start from their disks at the height where they were, and go on."""
+    for node in crew.nodes:
+        node.signal(signal.SIGKILL)
+    for node in crew.nodes:
+        node.kill()
+    heights = [len(chain_of(Home(node.home), crew.run)) for node in crew.nodes]
+    ahead = crew.nodes[heights.index(max(heights))]
+    restarted_s = time.monotonic()
+    crew.start()
+    seconds = _resumes(crew)
+    next_height = min(it[1] for it in ahead.seen.decided if it[0] > restarted_s)
+    troubles = list[str]()
+    if next_height != max(heights) + 1:
+        troubles.append(f"{ahead.name} had {max(heights)} entries, and went on with {next_height}")
+    return Told("all killed at once and restarted", seconds, tuple(troubles))
+
+
+def _resumes(crew: Crew) -> float:
+    restarted_s, step = time.monotonic(), crew.step
+    at_s = crew.wait_for(
+        "the next commit",
+        lambda: crew.first_commit_after(restarted_s, crew.nodes),
+        deadline_s=BACK_S,
+    )
+    crew.wait_for("all together", lambda: crew.calm_since(step), deadline_s=BACK_S)
+    crew.wait_for("equal snapshots", lambda: crew.same_state_since(step), deadline_s=BACK_S)
+    return at_s - restarted_s
+
+
+SCENARIOS: dict[str, Callable[[Crew], Told]] = {"majority": majority, "everybody": everybody}
+
+
+def play(crew: Crew, name: str) -> Told:
+    try:
+        return SCENARIOS[name](crew)
+    except NotSeen as exc:
+        return Told(name, None, (str(exc),))

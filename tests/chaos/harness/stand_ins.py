@@ -1,0 +1,254 @@
+"""What stands between a node's parts and the world, so that each deed passes the gate.
+
+`dress` puts a stand-in before the logs, the store, the network, θ and m, and the ring's arithmetic.
+Each forwards everything and does nothing else; the node's own code is the one that users run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.canonical import parse
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.chain.values import Roster, Value
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.messages.decode_values import certified_from_plain
+from p2ptrain.ledger.messages.messages import (
+    MESSAGE_BYTES_MAX,
+    Accept,
+    Message,
+    Outcome,
+    Prepare,
+    Promise,
+    Propose,
+)
+from p2ptrain.ledger.messages.wire import decode
+from p2ptrain.ledger.paxos.acceptor import recall
+from p2ptrain.node.state.context import Parts
+from p2ptrain.peers import heartbeat_delta
+from p2ptrain.peers.heartbeat import Heartbeat
+from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL, heartbeat_topic, ledger_topic
+from p2ptrain.ring.arithmetic import Arithmetic
+from tests.chaos.harness.gate import Gate, Leads
+
+
+def dress(gate: Gate, parts: Parts) -> None:
+    """From now on this node stops where the harness says."""
+    ledger = parts.ledger
+    dressed: Any = parts
+    dressed.votes = Votes(parts.votes, gate, ledger)
+    dressed.chain_log = Chain(parts.chain_log, gate, ledger)
+    dressed.store = Stored(parts.store, gate, ledger)
+    dressed.network = Wires(parts.network, gate, parts)
+    dressed.outer.vectors = Vectors(parts.outer.vectors, gate, ledger)
+    _dress_arithmetic(gate, ledger)
+
+
+class StandIn:
+    """Everything that a subclass does not say is as in `real`."""
+
+    def __init__(self, real: Any, gate: Gate) -> None:
+        self._real = real
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def __iter__(self) -> Any:
+        return iter(self._real)
+
+
+# whose turn it is
+
+
+def leads(ledger: Ledger, height: int, round: int) -> bool:
+    """Whether this node is the proposer of a round, by the voters that are agreed now."""
+    voters = ledger.state.voters
+    return voters[(height + round) % len(voters)] == ledger.me
+
+
+def leads_next(ledger: Ledger) -> bool:
+    """Whether it is to propose what comes next, in the first round."""
+    return leads(ledger, ledger.state.height + 1, 0)
+
+
+def led_last(ledger: Ledger) -> bool:
+    """Whether it proposed the entry at the head."""
+    certificate = ledger.chain[-1].certificate
+    return leads(ledger, certificate.height, certificate.round)
+
+
+# the logs
+
+
+class Votes(StandIn):
+    """The log of votes."""
+
+    def __init__(self, real: Any, gate: Gate, ledger: Ledger) -> None:
+        super().__init__(real, gate)
+        self._ledger = ledger
+
+    def append(self, records: Iterable[bytes]) -> None:
+        written = list(records)
+        acceptor = max(recall(written, decided={}).values(), key=lambda it: it.height)
+        accepted = acceptor.accepted
+        deed = "write-promise" if accepted is None else _vote_for(accepted.entry.value)
+        mine = partial(leads, self._ledger, acceptor.height, acceptor.promised)
+        with self._gate.passing(deed, mine):
+            self._real.append(written)
+
+
+class Chain(StandIn):
+    """The ledger's log."""
+
+    def __init__(self, real: Any, gate: Gate, ledger: Ledger) -> None:
+        super().__init__(real, gate)
+        self._ledger = ledger
+
+    def append(self, records: Iterable[bytes]) -> None:
+        written = list(records)
+        last = certified_from_plain(parse(written[-1], bytes_max=MESSAGE_BYTES_MAX))
+        mine = partial(leads, self._ledger, last.certificate.height, last.certificate.round)
+        with self._gate.passing(f"write-entry-{kind_of(last.entry.value)}", mine):
+            self._real.append(written)
+
+
+def kind_of(value: Value) -> str:
+    """A Skip ends an outer step as a Commit does."""
+    return "roster" if isinstance(value, Roster) else "commit"
+
+
+def _vote_for(value: Value) -> str:
+    return f"write-vote-{kind_of(value)}"
+
+
+# the store, and θ and m
+
+
+class Stored(StandIn):
+    """Updates, snapshots, the head."""
+
+    def __init__(self, real: Any, gate: Gate, ledger: Ledger) -> None:
+        super().__init__(real, gate)
+        self._ledger = ledger
+
+    def put_blob(self, kind: str, *rest: Any) -> Any:
+        with self._gate.passing(f"write-{kind}", partial(leads_next, self._ledger)):
+            return self._real.put_blob(kind, *rest)
+
+    def put_stream(self, kind: str, *rest: Any, **how: Any) -> Any:
+        with self._gate.passing(f"write-{kind}", partial(led_last, self._ledger)):
+            return self._real.put_stream(kind, *rest, **how)
+
+    def put_head(self, head: Any) -> None:
+        with self._gate.passing("write-head", partial(led_last, self._ledger)):
+            self._real.put_head(head)
+
+
+class Vectors(StandIn):
+    def __init__(self, real: Any, gate: Gate, ledger: Ledger) -> None:
+        super().__init__(real, gate)
+        self._ledger = ledger
+
+    def apply(self, *given: Any) -> None:
+        with self._gate.passing("apply", partial(led_last, self._ledger)):
+            self._real.apply(*given)
+
+
+Work = Callable[..., None]
+
+
+def _dress_arithmetic(gate: Gate, ledger: Ledger) -> None:
+    """The ring makes its own, so the class is dressed, once in the life of the process."""
+    turn = partial(leads_next, ledger)
+
+    def gated(deed: str, real: Work) -> Work:
+        def work(self: Arithmetic, *given: Any, **more: Any) -> None:
+            with gate.passing(deed, turn):
+                real(self, *given, **more)
+
+        return work
+
+    dressed: Any = Arithmetic
+    dressed.add = gated("scatter", Arithmetic.add)
+    dressed.finish = gated("scatter", Arithmetic.finish)
+    dressed.accept = gated("gather", Arithmetic.accept)
+
+
+# the network
+
+
+class Wires(StandIn):
+    """Messages of consensus, announcements, and the heartbeats that report something new."""
+
+    def __init__(self, real: Any, gate: Gate, parts: Parts) -> None:
+        super().__init__(real, gate)
+        self._ledger = parts.ledger
+        self._topics = {ledger_topic(parts.run): self._outcome}
+        self._topics[heartbeat_topic(parts.run)] = self._report
+        self._base: heartbeat_delta.FullBeat | None = None
+        self._told: dict[str, object] = {}
+
+    async def request(self, peer: PeerId, protocol: str, payload: bytes, **limits: Any) -> Any:
+        found = self._consensus(decode(payload)) if protocol == LEDGER_PROTOCOL else None
+        if found is None:
+            return await self._real.request(peer, protocol, payload, **limits)
+        with self._gate.passing(*found):
+            return await self._real.request(peer, protocol, payload, **limits)
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        found = self._topics[topic](payload) if topic in self._topics else None
+        if found is None:
+            await self._real.publish(topic, payload)
+            return
+        with self._gate.passing(*found):
+            await self._real.publish(topic, payload)
+
+    def _consensus(self, message: Message) -> tuple[str, Leads] | None:
+        match message:
+            case Prepare(height, round):
+                name = "prepare"
+            case Promise(height, round):
+                name = "promise"
+            case Propose(round, entry):
+                height, name = entry.height, f"propose-{kind_of(entry.value)}"
+            case Accept(vote):
+                height, round = vote.height, vote.round
+                name = f"vote-{self._kind_at(height)}"
+            case _:
+                return None
+        return f"send-{name}", partial(leads, self._ledger, height, round)
+
+    def _kind_at(self, height: int) -> str:
+        """What is being decided, or was decided, at `height`."""
+        state = self._ledger.state
+        if height <= state.height:
+            return kind_of(self._ledger.chain[height - 1].entry.value)
+        return "commit" if state.phase is Phase.REDUCE else "roster"
+
+    def _outcome(self, payload: bytes) -> tuple[str, Leads] | None:
+        message = decode(payload)
+        if not isinstance(message, Outcome):
+            return None
+        where = message.certified.certificate
+        mine = partial(leads, self._ledger, where.height, where.round)
+        return f"send-outcome-{kind_of(message.certified.entry.value)}", mine
+
+    def _report(self, payload: bytes) -> tuple[str, Leads] | None:
+        said = self._in_full(heartbeat_delta.read(payload))
+        for name, report in (("send-done", said.reduce), ("send-ready", said.ready)):
+            if report is not None and self._told.get(name) != report:
+                self._told[name] = report
+                return name, partial(leads_next, self._ledger)
+        return None
+
+    def _in_full(self, beat: heartbeat_delta.Beat) -> Heartbeat:
+        """This node's own beats come in the order in which it says them, so the base is here."""
+        if isinstance(beat, heartbeat_delta.SmallBeat):
+            assert self._base is not None
+            return heartbeat_delta.whole(self._base, beat)
+        self._base = beat
+        return beat.heartbeat

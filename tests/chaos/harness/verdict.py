@@ -1,0 +1,146 @@
+"""What must hold whatever befell the nodes, judged from their journals and their disks.
+
+Each function returns what is wrong, in words; nothing is right only because nobody looked: who has
+seen no commit, or holds no update that could be checked, is told too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from p2ptrain import kernels
+from p2ptrain.archive.home import Home
+from p2ptrain.archive.ledger_on_disk import rules_of
+from p2ptrain.errors import P2PTrainError
+from p2ptrain.identity import verify
+from p2ptrain.ids import Digest
+from p2ptrain.ledger.chain.canonical import parse
+from p2ptrain.ledger.chain.values import Certified
+from p2ptrain.ledger.chain.verify import replay
+from p2ptrain.ledger.messages.decode_values import certified_from_plain
+from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX
+from p2ptrain.run import DataIndex, Run
+from p2ptrain.store import RecordLog, Store
+from p2ptrain.testing.accounts import Account, Credits, trained_by, update_fault
+from p2ptrain.trainer.formats.shapes import layout_of
+from tests.chaos.harness.crew import Crew, Sighting
+from tests.chaos.harness.modes import STAND_IN
+
+CRASHES = ("Traceback (most recent call last)", "error[BUG]")
+
+
+def disagreements(sightings: Mapping[str, Sighting]) -> list[str]:
+    """One entry a height, one head and one state an outer step, in all lives of all nodes."""
+    found: dict[tuple[str, int], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for name, seen in sightings.items():
+        for _, height, entry, _ in seen.decided:
+            found["entry", height][entry].add(name)
+        for commit in seen.commits.values():
+            found["head after step", commit.step][commit.head].add(name)
+        for step, digest in seen.snapshots.items():
+            found["state at step", step][digest].add(name)
+    return [
+        f"{what} {number}: {dict(values)}"
+        for (what, number), values in sorted(found.items())
+        if len(values) > 1
+    ]
+
+
+def crashes(crew: Crew) -> list[str]:
+    """Nodes that ended by themselves, or said what no node should say."""
+    wrong = [f"{node.name}: {each}" for node in crew.nodes for each in node.seen.troubles]
+    for node in crew.nodes:
+        wrong += [f"{node.name} printed {mark!r}" for mark in CRASHES if mark in node.output()]
+        evidence = Home(node.home).evidence
+        if evidence.exists() and list(RecordLog(evidence)):
+            wrong.append(f"{node.name} holds evidence against somebody")
+    return wrong
+
+
+def ledgers(crew: Crew) -> list[str]:
+    """The ledgers on the disks of nodes that have ended: each verifies, none contradicts another,
+    and none lacks an entry that its node had called decided."""
+    wrong, chains = [], {}
+    for node in crew.nodes:
+        try:
+            chains[node.name] = chain = chain_of(Home(node.home), crew.run)
+        except P2PTrainError as exc:
+            wrong.append(f"{node.name}'s ledger: {exc}")
+            continue
+        known = max((height for _, height, _, _ in node.seen.decided), default=0)
+        if known > len(chain):
+            wrong.append(f"{node.name} had decided {known} entries, and has {len(chain)}")
+    longest = max(chains.values(), key=len, default=[])
+    for name, chain in chains.items():
+        if any(a.entry != b.entry for a, b in zip(chain, longest, strict=False)):
+            wrong.append(f"{name}'s ledger is not a part of the longest")
+    return wrong
+
+
+def chain_of(home: Home, run: Run) -> list[Certified]:
+    """The chain on a disk, checked from the manifest on. Raises P2PTrainError."""
+    log = RecordLog(home.ledger)
+    chain = [certified_from_plain(parse(each, bytes_max=MESSAGE_BYTES_MAX)) for each in log]
+    replay(rules_of(run), chain, verify)
+    return chain
+
+
+def work(crew: Crew) -> list[str]:
+    """Every committed block was committed once, and each update is made of the work that the ledger
+    credits, and of nothing else; and that is what trainers logged."""
+    longest = max(crew.nodes, key=lambda node: len(node.seen.decided))
+    home, run = Home(longest.home), crew.run
+    account = Account(chain_of(home, run), run).committed()
+    blocks = Counter(
+        block for _, _, credits in account for each in credits.values() for block in each
+    )
+    wrong = [f"block {block} was committed {n} times" for block, n in blocks.items() if n > 1]
+    journals = [Home(node.home).journal for node in crew.nodes]
+    trained = trained_by(chain_of(home, run), run, journals)
+    wrong += [fault.words for fault in trained.faults]
+    if not trained.checked:
+        wrong.append("no journal tells of work that was committed")
+    if run.manifest.sync.fragments > 1 or crew.trainers != STAND_IN:
+        # An update of a fragment holds the work of several outer steps, less what killed trainers
+        # had of it. What a real trainer makes of a block is not known in advance.
+        return wrong
+    with Store(home.store, chunk_bytes=run.manifest.policy.chunk_bytes) as store:
+        found = {update for _, update, _ in account if store.holds_blob(update)}
+        read = partial(_update_fault, store, run, _index(store, run))
+        faults = {
+            step: read(update, credits) for step, update, credits in account if update in found
+        }
+    if not found:
+        wrong.append(f"{longest.name} holds no update to check")
+    return wrong + [f"step {step}: {fault}" for step, fault in faults.items() if fault]
+
+
+def _index(store: Store, run: Run) -> DataIndex:
+    data = run.manifest.data
+    return DataIndex.from_bytes(
+        store.read_blob(data.index),
+        train_blocks=data.train_blocks,
+        validation_blocks=data.validation_blocks,
+    )
+
+
+def _update_fault(
+    store: Store, run: Run, index: DataIndex, update: Digest, credits: Credits
+) -> str:
+    rules = rules_of(run)
+    numel = layout_of(run.manifest.model).numel
+    found = np.empty(numel, dtype=np.float32)
+    codec = kernels.codec(run.manifest.codec.name, run.manifest.codec.block)
+    codec.dequantise(store.read_blob(update), found)
+    return update_fault(found, credits, lambda block: index.train[rules.data_block(block)])
+
+
+def at_the_end(crew: Crew) -> list[str]:
+    """All that is wrong, once no node runs any more."""
+    crew.look()
+    sightings = {node.name: node.seen for node in crew.nodes}
+    return [*disagreements(sightings), *crashes(crew), *ledgers(crew), *work(crew)]

@@ -1,0 +1,41 @@
+"""`python -m tests.exploration.harness --bound TIMEOUTS,CRASHES [--worlds-max N] [--witnesses]
+[--mutant NAME]`
+
+Exit status 1 if a wrong world was found; its story is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from p2ptrain.testing.simulation.mutants import MUTANTS
+from tests.exploration.harness.search import Bound, explore
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Explore, print what was visited, and the story of the first fault."""
+    parser = argparse.ArgumentParser(prog="python -m tests.exploration.harness")
+    parser.add_argument("--bound", default="1,1", metavar="TIMEOUTS,CRASHES")
+    parser.add_argument("--worlds-max", type=int, metavar="N")
+    parser.add_argument("--mutant", choices=[mutant.name for mutant in MUTANTS])
+    parser.add_argument("--witnesses", action="store_true", help="remember what others signed")
+    options = parser.parse_args(arguments)
+    timeouts, crashes = map(int, options.bound.split(","))
+    planted = next((it.planted() for it in MUTANTS if it.name == options.mutant), nullcontext())
+    with planted:
+        found = explore(
+            Bound(timeouts, crashes),
+            witnesses=options.witnesses,
+            worlds_max=options.worlds_max,
+        )
+    sys.stdout.write(found.text() + "\n")
+    if found.fault:
+        sys.stdout.write("\n".join([*found.story, f"fault: {found.fault}"]) + "\n")
+    return 1 if found.fault else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

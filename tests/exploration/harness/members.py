@@ -1,0 +1,317 @@
+"""What one member does with one event, computed once for each pair.
+
+Members and messages are known by small numbers from here on; a set of messages is an integer with
+a bit for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.accountability.statement_log import Witness
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.verify import replay
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.messages.effects import (
+    Accuse,
+    Announce,
+    Decided,
+    Effect,
+    FetchUpdate,
+    IdentityInUse,
+    Persist,
+    Send,
+)
+from p2ptrain.ledger.messages.events import Event, Received, Tick, UpdateHeld
+from p2ptrain.ledger.messages.messages import Entries, Message, Outcome, Prepare, Propose
+from p2ptrain.ledger.paxos.acceptor import recall
+from p2ptrain.testing.simulation.disk import Disk, signer, verify
+from tests.exploration.harness.copying import LEFT_OUT, Fresh, copy_of, key_of
+from tests.exploration.harness.statements import contrary, statement_of
+
+PATIENCE_S = 16.0
+"""The longest that a round of 1 s lasts (`pace.ROUND_STRETCH_MAX`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    sender: PeerId
+    receiver: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A running member and its disk, at its own time."""
+
+    ledger: Ledger
+    disk: Disk
+    now: float
+
+    @property
+    def chain(self) -> tuple[Digest, ...]:
+        return tuple(certified.entry.digest for certified in self.disk.chain)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that may happen to a member: the member afterwards, and what it has said."""
+
+    label: str
+    member: int
+    said: int
+    fault: str = ""
+
+
+@dataclass(slots=True)
+class Members:
+    """All members and messages that were met so far. `reports` is what each is told at a start.
+
+    `witnesses`: whether they remember what others signed. Two worlds that are equal but for that
+    are one world otherwise, and all forget it before each step.
+    """
+
+    rules: Rules
+    reports: dict[PeerId, Sequence[Event]]
+    witnesses: bool = False
+    members: list[Member] = field(default_factory=list)
+    heights: list[int] = field(default_factory=list)
+    chains: list[tuple[Digest, ...]] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
+    mail_to: dict[PeerId, int] = field(default_factory=dict)
+    contraries: list[int] = field(default_factory=list)
+    _at_height: dict[int, int] = field(default_factory=dict)
+    _mute: dict[tuple[PeerId, int], int] = field(default_factory=dict)
+    _numbers: dict[object, int] = field(default_factory=dict)
+    _letter_numbers: dict[object, int] = field(default_factory=dict)
+    _steps: dict[tuple[int, int], Step] = field(default_factory=dict)
+    _on_mail: dict[tuple[int, int], tuple[Step, ...]] = field(default_factory=dict)
+    _on_timeout: dict[int, Step | None] = field(default_factory=dict)
+    _on_crash: dict[tuple[int, int], tuple[Step, ...]] = field(default_factory=dict)
+
+    # ── what may happen to a member ──────────────────────────────────────────────────────────────
+
+    def start(self, name: PeerId) -> Step:
+        """A member that has never run before starts."""
+        return self._started("start", name, Disk(), 0.0, 0)
+
+    def on_mail(self, number: int, mail: int) -> tuple[Step, ...]:
+        """The steps that these messages lead to, without those that change nothing."""
+        place = (number, mail)
+        if place not in self._on_mail:
+            steps = [self._on_letter(number, letter) for letter in _bits(mail)]
+            moving = (it for it in steps if it.member != number or it.said & ~mail or it.fault)
+            self._on_mail[place] = tuple(dict.fromkeys(moving))
+        return self._on_mail[place]
+
+    def on_timeout(self, number: int) -> Step | None:
+        """Its round ends without a result; None if it waits for nothing."""
+        if number not in self._on_timeout:
+            self._on_timeout[number] = self._timeout(number)
+        return self._on_timeout[number]
+
+    def on_crash(self, number: int, mail: int) -> tuple[Step, ...]:
+        """It stops, at rest or between two writes, and starts again."""
+        place = (number, mail)
+        if place not in self._on_crash:
+            member = self.members[number]
+            steps = [self._started("restart", member.ledger.me, member.disk, member.now, 0)]
+            for letter in _bits(mail):
+                steps += self._torn(number, letter)
+            self._on_crash[place] = tuple(dict.fromkeys(steps))
+        return self._on_crash[place]
+
+    # ── each computed by the ledger itself ───────────────────────────────────────────────────────
+
+    def _on_letter(self, number: int, letter: int) -> Step:
+        place = (number, letter)
+        if place not in self._steps:
+            ledger, effects = self._heard(number, letter)
+            member = self.members[number]
+            label = _label(self.letters[letter])
+            self._steps[place] = self._after(label, member, ledger, effects, member.now)
+        return self._steps[place]
+
+    def _heard(self, number: int, letter: int) -> tuple[Ledger, list[Effect]]:
+        member, it = self.members[number], self.letters[letter]
+        ledger = self._copied(member.ledger)
+        return ledger, ledger.handle(Received(it.sender, it.message), member.now)
+
+    def _copied(self, ledger: Ledger) -> Ledger:
+        fresh: Fresh = {} if self.witnesses else {Witness: lambda: Witness(self.rules.run, verify)}
+        twin: Ledger = copy_of(ledger, fresh)
+        return twin
+
+    def _timeout(self, number: int) -> Step | None:
+        member = self.members[number]
+        ledger = self._copied(member.ledger)
+        before, until = ledger.status(member.now), member.now + PATIENCE_S
+        effects: list[Effect] = []
+        now = member.now
+        while (due := ledger.next_deadline()) is not None and due <= until:
+            now = max(now, due)
+            effects += ledger.handle(Tick(), now)
+            after = ledger.status(now)
+            if (after.height, after.round) != (before.height, before.round):
+                break
+        step = self._after(f"{ledger.me} times out", member, ledger, effects, now)
+        return None if step.member == number and not step.said else step
+
+    def _torn(self, number: int, letter: int) -> Iterator[Step]:
+        """It stops while it carries out what this message made it want, before each later write."""
+        ledger, effects = self._heard(number, letter)
+        member, said, begun = self.members[number], 0, False
+        disk = _copied(member.disk)
+        for effect in effects:
+            if begun and isinstance(effect, Persist | Decided):
+                label = f"{_label(self.letters[letter])}, torn; restart"
+                yield self._started(label, ledger.me, disk, member.now, said)
+            begun = begun or isinstance(effect, Persist | Decided | Send | Announce)
+            _write(disk, effect)
+            said |= self._said(ledger.me, effect)
+
+    def _started(self, label: str, me: PeerId, disk: Disk, now: float, said: int) -> Step:
+        fault = _replay_fault(self.rules, disk)
+        ledger = Ledger(self.rules, me, signer(me), verify, disk.chain, disk.records, now)
+        effects = [it for event in self.reports[me] for it in ledger.handle(event, now)]
+        step = self._after(f"{me}: {label}", Member(ledger, disk, now), ledger, effects, now)
+        return Step(step.label, step.member, step.said | said, step.fault or fault)
+
+    def _after(
+        self, label: str, before: Member, ledger: Ledger, effects: Sequence[Effect], now: float
+    ) -> Step:
+        disk, said = _copied(before.disk), 0
+        for effect in _with_fetched(ledger, effects, now):
+            _write(disk, effect)
+            said |= self._said(ledger.me, effect)
+        fault = _accusation(ledger.me, effects)
+        if len(disk.chain) != len(before.disk.chain):
+            fault = fault or _replay_fault(self.rules, disk)
+        return Step(label, self._number(Member(ledger, disk, now)), said, fault)
+
+    # ── numbers ──────────────────────────────────────────────────────────────────────────────────
+
+    def _number(self, member: Member) -> int:
+        number = self._numbers.setdefault(self._key(member), len(self.members))
+        if number == len(self.members):
+            self.members.append(member)
+            self.heights.append(len(member.disk.chain))
+            self.chains.append(member.chain)
+        return number
+
+    def _key(self, member: Member) -> object:
+        left_out = LEFT_OUT - {"_witness"} if self.witnesses else LEFT_OUT
+        kept = recall(member.disk.records, decided={self.rules.run: len(member.chain)})
+        now, ledger = member.now, member.ledger
+        return (ledger.me, key_of(ledger, now, left_out), key_of(kept, now), member.chain)
+
+    def _said(self, me: PeerId, effect: Effect) -> int:
+        match effect:
+            case Send(_, Entries()):
+                return 0
+            case Send(peer, message):
+                return self._letter(Letter(me, peer, message))
+            case Announce(Outcome() | Prepare() | Propose() as message):
+                others = (peer for peer in self.rules.founders if peer != me)
+                return sum(self._letter(Letter(me, peer, message)) for peer in others)
+            case _:
+                return 0
+
+    def _letter(self, letter: Letter) -> int:
+        """Its bit. The messages that contradict it are noted when it is first met."""
+        sender = None if isinstance(letter.message, Outcome) else letter.sender
+        key = (sender, letter.receiver, key_of(letter.message, 0.0))
+        number = self._letter_numbers.setdefault(key, len(self.letters))
+        if number < len(self.letters):
+            return 1 << number
+        mine, against = statement_of(letter.message), 0
+        for other, known in enumerate(self.letters):
+            if known.sender == letter.sender and contrary(statement_of(known.message), mine):
+                against |= 1 << other
+                self.contraries[other] |= 1 << number
+        self.letters.append(letter)
+        self.contraries.append(against)
+        self.mail_to[letter.receiver] = self.mail_to.get(letter.receiver, 0) | 1 << number
+        height = _height(letter.message)
+        self._at_height[height] = self._at_height.get(height, 0) | 1 << number
+        if mine is None:
+            place = (letter.receiver, height)
+            self._mute[place] = self._mute.get(place, 0) | 1 << number
+        return 1 << number
+
+    def alive(self, said: int, heights: tuple[int, int, int]) -> int:
+        """Those messages that can still matter to members with chains of these heights.
+
+        A message for a height that its receiver has behind it changes nothing any more; as a
+        statement it is kept until nobody can say anything about that height.
+        """
+        for height in range(1, max(heights) + 1):
+            if height <= min(heights):
+                said &= ~self._at_height.get(height, 0)
+                continue
+            for name, reached in zip(self.rules.founders, heights, strict=True):
+                if reached >= height:
+                    said &= ~self._mute.get((name, height), 0)
+        return said
+
+
+def _copied(disk: Disk) -> Disk:
+    return Disk(list(disk.chain), list(disk.records), disk.updates)
+
+
+def _write(disk: Disk, effect: Effect) -> None:
+    if isinstance(effect, Persist):
+        disk.append_record(effect.record)
+    elif isinstance(effect, Decided):
+        disk.chain.append(effect.certified)
+
+
+def _with_fetched(ledger: Ledger, effects: Sequence[Effect], now: float) -> list[Effect]:
+    """Give the ledger each update that it asks for, and return all effects. The bytes are always
+    here: in this exploration no member lacks them.
+    """
+    found = list(effects)
+    for effect in found:  # The list grows meanwhile.
+        if isinstance(effect, FetchUpdate):
+            found += ledger.handle(UpdateHeld(effect.update), now)
+    return found
+
+
+def _accusation(me: PeerId, effects: Sequence[Effect]) -> str:
+    """All are honest here, so nobody may be accused."""
+    for effect in effects:
+        if isinstance(effect, Accuse):
+            return f"{me} accuses {effect.evidence.peer}"
+        if isinstance(effect, IdentityInUse):
+            return f"{me} thinks that another speaks in its name"
+    return ""
+
+
+def _replay_fault(rules: Rules, disk: Disk) -> str:
+    """Why the chain on this disk does not verify from genesis on; empty if it does."""
+    try:
+        replay(rules, disk.chain, verify)
+    except RemoteProtocolError as exc:
+        return exc.what
+    return ""
+
+
+def _height(message: Message) -> int:
+    """The height that a message is about: all that ledgers say of their own accord have one."""
+    height = getattr(message, "height", None)
+    assert isinstance(height, int)
+    return height
+
+
+def _label(letter: Letter) -> str:
+    return f"{letter.sender} -> {letter.receiver}: {type(letter.message).__name__}"
+
+
+def _bits(mail: int) -> Iterator[int]:
+    while mail:
+        lowest = mail & -mail
+        yield lowest.bit_length() - 1
+        mail ^= lowest

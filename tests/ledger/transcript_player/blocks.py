@@ -1,0 +1,64 @@
+"""A transcript as text: its blocks, and the same with what the ledgers really do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.ledger.transcript_player.story import Story, StoryFault
+
+RULE = "----"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some commands and what follows from them. `first_line` counts from 1."""
+
+    first_line: int
+    commands: tuple[str, ...]
+    expected: tuple[str, ...]
+
+    def text(self) -> str:
+        lines = [*self.commands, RULE, *self.expected] if self.expected else self.commands
+        return "\n".join(lines)
+
+
+def blocks_of(text: str) -> list[Block]:
+    """The blocks of a transcript; empty lines part them."""
+    blocks: list[Block] = []
+    lines: list[str] = []
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        if line.strip():
+            lines.append(line.rstrip())
+        elif lines:
+            blocks.append(_block(number - len(lines), lines))
+            lines = []
+    return blocks
+
+
+def _block(first_line: int, lines: Sequence[str]) -> Block:
+    at = lines.index(RULE) if RULE in lines else len(lines)
+    return Block(first_line, tuple(lines[:at]), tuple(lines[at + 1 :]))
+
+
+def played(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks with what the ledgers really do.
+
+    Raises StoryFault, naming the line, if a command makes no sense or an `expect` is not true.
+    """
+    story = Story()
+    real: list[Block] = []
+    for block in blocks:
+        trace: list[str] = []
+        for offset, command in enumerate(block.commands):
+            try:
+                trace += story.do(command)
+            except StoryFault as exc:
+                raise StoryFault(f"line {block.first_line + offset}: {exc}") from exc
+        real.append(Block(block.first_line, block.commands, tuple(trace)))
+    return real
+
+
+def rewritten(text: str) -> str:
+    """The transcript with its trace as it is now. Raises StoryFault."""
+    return "\n\n".join(block.text() for block in played(blocks_of(text))) + "\n"

@@ -1,0 +1,100 @@
+"""Letters that no honest ledger sends, for stories about liars and about noise on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.ledger.chain.values import (
+    Certificate,
+    Certified,
+    Entry,
+    LineId,
+    Roster,
+    Skip,
+    Value,
+    vote_message,
+)
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.messages.evidence import Evidence, Statement
+from p2ptrain.ledger.messages.messages import (
+    Accept,
+    Accepted,
+    Accusation,
+    Message,
+    Outcome,
+    Promise,
+    Propose,
+)
+from p2ptrain.testing.ledgers import Letter, digest
+from p2ptrain.testing.simulation.disk import signature_of
+from tests.ledger.transcript_player.fault import StoryFault
+
+
+def forged(victim: Ledger, kind: str, liar: PeerId, by: Sequence[PeerId]) -> Message:
+    """An outcome for the next height of `victim`: a certificate with names `by`, of which the liar
+    can sign for itself only. Or, of kind `accusation`, what the first of `by` signed.
+    """
+    state = victim.state
+    if kind == "accusation":
+        return Accusation(two_votes(state.line, state.height + 1, by[0]))
+    value: Value = Skip(state.step)
+    if kind == "roster":
+        value = Roster(state.step, state.attempt, (liar,), ())
+    entry = Entry(state.height + 1, state.head, value)
+    message = vote_message(state.line, entry.height, 0, entry.digest)
+    own = signature_of(liar, message)
+    votes = tuple((voter, own if voter == liar else b"forged") for voter in sorted(by))
+    return Outcome(Certified(entry, Certificate(entry.height, 0, entry.digest, votes)))
+
+
+def two_votes(line: LineId, height: int, voter: PeerId) -> Evidence:
+    """Really signed by `voter`, in one round, for different entries."""
+    entries = digest("one"), digest("other")
+    votes = [
+        Statement(None, 0, entry, signature_of(voter, vote_message(line, height, 0, entry)))
+        for entry in entries
+    ]
+    return Evidence(line, height, voter, *votes)
+
+
+def tampered(letter: Letter, part: str, run: RunId) -> Letter:
+    """The letter with one part altered: a vote's `line`, `height`, `entry`, `round` or a
+    `signature`; a promise's
+    `claim` to have accepted something; or a proposal, turned by its proposer into a `twin`.
+    """
+    message = letter.message
+    match message, part:
+        case Accept(vote), "line":
+            other = RunId(digest("another run"))
+            signature = signature_of(vote.voter, replace(vote, line=other).message)
+            return replace(letter, message=Accept(replace(vote, line=other, signature=signature)))
+        case Accept(vote), "height":
+            return replace(letter, message=Accept(replace(vote, height=vote.height + 1)))
+        case Accept(vote), "entry":
+            return replace(letter, message=Accept(replace(vote, entry=digest("another entry"))))
+        case Accept(vote), "signature":
+            return replace(letter, message=Accept(replace(vote, signature=b"noise")))
+        case Propose(), "signature":
+            return replace(letter, message=replace(message, signature=b"noise"))
+        case Propose(), "twin":
+            return replace(letter, message=twin_of(message, letter.sender, run))
+        case Promise(accepted=Accepted() as claim), "claim":
+            invented = replace(claim, signature=b"invented")
+            return replace(letter, message=replace(message, accepted=invented))
+        case Promise(), "signature":
+            return replace(letter, message=replace(message, signature=b"noise"))
+        case _:
+            raise StoryFault(f"{type(message).__name__.lower()} has no {part} to alter")
+
+
+def twin_of(proposal: Propose, proposer: PeerId, run: RunId) -> Propose:
+    """Another entry in the same round, as good as the first, and signed as well."""
+    entry = proposal.entry
+    if not isinstance(entry.value, Roster) or len(entry.value.participants) < 2:
+        raise StoryFault("only a roster of several participants has a twin")
+    first, *others = entry.value.participants
+    twin = replace(entry, value=replace(entry.value, participants=(*others, first)))
+    message = vote_message(run, entry.height, proposal.round, twin.digest)
+    return replace(proposal, entry=twin, signature=signature_of(proposer, message))

@@ -1,0 +1,97 @@
+"""What a transcript may expect of its ledgers: `expect WHO WHAT VALUE…`.
+
+WHO is names with commas, or `*` for all that run. WHAT is a line of `_FACTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.queries import branch_words
+from p2ptrain.testing.ledgers import Group
+from tests.ledger.transcript_player.wording import Words
+
+Fact = Callable[[Ledger, Words, Sequence[str]], str]
+"""fact(ledger, words, details): what is so, to be compared with what the line says."""
+
+
+def disagreement(group: Group, words: Sequence[str], spelling: Words) -> str:
+    """What is so instead of what `words` expect; empty if they are right."""
+    who, what, *said = words
+    names = sorted(group.ledgers) if who == "*" else [PeerId(name) for name in who.split(",")]
+    if what == "notes":
+        return _never_noted(group, names, " ".join(said), spelling)
+    if what == "same-head":
+        return "" if len({group.ledgers[name].state.head for name in names}) == 1 else "they differ"
+    if what == "running":
+        return "" if all(name in group.ledgers for name in names) else "not all run"
+    if what not in _FACTS:
+        return f"nobody knows what {what!r} is"
+    known = 1 if what in _WITH_A_DETAIL else 0
+    for name in names:
+        real = _FACTS[what](group.ledgers[name], spelling, said[:known])
+        if real != " ".join(said[known:]):
+            return f"{name} has {real or 'nothing'}"
+    return ""
+
+
+def _never_noted(group: Group, names: Sequence[PeerId], text: str, spelling: Words) -> str:
+    for name in names:
+        notes = [spelling.text(note) for peer, note in group.notes if peer == name]
+        if not any(text in note for note in notes):
+            return f"{name} noted {notes[-1] if notes else 'nothing'}"
+    return ""
+
+
+def _entry(ledger: Ledger, words: Words, details: Sequence[str]) -> str:
+    certified = ledger.kept.at(int(details[0]))
+    return "" if certified is None else words.value(certified.entry.value)
+
+
+def _votes(ledger: Ledger, words: Words, details: Sequence[str]) -> str:
+    """Who signed the entry at a height."""
+    certified = ledger.kept.at(int(details[0]))
+    return "" if certified is None else " ".join(sorted(certified.certificate.voters))
+
+
+def _lease(ledger: Ledger, words: Words, details: Sequence[str]) -> str:
+    return " ".join(map(str, ledger.state.leases.get(PeerId(details[0]), ())))
+
+
+def _tokens(ledger: Ledger, words: Words, details: Sequence[str]) -> str:
+    return str(ledger.state.tokens_by_peer.get(PeerId(details[0]), 0))
+
+
+def _update(ledger: Ledger, words: Words, details: Sequence[str]) -> str:
+    committed = ledger.updates.get(int(details[0]))
+    return words.name(committed.update) if committed else "none"
+
+
+def _terms(ledger: Ledger) -> str:
+    """The amendments agreed, and from which outer step on they hold."""
+    return " ".join(f"{each.number}@{each.step}" for each in ledger.state.terms)
+
+
+_FACTS: dict[str, Fact] = {
+    "height": lambda ledger, words, details: str(ledger.state.height),
+    "step": lambda ledger, words, details: str(ledger.state.step),
+    "attempt": lambda ledger, words, details: str(ledger.state.attempt),
+    "phase": lambda ledger, words, details: ledger.state.phase.value,
+    "voters": lambda ledger, words, details: " ".join(ledger.state.voters),
+    "learners": lambda ledger, words, details: " ".join(ledger.state.learners),
+    "returned": lambda ledger, words, details: " ".join(map(str, ledger.state.lease_book.returned)),
+    "waits": lambda ledger, words, details: " ".join(ledger.status(0.0).waiting_for),
+    "branch": lambda ledger, words, details: words.text(branch_words(ledger.state)),
+    "line": lambda ledger, words, details: words.name(ledger.state.line),
+    "round": lambda ledger, words, details: str(ledger.status(0.0).round),
+    "terms": lambda ledger, words, details: _terms(ledger),
+    "entry": _entry,
+    "votes": _votes,
+    "lease": _lease,
+    "tokens": _tokens,
+    "update": _update,
+}
+
+_WITH_A_DETAIL = {"entry", "votes", "lease", "tokens", "update"}

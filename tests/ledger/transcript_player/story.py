@@ -1,0 +1,362 @@
+"""The commands of a transcript, and how each moves a group of ledgers.
+
+Reports reach everybody on the reporter's side of a partition, unless `at` names who hears them.
+Nothing is delivered and no time passes unless a command says so.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.values import SCHEDULES, Terms
+from p2ptrain.ledger.messages.effects import Effect
+from p2ptrain.ledger.messages.events import (
+    Allowed,
+    Amendable,
+    Event,
+    Heard,
+    Joining,
+    Leaving,
+    NotAlone,
+    PeerDown,
+    PeerUp,
+    Ready,
+    Received,
+    ReduceDone,
+    ReduceFailed,
+    SnapshotTaken,
+)
+from p2ptrain.testing.ledgers import Group, Letter, digest, peers, small_rules
+from tests.ledger.transcript_player.fault import StoryFault
+from tests.ledger.transcript_player.forging import forged, tampered
+from tests.ledger.transcript_player.looking import disagreement
+from tests.ledger.transcript_player.wording import Words
+
+__all__ = ["STORY_WORDS", "Story", "StoryFault"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A command, taken apart: `down c at a b` has words ("c",), and `at` a b."""
+
+    name: str
+    words: tuple[str, ...]
+    at: tuple[PeerId, ...]
+    options: dict[str, str]
+
+
+def parsed(command: str) -> Line:
+    name, *rest = shlex.split(command)
+    at = rest.index("at") if "at" in rest else len(rest)
+    words = [word for word in rest[:at] if "=" not in word or name == "expect"]
+    options = dict(word.split("=", 1) for word in rest[:at] if "=" in word and name != "expect")
+    return Line(name, tuple(words), peers(" ".join(rest[at + 1 :])), options)
+
+
+class _Traced(Group):
+    """A group that keeps what its ledgers do, in order, to be told."""
+
+    def _carry_out(self, me: PeerId, effect: Effect) -> None:
+        self.acts.append((self.now, me, effect))
+        super()._carry_out(me, effect)
+
+    @property
+    def acts(self) -> list[tuple[float, PeerId, Effect]]:
+        acts: list[tuple[float, PeerId, Effect]] = self.__dict__.setdefault("_acts", [])
+        return acts
+
+
+@dataclass(slots=True)
+class Story:
+    """A group of ledgers, and who can reach whom."""
+
+    words: Words = field(default_factory=Words)
+    sides: tuple[frozenset[PeerId], ...] = ()
+    told_at: float = 0.0
+    _group: _Traced | None = None
+
+    def do(self, command: str) -> list[str]:
+        """Carry one line out. Returns what the ledgers do then, in words. Raises StoryFault."""
+        if command.startswith("#"):
+            return []
+        line = parsed(command)
+        if line.name not in STORY_WORDS:
+            raise StoryFault(f"there is no command {line.name!r}")
+        STORY_WORDS[line.name](self, line)
+        return self._told()
+
+    @property
+    def group(self) -> _Traced:
+        if self._group is None:
+            raise StoryFault("a story begins with its members")
+        return self._group
+
+    def reaches(self, one: PeerId, other: PeerId) -> bool:
+        return not self.sides or any(one in side and other in side for side in self.sides)
+
+    def _told(self) -> list[str]:
+        if self._group is None:
+            return []
+        lines: list[str] = []
+        acts, self._group.__dict__["_acts"] = self._group.acts, []
+        for at, me, effects in _runs(acts):
+            if at != self.told_at:
+                self.told_at = at
+                lines.append(f"[after {at:g} s]")
+            lines += self.words.effects(me, effects)
+        return lines
+
+    # ── who is there ─────────────────────────────────────────────────────────────────────────────
+
+    def members(self, line: Line) -> None:
+        """members a b c [steps=5 attempts=3 grace=10 least=1 quorum=two-thirds branch=60] [at d: a
+        guest]
+        """
+        numbers = {key: int(line.options[key]) for key in _RULES if key in line.options}
+        rules = small_rules(
+            " ".join(line.words),
+            quorum="two-thirds" if line.options.get("quorum") == "two-thirds" else "majority",
+            branch_after_s=float(line.options["branch"]) if "branch" in line.options else None,
+            **{_RULES[key]: number for key, number in numbers.items()},
+        )
+        self._group = _Traced(rules, (*rules.founders, *line.at))
+
+    def crash(self, line: Line) -> None:
+        for name in line.words:
+            self.group.crash(name)
+
+    def prune(self, line: Line) -> None:
+        """prune a 4: it forgets all entries before the fourth, which certifies a snapshot"""
+        name, height = line.words
+        self.group.prune(name, int(height))
+
+    def restart(self, line: Line) -> None:
+        for name in line.words:
+            self.group.start(name)
+
+    def wipe(self, line: Line) -> None:
+        """wipe c: its disk is lost, and it starts again with an empty one"""
+        for name in line.words:
+            self.group.crash(name)
+            del self.group.disks[PeerId(name)]
+            self.group.start(name)
+
+    def namesake(self, line: Line) -> None:
+        """namesake a: others tell it that they hear another process under its name"""
+        for name in line.words:
+            self.group.tell(name, NotAlone(f"others hear two of {name}"))
+
+    def partition(self, line: Line) -> None:
+        """partition a b | c d e"""
+        sides = " ".join(line.words).split("|")
+        self.sides = tuple(frozenset(peers(side)) for side in sides)
+
+    def heal(self, line: Line) -> None:
+        self.sides = ()
+
+    # ── what is reported ─────────────────────────────────────────────────────────────────────────
+
+    def _report(self, source: PeerId, event: Event, line: Line) -> None:
+        hearers = line.at or tuple(self.group.ledgers)
+        for name in hearers:
+            if name in self.group.ledgers and self.reaches(source, name):
+                self.group.tell(name, event)
+
+    def _report_each(self, line: Line, event: Callable[[PeerId], Event]) -> None:
+        for peer in peers(" ".join(line.words)):
+            self._report(peer, event(peer), line)
+
+    def ready(self, line: Line) -> None:
+        """ready a b [tokens=100 blocks=1]"""
+        for peer in peers(" ".join(line.words)):
+            state = self.group.ledgers[peer].state
+            blocks = int(line.options.get("blocks", len(state.leases.get(peer, ()))))
+            tokens = int(line.options.get("tokens", 100 * blocks))
+            self._report(peer, Ready(peer, state.step, tokens, blocks), line)
+
+    def done(self, line: Line) -> None:
+        """done a b u1: they finished the reduce and hold its result"""
+        self.holds(line)
+        self.says(line)
+
+    def says(self, line: Line) -> None:
+        """says a b u1: they report that they finished the reduce, whether they hold its result or
+        not
+        """
+        *names, update = line.words
+        for peer in peers(" ".join(names)):
+            step, attempt = self._reduce(peer)
+            what = self.words.call(digest(update), update)
+            self._report(peer, ReduceDone(peer, step, attempt, what), line)
+
+    def holds(self, line: Line) -> None:
+        """holds a b u1: they have the bytes on disk"""
+        *names, update = line.words
+        self.group.hold(self.words.call(digest(update), update), " ".join(names))
+
+    def fail(self, line: Line) -> None:
+        """fail a [suspects=b,c]"""
+        suspects = peers(line.options.get("suspects", "").replace(",", " "))
+        for peer in peers(" ".join(line.words)):
+            self._report(peer, ReduceFailed(peer, *self._reduce(peer), suspects), line)
+
+    def snapshot(self, line: Line) -> None:
+        """snapshot a b 1 s1 [at c]: they wrote this snapshot of θ and m before step 1"""
+        *names, step, text = line.words
+        what = self.words.call(digest(text), text)
+        for peer in peers(" ".join(names)):
+            self._report(peer, SnapshotTaken(peer, int(step), what), line)
+
+    def down(self, line: Line) -> None:
+        for peer in peers(" ".join(line.words)):
+            for name in line.at or tuple(self.group.ledgers):
+                self.group.tell(name, PeerDown(peer))
+
+    def up(self, line: Line) -> None:
+        self._report_each(line, PeerUp)
+
+    def join(self, line: Line) -> None:
+        self._report_each(line, Joining)
+
+    def leave(self, line: Line) -> None:
+        self._report_each(line, Leaving)
+
+    def allow(self, line: Line) -> None:
+        """allow a b c: the allowlist from now on"""
+        for name in line.at or tuple(self.group.ledgers):
+            self.group.tell(name, Allowed(frozenset(peers(" ".join(line.words)))))
+
+    def amend(self, line: Line) -> None:
+        """amend 1 step=3 [blocks=4] [at a b]: an amendment that holds from outer step 3 on"""
+        number, step = int(line.words[0]), int(line.options["step"])
+        blocks = int(line.options["blocks"]) if "blocks" in line.options else None
+        terms = Terms(number, step, digest(f"amendment {number}"), blocks)
+        for name in line.at or tuple(self.group.ledgers):
+            known = self.group[name].view.terms
+            self.group.tell(name, Amendable(known | {terms}))
+
+    def arrange(self, line: Line) -> None:
+        """arrange direct c a b: whoever proposes would have those of them that are ready average by
+        this schedule, in this order
+        """
+        schedule, *names = line.words
+        by = next((each for each in SCHEDULES if each == schedule), None)
+        if by is None:
+            raise StoryFault(f"there is no schedule {schedule!r}")
+        order = peers(" ".join(names))
+        self.group.arrange = lambda those: (by, [peer for peer in order if peer in those])
+
+    def heartbeat(self, line: Line) -> None:
+        """heartbeat a: everybody hears how long its chain is, and on which line"""
+        self._report_each(line, self._heard)
+
+    def _heard(self, peer: PeerId) -> Heard:
+        state = self.group[peer].state
+        line = state.line if self.group.rules.branches else None
+        return Heard(peer, state.height, line)
+
+    def _reduce(self, peer: PeerId) -> tuple[int, int]:
+        """The reduce that `peer` knows of, by step and attempt."""
+        state = self.group.ledgers[peer].state
+        if state.roster is None:
+            raise StoryFault(f"{peer} knows of no reduce")
+        return state.step, state.roster.attempt
+
+    # ── mail and time ────────────────────────────────────────────────────────────────────────────
+
+    def deliver(self, line: Line) -> None:
+        """deliver: all mail and what it leads to. deliver a->b propose: only that, only now"""
+        if not line.words:
+            self.group.deliver(self._arrives)
+            return
+        for letter in self._picked(line):
+            if letter.receiver in self.group.ledgers and self._arrives(letter):
+                self.group.tell(letter.receiver, Received(letter.sender, letter.message))
+
+    def drop(self, line: Line) -> None:
+        """drop: all mail is lost. drop a->b propose: only that"""
+        if line.words:
+            self._picked(line)
+        else:
+            self.group.mail.clear()
+
+    def tick(self, line: Line) -> None:
+        """tick 2.0: so many seconds pass, with timers and mail"""
+        self.group.wait(float(line.words[0]), self._arrives)
+
+    def _arrives(self, letter: Letter) -> bool:
+        return self.reaches(letter.sender, letter.receiver)
+
+    def _picked(self, line: Line) -> list[Letter]:
+        """The letters that the words choose, taken out of the mail."""
+        chosen = [letter for letter in self.group.mail if _fits(letter, line.words)]
+        if not chosen:
+            raise StoryFault(f"there is no mail {' '.join(line.words)}")
+        self.group.mail = [letter for letter in self.group.mail if letter not in chosen]
+        return chosen
+
+    # ── what must not happen ─────────────────────────────────────────────────────────────────────
+
+    def tamper(self, line: Line) -> None:
+        """tamper a->c accept line: that letter is altered on its way, or by its sender"""
+        *which, part = line.words
+        for letter in self._picked(Line(line.name, tuple(which), (), {})):
+            self.group.mail.append(tampered(letter, part, self.group.rules.run))
+
+    def forge(self, line: Line) -> None:
+        """forge c->a skip by=a,b,c: c sends an outcome with a certificate that it made up
+        forge c->a accusation by=d: c shows two votes of d, really signed
+        """
+        (route, kind) = line.words
+        sender, _, receiver = route.partition("->")
+        by = peers(line.options.get("by", "").replace(",", " "))
+        message = forged(self.group[receiver], kind, PeerId(sender), by)
+        self.group.mail.append(Letter(PeerId(sender), PeerId(receiver), message))
+
+    def expect(self, line: Line) -> None:
+        """expect a,b height 1; `looking` lists what can be expected"""
+        fault = disagreement(self.group, line.words, self.words)
+        if fault:
+            raise StoryFault(f"expected {' '.join(line.words)}, but {fault}")
+
+
+_RULES = {
+    "steps": "outer_steps",
+    "attempts": "attempts_max",
+    "grace": "grace_s",
+    "least": "participants_min",
+}
+
+
+def _fits(letter: Letter, words: Sequence[str]) -> bool:
+    """Whether the words `a->b` and `propose`, either or both, describe the letter."""
+    sender, arrow, receiver = words[0].partition("->")
+    kinds = words[1:] if arrow else words
+    if arrow and (letter.sender != sender or receiver not in ("*", letter.receiver)):
+        return False
+    return not kinds or type(letter.message).__name__.lower() in kinds
+
+
+def _runs(
+    acts: Iterable[tuple[float, PeerId, Effect]],
+) -> Iterable[tuple[float, PeerId, list[Effect]]]:
+    """Acts of one peer at one moment together."""
+    together: list[tuple[float, PeerId, list[Effect]]] = []
+    for at, me, effect in acts:
+        if together and together[-1][:2] == (at, me):
+            together[-1][2].append(effect)
+        else:
+            together.append((at, me, [effect]))
+    return together
+
+
+STORY_WORDS: dict[str, Callable[[Story, Line], None]] = {
+    name: getattr(Story, name)
+    for name in """
+members crash prune restart wipe namesake partition heal ready done says holds fail snapshot down up
+join leave allow amend arrange heartbeat deliver drop tick tamper forge expect
+""".split()
+}

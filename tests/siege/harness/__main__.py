@@ -1,0 +1,158 @@
+"""Besiege honest nodes, and say what came of it.
+
+    scripts/siege                          ten quiet minutes, then ten minutes of all attacks
+    scripts/siege --seconds 60             the same with a minute each
+    scripts/siege --seconds 60 --no-quiet  attacks alone: what must hold at any speed, and no more
+    scripts/siege --only gossip-flood      one attack, to see what it does
+
+Prints one line of JSON for each measure, and a summary for people on stderr. Exits with 1 if a
+measure is not ok.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.chaos.harness.modes import KINDS, STAND_IN
+from tests.siege.harness import attackers, measures
+from tests.siege.harness.field import Field, prepared
+from tests.siege.harness.measures import Attacks, Measure
+from tests.siege.harness.quota import limited
+from tests.siege.harness.restarts import restarts
+from tests.siege.harness.watch import Phase
+
+CORES = 0.3
+"""For all attackers together, and for the idle loop beside the quiet run."""
+
+CALM_S = 180.0
+"""Until all nodes have committed together, on a machine that others keep busy."""
+
+CALM_STEPS = 2
+
+
+class NotCalm(Exception):
+    """The honest nodes did not get to work before anybody attacked them."""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/siege", description="Besiege honest nodes.")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--minutes", type=float, default=10.0, help="of each phase (10)")
+    length.add_argument("--seconds", type=float, help="the same in seconds")
+    parser.add_argument("--trainers", choices=KINDS, default=STAND_IN, help="what trains")
+    parser.add_argument("--no-quiet", action="store_true", help="no quiet run to compare with")
+    parser.add_argument("--only", nargs="+", metavar="ATTACK", help="these attacks alone")
+    parser.add_argument("--no-cgroup", action="store_true", help="limit the attackers by signals")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep homes and logs there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines there, too")
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = arguments()
+    signal.signal(signal.SIGTERM, _end)
+    seconds = given.seconds or 60.0 * given.minutes
+    folder = given.keep or Path(tempfile.mkdtemp(prefix="p2ptrain-siege-"))
+    try:
+        lines = list(_besiege(given, folder, seconds))
+    finally:
+        if given.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    for line in lines:
+        text = json.dumps(line, ensure_ascii=False)
+        sys.stdout.write(text + "\n")
+        if given.json is not None:
+            with given.json.open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
+    for line in lines:
+        _say(_in_words(line))
+    return 0 if all(line["ok"] for line in lines) else 1
+
+
+def _besiege(given: argparse.Namespace, folder: Path, seconds: float) -> Iterator[Measure]:
+    quiet = None
+    if not given.no_quiet:
+        quiet, _, _ = _phase(given, folder / "quiet", seconds, attack=False)
+    siege, attacks, quota = _phase(given, folder / "siege", seconds, attack=True)
+    assert attacks is not None
+    about = {"seconds": seconds, "trainers": f"{given.trainers} trainers", "quota": quota}
+    for line in measures.invariants(siege, attacks):
+        yield line | about
+    for line in measures.paces(siege, quiet):
+        yield line | about
+
+
+def _phase(
+    given: argparse.Namespace, folder: Path, seconds: float, *, attack: bool
+) -> tuple[Phase, Attacks | None, str]:
+    """One run from start to end: what was seen, what attackers did, how their CPU was limited."""
+    folder.mkdir(parents=True)
+    field = prepared(folder, trainers=given.trainers)
+    try:
+        field.start()
+        _wait_until_calm(field)
+        with limited(CORES, cgroups=not given.no_cgroup) as quota:
+            crowd = (
+                attackers.Crowd(field, quota, only=given.only) if attack else attackers.Idler(quota)
+            )
+            try:
+                crowd.ready()
+                phase = Phase(field)
+                what = "siege" if attack else "quiet run"
+                _say(f"{what} of {seconds:.0f} s, {given.trainers} trainers; {quota.name}")
+                crowd.begin()
+                phase.watch(phase.began_s + seconds, restarts(field, phase, seconds))
+                used_s = quota.used_s()
+            finally:
+                crowd.end()
+        _say(f"  {phase.steps} outer steps; {quota.name}: used {used_s:.0f} s of CPU")
+        return phase, crowd.attacks, quota.name
+    finally:
+        field.close()
+
+
+def _wait_until_calm(field: Field) -> None:
+    """Raises NotCalm: a node has ended, or they do not commit together."""
+    ends_s = time.monotonic() + CALM_S
+    while True:
+        field.look()
+        last = [
+            max((int(e["step"]) for e in node.events if e["event"] == "committed"), default=-1)
+            for node in field.nodes
+        ]
+        if min(last) >= CALM_STEPS:
+            return
+        ended = [node for node in field.nodes if node.ended]
+        if ended or time.monotonic() > ends_s:
+            tails = [f"{node.name}: {node.output()[-1500:]}" for node in ended or field.nodes]
+            raise NotCalm("the honest nodes do not train together:\n" + "\n".join(tails))
+        time.sleep(0.1)
+
+
+def _in_words(line: Measure) -> str:
+    verdict = "ok  " if line["ok"] else "NOT "
+    more = line.get("evidence") or line.get("idle") or line.get("by_node") or ""
+    return f"{verdict} {line['measure']}: {line['value']} (required {line['required']}) {more}"
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _end(*_: object) -> None:
+    """A second signal must not cut off the taking apart: nodes would be left behind."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""Where a siege takes place: the honest nodes, the run that they train, and what attackers know.
+
+All nodes are on 127.0.0.0/8, each with an address of its own, so that limits per address mean
+something. Attackers have other addresses of the same network. The lying member is a founder: the
+honest nodes count it as a voter from the first entry on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2ptrain.archive.home import Home
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ids import PeerId
+from p2ptrain.run import Run, load_allowlist, save_allowlist, save_run
+from p2ptrain.testing.demo.process import DemoNode
+from p2ptrain.testing.published import publish, share_content
+from tests.chaos.harness.crew import default_policy
+from tests.chaos.harness.modes import STAND_IN
+
+NAMES = ("ann", "ben", "cat", "dan", "eve")
+LIAR = "liar"
+OUTER_STEPS = 1_000_000
+"""More than there is time for."""
+
+INNER_STEPS = 2
+INNER_STEP_S = 0.5
+"""An outer step of little more than a second: five nodes then take about half a core, which leaves
+room for the attackers on two."""
+
+ROOT = Path(__file__).parents[3]
+"""The attackers are in the tests, which are not installed."""
+
+STRANGERS = 64
+
+
+class SiegeNode(DemoNode):
+    """One honest node over all its lives. It listens at 127.0.0.(11 + number)."""
+
+    def __init__(self, name: str, number: int, home: Path, identity: Identity) -> None:
+        super().__init__(name, home)
+        self.number = number
+        self.identity = identity
+        self.host = f"127.0.0.{11 + number}"
+        self.port, self.data_port = _ports(number)
+        self.stopped_by_us = False
+        """Whether the runner has ended it and not started it again."""
+
+    @property
+    def peer(self) -> PeerId:
+        return self.identity.peer
+
+    @property
+    def address(self) -> str:
+        return f"/ip4/{self.host}/tcp/{self.port}/p2p/{self.peer}"
+
+    def launch(self, bootstrap: list[str], inner_step_s: float, trainers: str) -> None:
+        words = [sys.executable, "-m", "tests.siege.harness.honest", "--home", str(self.home)]
+        words += ["--listen", f"/ip4/{self.host}/tcp/{self.port}"]
+        words += ["--data-listen", f"{self.host}:{self.data_port}"]
+        words += ["--inner-step-s", str(inner_step_s), "--trainers", trainers]
+        words += ["--bootstrap", *bootstrap]
+        self.stopped_by_us = False
+        with (self.home / "output.txt").open("ab") as output:
+            self.process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"NO_COLOR": "1"},
+                start_new_session=True,
+            )
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return self.returncode is not None and not self.stopped_by_us
+
+
+def _ports(number: int) -> tuple[int, int]:
+    """Below those that Linux gives away, apart from those of `place`, and apart for two sieges."""
+    first = 5_000 + os.getpid() % 300 * 16 + 2 * number
+    return first, first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The honest nodes, and the home of the member that lies."""
+
+    folder: Path
+    nodes: tuple[SiegeNode, ...]
+    liar: Path
+    run: Run
+    inner_step_s: float
+    trainers: str
+
+    def start(self, *nodes: SiegeNode) -> None:
+        for node in nodes or self.nodes:
+            others = [other.address for other in self.nodes if other is not node]
+            node.launch(others, self.inner_step_s, self.trainers)
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.stopped_by_us = True
+            node.kill()
+
+    def look(self) -> None:
+        for node in self.nodes:
+            for _ in node.news():
+                pass
+
+    def tell_attackers(self, path: Path) -> None:
+        """Write down what attackers know: all that a member knows, the run's documents included."""
+        victims = [
+            {
+                "name": node.name,
+                "peer": node.peer,
+                "host": node.host,
+                "port": node.port,
+                "data_port": node.data_port,
+            }
+            for node in self.nodes
+        ]
+        told: dict[str, object] = {"run": self.run.id, "liar": str(self.liar)}
+        told |= {"victims": victims, "strangers": STRANGERS}
+        path.write_text(json.dumps(told))
+
+
+def prepared(
+    folder: Path, *, inner_step_s: float = INNER_STEP_S, trainers: str = STAND_IN
+) -> Field:
+    """Homes for all, and a run that they know. Nothing is started."""
+    nodes = []
+    for number, name in enumerate(NAMES):
+        home = Home(folder / name)
+        nodes.append(SiegeNode(name, number, home.root, load_or_create(home.identity)))
+    liar = Home(folder / LIAR)
+    members = [*(node.peer for node in nodes), load_or_create(liar.identity).peer]
+    first = Home(nodes[0].home)
+    run = publish(
+        first,
+        allowed=members,
+        founders=members,
+        steps=OUTER_STEPS,
+        rules=default_policy(),
+        inner_steps=INNER_STEPS,
+    )
+    listed = load_allowlist(first.allowlist, run)
+    assert listed is not None
+    for home in (*(Home(node.home) for node in nodes[1:]), liar):
+        save_run(home.manifest, run)
+        save_allowlist(home.allowlist, listed)
+        share_content(home)
+    return Field(folder, tuple(nodes), liar.root, run, inner_step_s, trainers)

@@ -1,0 +1,172 @@
+"""What the honest nodes do during a phase, seen from outside: journals, memory, sizes of logs.
+
+Times are of the one monotonic clock of this machine, which the journals carry too.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from p2ptrain.testing.demo.process import Event
+from tests.siege.harness.field import Field, SiegeNode
+from tests.siege.harness.quota import rss_bytes
+
+LOOK_EVERY_S = 0.25
+
+TROUBLES = ("bad-update", "trainer-ended")
+"""Events that an honest run of this kind does not have."""
+
+
+Deed = tuple[float, Callable[[], bool]]
+"""When to begin, and what to do; it is repeated until it returns True."""
+
+
+@dataclass(slots=True)
+class Sight:
+    """One node during one phase."""
+
+    name: str
+    commits: list[tuple[float, int]] = field(default_factory=list)
+    """(time, outer step) of each that the node has put behind it."""
+    lives: list[list[int]] = field(default_factory=list)
+    """Resident bytes at each look, a list for each process."""
+    log_bytes: int = 0
+    """Grown since the phase began."""
+    namesakes: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    """How it ended without our doing."""
+    down: list[tuple[float, float]] = field(default_factory=list)
+    """When we kept it from running: from its end by us to its first commit afterwards."""
+
+    def take(self, event: Event) -> None:
+        at_s = float(event["monotonic_s"])
+        match event:
+            case {"event": "committed"}:
+                self.commits.append((at_s, int(event["step"])))
+            case {"event": "duplicate" | "identity-in-use"}:
+                self.namesakes.append(str(event))
+            case {"event": "stopped", "code": "ID-IN-USE"}:
+                self.namesakes.append(str(event))
+            case {"event": name} if name in TROUBLES:
+                self.troubles.append(str(event))
+            case {"event": "stopped"} if event["code"]:
+                self.troubles.append(str(event))
+
+    @property
+    def growth_bytes(self) -> int:
+        """Of one process from the first look to its largest: the most of all its lives."""
+        return max((max(life) - life[0] for life in self.lives if life), default=0)
+
+
+@dataclass(slots=True)
+class Phase:
+    """A stretch of time in which all nodes are watched."""
+
+    on: Field
+    began_s: float = field(default_factory=time.monotonic)
+    ended_s: float = 0.0
+    sights: dict[str, Sight] = field(default_factory=dict)
+    _sizes: dict[Path, int] = field(default_factory=dict)
+    _pids: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in self.on.nodes:
+            for _ in node.news():
+                pass
+            node.events.clear()
+            self.sights[node.name] = Sight(node.name)
+            for path in _logs(node):
+                self._sizes[path] = path.stat().st_size
+
+    def look(self) -> None:
+        for node in self.on.nodes:
+            self._look_at(node)
+
+    def _look_at(self, node: SiegeNode) -> None:
+        sight = self.sights[node.name]
+        for event in node.news():
+            sight.take(event)
+        node.events.clear()
+        for path in _logs(node):
+            size = path.stat().st_size
+            sight.log_bytes += max(0, size - self._sizes.get(path, 0))
+            self._sizes[path] = size
+        if node.ended and not sight.ended:
+            sight.ended.append(f"status {node.returncode}: {node.output()[-800:]}")
+        self._weigh(node, sight)
+
+    def _weigh(self, node: SiegeNode, sight: Sight) -> None:
+        """A process counts from its first commit on: what it takes to start is no growth."""
+        if node.process is None or not node.running:
+            return
+        pid = node.process.pid
+        if self._pids.get(node.name) != pid:
+            since = sight.down[-1][1] if sight.down else 0.0
+            if sight.lives and not any(at_s > since for at_s, _ in sight.commits):
+                return
+            self._pids[node.name] = pid
+            sight.lives.append([])
+        if (held := rss_bytes(pid)) is not None:
+            sight.lives[-1].append(held)
+
+    def watch(self, until_s: float, deeds: Sequence[Deed] = ()) -> None:
+        """Look until then. Do each of the deeds from its time on, until it says that it is done."""
+        due = list(deeds)
+        while (now_s := time.monotonic()) < until_s:
+            due = [deed for deed in due if now_s < deed[0] or not deed[1]()]
+            self.look()
+            time.sleep(LOOK_EVERY_S)
+        self.look()
+        self.ended_s = time.monotonic()
+
+    def note_down(self, node: SiegeNode, began_s: float) -> None:
+        """We have ended this node at `began_s` and started it again now."""
+        self.sights[node.name].down.append((began_s, time.monotonic()))
+
+    @property
+    def steps(self) -> int:
+        """Outer steps committed during the phase, by the node that saw most of them."""
+        seen = {step for sight in self.sights.values() for _, step in sight.commits}
+        return len(seen)
+
+    @property
+    def stall_s(self) -> float:
+        """The longest time without a commit on any node."""
+        first: dict[int, float] = {}
+        for sight in self.sights.values():
+            for at_s, step in sight.commits:
+                first[step] = min(at_s, first.get(step, at_s))
+        return longest_gap([*first.values()], self.began_s, self.ended_s)
+
+    def stall_of_s(self, sight: Sight) -> float:
+        """The longest time without a commit on one node; of a restarted one, up to its restart."""
+        times = [at_s for at_s, _ in sight.commits]
+        ends_s = min((down_s for down_s, _ in sight.down), default=self.ended_s)
+        return longest_gap(times, self.began_s, ends_s)
+
+    def back_after_s(self, sight: Sight) -> float | None:
+        """From the last restart to the second commit after it, the first that it may have made;
+        None if it was not restarted, or has not come back.
+        """
+        up_s = max((up_s for _, up_s in sight.down), default=math.inf)
+        later = sorted(at_s for at_s, _ in sight.commits if at_s > up_s)
+        return later[1] - up_s if later[1:] else None
+
+
+def longest_gap(times: list[float], begin_s: float, end_s: float) -> float:
+    """The longest stretch between `begin_s` and `end_s` that holds none of `times`."""
+    inside = sorted(at_s for at_s in times if begin_s < at_s < end_s)
+    edges = [begin_s, *inside, end_s]
+    return max(later - earlier for earlier, later in pairwise(edges))
+
+
+def _logs(node: SiegeNode) -> list[Path]:
+    return [
+        path for path in (node.home / "journal.jsonl", node.home / "output.txt") if path.exists()
+    ]
