@@ -46,7 +46,7 @@ from p2ptrain.ledger.messages.messages import (
     Propose,
 )
 from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
-from p2ptrain.testing.simulation.disk import Disk, signature_of, signer, verify
+from p2ptrain.simulation.disk import Disk, signature_of, signer, verify
 
 DELIVERIES_MAX = 10_000
 """More mail than this for one story means that the ledgers talk in circles."""

@@ -40,9 +40,9 @@ from typing import Any
 
 import psutil
 
+from p2ptrain.bench.processes import Failed
+from p2ptrain.bench.trainer import others, run, setting
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.testing.bench.processes import Failed
-from p2ptrain.testing.bench.trainer import others, run, setting
 from p2ptrain.trainer.host import gpus
 from p2ptrain.trainer.host.micro_batch import halved, is_out_of_memory
 
@@ -161,7 +161,7 @@ def swarm(limit_s: float) -> dict[str, Any]:
         config.write_text(longer(Path("configs/demo.toml").read_text()))
         words = ("--config", str(config), "--json", str(file))
         try:
-            command(limit_s, "p2ptrain.testing.demo", *words)
+            command(limit_s, "p2ptrain.demo", *words)
         except Failed:
             if not file.exists():
                 raise

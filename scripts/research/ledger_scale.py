@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from p2ptrain.bench.charts import Chart, Line, page
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.chain.rules import Rules
@@ -28,8 +29,7 @@ from p2ptrain.ledger.messages import wire
 from p2ptrain.ledger.messages.effects import Announce, Decided, Effect, Send
 from p2ptrain.ledger.messages.events import Event, Ready, Received, ReduceDone, UpdateHeld
 from p2ptrain.ledger.messages.messages import Message
-from p2ptrain.testing.charts import Chart, Line, page
-from p2ptrain.testing.simulation.clock import Clock
+from p2ptrain.simulation.clock import Clock
 
 DELAY_S = 0.1
 MESH = 6

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from p2ptrain.testing.demo.process import DemoNode, losses_of, run_command
+from p2ptrain.testing.node_process import DemoNode, losses_of, run_command
 
 RECIPE = Path("configs/metagene_mini.toml")
 READS, READ_BASES = 60_000, 150

@@ -22,7 +22,10 @@ peers
 archive
 prepare
 node
-export testing
+export simulation
+testing
+demo
+bench
 cli
 """.split("\n")[1:-1]
 """Lowest first. Parts in one line do not import each other."""
@@ -36,7 +39,7 @@ DOORS = {
     "trio": {"net", "node"},
     "pydantic": {"config"},
     "typer": {"cli"},
-    "rich": {"testing"},
+    "rich": {"bench", "demo"},
     "msgpack": {"encoding"},
     "tokenizers": {"data"},
     "safetensors": {"trainer"},

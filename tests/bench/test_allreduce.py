@@ -9,18 +9,18 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from p2ptrain.cli.main import main
-from p2ptrain.testing.bench import allreduce, beside, throwaway
-from p2ptrain.testing.bench.allreduce import (
+from p2ptrain.bench import allreduce, beside, throwaway
+from p2ptrain.bench.allreduce import (
     AllreduceReport,
     Outcome,
     measure,
     settings_of,
     together_of,
 )
-from p2ptrain.testing.bench.averaging import Measured, Setting
-from p2ptrain.testing.bench.lines import CORES, LOAD
-from p2ptrain.testing.bench.processes import Failed, Host, together
+from p2ptrain.bench.averaging import Measured, Setting
+from p2ptrain.bench.lines import CORES, LOAD
+from p2ptrain.bench.processes import Failed, Host, together
+from p2ptrain.cli.main import main
 
 
 def measured(seconds: tuple[float, ...], digest: str = "a", sent_bytes: int = 100) -> Measured:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.testing.bench import beside_trainer
-from p2ptrain.testing.bench.beside_trainer import Ticks, Turn, _with_steps, lines, measure
-from p2ptrain.testing.bench.processes import Failed
-from p2ptrain.testing.bench.trainer import setting
+from p2ptrain.bench import beside_trainer
+from p2ptrain.bench.beside_trainer import Ticks, Turn, _with_steps, lines, measure
+from p2ptrain.bench.processes import Failed
+from p2ptrain.bench.trainer import setting
 
 
 @contextmanager

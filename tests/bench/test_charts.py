@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from p2ptrain.testing.charts import Axis, Chart, page, short
+from p2ptrain.bench.charts import Axis, Chart, page, short
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from p2ptrain.bench.disturbance import Seen, lines
+from p2ptrain.bench.joining import Setting, _Chunks, join, make_blob, serve
 from p2ptrain.cli.main import main
 from p2ptrain.store import StoreReader
-from p2ptrain.testing.bench.disturbance import Seen, lines
-from p2ptrain.testing.bench.joining import Setting, _Chunks, join, make_blob, serve
 
 
 def measures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, float]:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from p2ptrain import kernels
+from p2ptrain.bench import peers
+from p2ptrain.bench.accuracy import relative_errors
+from p2ptrain.bench.kernels import BLOCKS, measure, moved_bytes
+from p2ptrain.bench.timing import best_times
 from p2ptrain.cli.main import main
 from p2ptrain.errors import MachineUnfit
-from p2ptrain.testing.bench import peers
-from p2ptrain.testing.bench.accuracy import relative_errors
-from p2ptrain.testing.bench.kernels import BLOCKS, measure, moved_bytes
-from p2ptrain.testing.bench.timing import best_times
 
 KERNELS = {
     *("quantise", "dequantise", "difference", "add", "add a vector", "sum up"),

@@ -9,14 +9,14 @@ import time
 
 import pytest
 
+from p2ptrain.bench import orders
+from p2ptrain.bench.allreduce import run_here
+from p2ptrain.bench.averaging import Measured, Setting, name_of_peer
+from p2ptrain.bench.orders import measure, rates_of, worst_order
+from p2ptrain.bench.slow_link import SlowLink
 from p2ptrain.cli.main import main
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.order import best_order
-from p2ptrain.testing.bench import orders
-from p2ptrain.testing.bench.allreduce import run_here
-from p2ptrain.testing.bench.averaging import Measured, Setting, name_of_peer
-from p2ptrain.testing.bench.orders import measure, rates_of, worst_order
-from p2ptrain.testing.bench.slow_link import SlowLink
 
 
 def stand_together(order: tuple[PeerId, ...], a: PeerId, b: PeerId) -> bool:

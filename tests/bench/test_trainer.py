@@ -14,9 +14,9 @@ import psutil
 import pytest
 import torch
 
+from p2ptrain.bench import trainer
+from p2ptrain.bench.processes import Failed
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.testing.bench import trainer
-from p2ptrain.testing.bench.processes import Failed
 from p2ptrain.trainer.formats.shapes import parameter_count
 from scripts.research import gpu_check
 

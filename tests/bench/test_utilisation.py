@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from p2ptrain.bench.processes import Failed
+from p2ptrain.bench.utilisation import Mode, Setting, Spent, run_file, spent
 from p2ptrain.config.run_file import parse_run_file
-from p2ptrain.testing.bench.processes import Failed
-from p2ptrain.testing.bench.utilisation import Mode, Setting, Spent, run_file, spent
 
 SETTING = Setting(layers=3, width=64, sequence=64, batch=2, steps=12, measured=2)
 STREAMING = Mode(4, 2, 0.5, "int4", 0.4)

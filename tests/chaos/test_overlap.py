@@ -12,7 +12,7 @@ import pytest
 
 from p2ptrain.archive.home import Home
 from p2ptrain.observe.journal import read_journal
-from p2ptrain.testing.place import opened
+from p2ptrain.testing.network_namespaces import opened
 from tests.chaos.harness import verdict
 from tests.chaos.harness.crew import ChaosNode, Crew, crew
 from tests.chaos.harness.modes import MODES

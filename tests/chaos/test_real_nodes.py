@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.errors import LocalProtocolError
-from p2ptrain.testing.place import opened
+from p2ptrain.testing.network_namespaces import opened
 from tests.chaos.harness import scenarios, strike, verdict
 from tests.chaos.harness.crew import Crew, Passed, crew
 from tests.chaos.harness.points import DEED, Point, Role, all_points

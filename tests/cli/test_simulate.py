@@ -15,10 +15,9 @@ import psutil
 import pytest
 
 from p2ptrain.errors import MachineUnfit
-from p2ptrain.testing import compiling
-from p2ptrain.testing.simulation import campaign
-from p2ptrain.testing.simulation.mutants import MUTANTS
+from p2ptrain.simulation import campaign, compiling
 from tests.cli.conftest import Command
+from tests.simulation.defects.mutants import MUTANTS
 
 
 def test_good_runs_are_counted(p2ptrain: Command) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p2ptrain.testing.demo.process import losses_of
+from p2ptrain.testing.node_process import losses_of
 
 
 def evaluated(step: int, loss: float, blocks: int) -> dict[str, object]:

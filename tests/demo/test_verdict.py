@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from p2ptrain.testing.demo.verdict import Facts, claims, verdict
+from p2ptrain.demo.verdict import Facts, claims, verdict
 
 NODE = {
     "ledger_height": 41,

@@ -8,11 +8,11 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Entry, Skip, Vote
 from p2ptrain.ledger.messages.messages import Accept, Accepted, Prepare, Promise, Propose
 from p2ptrain.testing.ledgers import Group, digest, small_rules
-from p2ptrain.testing.simulation.mutants import MUTANTS
 from tests.exploration.harness.__main__ import main
 from tests.exploration.harness.copying import copy_of, key_of
 from tests.exploration.harness.search import Bound, explore
 from tests.exploration.harness.statements import contrary, statement_of
+from tests.simulation.defects.mutants import MUTANTS
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
 from p2ptrain.run import Run
 from p2ptrain.store import Store
-from p2ptrain.testing.demo.process import DemoNode, Event, command
+from p2ptrain.testing.node_process import DemoNode, Event, command
 from tests.faults.screen import Screen
 
 LOOK_EVERY_S = 0.02

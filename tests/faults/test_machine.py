@@ -9,7 +9,7 @@ from pathlib import Path
 
 from p2ptrain.run import Run
 from p2ptrain.store import Store
-from p2ptrain.testing.demo.process import command
+from p2ptrain.testing.node_process import command
 from tests.faults.conftest import JOINER, MEMBER, Here
 from tests.faults.processes import home_of, rot_genesis, running
 from tests.faults.screen import Screen

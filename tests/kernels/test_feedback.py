@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from p2ptrain import kernels
+from p2ptrain.bench.accuracy import ring_mean
 from p2ptrain.kernels import CodecName
-from p2ptrain.testing.bench.accuracy import ring_mean
 from tests.kernels.awkward import Array
 
 ELEMENTS = 1000

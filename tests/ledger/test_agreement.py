@@ -34,8 +34,8 @@ from p2ptrain.ledger.messages.messages import (
 )
 from p2ptrain.ledger.paxos.electorate import PROPOSALS_KEPT, proof_of
 from p2ptrain.ledger.paxos.instance import Stage
+from p2ptrain.simulation.disk import signer
 from p2ptrain.testing.ledgers import Group, Letter, accepted, asked, digest, peers, small_rules
-from p2ptrain.testing.simulation.disk import signer
 
 A, B, C, D, E = peers("a b c d e")
 U = digest("u")

@@ -10,8 +10,8 @@ from p2ptrain.ledger.messages.events import Joining, PeerDown, Received
 from p2ptrain.ledger.messages.messages import Entries, Outcome, Prepare, Propose
 from p2ptrain.ledger.paxos import proposer as leading
 from p2ptrain.ledger.paxos.proposer import LETTERS_MAX
+from p2ptrain.simulation import simulate
 from p2ptrain.testing.ledgers import Group, Letter, peers, small_rules
-from p2ptrain.testing.simulation import simulate
 from tests.exploration.harness.search import Bound, explore
 from tests.ledger.transcript_player.forging import twin_of
 

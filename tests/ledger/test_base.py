@@ -34,8 +34,8 @@ from p2ptrain.ledger.messages.effects import AskEntries, Decided, Note
 from p2ptrain.ledger.messages.events import Accused, Heard, Received, Tick
 from p2ptrain.ledger.messages.evidence import Evidence, Statement
 from p2ptrain.ledger.messages.messages import Entries, EntriesRequest, Outcome, Pruned
+from p2ptrain.simulation.disk import signature_of, signer, verify
 from p2ptrain.testing.ledgers import Group, certify, chain_of, digest, peers, small_rules
-from p2ptrain.testing.simulation.disk import signature_of, signer, verify
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules(outer_steps=50)

@@ -50,9 +50,9 @@ from p2ptrain.ledger.messages.messages import (
 )
 from p2ptrain.ledger.policy.accept import Answer, may_accept
 from p2ptrain.ledger.policy.reports import View
+from p2ptrain.simulation.disk import signature_of, signer, verify
 from p2ptrain.testing.ledgers import Group, certify, digest, peers, small_rules
 from p2ptrain.testing.ledgers import asked as asked_in_round_0
-from p2ptrain.testing.simulation.disk import signature_of, signer, verify
 
 A, B, C, D, E = peers("a b c d e")
 RULES = small_rules("a b c d e", participants_min=2, branch_after_s=60.0)

@@ -27,8 +27,8 @@ from p2ptrain.ledger.messages.events import (
 from p2ptrain.ledger.messages.messages import Accept, Accepted, Entries, Prepare, Promise, Refused
 from p2ptrain.ledger.paxos.acceptor import Acceptor, recall
 from p2ptrain.ledger.queries import LedgerStatus
+from p2ptrain.simulation.disk import signer, verify
 from p2ptrain.testing.ledgers import Group, accepted, certify, chain_of, digest, peers, small_rules
-from p2ptrain.testing.simulation.disk import signer, verify
 
 LINE = small_rules().run
 

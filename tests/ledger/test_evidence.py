@@ -56,6 +56,7 @@ from p2ptrain.ledger.messages.messages import (
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.ledger.paxos.acceptor import Acceptor, recall
 from p2ptrain.ledger.paxos.electorate import forced_by
+from p2ptrain.simulation.disk import signature_of, signer, verify
 from p2ptrain.testing.ledgers import (
     Group,
     Letter,
@@ -66,7 +67,6 @@ from p2ptrain.testing.ledgers import (
     peers,
     small_rules,
 )
-from p2ptrain.testing.simulation.disk import signature_of, signer, verify
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules()

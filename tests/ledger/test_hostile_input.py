@@ -51,11 +51,11 @@ from p2ptrain.ledger.messages.messages import (
     Refused,
 )
 from p2ptrain.ledger.paxos.electorate import proof_of
+from p2ptrain.simulation.checkers import VotesAreKept
+from p2ptrain.simulation.disk import Disk, signature_of, signer, verify
+from p2ptrain.simulation.lines import Lines
+from p2ptrain.simulation.proposals import ProposalsAreEntitled, ProposalsAreSigned
 from p2ptrain.testing.ledgers import accepted, asked, certify, chain_of, digest, peers, small_rules
-from p2ptrain.testing.simulation.checkers import VotesAreKept
-from p2ptrain.testing.simulation.disk import Disk, signature_of, signer, verify
-from p2ptrain.testing.simulation.lines import Lines
-from p2ptrain.testing.simulation.proposals import ProposalsAreEntitled, ProposalsAreSigned
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules("a b c", outer_steps=2)

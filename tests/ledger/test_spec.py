@@ -18,8 +18,8 @@ from p2ptrain.ledger.messages.effects import Effect, Note, Persist, Send
 from p2ptrain.ledger.messages.events import Received, ReduceDone, SnapshotTaken, UpdateHeld
 from p2ptrain.ledger.messages.messages import Accept, Outcome, Prepare, Refused
 from p2ptrain.ledger.paxos.electorate import proof_of
+from p2ptrain.simulation.disk import signer, verify
 from p2ptrain.testing.ledgers import Group, accepted, asked, certify, digest, peers, small_rules
-from p2ptrain.testing.simulation.disk import signer, verify
 from tests.exploration.harness.search import Bound, explore
 from tests.ledger.transcript_player.blocks import Block, played
 

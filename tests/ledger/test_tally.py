@@ -31,8 +31,8 @@ from p2ptrain.ledger.policy import propose
 from p2ptrain.ledger.policy.incremental import CommitTally
 from p2ptrain.ledger.policy.open_reduce import Wish
 from p2ptrain.ledger.policy.reports import View
+from p2ptrain.simulation.disk import signer, verify
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
-from p2ptrain.testing.simulation.disk import signer, verify
 
 NAMES = peers("a b c d e")
 MEMBERS = (*NAMES, *peers("f g"))

@@ -11,8 +11,8 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import genesis
 from p2ptrain.ledger.chain.values import Certificate, Certified, Commit, Entry, Participant, Roster
 from p2ptrain.ledger.chain.verify import check_certified, replay
+from p2ptrain.simulation.disk import signature_of, verify
 from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
-from p2ptrain.testing.simulation.disk import signature_of, verify
 
 A, B, C = peers("a b c")
 RULES = small_rules()

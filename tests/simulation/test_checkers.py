@@ -26,6 +26,24 @@ from p2ptrain.ledger.chain.values import (
 from p2ptrain.ledger.history.base import Base
 from p2ptrain.ledger.messages.messages import Accept, Accepted, Promise, PromiseProof
 from p2ptrain.ledger.paxos.electorate import proof_of
+from p2ptrain.simulation.branches import NobodyIsDrawnAway
+from p2ptrain.simulation.checkers import (
+    BlocksAreCommittedOnce,
+    CertificatesVerify,
+    Decision,
+    EqualHeadsAgree,
+    NewcomersAreFew,
+    OneEntryPerHeight,
+    StepsGoOn,
+    VotesAreKept,
+)
+from p2ptrain.simulation.clock import Clock
+from p2ptrain.simulation.commits import CommitsAreHeld, CommitsAreMade
+from p2ptrain.simulation.disk import Disk, signature_of, signer
+from p2ptrain.simulation.lines import Lines
+from p2ptrain.simulation.proposals import ProposalsAreEntitled, ProposalsAreSigned
+from p2ptrain.simulation.rings import update_of
+from p2ptrain.simulation.troubles import Troubles
 from p2ptrain.testing.ledgers import (
     Group,
     accepted,
@@ -36,24 +54,6 @@ from p2ptrain.testing.ledgers import (
     peers,
     small_rules,
 )
-from p2ptrain.testing.simulation.branches import NobodyIsDrawnAway
-from p2ptrain.testing.simulation.checkers import (
-    BlocksAreCommittedOnce,
-    CertificatesVerify,
-    Decision,
-    EqualHeadsAgree,
-    NewcomersAreFew,
-    OneEntryPerHeight,
-    StepsGoOn,
-    VotesAreKept,
-)
-from p2ptrain.testing.simulation.clock import Clock
-from p2ptrain.testing.simulation.commits import CommitsAreHeld, CommitsAreMade
-from p2ptrain.testing.simulation.disk import Disk, signature_of, signer
-from p2ptrain.testing.simulation.lines import Lines
-from p2ptrain.testing.simulation.proposals import ProposalsAreEntitled, ProposalsAreSigned
-from p2ptrain.testing.simulation.rings import update_of
-from p2ptrain.testing.simulation.troubles import Troubles
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules("a b c")

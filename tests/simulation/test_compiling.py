@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.errors import MachineUnfit, P2PTrainError
-from p2ptrain.testing import compiling
+from p2ptrain.simulation import compiling
 
 
 def test_every_module_that_is_to_be_compiled_exists() -> None:
@@ -25,7 +25,7 @@ def test_a_copy_that_behaves_otherwise_is_not_used(
     shutil.copytree(compiling.PACKAGE, tmp_path / "p2ptrain", ignore=ignored)
     monkeypatch.setattr(compiling, "_REPORTS", compiling._REPORTS.replace("assert", "_ ="))
     compiling._compare(tmp_path)
-    world = tmp_path / "p2ptrain/testing/simulation/world.py"
+    world = tmp_path / "p2ptrain/simulation/world.py"
     world.write_text(world.read_text().replace("TRAIN_S = (0.8, 1.6)", "TRAIN_S = (0.8, 1.7)"))
     with pytest.raises(P2PTrainError, match="does not behave"):
         compiling._compare(tmp_path)

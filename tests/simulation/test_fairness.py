@@ -9,25 +9,25 @@ from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, SnapshotRef, Value, Vote
 from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.ledger.messages.messages import Accept
-from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
-from p2ptrain.testing.simulation.accountability import LiarsAreExposed
-from p2ptrain.testing.simulation.checkers import (
+from p2ptrain.simulation.accountability import LiarsAreExposed
+from p2ptrain.simulation.checkers import (
     OneEntryPerHeight,
     SnapshotsAreTrue,
     SnapshotsAreVouched,
     StatesAreNamed,
 )
-from p2ptrain.testing.simulation.clock import Clock
-from p2ptrain.testing.simulation.disk import Disk, signature_of
-from p2ptrain.testing.simulation.fairness import (
+from p2ptrain.simulation.clock import Clock
+from p2ptrain.simulation.disk import Disk, signature_of
+from p2ptrain.simulation.fairness import (
     STARVED_COMMITS,
     LeavesHaveCauses,
     NobodyIsStarved,
     NobodyIsUsurped,
 )
-from p2ptrain.testing.simulation.lines import Lines
-from p2ptrain.testing.simulation.troubles import Troubles
-from p2ptrain.testing.simulation.watching import Decision
+from p2ptrain.simulation.lines import Lines
+from p2ptrain.simulation.troubles import Troubles
+from p2ptrain.simulation.watching import Decision
+from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules("a b c")

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from p2ptrain.testing.simulation.identity_defects import IDENTITY_MUTANTS
-from p2ptrain.testing.simulation.identity_world import simulate_identities
-from p2ptrain.testing.simulation.planting import Mutant
+from p2ptrain.simulation.identity_world import simulate_identities
+from tests.simulation.defects.identity_defects import IDENTITY_MUTANTS
+from tests.simulation.defects.planting import Mutant
 
 SEEDS = range(20)
 """One second. `docs/results/simulation.md` has the figures of 10,000."""
@@ -43,7 +43,7 @@ def test_a_defect_is_found(mutant: Mutant) -> None:
 
 
 TELL = """
-from p2ptrain.testing.simulation.identity_world import simulate_identities
+from p2ptrain.simulation.identity_world import simulate_identities
 for seed in range(3):
     world = simulate_identities(seed)
     print([(each.me, each.watch.incarnation, each.ended_s) for each in world.processes])

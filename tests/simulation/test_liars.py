@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from p2ptrain.testing.simulation import PROFILES, simulate
-from p2ptrain.testing.simulation.liar import Lie
-from p2ptrain.testing.simulation.run import world_of
+from p2ptrain.simulation import PROFILES, simulate
+from p2ptrain.simulation.liar import Lie
+from p2ptrain.simulation.run import world_of
 
 SEEDS = range(60)
 
@@ -63,7 +63,7 @@ def test_one_lie_alone_stops_nothing(lie: Lie, monkeypatch: pytest.MonkeyPatch) 
 
 
 TELL = """
-from p2ptrain.testing.simulation import simulate
+from p2ptrain.simulation import simulate
 for profile in ("liars", "strangers"):
     for seed in range(6):
         print(simulate(seed, peers=7, steps=3, profile=profile))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.testing.simulation import simulate
-from p2ptrain.testing.simulation.mutants import MUTANTS
-from p2ptrain.testing.simulation.planting import STUCK, Mutant
+from p2ptrain.simulation import simulate
+from tests.simulation.defects.mutants import MUTANTS
+from tests.simulation.defects.planting import STUCK, Mutant
 
 SEEDS_MAX = 2000
 """Most defects show within ten seeds; `docs/results/simulation.md` says which took how many."""

@@ -8,11 +8,11 @@ import pytest
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ledger.history.base import check_base
-from p2ptrain.testing.simulation import PROFILES
-from p2ptrain.testing.simulation.disk import verify
-from p2ptrain.testing.simulation.pruner import Pruner, base_for_newcomer, forged
-from p2ptrain.testing.simulation.run import run_to_end, violations_in, world_of
-from p2ptrain.testing.simulation.world import SimWorld
+from p2ptrain.simulation import PROFILES
+from p2ptrain.simulation.disk import verify
+from p2ptrain.simulation.pruner import Pruner, base_for_newcomer, forged
+from p2ptrain.simulation.run import run_to_end, violations_in, world_of
+from p2ptrain.simulation.world import SimWorld
 
 SEEDS = 6
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from p2ptrain.testing.simulation import PROFILES
-from p2ptrain.testing.simulation.mutants import MUTANTS
-from p2ptrain.testing.simulation.shrink import Case, shrink, transcript
+from p2ptrain.simulation import PROFILES
+from p2ptrain.simulation.shrink import Case, shrink, transcript
+from tests.simulation.defects.mutants import MUTANTS
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 

@@ -9,8 +9,8 @@ import pytest
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.ledger.messages.events import ReduceFailed
-from p2ptrain.testing.simulation import PROFILES, SimReport, simulate
-from p2ptrain.testing.simulation.run import world_of
+from p2ptrain.simulation import PROFILES, SimReport, simulate
+from p2ptrain.simulation.run import world_of
 
 STEPS = 8
 HONEST = [name for name, profile in PROFILES.items() if not profile.liars]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from p2ptrain.testing.simulation import PROFILES, simulate
-from p2ptrain.testing.simulation.run import run_to_end, violations_in, world_of
-from p2ptrain.testing.simulation.spoiling import ExclusionsAreShared, Spoil, SpoilersCostLittle
+from p2ptrain.simulation import PROFILES, simulate
+from p2ptrain.simulation.run import run_to_end, violations_in, world_of
+from p2ptrain.simulation.spoiling import ExclusionsAreShared, Spoil, SpoilersCostLittle
 
 STEPS = 20
 

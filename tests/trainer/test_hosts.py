@@ -20,7 +20,7 @@ import pytest
 import p2ptrain
 from p2ptrain.ipc.frames import Evaluate, Evaluated, FragmentReady, Hello, Load, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.testing.place import Place, opened
+from p2ptrain.testing.network_namespaces import Place, opened
 from p2ptrain.trainer.host.supervisor import RunningTrainer, Supervisor
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.extras import install
 
 if TYPE_CHECKING:
-    from p2ptrain.testing.bench.kernels import CodecReport, KernelReport
+    from p2ptrain.bench.kernels import CodecReport, KernelReport
 
 app = typer.Typer(
     help="Measure what this machine can do.",
@@ -49,7 +49,7 @@ def kernels(
 
     Takes half a minute and a gigabyte of memory.
     """
-    from p2ptrain.testing.bench.kernels import measure
+    from p2ptrain.bench.kernels import measure
 
     report = measure(elements, rounds, variant, block)
     if as_json:
@@ -120,9 +120,9 @@ def allreduce(
 
     Every combination of the options is measured in turn. A time is the slowest peer's.
     """
-    from p2ptrain.testing.bench import orders
-    from p2ptrain.testing.bench.allreduce import measure, settings_of
-    from p2ptrain.testing.bench.processes import Host
+    from p2ptrain.bench import orders
+    from p2ptrain.bench.allreduce import measure, settings_of
+    from p2ptrain.bench.processes import Host
 
     try:
         counts, sizes = numbers("--peers", peers), numbers("--elements", elements)
@@ -177,9 +177,9 @@ def trainer(
     In bf16 each of these loops runs under autocast, as most do, and with parameters in bf16, as
     FSDP2 has them. On a CPU, seconds are those that a processor worked.
     """
+    from p2ptrain.bench.processes import Failed
+    from p2ptrain.bench.trainer import measure, setting
     from p2ptrain.prepare.machine_check import CPU_INFO, multiplies_bf16
-    from p2ptrain.testing.bench.processes import Failed
-    from p2ptrain.testing.bench.trainer import measure, setting
 
     if (device, precision) == ("cpu", "bf16") and not multiplies_bf16(CPU_INFO):
         progress("no bf16 instructions here: expect over half an hour; --precision fp32 is faster")
@@ -228,8 +228,8 @@ def utilisation(
     Plain DiLoCo has int8, fragments have int4. How slow the line between the hosts is you decide:
     --up-mbit, or --addresses in namespaces with an emulator between them.
     """
-    from p2ptrain.testing.bench.processes import Failed
-    from p2ptrain.testing.bench.utilisation import Mode, Setting, measure
+    from p2ptrain.bench.processes import Failed
+    from p2ptrain.bench.utilisation import Mode, Setting, measure
 
     limit = "" if up is None else f"{up * 1e3:.0f}kbit"
     try:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from p2ptrain.cli.output import result, result_json
 
 if TYPE_CHECKING:
-    from p2ptrain.testing.bench.lines import Line
-    from p2ptrain.testing.bench.processes import Host
+    from p2ptrain.bench.lines import Line
+    from p2ptrain.bench.processes import Host
 
 
 def hosts_of(addresses: str, count: int) -> list[Host]:
     """Raises ValueError: they are not so many, or one is none."""
-    from p2ptrain.testing.bench.processes import Host
+    from p2ptrain.bench.processes import Host
 
     if not addresses:
         return [Host()] * count

@@ -73,12 +73,12 @@ def join(
     A chunk counts once it is checked and on the disk.
     """
     if disturbance:
+        from p2ptrain.bench import disturbance as members
         from p2ptrain.config.samples import sample
-        from p2ptrain.testing.bench import disturbance as members
 
         text = config.read_text("utf-8") if config else sample("demo")
         return tell(members.measure(disturbance, up, text), as_json)
-    from p2ptrain.testing.bench.joining import settings_of
+    from p2ptrain.bench.joining import settings_of
 
     try:
         kinds = encryption.split(",")
@@ -86,7 +86,7 @@ def join(
         hosts = hosts_of(addresses, peers + 1)
     except ValueError as exc:
         raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
-    from p2ptrain.testing.bench.join import measure
+    from p2ptrain.bench.join import measure
 
     lines = [measure(each, rounds, hosts, http_too=http) for each in settings]
     tell((line for each in lines for line in each), as_json)
@@ -117,14 +117,14 @@ def snapshot(
     """Write snapshots of θ and m, beside dd to compare, and apply updates meanwhile."""
     if turns:
         return _beside_trainer(megabytes * 10**6 // 8, turns, folder, as_json)
-    from p2ptrain.testing.bench.snapshot import measure
+    from p2ptrain.bench.snapshot import measure
 
     tell(measure(megabytes * 10**6 // 8, rounds, folder), as_json)
 
 
 def _beside_trainer(numel: int, turns: int, folder: Path | None, as_json: bool) -> None:
-    from p2ptrain.testing.bench.beside_trainer import default_trainer, measure
-    from p2ptrain.testing.bench.processes import Failed
+    from p2ptrain.bench.beside_trainer import default_trainer, measure
+    from p2ptrain.bench.processes import Failed
 
     try:
         tell(measure(default_trainer(), numel, turns, folder), as_json)
@@ -149,7 +149,7 @@ def replay(
     Takes 13 bytes of memory for each parameter.
     """
     from p2ptrain import kernels
-    from p2ptrain.testing.bench.replay import measure
+    from p2ptrain.bench.replay import measure
 
     try:
         chosen = kernels.codec(codec, 256)  # type: ignore[arg-type]  # checked there

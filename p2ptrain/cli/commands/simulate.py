@@ -13,7 +13,7 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result, result_j
 from p2ptrain.errors import ConfigError, MachineUnfit
 
 if TYPE_CHECKING:
-    from p2ptrain.testing.simulation.campaign import Plan, Sums
+    from p2ptrain.simulation.campaign import Plan, Sums
 
 SIMULATE_EXAMPLES = examples(
     "p2ptrain simulate --seeds 1000 --json",
@@ -55,9 +55,9 @@ def simulate(
     Peers crash, stop, lie, drift; networks lose, delay and cut, as the profile says. The first seed
     that fails is made smaller until it is a short story.
     """
-    from p2ptrain.testing.simulation import PROFILES
-    from p2ptrain.testing.simulation.campaign import Plan, run_campaign
-    from p2ptrain.testing.simulation.results import Results
+    from p2ptrain.simulation import PROFILES
+    from p2ptrain.simulation.campaign import Plan, run_campaign
+    from p2ptrain.simulation.results import Results
 
     if profile not in PROFILES:
         known = ", ".join(sorted(PROFILES))
@@ -89,7 +89,7 @@ def _compile_if_worth_it(asked: bool | None, seeds: int) -> None:
 
     Raises MachineUnfit: it is asked for, and cannot be compiled here.
     """
-    from p2ptrain.testing import compiling
+    from p2ptrain.simulation import compiling
 
     wanted = seeds >= compiling.WORTH_SEEDS if asked is None else asked
     if not wanted or compiling.is_compiled():
@@ -105,8 +105,8 @@ def _compile_if_worth_it(asked: bool | None, seeds: int) -> None:
 
 
 def _tell_story(plan: Plan, sums: Sums) -> None:
-    from p2ptrain.testing.simulation import PROFILES
-    from p2ptrain.testing.simulation.shrink import Case, shrink, transcript
+    from p2ptrain.simulation import PROFILES
+    from p2ptrain.simulation.shrink import Case, shrink, transcript
 
     first = sums.failures[0]
     progress(f"making seed {first.seed} smaller")
@@ -116,7 +116,7 @@ def _tell_story(plan: Plan, sums: Sums) -> None:
 
 
 def _facts(plan: Plan, sums: Sums, elapsed_s: float) -> dict[str, object]:
-    from p2ptrain.testing.compiling import is_compiled
+    from p2ptrain.simulation.compiling import is_compiled
 
     return {
         "code": "compiled" if is_compiled() else "interpreted",

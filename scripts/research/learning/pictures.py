@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from p2ptrain.testing.charts import Chart, page
+from p2ptrain.bench.charts import Chart, page
 from scripts.research.learning.compared import by_arm, losses_of, ratios
 from scripts.research.learning.record import Record
 

@@ -43,7 +43,7 @@ CAMPAIGNS = (
 
 IDENTITIES = """
 import json, sys
-from p2ptrain.testing.simulation.identity_world import simulate_identities
+from p2ptrain.simulation.identity_world import simulate_identities
 seeds, bad = int(sys.argv[1]), []
 for seed in range(seeds):
     bad += [(seed, each) for each in simulate_identities(seed).checkers.violations]
@@ -173,7 +173,7 @@ MUTANT_TESTS = (
 
 def mutants(setting: Setting) -> Iterator[Line]:
     """The simulators' planted defects, all of them: each has to be found."""
-    from p2ptrain.testing.simulation.mutants import MUTANTS
+    from tests.simulation.defects.mutants import MUTANTS
 
     there = [path for path in MUTANT_TESTS if (ROOT / path).exists()]
     done = setting.python("mutants", "-m", "pytest", "-q", *there, "-k", "defect_is_found")

@@ -21,7 +21,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
 
-from p2ptrain.testing.place import Place, opened
+from p2ptrain.testing.network_namespaces import Place, opened
 from tests.chaos.harness import report, scenarios, strike, verdict
 from tests.chaos.harness.crew import Crew, crew
 from tests.chaos.harness.modes import KINDS, MODES, STAND_IN

@@ -26,8 +26,8 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.run import Run, load_allowlist, save_allowlist, save_run
 from p2ptrain.run.manifest import Policy
-from p2ptrain.testing.demo.process import DemoNode, Event
-from p2ptrain.testing.place import Place
+from p2ptrain.testing.network_namespaces import Place
+from p2ptrain.testing.node_process import DemoNode, Event
 from p2ptrain.testing.published import publish, share_content
 from tests.chaos.harness.modes import PLAIN, STAND_IN, Mode
 from tests.chaos.harness.points import Point, Role

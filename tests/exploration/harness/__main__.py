@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from p2ptrain.testing.simulation.mutants import MUTANTS
 from tests.exploration.harness.search import Bound, explore
+from tests.simulation.defects.mutants import MUTANTS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -27,8 +27,8 @@ from p2ptrain.ledger.messages.messages import (
     Promise,
     Propose,
 )
+from p2ptrain.simulation.disk import signature_of
 from p2ptrain.testing.ledgers import Letter, digest
-from p2ptrain.testing.simulation.disk import signature_of
 from tests.ledger.transcript_player.fault import StoryFault
 
 

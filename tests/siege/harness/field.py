@@ -18,7 +18,7 @@ from p2ptrain.archive.home import Home
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.run import Run, load_allowlist, save_allowlist, save_run
-from p2ptrain.testing.demo.process import DemoNode
+from p2ptrain.testing.node_process import DemoNode
 from p2ptrain.testing.published import publish, share_content
 from tests.chaos.harness.crew import default_policy
 from tests.chaos.harness.modes import STAND_IN

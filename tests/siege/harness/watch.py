@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from p2ptrain.testing.demo.process import Event
+from p2ptrain.testing.node_process import Event
 from tests.siege.harness.field import Field, SiegeNode
 from tests.siege.harness.quota import rss_bytes
 

@@ -1,0 +1,200 @@
+"""`p2ptrain bench snapshot --beside-trainer`: what a snapshot costs the trainer beside it.
+
+A real trainer takes inner steps on all cores without a pause, which a trainer on a GPU does not, so
+this is the worst case. Meanwhile θ and m are written into a store by turns, as a node writes them,
+and inner steps that lie within a snapshot are held against those just before and after it: a
+machine that grows busier does not look like a snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from p2ptrain.bench.lines import Line
+from p2ptrain.bench.processes import Failed
+from p2ptrain.bench.snapshot import state_of
+from p2ptrain.bench.trainer import setting
+from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.state import OuterState, write_frozen
+from p2ptrain.store import Leisure, Store
+
+WARM_S = 15.0
+"""Inner steps take a tenth longer in the first ten seconds."""
+
+SETTLE_S = 3.0
+"""After a snapshot, whose files are deleted then: that is not a snapshot's doing."""
+
+BEFORE_S = 5.0
+"""At least; else as long as the last snapshot took, so that both weigh the same."""
+FIRST_STEP_S_MAX = 120.0
+
+TRIES_MAX = 20
+"""A stretch in which no inner step began and ended says nothing, and is looked at once more."""
+
+Stretch = tuple[float, float]
+"""From when to when."""
+
+
+def default_trainer() -> TrainerConfig:
+    """4 M parameters on all cores: inner steps so short that many fit beside a snapshot."""
+    sizes = setting(4, 256, 128, 4, "bf16", "cpu")
+    return replace(sizes, threads=len(os.sched_getaffinity(0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Seconds of the inner steps before a snapshot, beside it and after it, and of the snapshot."""
+
+    before: list[float]
+    beside: list[float]
+    after: list[float]
+    snapshot_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Of the rates."""
+        alone = (statistics.mean(self.before) + statistics.mean(self.after)) / 2
+        return alone / statistics.mean(self.beside)
+
+
+class Ticks:
+    """When each inner step of a process ended, as far as it has said so."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._ends: list[float] = []
+        self._more = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def end(self) -> None:
+        """Of the process as well."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as told:
+            for line in told:
+                with self._more:
+                    self._ends.append(float(line))
+                    self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
+
+    def wait_for(self, count: int, seconds: float) -> None:
+        """Until there are so many more. Raises Failed."""
+        with self._more:
+            wanted = len(self._ends) + count
+            self._more.wait_for(lambda: self._ended or len(self._ends) >= wanted, seconds)
+            if len(self._ends) < wanted:
+                raise Failed("the trainer ended, or took no step in time; its words are above")
+
+    def wait_s(self, seconds: float) -> None:
+        """Let so much time pass. Raises Failed: the trainer ended."""
+        with self._more:
+            if self._more.wait_for(lambda: self._ended, seconds):
+                raise Failed("the trainer ended; its words are above")
+
+    def within(self, start: float, end: float) -> list[float]:
+        """Seconds of the steps that began and ended between these times."""
+        with self._more:
+            ends = list(self._ends)
+        return [
+            after - before for before, after in pairwise(ends) if start <= before and after <= end
+        ]
+
+
+@contextmanager
+def training(config: TrainerConfig) -> Iterator[Ticks]:
+    """A process that trains until the block ends. Raises Failed."""
+    command = [sys.executable, "-m", "p2ptrain.trainer.tools.ticking", json.dumps(asdict(config))]
+    ticks = Ticks(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    try:
+        ticks.wait_for(1, FIRST_STEP_S_MAX)
+        ticks.wait_s(WARM_S)
+        yield ticks
+    finally:
+        ticks.end()
+
+
+def measure(config: TrainerConfig, numel: int, turns: int, folder: Path | None) -> Iterator[Line]:
+    """`folder` is on the disk that is meant; the one for temporary files if None. Raises Failed."""
+    state = state_of(numel)
+    try:
+        with training(config) as ticks:
+            seen = list(_turns(state, ticks, turns, folder))
+    finally:
+        state.close()
+    yield from lines(seen, numel)
+
+
+def _turns(state: OuterState, ticks: Ticks, turns: int, folder: Path | None) -> Iterator[Turn]:
+    before = _alone(ticks, BEFORE_S)
+    for _ in range(turns):
+        (begun, ended), beside = _with_steps(ticks, partial(_write, state, folder))
+        after = _alone(ticks, max(BEFORE_S, ended - begun))
+        yield Turn(before, beside, after, ended - begun)
+        before = after
+
+
+def _alone(ticks: Ticks, seconds: float) -> list[float]:
+    ticks.wait_s(SETTLE_S)
+
+    def passes() -> Stretch:
+        start = time.monotonic()
+        ticks.wait_s(seconds)
+        return start, time.monotonic()
+
+    return _with_steps(ticks, passes)[1]
+
+
+def _with_steps(ticks: Ticks, stretch: Callable[[], Stretch]) -> tuple[Stretch, list[float]]:
+    """The first stretch of time that has inner steps, and they. Raises Failed: none has."""
+    for _ in range(TRIES_MAX):
+        begun, ended = stretch()
+        if steps := ticks.within(begun, ended):
+            return (begun, ended), steps
+    raise Failed("no inner step began and ended within a snapshot: take a larger one")
+
+
+def _write(state: OuterState, folder: Path | None) -> Stretch:
+    """A snapshot as a node writes one; when it began, and when it was on the disk."""
+    with (
+        tempfile.TemporaryDirectory(prefix="p2ptrain-bench-", dir=folder) as name,
+        Store(Path(name) / "store") as store,
+        state.freeze(store.chunk_bytes) as frozen,
+    ):
+        begun = time.monotonic()
+        write_frozen(store, frozen, state.numel, {}, leisure=Leisure())
+        return begun, time.monotonic()
+
+
+def lines(seen: list[Turn], numel: int) -> Iterator[Line]:
+    """What was seen, as figures."""
+    ratios = [turn.ratio for turn in seen]
+    steps = sum(len(turn.beside) for turn in seen)
+    name = "a trainer's inner-step rate while a snapshot is written"
+    against = f"before and after each of {len(seen)} snapshots ({steps} inner steps beside them)"
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+    yield Line(name, statistics.mean(ratios), "ratio", against, {"standard_error": error})
+    yield Line(f"{name}, the median of the turns", statistics.median(ratios), "ratio", against)
+    yield Line("its standard error", error, "")
+    seconds = statistics.median(turn.snapshot_s for turn in seen)
+    yield Line(f"a snapshot of {8 * numel / 1e6:,.0f} MB beside a trainer", seconds, "s")

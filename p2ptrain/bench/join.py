@@ -1,0 +1,122 @@
+"""`p2ptrain bench join`: a blob fetched from several peers, checked and synced, against plain HTTP.
+
+The HTTP download is that of the standard library, one connection, nothing checked, and its file is
+synced once at its end. Both take turns within one run, so that a busy machine wrongs neither.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from p2ptrain.bench.joining import JOINER, Measured, Setting, make_blob, parts_of
+from p2ptrain.bench.lines import Line
+from p2ptrain.bench.processes import Failed, Host
+from p2ptrain.ids import Digest
+
+PIECE_BYTES = 1 << 20
+PROCESS_S_MAX = 3600.0
+LOOPBACK = "127.0.0.1"
+HTTP = "plain HTTP, unchecked"
+
+
+def measure(
+    setting: Setting, rounds: int, hosts: Sequence[Host], *, http_too: bool = True
+) -> Iterable[Line]:
+    """Each of them `rounds` times in turns; the best of each counts.
+
+    `hosts` are the joiner's and those of the peers. Raises Failed.
+    """
+    ours: list[Measured] = []
+    theirs: list[float] = []
+    for _ in range(rounds):
+        ours.append(run(setting, hosts))
+        if http_too:
+            theirs.append(http_seconds(setting.bytes))
+    best = min(ours, key=lambda each: each.seconds)
+    secrecy = "TLS" if setting.encrypted else "plaintext"
+    name = f"join, {setting.bytes / 1e6:,.0f} MB from {setting.peers} peers, {secrecy}"
+    yield Line(name, best.seconds, "s")
+    yield Line(name, setting.bytes / best.seconds / 1e6, "MB/s")
+    yield Line(name, best.cpu_s, "CPU s")
+    for fault in best.dropped:
+        yield Line(f"{name}: dropped", 1, fault)
+    if theirs:
+        yield Line(HTTP, setting.bytes / min(theirs) / 1e6, "MB/s")
+        yield Line(name, min(theirs) / best.seconds, "× as fast as", HTTP)
+
+
+def run(setting: Setting, hosts: Sequence[Host]) -> Measured:
+    """All processes of `setting`, each on its host. Raises Failed."""
+    with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as name:
+        folder = Path(name)
+        digest = make_blob(folder, setting.bytes)
+        commands = [command(setting, me, host, folder, digest) for me, host in enumerate(hosts)]
+        return Measured(**json.loads(_answer_of_the_first(commands)))
+
+
+def command(setting: Setting, me: int, host: Host, folder: Path, digest: Digest) -> list[str]:
+    """What runs peer number `me`; number 0 prints what it measured."""
+    arguments = json.dumps(asdict(setting))
+    module = "p2ptrain.bench.joiner"
+    words = [sys.executable, "-m", module, arguments, str(me), host.address, str(folder), digest]
+    return host.command(words)
+
+
+def _answer_of_the_first(commands: list[list[str]]) -> str:
+    assert JOINER == 0, "whose answer it is"
+    running = [
+        subprocess.Popen(each, stdout=subprocess.PIPE if number == JOINER else None, text=True)
+        for number, each in enumerate(commands)
+    ]
+    try:
+        answer = running[JOINER].communicate(timeout=PROCESS_S_MAX)[0]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    if running[JOINER].returncode:
+        raise Failed("the joiner failed; its words are above")
+    return answer
+
+
+class _Silent(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""
+
+
+def http_seconds(size: int) -> float:
+    """How long a file of so many bytes takes over HTTP on loopback, until it is on the disk."""
+    with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as name:
+        folder = Path(name)
+        with (folder / "blob").open("wb") as out:
+            out.writelines(parts_of(size))
+        handler = partial(_Silent, directory=name)
+        with ThreadingHTTPServer((LOOPBACK, 0), handler) as server:
+            thread = threading.Thread(target=server.serve_forever, daemon=True)
+            thread.start()
+            begun = time.monotonic()
+            _download(f"http://{LOOPBACK}:{server.server_port}/blob", folder / "copy")
+            seconds = time.monotonic() - begun
+            server.shutdown()
+            thread.join()
+    return seconds
+
+
+def _download(url: str, target: Path) -> None:
+    with urllib.request.urlopen(url) as reply, target.open("wb") as out:
+        while piece := reply.read(PIECE_BYTES):
+            out.write(piece)
+        out.flush()
+        os.fsync(out.fileno())

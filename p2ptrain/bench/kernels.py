@@ -1,0 +1,181 @@
+"""`p2ptrain bench kernels`: every kernel of every codec against memcpy and others' quantisers.
+
+A figure of 1 means: as many fp32 elements a second as memcpy copies, in the same run. What a kernel
+moves differs, so a second figure compares bytes, read and written, with memcpy's eight an element.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from p2ptrain import kernels
+from p2ptrain.bench.accuracy import relative_errors
+from p2ptrain.bench.lines import Line
+from p2ptrain.bench.peers import PEERS
+from p2ptrain.bench.timing import best_times
+from p2ptrain.kernels import Codec, CodecName
+
+ELEMENTS = 25_000_000
+"""100 MB: several times what any cache holds."""
+BLOCKS: dict[CodecName, int] = {"fp32": 256, "fp16": 256, "int8": 256, "int4": 64}
+MEMCPY = "memcpy"
+FP32_BYTES = 4
+COPIED_BYTES = 2 * FP32_BYTES
+"""memcpy reads and writes an element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One kernel. `ratio` is in elements (in bytes of state for the outer step)."""
+
+    gb_per_s: float
+    ratio: float
+    bytes_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class CodecReport:
+    block: int
+    bytes_per_element: float
+    figures: dict[str, Figure]
+    errors: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """`peers`: how many times as fast our int8 quantise is; None for what is not installed."""
+
+    variant: str
+    elements: int
+    memcpy_gb_per_s: float
+    codecs: dict[str, CodecReport]
+    peers: dict[str, float | None]
+
+    def lines(self) -> Iterator[Line]:
+        """All figures."""
+        yield Line(f"memcpy of {self.elements} fp32", self.memcpy_gb_per_s, "GB/s")
+        for name, codec in self.codecs.items():
+            called = f"{name}, blocks of {codec.block}, {self.variant}"
+            yield Line(f"{called}: encoded", codec.bytes_per_element, "bytes an element")
+            for data, error in codec.errors.items():
+                yield Line(f"{called}: error of a mean of four, {data}", error, "relative")
+            for kernel, figure in codec.figures.items():
+                yield Line(f"{called}: {kernel}", figure.gb_per_s, "GB/s of fp32")
+                yield Line(f"{called}: {kernel}", figure.ratio, "× in elements", MEMCPY)
+                yield Line(f"{called}: {kernel}", figure.bytes_ratio, "× in bytes moved", MEMCPY)
+        for name, ratio in self.peers.items():
+            if ratio is not None:
+                yield Line("int8 quantise", ratio, "× as fast as", name)
+
+
+class Bench:
+    """Vectors of `elements`, made once, and the calls on them."""
+
+    def __init__(self, elements: int, variant: str = "") -> None:
+        rng = np.random.default_rng(0)
+        self.elements, self.variant = elements, variant
+        self.theta = rng.standard_normal(elements, dtype=np.float32)
+        self.local = self.theta + np.float32(0.01) * rng.standard_normal(elements, dtype=np.float32)
+        self.momentum, self.copy, self.residual, self.kept = (
+            np.zeros(elements, np.float32) for _ in range(4)
+        )
+
+    def memcpy(self) -> None:
+        ctypes.memmove(self.copy.ctypes.data, self.theta.ctypes.data, self.theta.nbytes)
+
+    def calls(self, codec: Codec) -> dict[str, Callable[[], object]]:
+        theta, local, demand = self.theta, self.local, self.variant
+        payload, out = (np.zeros(codec.encoded_bytes(self.elements), np.uint8) for _ in range(2))
+        codec.quantise(theta, payload)
+        feedback = {"residual": self.residual, "residual_out": self.kept}
+        return {
+            "quantise": lambda: codec.quantise(theta, out, variant=demand),
+            "dequantise": lambda: codec.dequantise(payload, self.copy, variant=demand),
+            "difference": lambda: codec.quantise_difference(theta, local, 3.0, out, variant=demand),
+            "add": lambda: codec.add_difference_requantise(
+                out, theta, local, 3.0, 1.0, out, variant=demand
+            ),
+            "add a vector": lambda: codec.add_difference_requantise(
+                out, theta, None, 1.0, 1.0, out, variant=demand
+            ),
+            "sum up": lambda: codec.add_difference(
+                payload, self.copy, None, 1.0, self.copy, variant=demand
+            ),
+            "add, with residuals": lambda: codec.add_difference_requantise(
+                out, theta, local, 3.0, 1.0, out, variant=demand, **feedback
+            ),
+            "outer step": lambda: codec.outer_step(
+                theta, self.momentum, payload, 0.0, 0.9, variant=demand
+            ),
+        }
+
+
+def moved_bytes(kernel: str, payload: float) -> float:
+    """What a kernel reads and writes for each element, if one takes `payload` bytes encoded."""
+    return {
+        "quantise": FP32_BYTES + payload,
+        "dequantise": FP32_BYTES + payload,
+        "difference": 2 * FP32_BYTES + payload,
+        "add": 2 * FP32_BYTES + 2 * payload,
+        "add a vector": FP32_BYTES + 2 * payload,
+        "sum up": 2 * FP32_BYTES + payload,
+        "add, with residuals": 4 * FP32_BYTES + 2 * payload,
+        "outer step": 4 * FP32_BYTES + payload,
+    }[kernel]
+
+
+def measure(
+    elements: int = ELEMENTS, rounds: int = 5, variant: str = "", block: int | None = None
+) -> KernelReport:
+    """All of it in one run. `block` takes the place of the usual ones of int8 and int4.
+
+    Raises MachineUnfit for a variant that this machine lacks.
+    """
+    bench = Bench(elements, variant)
+    codecs = {name: kernels.codec(name, _block(name, block)) for name in kernels.CODECS}
+    calls: dict[str, Callable[[], object]] = {MEMCPY: bench.memcpy}
+    for name, codec in codecs.items():
+        calls |= {f"{name} {kernel}": call for kernel, call in bench.calls(codec).items()}
+    others = {name: make(bench.theta) for name, make in PEERS.items()}
+    calls |= {name: call for name, call in others.items() if call is not None}
+    seconds = best_times(calls, rounds)
+    ours = seconds["int8 quantise"]
+    return KernelReport(
+        variant=variant or kernels.VARIANTS[0],
+        elements=elements,
+        memcpy_gb_per_s=FP32_BYTES * elements / seconds[MEMCPY] / 1e9,
+        codecs={name: _report(codec, elements, seconds) for name, codec in codecs.items()},
+        peers={name: seconds[name] / ours if name in seconds else None for name in PEERS},
+    )
+
+
+def _block(name: CodecName, demanded: int | None) -> int:
+    return demanded if demanded and name.startswith("int") else BLOCKS[name]
+
+
+def _report(codec: Codec, elements: int, seconds: dict[str, float]) -> CodecReport:
+    payload = codec.encoded_bytes(elements) / elements
+    figures = {
+        kernel: _figure(kernel, payload, elements, seconds[f"{codec.name} {kernel}"], seconds)
+        for kernel in (
+            *("quantise", "dequantise", "difference", "add", "add a vector", "sum up"),
+            *("add, with residuals", "outer step"),
+        )
+    }
+    return CodecReport(codec.block, payload, figures, relative_errors(codec))
+
+
+def _figure(
+    kernel: str, payload: float, elements: int, spent_s: float, seconds: dict[str, float]
+) -> Figure:
+    vectors = 2 if kernel == "outer step" else 1
+    speed = seconds[MEMCPY] / spent_s
+    return Figure(
+        gb_per_s=vectors * FP32_BYTES * elements / spent_s / 1e9,
+        ratio=vectors * speed,
+        bytes_ratio=speed * moved_bytes(kernel, payload) / COPIED_BYTES,
+    )

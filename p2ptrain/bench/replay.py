@@ -1,0 +1,79 @@
+"""`p2ptrain bench replay`: how fast updates are applied, and what catching up by them costs.
+
+Memory is the bound: applying an update reads and writes θ and m and reads a byte a parameter, so it
+is held against a copy of the same bytes by as many threads. Bytes touched: what a copy reads and
+writes counts for both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from p2ptrain import kernels
+from p2ptrain.bench.lines import Line
+from p2ptrain.bench.snapshot import state_of
+from p2ptrain.ids import Digest
+from p2ptrain.node.outer_state.start import Here, Start, choose_start
+from p2ptrain.state.shared_vector import Float32Vector
+
+LR, MU = 0.7, 0.9
+MISSED_STEPS = 8
+
+
+def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iterable[Line]:
+    """The best of `rounds` turns of each counts."""
+    state = state_of(numel, threads)
+    payload = bytearray(codec.encoded_bytes(numel))
+    codec.quantise(state.theta, payload)
+    copied = np.empty_like(state.theta)
+    applied, copying = [], []
+    for _ in range(rounds):
+        copying.append(_timed(lambda: _copy(state.theta, copied, threads)))
+        applied.append(_timed(lambda: state.apply(memoryview(payload), LR, MU, codec)))
+    memcpy_gb_per_s = 2 * 4 * numel / min(copying) / 1e9
+    touched = 2 * 8 * numel + len(payload)
+    apply_gb_per_s = touched / min(applied) / 1e9
+    yield Line(f"apply {codec.name}, {numel:,} parameters, {threads} threads", min(applied), "s")
+    yield Line("apply, bytes touched", apply_gb_per_s, "GB/s")
+    yield Line("memcpy, bytes touched", memcpy_gb_per_s, "GB/s")
+    yield Line("apply", apply_gb_per_s / memcpy_gb_per_s, "× as fast as", "memcpy")
+    yield from catching_up(numel, codec)
+    state.close()
+
+
+def catching_up(numel: int, codec: kernels.Codec) -> Iterable[Line]:
+    """Bytes by the log of what was missed, and what a node chooses."""
+    update_bytes, snapshot_bytes = codec.encoded_bytes(numel), 8 * numel
+    log_bytes = MISSED_STEPS * update_bytes
+    own, newest = Start(0, Digest("0" * 64)), Start(MISSED_STEPS, Digest("1" * 64))
+    chosen = choose_start(
+        target_step=MISSED_STEPS,
+        starts=[own, newest],
+        here=Here(frozenset({own.digest})),
+        snapshot_bytes=snapshot_bytes,
+        update_bytes=update_bytes,
+    )
+    chosen_bytes = log_bytes if chosen == own else snapshot_bytes
+    name, unit, against = f"{MISSED_STEPS} missed steps", "×", "a snapshot's bytes"
+    yield Line(f"{name}, all their updates", log_bytes / snapshot_bytes, unit, against)
+    yield Line(f"{name}, the way that a node chooses", chosen_bytes / snapshot_bytes, unit, against)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    call()
+    return time.monotonic() - begun
+
+
+def _copy(source: Float32Vector, target: Float32Vector, threads: int) -> None:
+    share = -(-len(source) // threads)
+
+    def one(start: int) -> None:
+        target[start : start + share] = source[start : start + share]
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(one, range(0, len(source), share)))

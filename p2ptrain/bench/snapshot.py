@@ -1,0 +1,149 @@
+"""`p2ptrain bench snapshot`: θ and m hashed and written into a store, against dd of the same bytes.
+
+`dd conv=fsync` writes one file through the page cache and syncs it once; `oflag=direct` goes around
+the cache, as a snapshot does, and shows what the disk can do. A snapshot is many files, each synced
+before it has a name, and hashed. They take turns, on the same disk, and the best of each counts.
+
+An update that begins with a snapshot finds nothing read yet: all of θ and m must be copied before
+it changes them. So it is held against itself and against such a copy.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from p2ptrain import kernels
+from p2ptrain.bench.lines import Line
+from p2ptrain.state import OuterState
+from p2ptrain.store import Store
+
+DD_BLOCK = "4M"
+DIRECT = ["conv=fsync", "oflag=direct"]
+Result = TypeVar("Result")
+CODEC = kernels.codec("int8", 256)
+
+
+def state_of(numel: int, threads: int | None = None) -> OuterState:
+    """θ and m of which every page is touched."""
+    state = OuterState(numel, threads=threads)
+    random = np.random.Generator(np.random.SFC64(1))
+    random.random(dtype=np.float32, out=state.theta)
+    state.momentum[:] = state.theta
+    return state
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """By one snapshot, or by one dd."""
+
+    seconds: float
+    cpu_s: float
+
+
+def measure(numel: int, rounds: int, folder: Path | None) -> Iterable[Line]:
+    """`folder` is on the disk that is meant; the one for temporary files if None."""
+    load = os.getloadavg()[0]
+    state, gigabytes = state_of(numel), 8 * numel / 1e9
+    cached, around = partial(_dd, flags=["conv=fsync"]), partial(_dd, flags=DIRECT)
+    ways: list[Callable[[OuterState, Path], Spent]] = [_snapshot, cached, around]
+    rows: list[list[Spent]] = [[], [], []]
+    for _ in range(rounds):
+        for way, row in zip(ways, rows, strict=True):
+            row.append(_in_a_folder(folder, partial(way, state)))
+    ours, theirs, direct = ([each.seconds for each in row] for row in rows)
+    yield Line("snapshot, hashed and written", gigabytes / min(ours), "GB/s")
+    yield Line("dd conv=fsync of θ, twice", gigabytes / min(theirs), "GB/s")
+    yield Line("dd oflag=direct conv=fsync of θ, twice", gigabytes / min(direct), "GB/s")
+    yield Line("snapshot", min(theirs) / min(ours), "× as fast as", "dd conv=fsync")
+    slowest = min(other / our for other, our in zip(theirs, ours, strict=True))
+    yield Line("snapshot, the least of the rounds", slowest, "× as fast as", "dd conv=fsync")
+    yield Line("snapshot", min(direct) / min(ours), "× as fast as", "dd oflag=direct conv=fsync")
+    for name, row in zip(("snapshot", "dd conv=fsync"), rows, strict=False):
+        yield Line(f"{name}, processor time", min(each.cpu_s for each in row) / gigabytes, "s/GB")
+    alone, beside = _in_a_folder(folder, partial(_longest_apply, state))
+    yield Line("an update applied before a snapshot", alone, "s")
+    yield Line("an update applied while a snapshot is written", beside, "s")
+    yield Line("θ and m copied once", _copy_seconds(state), "s")
+    yield Line("load before", load, f"on {os.cpu_count()} cores")
+    state.close()
+
+
+def _in_a_folder(folder: Path | None, work: Callable[[Path], Result]) -> Result:
+    with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-", dir=folder) as name:
+        return work(Path(name))
+
+
+def _snapshot(state: OuterState, folder: Path) -> Spent:
+    with Store(folder / "store") as store:
+        begun, cpu_s = time.monotonic(), time.process_time()
+        state.write_snapshot(store, {})
+        return Spent(time.monotonic() - begun, time.process_time() - cpu_s)
+
+
+def _dd(state: OuterState, folder: Path, flags: list[str]) -> Spent:
+    """θ is read from the memory that it lies in, as m would be, which has the same bytes."""
+    begun, cpu_s = time.monotonic(), _children_cpu_s()
+    for number in range(2):
+        subprocess.run(
+            [
+                "dd",
+                f"if=/proc/self/fd/{state.theta_fd}",
+                f"of={folder / str(number)}",
+                f"bs={DD_BLOCK}",
+                "status=none",
+                *flags,
+            ],
+            pass_fds=[state.theta_fd],
+            check=True,
+        )
+    return Spent(time.monotonic() - begun, _children_cpu_s() - cpu_s)
+
+
+def _children_cpu_s() -> float:
+    """What the kernel does later to bring a cache to the disk is in nobody's account."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _copy_seconds(state: OuterState) -> float:
+    """As an update copies what a snapshot has not read yet: into new memory, in two threads."""
+    begun = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        kept = list(pool.map(np.copy, (state.theta, state.momentum)))
+    seconds = time.monotonic() - begun
+    assert len(kept) == 2
+    return seconds
+
+
+def _longest_apply(state: OuterState, folder: Path) -> tuple[float, float]:
+    """Seconds of one update by itself, and of the longest while a snapshot is written."""
+    payload = bytearray(CODEC.encoded_bytes(state.numel))
+    CODEC.quantise(state.theta, payload)
+
+    def apply() -> float:
+        begun = time.monotonic()
+        state.apply(memoryview(payload), 0.7, 0.9, CODEC)
+        return time.monotonic() - begun
+
+    alone = min(apply() for _ in range(2))
+    with Store(folder / "store") as store:
+        writer = threading.Thread(target=state.write_snapshot, args=(store, {}))
+        writer.start()
+        beside = [apply()]
+        while writer.is_alive():
+            beside.append(apply())
+        writer.join()
+    return alone, max(beside)

@@ -1,0 +1,111 @@
+"""`p2ptrain bench trainer`: our trainer against a plain loop and transformers' model, in one run.
+
+A process of `p2ptrain.trainer.tools.speed` trains. This module starts it, with transformers in a
+temporary environment, and prints the results.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any
+
+from p2ptrain.bench.lines import Line
+from p2ptrain.bench.processes import Failed
+from p2ptrain.bench.throwaway import environment_with
+from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
+
+TRANSFORMERS = ("transformers==4.57.3",)
+"""Without its torch extra: it takes the torch that is here."""
+
+HEAD_WIDTH = 64
+VOCAB = 4096
+PROCESS_S_MAX = 3600.0
+WORDS_MAX = 2000
+
+NAMES = {
+    "plain": "a plain loop without FSDP2",
+    "plain_bf16": "that loop with parameters in bf16, as FSDP2 has them, not under autocast",
+    "transformers": "transformers' LlamaForCausalLM in a plain loop",
+    "transformers_bf16": "transformers' with parameters in bf16",
+}
+"""`p2ptrain.trainer.tools.speed` says what each is."""
+
+
+def setting(
+    layers: int,
+    width: int,
+    sequence: int,
+    batch: int,
+    precision: str,
+    device: str,
+    *,
+    vocab: int = VOCAB,
+    compile: bool = False,
+    recompute: bool = False,
+    micro_batch: int = 0,
+) -> TrainerConfig:
+    """A Llama with heads of 64 and AdamW. Raises ConfigError."""
+    heads = max(1, width // HEAD_WIDTH)
+    ffn = -(-8 * width // 3 // HEAD_WIDTH) * HEAD_WIDTH
+    return TrainerConfig(
+        ModelSpec(vocab, layers, width, heads, heads, ffn, sequence),
+        InnerSpec(1, batch, 1e-4, 0, 10**6),
+        device=device,  # type: ignore[arg-type]  # checked there
+        precision=precision,  # type: ignore[arg-type]
+        compile=compile,
+        recompute=recompute,
+        micro_batch=micro_batch,
+    )
+
+
+def measure(
+    config: TrainerConfig, steps: int, rounds: int, *, transformers: bool
+) -> Iterator[Line]:
+    """Raises Failed: a process could not do it, or transformers cannot be had."""
+    contenders = ["fsdp2", *others(config, transformers=transformers)]
+    with ExitStack() as stack:
+        python = sys.executable
+        if transformers:
+            python = stack.enter_context(environment_with(TRANSFORMERS))
+        speeds = run(config, contenders, steps, rounds, python)
+    ours = speeds["fsdp2"]
+    name = f"FSDP2 with one rank, {ours['parameters'] / 1e6:.1f} M parameters, {config.precision}"
+    yield Line(name, ours["tokens_per_s"], "tokens/s", details=ours)
+    for other, words in NAMES.items():
+        if other in speeds:
+            ratio = ours["tokens_per_s"] / speeds[other]["tokens_per_s"]
+            yield Line(name, ratio, "× the tokens/s of", words, speeds[other])
+
+
+def others(config: TrainerConfig, *, transformers: bool) -> list[str]:
+    """The contenders to hold FSDP2 against: in bf16, each of them in both of its ways."""
+    loops = ["plain"] + ["transformers"] * transformers
+    ways = ["", "_bf16"] if config.precision == "bf16" else [""]
+    return [loop + way for loop in loops for way in ways]
+
+
+def run(
+    config: TrainerConfig,
+    contenders: list[str],
+    steps: int,
+    rounds: int,
+    python: str,
+    limit_s: float = PROCESS_S_MAX,
+) -> dict[str, dict[str, Any]]:
+    """What `p2ptrain.trainer.tools.speed` says of each. Raises Failed."""
+    told = {"config": asdict(config), "contenders": contenders, "steps": steps, "rounds": rounds}
+    command = [python, "-m", "p2ptrain.trainer.tools.speed", json.dumps(told)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired as exc:
+        raise Failed(f"training took over {limit_s:.0f} s") from exc
+    if done.returncode:
+        raise Failed(done.stderr.strip()[-WORDS_MAX:])
+    # NCCL writes to stdout, too, where NCCL_DEBUG asks it to.
+    told_back = (line for line in done.stdout.splitlines() if line.startswith("{"))
+    return {each["contender"]: each for each in map(json.loads, told_back)}

@@ -1,0 +1,264 @@
+"""`p2ptrain bench utilisation`: which share of the wall clock nodes spend in inner steps.
+
+Real nodes with real trainers, each on a host that is given: 127.0.0.1, or network namespaces that
+somebody has joined by a slow line. The same model trains first in plain DiLoCo with int8, then with
+fragments that are averaged in 4 bits while training goes on.
+
+What counts as an inner step is what each trainer says that it took, by its own clock, but for its
+wait for the block. All else is the rest: waiting for others, agreeing, averaging, applying.
+Where trainers are more than cores, an inner step is as long as the others leave it, in both modes,
+and what the exchange computes is taken from trainers that go on meanwhile: it makes their steps
+longer, which this figure does not show, and `tokens/s` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from p2ptrain.bench.lines import Line, machine
+from p2ptrain.bench.processes import Failed, Host
+from p2ptrain.demo.show import Show
+from p2ptrain.demo.story import DemoFailed, Story
+from p2ptrain.testing.network_namespaces import ports
+from p2ptrain.testing.node_process import CommandFailed, run_command
+
+START_S = 240.0
+"""For packing, four times torch, and the first outer step's lease."""
+STEP_S_MAX = 400.0
+TEXT_BYTES_PER_TOKEN = 4.0
+"""More than a vocabulary of 1,024 makes of a token, so that no block is trained twice."""
+WARM_UP_STEPS = 2
+"""Outer steps before the clock runs: joiners come in, paths have been measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`steps` is H; `measured` counts times that all of the model is averaged."""
+
+    layers: int
+    width: int
+    sequence: int
+    batch: int
+    steps: int
+    measured: int
+    up: str = ""
+    """What each node may send; the hosts' line is the only limit if empty."""
+
+    @property
+    def block_tokens(self) -> int:
+        return self.batch * self.sequence
+
+    def __post_init__(self) -> None:
+        if self.width % 64:
+            raise ValueError(f"a width of {self.width} is no multiple of 64")
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """The run's `[sync]` and `[codec]`."""
+
+    fragments: int = 1
+    overlap_steps: int = 0
+    mixing: float = 0.0
+    codec: str = "int8"
+    outer_lr: float = 0.7
+
+    def __str__(self) -> str:
+        if self.fragments == 1:
+            return f"plain {self.codec}"
+        return (
+            f"streaming {self.codec}, P = {self.fragments}, τ = {self.overlap_steps}, "
+            f"α = {self.mixing:g}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """By one node, while `outer_steps` were made: seconds, of them in `inner_steps` inner steps."""
+
+    wall_s: float
+    inner_s: float
+    inner_steps: int
+    outer_steps: int
+    told: float
+    """The mean of what the node itself said of its utilisation."""
+
+
+def run_file(setting: Setting, mode: Mode, nodes: int) -> str:
+    """The run, as its organiser would write it."""
+    heads, wholes = setting.width // 64, WARM_UP_STEPS + setting.measured + 2
+    outer, tokens = wholes * mode.fragments, wholes * nodes * setting.steps * setting.block_tokens
+    return f"""
+[run]
+name = "utilisation"
+[model]
+vocab = 1024
+layers = {setting.layers}
+width = {setting.width}
+heads = {heads}
+kv_heads = {heads}
+ffn = {setting.width * 8 // 3 // 32 * 32}
+sequence = {setting.sequence}
+tied = true
+[data]
+source = "stdlib"
+limit_mb = {1 + tokens * TEXT_BYTES_PER_TOKEN / 1e6:.1f}
+validation_blocks = 4
+[inner]
+steps = {setting.steps}
+batch_sequences = {setting.batch}
+lr = 1e-3
+warmup_steps = 20
+schedule = "constant"
+[outer]
+steps = {outer}
+lr = {mode.outer_lr}
+momentum = 0.9
+[sync]
+fragments = {mode.fragments}
+overlap_steps = {mode.overlap_steps}
+mixing = {mode.mixing}
+[codec]
+name = "{mode.codec}"
+[policy]
+participants_min = {nodes}
+grace_s = 60.0
+round_timeout_s = 3.0
+snapshot_every = {outer}
+evaluate_every = {outer}
+"""
+
+
+class Swarm(Story):
+    """As many nodes as there are hosts, all of which train; the first one's is the organiser's."""
+
+    def __init__(self, folder: Path, hosts: Sequence[Host], setting: Setting, mode: Mode) -> None:
+        folder.mkdir()
+        config = folder / "run.toml"
+        config.write_text(run_file(setting, mode, len(hosts)))
+        super().__init__(folder, config, Show(Console(stderr=True, highlight=False)))
+        self.cast = {f"n{number}": self._cast(f"n{number}") for number in range(len(hosts))}
+        self._options: dict[str, tuple[str, ...]] = {}
+        for number, (node, host) in enumerate(zip(self.cast.values(), hosts, strict=True)):
+            node.wrapped = host.command
+            control, data = ports(number)
+            family = "ip6" if ":" in host.address else "ip4"
+            self._options[node.name] = (
+                *("--listen", f"/{family}/{host.address}/tcp/{control}"),
+                *("--data-listen", f"{host.address}:{data}", "--threads", "1"),
+                *(("--limit-up", setting.up) if setting.up else ()),
+            )
+
+    def begin(self) -> None:
+        """Publish, start all, and see that all of them are at work."""
+        for name, node in self.cast.items():
+            told = json.loads(run_command("id", "--home", str(node.home), "--json"))
+            self.peers[name] = told["peer"]
+        first, *others = self.cast.values()
+        listed = [part for node in others for part in ("--allow", self.peers[node.name])]
+        run_command(
+            *("run", "publish", str(self.config), "--home", str(first.home)),
+            *("--founder", self.peers[first.name], *listed, "--json"),
+        )
+        for node in others:
+            # A snapshot takes long over a slow line, and joining is not what is asked here.
+            shutil.copytree(first.home / "store" / "objects", node.home / "store" / "objects")
+        first.start(*self._options[first.name])
+        way_in = self.wait_for("an address", lambda: _address(first.status()), deadline_s=START_S)
+        for node in others:
+            node.start(*self._options[node.name], "--bootstrap", way_in)
+
+    def measure(self, mode: Mode, setting: Setting) -> list[Spent]:
+        """What each node spent, once all have made so many outer steps together."""
+        start = WARM_UP_STEPS * mode.fragments
+        end = start + setting.measured * mode.fragments
+        for step in range(end + 1):
+            self.wait_for(
+                f"outer step {step}",
+                partial(self._all_committed, step),
+                deadline_s=(START_S if step == 0 else 0.0) + STEP_S_MAX,
+            )
+        return [spent(node.events, setting.block_tokens, start, end) for node in self.cast.values()]
+
+    def _all_committed(self, step: int) -> bool:
+        return all(node.find("committed", step=step) for node in self.cast.values())
+
+
+def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: int) -> Spent:
+    """From a journal: between the commits of outer step `start` and of `end`, an inner step being
+    `block_tokens`.
+
+    Raises Failed: this node did not take part in all of them.
+    """
+    commits = {each["step"]: each for each in events if each["event"] == "committed"}
+    within = [commits[step] for step in range(start + 1, end + 1)]
+    if not all(each["took_part"] and not each["skipped"] for each in within):
+        raise Failed("a node was left out of an outer step, or one was skipped")
+    begun_s, ended_s = commits[start]["monotonic_s"], commits[end]["monotonic_s"]
+    steps = [
+        each
+        for each in events
+        if each["event"] == "inner-step" and begun_s < each["monotonic_s"] <= ended_s
+    ]
+    return Spent(
+        ended_s - begun_s,
+        sum(block_tokens / each["tokens_per_s"] - each["data_wait_s"] for each in steps),
+        len(steps),
+        end - start,
+        statistics.mean(each["compute_utilisation"] for each in within),
+    )
+
+
+def measure(setting: Setting, modes: Sequence[Mode], hosts: Sequence[Host]) -> Iterator[Line]:
+    """Each mode in turn, each a run of its own.  Raises Failed."""
+    load = os.getloadavg()[0]
+    plain: Mode | None = None
+    folder = Path(tempfile.mkdtemp(prefix="p2ptrain-utilisation-"))
+    try:
+        for number, mode in enumerate(modes):
+            swarm = Swarm(folder / str(number), hosts, setting, mode)
+            try:
+                swarm.begin()
+                nodes = swarm.measure(mode, setting)
+            except (DemoFailed, CommandFailed) as exc:
+                raise Failed(str(exc)) from exc
+            finally:
+                for node in swarm.cast.values():
+                    node.kill()
+            yield from _lines(setting, mode, nodes, plain)
+            plain = plain or mode
+    finally:
+        shutil.rmtree(folder)
+    yield from machine(load)
+
+
+def _lines(
+    setting: Setting, mode: Mode, nodes: Sequence[Spent], plain: Mode | None
+) -> Iterator[Line]:
+    name, against = f"{mode}, H = {setting.steps}, {len(nodes)} nodes", str(plain or "")
+    shares = [each.inner_s / each.wall_s for each in nodes]
+    details = {"nodes": shares, "told": [each.told for each in nodes]}
+    outer = statistics.mean(each.wall_s / each.outer_steps for each in nodes)
+    inner = statistics.mean(each.inner_s / each.inner_steps for each in nodes)
+    tokens = setting.block_tokens * sum(each.inner_steps for each in nodes)
+    wall_s = statistics.mean(each.wall_s for each in nodes)
+    yield Line(f"compute utilisation, {name}", statistics.mean(shares), "", against, details)
+    yield Line(f"compute utilisation of the worst, {name}", min(shares), "", against)
+    yield Line(f"an outer step, {name}", outer, "s", against)
+    yield Line(f"an inner step, {name}", inner, "s", against)
+    yield Line(f"trained, {name}", tokens / wall_s, "tokens/s", against)
+
+
+def _address(status: dict[str, Any] | None) -> str:
+    return str(status["addresses"][0]) if status and status.get("addresses") else ""

@@ -1,0 +1,121 @@
+"""An organiser who amends the run in mid-course, and what has to hold when one does.
+
+Amendments spread from whoever has them to whom they can reach, at leisure and in any order, so that
+some come when their outer step has begun, and some voters are asked about what they never saw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.canonical import digest_of
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Commit, Roster, Terms
+from p2ptrain.simulation.node import SimNode
+from p2ptrain.simulation.watching import Decision, Watch
+
+if TYPE_CHECKING:
+    from p2ptrain.simulation.world import SimWorld
+
+LEAD_STEPS = (1, 3)
+SPREAD_S = (0.05, 4.0)
+LEASES = (None, None, 2, 3, 6)
+"""Blocks that a lease has then; a run of the simulator begins with 4."""
+
+COUNT_MAX = 12
+
+
+class Amending:
+    """Draws from dice of its own: worlds that are never amended stay what they were."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self._world = world
+        self._random = Random(f"{world.profile.name}/{world.rules.run}/amendments")
+        self._known: list[Terms] = []
+        self._plan()
+
+    def _plan(self) -> None:
+        every_s = self._world.profile.amend_every_s
+        if every_s > 0 and len(self._known) < COUNT_MAX:
+            self._world.clock.after(self._random.expovariate(1 / every_s), self._publish)
+
+    def _publish(self) -> None:
+        running = [node for node in self._world.nodes.values() if node.is_running]
+        if running:
+            number = len(self._known) + 1
+            step = self._world.latest.step + self._random.randint(*LEAD_STEPS)
+            blocks = self._random.choice(LEASES)
+            what = digest_of(b"amendment", [number, step, blocks])
+            self._known.append(terms := Terms(number, step, what, blocks))
+            self._give(self._random.choice(running), terms)
+            for peer in self._world.nodes:
+                self._later(peer, terms)
+        self._plan()
+
+    def _later(self, peer: PeerId, terms: Terms) -> None:
+        delay_s = self._random.uniform(*SPREAD_S)
+        self._world.clock.after(delay_s, partial(self._arrive, peer, terms))
+
+    def _arrive(self, peer: PeerId, terms: Terms) -> None:
+        nodes, joins = self._world.nodes, self._world.network.joins
+        holders = [each for each in nodes.values() if each.is_running and terms in each.disk.terms]
+        if nodes[peer].is_running and any(joins(peer, each.me) for each in holders):
+            self._give(nodes[peer], terms)
+        else:
+            self._later(peer, terms)
+
+    def _give(self, node: SimNode, terms: Terms) -> None:
+        self._world.let(node, partial(node.amended, terms))
+
+    def meet(self, node: SimNode) -> None:
+        """Who joins later hears of the amendments that there are."""
+        for terms in self._known:
+            self._later(node.me, terms)
+
+
+@dataclass(slots=True)
+class AmendmentsAreHeld(Watch):
+    """S10: everybody whose vote stands under a roster has the amendment that it names."""
+
+    liars: frozenset[PeerId] = frozenset()
+
+    def on_decision(self, decision: Decision) -> None:
+        value = decision.certified.entry.value
+        if isinstance(value, Roster) and value.terms is not None:
+            for voter in decision.certified.certificate.voters - self.liars:
+                if value.terms not in decision.disks[voter].terms:
+                    self.object(f"{voter} voted for amendment {value.terms.number} unseen")
+
+
+@dataclass(slots=True)
+class TermsAreForeseen(Watch):
+    """S10: what holds in an outer step is settled before it begins, and leases are as it says."""
+
+    rules: Rules
+
+    def on_decision(self, decision: Decision) -> None:
+        before, after = decision.before, decision.after
+        numbers = [each.number for each in after.terms]
+        if numbers != sorted(set(numbers)):
+            self.object(f"amendments {numbers} were agreed at height {after.height}")
+        if before.step == after.step and _holding(before) != _holding(after):
+            self.object(f"the terms of outer step {after.step} change while it is under way")
+        if isinstance(decision.certified.entry.value, Commit):
+            self._check_leases(after)
+
+    def _check_leases(self, state: LedgerState) -> None:
+        blocks = self.rules.blocks_per_lease
+        for terms in _holding(state):
+            blocks = blocks if terms.blocks is None else terms.blocks
+        short = [peer for peer, lease in state.leases.items() if len(lease) < blocks]
+        if short:
+            self.object(f"{min(short)} has less than {blocks} blocks in outer step {state.step}")
+
+
+def _holding(state: LedgerState) -> list[Terms]:
+    return [each for each in state.terms if each.step <= state.step]

@@ -1,0 +1,193 @@
+"""Many seeds of one world, on one core or several, and what came of all of them together.
+
+Seeds are run in batches, each in one process; what a batch amounts to does not depend on who ran
+it, and batches are summed in their order. So a campaign can be interrupted between two of them, and
+gone on with: see `results`.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import Pool
+
+from p2ptrain.simulation.run import simulate
+
+FAILURES_KEPT = 20
+
+BATCH_SEEDS = 20
+"""Some seconds of work: what an interruption loses."""
+
+PROGRESS_S = 5.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`steps` outer steps for each of the `seeds`, from `first_seed` on."""
+
+    seeds: int
+    first_seed: int = 0
+    peers: int = 5
+    steps: int = 20
+    profile: str = "chaos"
+
+    def replay(self, seed: int) -> str:
+        """The command that runs this one seed again."""
+        options = f"--peers {self.peers} --steps {self.steps} --profile {self.profile}"
+        return f"p2ptrain simulate --seeds 1 --first-seed {seed} {options}"
+
+    def batches(self) -> list[range]:
+        """The seeds of each batch."""
+        end = self.first_seed + self.seeds
+        starts = range(self.first_seed, end, BATCH_SEEDS)
+        return [range(start, min(start + BATCH_SEEDS, end)) for start in starts]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    seed: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What came of some seeds. `violations` and `stuck` count seeds; `failures` are the first of
+    them. `forks` are runs that liars forked and in which it was proved who did it.
+    """
+
+    seeds: int = 0
+    outer_steps: int = 0
+    commits: int = 0
+    skips: int = 0
+    restarts: int = 0
+    violations: int = 0
+    stuck: int = 0
+    forks: int = 0
+    virtual_s: float = 0.0
+    cpu_s: float = 0.0
+    failures: tuple[Failure, ...] = ()
+
+    def __add__(self, more: Sums) -> Sums:
+        return Sums(
+            self.seeds + more.seeds,
+            self.outer_steps + more.outer_steps,
+            self.commits + more.commits,
+            self.skips + more.skips,
+            self.restarts + more.restarts,
+            self.violations + more.violations,
+            self.stuck + more.stuck,
+            self.forks + more.forks,
+            round(self.virtual_s + more.virtual_s, 1),
+            round(self.cpu_s + more.cpu_s, 3),
+            (*self.failures, *more.failures)[:FAILURES_KEPT],
+        )
+
+    @property
+    def good(self) -> bool:
+        return not self.violations and not self.stuck
+
+    @property
+    def outer_steps_per_s(self) -> float:
+        """For each second of one core, whatever else this machine does."""
+        return round(self.outer_steps / max(self.cpu_s, 1e-9), 1)
+
+
+Known = Mapping[range, Sums]
+"""Batches that have been run before."""
+
+Keep = Callable[[range, Sums], None]
+"""keep(seeds, sums): a batch is done."""
+
+
+def run_campaign(
+    plan: Plan,
+    *,
+    processes: int = 1,
+    say: Say = lambda text: None,
+    known: Known | None = None,
+    keep: Keep = lambda seeds, sums: None,
+) -> Sums:
+    """Run all batches that are not `known`. `say` hears of progress, and of each failing seed and
+    how to replay it. Whatever `processes` is, the sums are the same, CPU time apart.
+
+    Raises:
+        KeyboardInterrupt: after `say` has heard how far it came; no process is left behind.
+    """
+    assert processes >= 1
+    total = Sums()
+    spoken = time.monotonic()
+    try:
+        for sums in _outcomes(plan, processes, known or {}, keep):
+            total += sums
+            for failure in sums.failures:
+                replay = plan.replay(failure.seed)
+                say(f"seed {failure.seed} failed: {failure.why}\n  replay: {replay}")
+            if time.monotonic() - spoken > PROGRESS_S:
+                spoken = time.monotonic()
+                say(_so_far(plan, total))
+    except KeyboardInterrupt:
+        say(f"interrupted: {_so_far(plan, total)}")
+        raise
+    return total
+
+
+def _so_far(plan: Plan, total: Sums) -> str:
+    return f"{total.seeds} of {plan.seeds} seeds, {total.violations + total.stuck} failed"
+
+
+def _outcomes(plan: Plan, processes: int, done: Known, keep: Keep) -> Iterator[Sums]:
+    """What came of each batch, in their order, as soon as it is known."""
+    missing = [seeds for seeds in plan.batches() if seeds not in done]
+    with _mapping(processes) as map_in_order:
+        fresh = iter(map_in_order(partial(run_batch, plan), missing))
+        for seeds in plan.batches():
+            sums = done.get(seeds)
+            if sums is None:
+                sums = next(fresh)
+                keep(seeds, sums)
+            yield sums
+
+
+Mapper = Callable[[Callable[[range], Sums], list[range]], Iterable[Sums]]
+
+
+@contextmanager
+def _mapping(processes: int) -> Iterator[Mapper]:
+    """`map`, in this process or in several, which end with an interruption of this one."""
+    if processes == 1:
+        yield map
+        return
+    with Pool(processes, initializer=_leave_interrupts_to_the_parent) as pool:
+        yield pool.imap
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def run_batch(plan: Plan, seeds: range) -> Sums:
+    """These seeds one after another, in this process."""
+    total = Sums()
+    began = time.process_time()
+    for seed in seeds:
+        it = simulate(seed, peers=plan.peers, steps=plan.steps, profile=plan.profile)
+        why = "; ".join(it.violations[:3]) or it.stuck
+        total += Sums(
+            seeds=1,
+            outer_steps=it.outer_steps,
+            commits=it.commits,
+            skips=it.skips,
+            restarts=it.restarts,
+            violations=bool(it.violations),
+            stuck=bool(it.stuck),
+            forks=len(it.forks),
+            virtual_s=it.virtual_s,
+            failures=() if it.good else (Failure(seed, why),),
+        )
+    return total + Sums(cpu_s=time.process_time() - began)

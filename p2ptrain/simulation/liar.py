@@ -1,0 +1,386 @@
+"""A peer that lies in every way that the network's authentication leaves open to it.
+
+It runs the real ledger and bends what comes out: proposes two entries in one round and votes for
+both, or tries to propose without a signature that would prove it, hides votes in its promises or
+claims votes for what nobody has proposed, proposes on promises that are none, forges certificates,
+replays what it has heard, invents entries, updates, snapshots and states, proposes rosters without
+the others, ends their rounds. It cannot sign for others, nor pretend to be another sender.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import replace
+from enum import Enum
+from random import Random
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import (
+    Certificate,
+    Certified,
+    Commit,
+    Entry,
+    Roster,
+    Skip,
+    Value,
+    Vote,
+)
+from p2ptrain.ledger.messages.effects import Announce, Effect, Send
+from p2ptrain.ledger.messages.events import Event, ReduceDone, SnapshotTaken, UpdateHeld
+from p2ptrain.ledger.messages.messages import (
+    Accept,
+    Accepted,
+    Message,
+    Outcome,
+    Prepare,
+    Promise,
+    PromiseProof,
+    Propose,
+    Refused,
+)
+from p2ptrain.ledger.paxos.electorate import Electorate, proof_of
+from p2ptrain.simulation.clock import NodeClock
+from p2ptrain.simulation.disk import signature_of, signer, verify
+from p2ptrain.simulation.heartbeat import Heartbeat
+from p2ptrain.simulation.node import SimNode, World
+
+MEMORY = 64
+"""So many messages it keeps to replay."""
+
+
+class Lie(Enum):
+    """Each liar has its own mix, so that a clumsy lie does not always give the clever one away."""
+
+    TWINS = "two entries in one round"
+    DENIALS = "proposals and certificates without its own vote"
+    INVENTED_VOTES = "promises that claim what nobody has proposed"
+    BENT_PROOFS = "proposals with promises of strangers, or with claims that cannot be"
+    DOUBLE_VOTES = "two votes in one round"
+    HIDDEN_VOTES = "promises that hide votes"
+    FORGERIES = "invented entries and certificates"
+    REPLAYS = "what was said before"
+    SNAPSHOTS = "invented snapshots"
+    STATES = "commits that name another state"
+    RESULTS = "invented updates, whose bytes it serves, before anybody has made one"
+    USURPATION = "rosters without others who are well"
+    HASTE = "rounds of its own before those of others are over"
+
+
+HURRY_S = 0.1
+"""Between two of its rounds, if it hurries: less than others need to decide."""
+
+MISCHIEF = 0.3
+"""How often it does something of its own when it gossips."""
+
+
+class Liar(SimNode):
+    def __init__(
+        self,
+        world: World,
+        rules: Rules,
+        me: PeerId,
+        clock: NodeClock,
+        *,
+        trains: bool = True,
+        random: Random,
+    ) -> None:
+        super().__init__(world, rules, me, clock, trains=trains)
+        self._random = random
+        self.lies = frozenset(random.sample(list(Lie), random.randint(1, len(Lie))))
+        self._heard: deque[Message] = deque(maxlen=MEMORY)
+        self._twins: dict[Digest, Entry] = {}
+        self._votes: dict[Digest, dict[PeerId, bytes]] = {}
+        self._round = 0
+        self._hurried_at = 0.0
+
+    def _write_s(self) -> float:
+        """Who invents what it wrote is the first to be done."""
+        return 0.0 if Lie.SNAPSHOTS in self.lies else super()._write_s()
+
+    def wrote(self, taken: SnapshotTaken) -> None:
+        if Lie.SNAPSHOTS in self.lies:
+            taken = replace(taken, digest=_digest(f"no such snapshot {taken.step}"))
+        super().wrote(taken)
+
+    def _take_part(self, entry: Digest, roster: Roster) -> None:
+        super()._take_part(entry, roster)
+        now, told = (roster.step, roster.attempt), self._done
+        if Lie.RESULTS not in self.lies:
+            return
+        if told is not None and (told.step, told.attempt) == now:
+            return
+        invented = _digest(f"no reduce has made this: {entry}")
+        self.disk.updates.add(invented)
+        super().handle(UpdateHeld(invented))
+        self.report(ReduceDone(self.me, *now, invented))
+
+    def reduced(self, roster: Roster, update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
+        if update is None or Lie.RESULTS not in self.lies:
+            return super().reduced(roster, update, suspects)
+        self.disk.updates.add(update)
+        super().handle(UpdateHeld(update))
+
+    def handle(self, event: Event) -> None:
+        """Its own ledger it has believe that all wrote what it invented."""
+        if not isinstance(event, SnapshotTaken) or Lie.SNAPSHOTS not in self.lies:
+            return super().handle(event)
+        invented = _digest(f"no such snapshot {event.step}")
+        for voter in self.state.voters:
+            super().handle(SnapshotTaken(voter, event.step, invented))
+
+    def receive(self, sender: PeerId, payload: Message | Heartbeat) -> None:
+        if not isinstance(payload, Heartbeat):
+            self._heard.append(payload)
+            if isinstance(payload, Accept):
+                self._collect(sender, payload.vote)
+        super().receive(sender, payload)
+        if isinstance(payload, Outcome | Prepare | Propose) and Lie.HASTE in self.lies:
+            self._hurry()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Announce(Prepare() | Propose() as message):
+                for peer in self.state.voters:
+                    if peer != self.me:
+                        self._carry_out(Send(peer, message))
+            case Send(peer, Propose(promises=(_, *_)) as proposal) if Lie.BENT_PROOFS in self.lies:
+                self._send(peer, self._with_bent_proofs(proposal))
+            case Send(peer, Propose(_, Entry(_, _, Commit(state=str())) as entry) as proposal) if (
+                Lie.STATES in self.lies
+            ):
+                self._send(peer, self._of_another_state(entry, proposal))
+            case Send(peer, Propose(_, Entry(_, _, Roster())) as proposal) if (
+                Lie.USURPATION in self.lies
+            ):
+                self._send(peer, self._without_others(proposal))
+            case Send(peer, Propose() as proposal) if Lie.TWINS in self.lies:
+                self._send(peer, self._for_half(peer, proposal))
+            case Send(peer, Propose() as proposal) if Lie.DENIALS in self.lies:
+                self._send(peer, self._unsigned(peer, proposal))
+            case Announce(Outcome(certified)) if Lie.DENIALS in self.lies:
+                self._tell_all(Outcome(self._without_me(certified)))
+            case Send(peer, Promise() as promise) if self._invents(promise):
+                self._send(peer, self._inventive(promise))
+            case Send(peer, Promise() as promise) if Lie.HIDDEN_VOTES in self.lies:
+                self._send(peer, self._forgetful(promise))
+            case Send(peer, Accept(vote)) if Lie.DOUBLE_VOTES in self.lies:
+                super()._carry_out(effect)
+                self._send(peer, Accept(self._sign(vote.height, vote.round, _digest("another"))))
+            case _:
+                super()._carry_out(effect)
+
+    def gossip(self) -> None:
+        super().gossip()
+        if Lie.HASTE in self.lies:
+            self._hurry()
+        if self._random.random() >= MISCHIEF:
+            return
+        if Lie.FORGERIES in self.lies:
+            self._random.choice((self._forge, self._usurp))()
+        if Lie.REPLAYS in self.lies:
+            self._replay()
+
+    # ── two entries in one round ─────────────────────────────────────────────────────────────────
+
+    def _for_half(self, peer: PeerId, proposal: Propose) -> Propose:
+        """Every second voter is asked to accept the twin of what the others are asked for."""
+        twin = self._twin(proposal.entry)
+        if twin is None or self.state.voters.index(peer) % 2:
+            return proposal
+        own = self._hope_for(twin, proposal.round)
+        return replace(proposal, entry=twin, signature=own)
+
+    def _hope_for(self, entry: Entry, round: int) -> bytes:
+        """Vote for it, and collect the votes of others."""
+        own = self._sign(entry.height, round, entry.digest).signature
+        if entry.digest not in self._twins:
+            self._twins[entry.digest] = entry
+            self._votes[entry.digest] = {self.me: own}
+        return own
+
+    def _unsigned(self, peer: PeerId, proposal: Propose) -> Propose:
+        """Every second voter is asked for a twin that, so it hopes, nobody can hold against it."""
+        twin = self._twin(proposal.entry)
+        if twin is None or self.state.voters.index(peer) % 2:
+            return proposal
+        return replace(proposal, entry=twin)
+
+    def _without_me(self, certified: Certified) -> Certified:
+        """The certificate without its proposer, if the others are enough."""
+        entry, certificate = certified.entry, certified.certificate
+        votes = {voter: signed for voter, signed in certificate.votes if voter != self.me}
+        electorate = self._electorate(entry)
+        return electorate.certified(certificate.round, entry, votes)
+
+    def _twin(self, entry: Entry) -> Entry | None:
+        """Another entry, as good as this one."""
+        value = entry.value
+        if not isinstance(value, Roster) or len(value.participants) < 2:
+            return None
+        parts = value.participants
+        return replace(entry, value=replace(value, participants=(*parts[1:], parts[0])))
+
+    def _collect(self, sender: PeerId, vote: Vote) -> None:
+        votes = self._votes.get(vote.entry)
+        if votes is None or not verify(sender, vote.message, vote.signature):
+            return
+        votes[sender] = vote.signature
+        entry = self._twins[vote.entry]
+        electorate = self._electorate(entry)
+        if len(votes) > 1 and electorate.reached(votes.keys() & electorate.names):
+            certified = electorate.certified(vote.round, entry, votes)
+            for peer in sorted(votes.keys() - {self.me}):
+                self._send(peer, Outcome(certified))
+
+    def _electorate(self, entry: Entry) -> Electorate:
+        voters, sign = self.state.voters, signer(self.me)
+        return Electorate(
+            self._rules, self.state.line, entry.height, entry.parent, voters, self.me, sign, verify
+        )
+
+    def _of_another_state(self, entry: Entry, proposal: Propose) -> Propose:
+        """The same commit, but whoever starts from it would start from nothing that ever was."""
+        assert isinstance(entry.value, Commit)
+        bent = replace(entry, value=replace(entry.value, state=_digest("no such state")))
+        own = self._hope_for(bent, proposal.round)
+        return replace(proposal, entry=bent, signature=own)
+
+    def _without_others(self, proposal: Propose) -> Propose:
+        """The same roster with no more voters than are needed to decide on it."""
+        entry, voters = proposal.entry, self.state.voters
+        assert isinstance(entry.value, Roster)
+        others = [voter for voter in entry.value.voters if voter != self.me and voter in voters]
+        kept = {self.me, *others[: len(voters) // 2]}
+        parts = tuple(part for part in entry.value.participants if part.peer in kept)
+        staying = tuple(voter for voter in voters if voter in kept)
+        schedule = entry.value.schedule if parts else "ring"
+        names = replace(entry.value, participants=parts, schedule=schedule)
+        roster = replace(names, voters=staying, learners=())
+        bent = replace(entry, value=roster)
+        own = self._hope_for(bent, proposal.round)
+        return replace(proposal, entry=bent, signature=own)
+
+    def _hurry(self) -> None:
+        """Nobody else shall come to its turn: a later round of its own is prepared each time, and
+        the others are told that their rounds are over.
+        """
+        state = self.state
+        if self.me not in state.voters or self.clock.now < self._hurried_at + HURRY_S:
+            return
+        self._hurried_at = self.clock.now
+        turn = (state.voters.index(self.me) - state.height - 1) % len(state.voters)
+        self._round += len(state.voters)
+        self._tell_all(Prepare(state.height + 1, turn + self._round))
+        for round in range(len(state.voters)):
+            self._tell_all(Refused(state.height + 1, round, turn + self._round, "it is mine"))
+
+    # ── promises that are none ───────────────────────────────────────────────────────────────────
+
+    def _with_bent_proofs(self, proposal: Propose) -> Propose:
+        """The same proposal on strangers' words; or one that only a claim of its own would force,
+        of this very round, or of the one before and signed by nobody.
+        """
+        round, others = proposal.round, [it for it in proposal.promises if it.voter != self.me]
+        kind = self._random.choice(("strangers", "this round", "unsigned"))
+        if kind == "strangers":
+            promises = [self._promised(self.me, proposal.entry, round, None)]
+            for voter in self.state.voters:
+                stranger = PeerId(f"{_SOMEBODY}-{voter}")
+                promises.append(self._promised(stranger, proposal.entry, round, None))
+            return replace(proposal, promises=tuple(promises))
+        entry = self._invented()
+        own = self._hope_for(entry, round)
+        claim = Accepted(round, entry, own)
+        if kind == "unsigned":
+            claim = Accepted(round - 1, entry, b"signed by nobody")
+        promises = [self._promised(self.me, entry, round, claim), *others]
+        return replace(proposal, entry=entry, signature=own, promises=tuple(promises))
+
+    def _promised(
+        self, voter: PeerId, entry: Entry, round: int, claim: Accepted | None
+    ) -> PromiseProof:
+        """In its own name, or in one of those that anybody can make."""
+        signing = replace(self._electorate(entry), me=voter, sign=signer(voter))
+        return proof_of(voter, signing.promise(round, claim))
+
+    # ── other lies ───────────────────────────────────────────────────────────────────────────────
+
+    def _forgetful(self, promise: Promise) -> Promise:
+        """It has never accepted anything, it says."""
+        if promise.accepted is None or self._random.random() < 0.5:
+            return promise
+        parent = promise.accepted.entry.parent
+        entry = Entry(promise.height, parent, Skip(self.state.step))
+        return self._electorate(entry).promise(promise.round, None)
+
+    def _invents(self, promise: Promise) -> bool:
+        return Lie.INVENTED_VOTES in self.lies and self._random.random() < 0.5
+
+    def _inventive(self, promise: Promise) -> Promise:
+        """It has accepted something of its own, it says, in the round before."""
+        entry = self._invented()
+        own = self._sign(entry.height, promise.round - 1, entry.digest)
+        claim = Accepted(promise.round - 1, entry, own.signature)
+        return self._electorate(entry).promise(promise.round, claim)
+
+    def _forge(self) -> None:
+        """An invented entry under signatures that are made up, or were given for another one."""
+        state, chain = self.state, self.ledger.chain
+        entry = self._invented()
+        names = sorted(state.voters)
+        votes = tuple((name, signature_of(self.me, name.encode())) for name in names)
+        certificate = Certificate(entry.height, 0, entry.digest, votes)
+        if chain:
+            real = chain[-1].certificate
+            old = replace(certificate, votes=real.votes)
+            certificate = self._random.choice((certificate, old, real))
+        self._tell_all(Outcome(Certified(entry, certificate)))
+
+    def _usurp(self) -> None:
+        """An invented entry in a later round, without the promises that it would need."""
+        state, entry = self.state, self._invented()
+        if self.me in state.voters:
+            electorate = self._electorate(entry)
+            rounds = range(1, 1 + len(state.voters))
+            round = next(it for it in rounds if electorate.proposer(it) == self.me)
+            own = self._hope_for(entry, round)
+            self._tell_all(Propose(round, entry, own))
+
+    def _invented(self) -> Entry:
+        state = self.state
+        value: Value = Skip(state.step)
+        if state.roster is None:
+            learners = dict.fromkeys((*state.learners, _SOMEBODY))
+            value = Roster(state.step, state.attempt, state.voters, tuple(learners))
+        elif self._random.random() < 0.5:
+            value = Commit(state.step, state.roster.attempt, _digest("no such update"))
+        return Entry(state.height + 1, state.head, value)
+
+    def _replay(self) -> None:
+        """Something that was said before, as it was, or as a vote of the height under way."""
+        if not self._heard:
+            return
+        message = self._random.choice(self._heard)
+        if isinstance(message, Accept):
+            message = Accept(replace(message.vote, height=self.state.height + 1, voter=self.me))
+        self._send(self._random.choice(self._world.others(self.me)), message)
+
+    def _sign(self, height: int, round: int, entry: Digest) -> Vote:
+        vote = Vote(self.state.line, height, round, entry, self.me, b"")
+        return replace(vote, signature=signature_of(self.me, vote.message))
+
+    def _tell_all(self, message: Message) -> None:
+        for peer in self._world.others(self.me):
+            self._send(peer, message)
+
+    def _send(self, peer: PeerId, message: Message) -> None:
+        self._world.send(self.me, peer, message)
+
+
+_SOMEBODY = PeerId("nobody-knows-me")
+
+
+def _digest(text: str) -> Digest:
+    return Digest(hashlib.sha256(text.encode()).hexdigest())

@@ -1,0 +1,74 @@
+"""A network that loses, delays, doubles, reorders and cuts, all from one seeded source of
+chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.messages.messages import Message
+from p2ptrain.simulation.clock import Clock
+from p2ptrain.simulation.heartbeat import Heartbeat
+from p2ptrain.simulation.profiles import Profile
+
+Payload = Message | Heartbeat
+Deliver = Callable[[PeerId, PeerId, Payload], None]
+
+
+class Network:
+    """`send` may call `deliver(sender, receiver, payload)` later: never, once, or twice."""
+
+    def __init__(self, clock: Clock, random: Random, profile: Profile, deliver: Deliver) -> None:
+        self.messages = 0
+        self.faulty = True
+        self._clock = clock
+        self._random = random
+        self._profile = profile
+        self._deliver = deliver
+        self._cuts: list[tuple[frozenset[PeerId], frozenset[PeerId]]] = []
+
+    def send(self, sender: PeerId, receiver: PeerId, payload: Payload) -> None:
+        self.messages += 1
+        if self._cuts and not self.connects(sender, receiver):
+            return
+        profile, chance = self._profile, self._random.random
+        if self.faulty and profile.loss and chance() < profile.loss:
+            return
+        arrive = partial(self._arrive, sender, receiver, payload)
+        self._clock.after(self._delay_s(), arrive)
+        if self.faulty and profile.duplication and chance() < profile.duplication:
+            self._clock.after(self._delay_s(), arrive)
+
+    def connects(self, sender: PeerId, receiver: PeerId) -> bool:
+        """Whether a message can go this way now."""
+        return not any(sender in here and receiver in there for here, there in self._cuts)
+
+    @property
+    def is_cut(self) -> bool:
+        return bool(self._cuts)
+
+    def joins(self, one: PeerId, other: PeerId) -> bool:
+        return self.connects(one, other) and self.connects(other, one)
+
+    def cut(self, here: frozenset[PeerId], there: frozenset[PeerId], *, one_way: bool) -> None:
+        self._cuts.append((here, there))
+        if not one_way:
+            self._cuts.append((there, here))
+
+    def heal(self) -> None:
+        self._cuts.clear()
+
+    def _delay_s(self) -> float:
+        profile = self._profile
+        low_s, high_s = profile.delay_s
+        delay_s = low_s + (high_s - low_s) * self._random.random()
+        if self.faulty and profile.delay_spike and self._random.random() < profile.delay_spike:
+            delay_s += self._random.uniform(0, profile.delay_spike_s)
+        return delay_s
+
+    def _arrive(self, sender: PeerId, receiver: PeerId, payload: Payload) -> None:
+        if not self._cuts or self.connects(sender, receiver):
+            self._deliver(sender, receiver, payload)

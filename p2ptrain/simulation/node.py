@@ -1,0 +1,399 @@
+"""A simulated node: the real Ledger and Detector, a disk that survives, a process that does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from random import Random
+from typing import Protocol
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, Phase
+from p2ptrain.ledger.chain.values import SCHEDULES, Certified, Roster, Schedule, Terms
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.failure_detector import Colour, Detector
+from p2ptrain.ledger.messages.effects import (
+    Accuse,
+    Announce,
+    AskEntries,
+    Decided,
+    Effect,
+    FetchUpdate,
+    Persist,
+    Rejoin,
+    Send,
+)
+from p2ptrain.ledger.messages.events import (
+    Accused,
+    Amendable,
+    Event,
+    Heard,
+    Joining,
+    Leaving,
+    PeerDown,
+    PeerUp,
+    Ready,
+    Received,
+    ReduceDone,
+    ReduceFailed,
+    SnapshotTaken,
+    Staying,
+    Tick,
+    UpdateHeld,
+)
+from p2ptrain.ledger.messages.messages import EntriesRequest, Message
+from p2ptrain.simulation.clock import Action, NodeClock
+from p2ptrain.simulation.disk import Disk, signer, theta_after, verify
+from p2ptrain.simulation.heartbeat import Heartbeat
+from p2ptrain.simulation.trainer import Trainer
+
+HEARTBEAT_S = 2.0
+
+WHOLE_EVERY = 3
+"""Every so many heartbeats all is said again: what was said once may have been lost."""
+
+SNAPSHOT_EVERY = 3
+
+WRITE_S = (0.1, 4.0)
+"""To write a snapshot: the first is done long before the last."""
+
+
+class ProcessDied(Exception):
+    """The process is gone in the middle of something: nothing after that point happens."""
+
+
+class World(Protocol):
+    """What a node can do to the world around it."""
+
+    def others(self, me: PeerId) -> list[PeerId]: ...
+    def send(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None: ...
+    def decided(self, node: SimNode, certified: Certified) -> None: ...
+    def enter_ring(self, node: SimNode, entry: Digest, roster: Roster) -> None: ...
+    def fetch(self, node: SimNode, update: Digest, holders: tuple[PeerId, ...]) -> None: ...
+    def train(self, node: SimNode, blocks: int) -> None: ...
+    def write(self, node: SimNode, taken: SnapshotTaken, seconds: float) -> None: ...
+    def crashes_now(self, node: SimNode) -> bool: ...
+    def rejoin(self, node: SimNode, height: int, chain: tuple[Certified, ...]) -> None: ...
+    def applied(self, node: SimNode, step: int, theta: Digest) -> None: ...
+
+
+class SimNode:
+    """`disk` outlives `stop` and `boot`; everything else is the process.
+
+    Whatever makes it act may raise ProcessDied. `waiting` is what happens to a process that is
+    stopped by a signal: it will find out when it goes on. None for a process that runs.
+    """
+
+    def __init__(
+        self, world: World, rules: Rules, me: PeerId, clock: NodeClock, *, trains: bool = True
+    ) -> None:
+        self.me = me
+        self.clock = clock
+        self.disk = Disk()
+        self.alive = False
+        self.leaving = False
+        self.incarnation = 0
+        self.trains = trains
+        self.waiting: list[Action] | None = None
+        self._world = world
+        self._rules = rules
+        self._dice = Random(f"{rules.run}/{me}")
+
+    def boot(self) -> None:
+        """A new process on the same disk; `begin` is the first thing that it does."""
+        now = self.clock.now
+        self.alive = True
+        self.waiting = None
+        self.incarnation += 1
+        disk, sign = self.disk, signer(self.me)
+        kept = (disk.chain, disk.records, now, disk.base)
+        self.ledger = Ledger(self._rules, self.me, sign, verify, *kept, self._arrange)
+        self.detector = Detector(HEARTBEAT_S)
+        self.trainer = Trainer(self._rules, self.me, trains=self.trains)
+        self.theta = Digest(self._rules.run)
+        self.theta_step = 0
+        self._ready: Ready | None = None
+        self._done: ReduceDone | None = None
+        self._failed: ReduceFailed | None = None
+        self._beats = 0
+        self._said: list[Event] = []
+        self._training = self._writing = False
+        self._unwell: set[PeerId] = set()
+        self._look_at = now
+        self._watched = {self.me}
+        for peer in self._world.others(self.me):
+            self.watch(peer)
+        self._expect_members()
+
+    def _arrange(self, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
+        """Whatever is proposed, and proposed again: nothing may depend on it."""
+        order = list(peers)
+        self._dice.shuffle(order)
+        return self._dice.choice(SCHEDULES), order
+
+    @property
+    def is_running(self) -> bool:
+        return self.alive and self.waiting is None
+
+    def watch(self, peer: PeerId) -> None:
+        """`peer` exists from now on."""
+        self._watched.add(peer)
+        self.detector.watch(peer, self.clock.now)
+        self._look_at = min(self._look_at, self.clock.now)
+
+    def _expect_members(self) -> None:
+        """As the real node does: who went for ever before this process began is missed, too."""
+        for member in self.state.members:
+            if member not in self._watched:
+                self.watch(member)
+
+    def begin(self) -> None:
+        self._give_up_reduce()
+        if self.disk.terms:
+            self.handle(Amendable(frozenset(self.disk.terms)))
+        for evidence in self.disk.evidence:
+            self.handle(Accused(evidence))
+        if self.disk.snapshot is not None:
+            self.handle(self.disk.snapshot)
+        self.follow()
+        self.handle(Tick())
+
+    def stop(self) -> None:
+        self.alive = False
+        self.waiting = None
+        self.incarnation += 1
+
+    @property
+    def state(self) -> LedgerState:
+        return self.ledger.state
+
+    # ── events in, effects out ───────────────────────────────────────────────────────────────────
+
+    def receive(self, sender: PeerId, payload: Message | Heartbeat) -> None:
+        if isinstance(payload, Heartbeat):
+            now = self.clock.now
+            self.detector.heard(payload.peer, now)
+            if payload.peer in self._unwell or now >= self._look_at:
+                self.look_around()
+            for event in payload.events:
+                self.handle(event)
+        else:
+            self.handle(Received(sender, payload))
+
+    def look_around(self) -> None:
+        """What the detector has to say. Hearing a peer that is well only puts this off."""
+        for peer, colour in self.detector.changes(self.clock.now):
+            if colour is Colour.GREEN:
+                self._unwell.discard(peer)
+                self.handle(PeerUp(peer))
+            else:
+                self._unwell.add(peer)
+                if colour is Colour.RED:
+                    self.handle(PeerDown(peer))
+        look_at = self.detector.next_deadline()
+        self._look_at = math.inf if look_at is None else look_at
+
+    def deadline(self) -> float:
+        """When it wants to look at its clock again."""
+        due = self.ledger.next_deadline()
+        return self._look_at if due is None or self._look_at < due else due
+
+    def handle(self, event: Event) -> None:
+        ledger = self.ledger
+        height = ledger.state.height
+        for effect in ledger.handle(event, self.clock.now):
+            if self._world.crashes_now(self):
+                raise ProcessDied
+            self._carry_out(effect)
+        if ledger.state.height > height:
+            self._expect_members()
+            self.follow()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Persist(record):
+                self.disk.append_record(record)
+            case Send(peer, message):
+                self._world.send(self.me, peer, message)
+            case Announce(message):
+                for peer in self._world.others(self.me):
+                    self._world.send(self.me, peer, message)
+            case Decided(certified):
+                self.disk.chain.append(certified)
+                self._world.decided(self, certified)
+            case Rejoin(height, chain):
+                self._world.rejoin(self, height, chain)
+                raise ProcessDied
+            case FetchUpdate(update, holders):
+                self._world.fetch(self, update, holders)
+            case AskEntries(peer, from_height):
+                self._world.send(self.me, peer, EntriesRequest(from_height))
+            case Accuse(evidence):
+                self.disk.evidence.append(evidence)
+            case _:
+                pass
+
+    def wake(self) -> None:
+        if self.clock.now >= self._look_at:
+            self.look_around()
+        self.handle(Tick())
+
+    def lost_connection(self, peer: PeerId) -> None:
+        self.detector.hint_lost(peer, self.clock.now)
+        self.look_around()
+
+    def lacks(self, update: Digest) -> bool:
+        """Whether the bytes are still wanted, for a vote or to apply them."""
+        wanted = any(each.update == update for each in self.ledger.updates.values())
+        return wanted and update not in self.disk.updates
+
+    # ── what the chain means for this node ───────────────────────────────────────────────────────
+
+    def follow(self) -> None:
+        """Act on the state as it is now: apply updates, train, report, enter a ring."""
+        state = self.state
+        self.trainer.follow(state)
+        self._apply_updates()
+        if self.theta_step < state.step:
+            return
+        self._train_or_report()
+        if state.roster is not None and self.me in state.roster.peers:
+            self._take_part(state.head, state.roster)
+
+    def _apply_updates(self) -> None:
+        while self.theta_step < self.state.step:
+            committed = self.ledger.updates.get(self.theta_step)
+            if committed is not None:
+                if committed.update not in self.disk.updates:
+                    self._world.fetch(self, committed.update, tuple(self._world.others(self.me)))
+                    return
+                self.theta = theta_after(self.theta, committed.update)
+            self.theta_step += 1
+            self._world.applied(self, self.theta_step, self.theta)
+            self._snapshot()
+
+    def _snapshot(self) -> None:
+        """Begin to write θ if that is due: not while the last one is written, nor from afar."""
+        behind = self.state.step - self.theta_step
+        if self.theta_step % SNAPSHOT_EVERY or self._writing or behind >= SNAPSHOT_EVERY:
+            return
+        self._writing = True
+        taken = SnapshotTaken(self.me, self.theta_step, self.theta)
+        self._world.write(self, taken, self._write_s())
+
+    def _write_s(self) -> float:
+        return self._dice.uniform(*WRITE_S)
+
+    def wrote(self, taken: SnapshotTaken) -> None:
+        self._writing = False
+        self.disk.written.add(taken)
+        self.disk.snapshot = taken
+        self.handle(taken)
+
+    def _train_or_report(self) -> None:
+        left = self.trainer.left(self.state)
+        ready = self.trainer.ready(self.state)
+        if left > 0 and not self._training:
+            self._training = True
+            self._world.train(self, left)
+        elif ready is not None and ready != self._ready:
+            self._ready = ready
+            self.handle(ready)
+            self.gossip()
+
+    def amended(self, terms: Terms) -> None:
+        """An amendment has come; it is kept before it is counted with."""
+        self.disk.terms.add(terms)
+        self.handle(Amendable(frozenset(self.disk.terms)))
+
+    def trained(self) -> None:
+        self._training = False
+        self.trainer.finish(self.state)
+        self.follow()
+
+    def _take_part(self, entry: Digest, roster: Roster) -> None:
+        reported = self._done or self._failed
+        if reported is not None and (reported.step, reported.attempt) == (
+            roster.step,
+            roster.attempt,
+        ):
+            return
+        mine = next(each for each in roster.participants if each.peer == self.me)
+        if mine.blocks > len(self.trainer.trained):
+            self._give_up_reduce()
+        else:
+            self._world.enter_ring(self, entry, roster)
+
+    def _give_up_reduce(self) -> None:
+        """In the roster without what it says: after a restart the work has to be done again."""
+        roster = self.state.roster
+        if roster is not None and self.me in roster.peers:
+            self.report(ReduceFailed(self.me, roster.step, roster.attempt, (self.me,)))
+
+    def reduced(self, roster: Roster, update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
+        """The ring ended, with the update's bytes or without.
+
+        One that was given up ends late, maybe after a newer one. A real node, which does one after
+        the other, says nothing of it then: it would take the place of what was said of the newer.
+        """
+        if self._has_told_of_later(roster):
+            return
+        if update is None:
+            self.report(ReduceFailed(self.me, roster.step, roster.attempt, suspects))
+            return
+        self.disk.updates.add(update)
+        self.handle(UpdateHeld(update))
+        self.report(ReduceDone(self.me, roster.step, roster.attempt, update))
+
+    def _has_told_of_later(self, roster: Roster) -> bool:
+        told = [(each.step, each.attempt) for each in (self._done, self._failed) if each]
+        return max(told, default=(0, 0)) > (roster.step, roster.attempt)
+
+    def fetched(self, update: Digest) -> None:
+        self.disk.updates.add(update)
+        self.handle(UpdateHeld(update))
+        self.follow()
+
+    def report(self, report: ReduceDone | ReduceFailed) -> None:
+        if isinstance(report, ReduceDone):
+            self._done, self._failed = report, None
+        else:
+            self._failed = report
+        self.handle(report)
+        self.gossip()
+
+    # ── gossip ───────────────────────────────────────────────────────────────────────────────────
+
+    def gossip(self) -> None:
+        beat = self._beat()
+        for peer in self._world.others(self.me):
+            self._world.send(self.me, peer, beat)
+        if self.leaving or self._wants_in():
+            for event in beat.events:
+                self.handle(event)
+
+    def _beat(self) -> Heartbeat:
+        """Where it is, and what it has not said before."""
+        said, self._said = self._said, self._reports()
+        whole = self._beats % WHOLE_EVERY == 0
+        self._beats += 1
+        line = self.state.line if self._rules.branches else None
+        news = [report for report in self._said if whole or report not in said]
+        return Heartbeat(self.me, (Heard(self.me, self.state.height, line), *news))
+
+    def _reports(self) -> list[Event]:
+        reports: list[Event] = []
+        if self._wants_in():
+            reports.append(Joining(self.me))
+        if self.leaving:
+            reports.append(Leaving(self.me))
+        elif self._rules.founders_vote:
+            reports.append(Staying(self.me))  # Somebody may send an old goodbye again.
+        said = (self._ready, self._done, self._failed, self.disk.snapshot)
+        return reports + [report for report in said if report is not None]
+
+    def _wants_in(self) -> bool:
+        state = self.state
+        there = self.theta_step == state.step and state.phase not in (Phase.ENDED, Phase.HEALED)
+        return there and not self.leaving and not state.is_member(self.me)

@@ -1,0 +1,118 @@
+"""A simulated node that forgets old entries, and may begin at a checkpoint that it was told.
+
+What a thief of old keys could offer it is a base that never was: other state, signed by voters who
+were to be believed once. Only the name of the checkpoint tells it from the true one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import Certificate, Certified, Commit, vote_message
+from p2ptrain.ledger.history import base as bases
+from p2ptrain.ledger.history.base import Base
+from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.history.pruning import base_at, prunable_to
+from p2ptrain.simulation.clock import NodeClock
+from p2ptrain.simulation.disk import signature_of, verify
+from p2ptrain.simulation.node import ProcessDied, SimNode, World
+
+FORGED = 0.5
+"""How often a newcomer is offered a forged base first."""
+
+
+class Pruner(SimNode):
+    """`base` is where it begins, if it is told a checkpoint; `keep_entries` is its policy."""
+
+    def __init__(
+        self,
+        world: World,
+        rules: Rules,
+        me: PeerId,
+        clock: NodeClock,
+        *,
+        trains: bool = True,
+        keep_entries: int,
+        base: Base | None = None,
+    ) -> None:
+        super().__init__(world, rules, me, clock, trains=trains)
+        self._keep_entries = keep_entries
+        self._loaded = False
+        self.disk.base = base
+
+    def boot(self) -> None:
+        super().boot()
+        self._loaded = self.disk.base is None
+
+    def follow(self) -> None:
+        super().follow()
+        self._prune()
+
+    def _apply_updates(self) -> None:
+        if not self._loaded:
+            self._load()
+        if self._loaded:
+            super()._apply_updates()
+
+    def _load(self) -> None:
+        """θ as a snapshot has it from which the chain that is kept leads on: its own, or the
+        newest certified one.
+        """
+        first = self.ledger.kept.start.step
+        for snapshot in (self.disk.snapshot, self.state.snapshot):
+            if snapshot is not None and snapshot.step >= first and not self._loaded:
+                self.theta, self.theta_step = snapshot.digest, snapshot.step
+                self._loaded = True
+
+    def _prune(self) -> None:
+        """On disk at one stroke, then in memory; the process may die before and in between."""
+        kept, own = self.ledger.kept, self.disk.snapshot
+        if own is None:
+            return
+        height = prunable_to(kept.entries, keep_entries=self._keep_entries, step_max=own.step)
+        base = None if height is None else base_at(self._rules, kept, height)
+        if base is None:
+            return
+        self._die_perhaps()
+        self.disk.prune(base)
+        self._die_perhaps()
+        kept.prune(base)
+
+    def _die_perhaps(self) -> None:
+        if self._world.crashes_now(self):
+            raise ProcessDied
+
+
+def base_for_newcomer(rules: Rules, kept: Kept, random: Random) -> Base | None:
+    """What a newcomer begins at whose user was told the newest checkpoint of `kept`."""
+    heights = [
+        certified.entry.height
+        for certified in kept.entries
+        if isinstance(certified.entry.value, Commit) and certified.entry.value.state is not None
+    ]
+    true = base_at(rules, kept, heights[-1]) if heights else None
+    if true is None:
+        return None
+    offered = [forged(rules, true)] if random.random() < FORGED else []
+    for base in (*offered, true):
+        try:
+            bases.check_base(rules, base, true.checkpoint, verify)
+        except RemoteProtocolError:
+            continue
+        return base
+    return None
+
+
+def forged(rules: Rules, true: Base) -> Base:
+    """Another state in the place of the true one, with all the signatures that it takes."""
+    state, old = replace(true.state, tokens=true.state.tokens + 1), true.commit
+    assert isinstance(old.entry.value, Commit)
+    entry = replace(old.entry, value=replace(old.entry.value, state=state.digest))
+    round = old.certificate.round
+    message = vote_message(state.line, entry.height, round, entry.digest)
+    votes = tuple((voter, signature_of(voter, message)) for voter, _ in old.certificate.votes)
+    return Base(state, Certified(entry, Certificate(entry.height, round, entry.digest, votes)))

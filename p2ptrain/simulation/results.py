@@ -1,0 +1,71 @@
+"""A campaign's results in a file of JSON lines, so that it can be interrupted and gone on with.
+
+    {"plan": {first_seed, peers, steps, profile}}      what was asked for, in the first line
+    {"batch": {first_seed, seeds, outer_steps, …}}     one line for each batch that is done
+    {seeds, outer_steps, …}                            the end, if it was reached: for people
+
+A line that was cut off by a crash is written again. The file does not know which code made it: a
+change of the ledger is a reason for a new one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from p2ptrain.errors import ConfigError
+from p2ptrain.simulation.campaign import Failure, Plan, Sums
+
+
+class Results:
+    """The file at `path`, for `plan`. Raises ConfigError if it holds those of another plan."""
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self.known: dict[range, Sums] = {}
+        self._path = path
+        asked = {name: value for name, value in asdict(plan).items() if name != "seeds"}
+        lines = _whole_lines(path)
+        if lines and lines[0].get("plan") != asked:
+            raise ConfigError(
+                f"{path} holds results of another campaign: {lines[0].get('plan')}",
+                do="name another file, or repeat its options",
+            )
+        for line in lines:
+            if "batch" in line:
+                self._know(line["batch"])
+        if not lines:
+            self._append({"plan": asked})
+
+    def keep(self, seeds: range, sums: Sums) -> None:
+        self._append({"batch": {"first_seed": seeds.start, **asdict(sums)}})
+
+    def end(self, facts: Mapping[str, object]) -> None:
+        self._append(facts)
+
+    def _know(self, batch: dict[str, Any]) -> None:
+        start = batch.pop("first_seed")
+        failures = tuple(Failure(**failure) for failure in batch.pop("failures"))
+        sums = Sums(**batch, failures=failures)
+        self.known[range(start, start + sums.seeds)] = sums
+
+    def _append(self, line: Mapping[str, object]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    """What the file holds, after cutting off a last line that is not whole."""
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        path.write_bytes(whole)
+    try:
+        return [json.loads(line) for line in whole.splitlines()]
+    except ValueError as exc:
+        do = "name another file"
+        raise ConfigError(f"{path} does not hold results of a campaign", do=do) from exc

@@ -1,0 +1,165 @@
+"""One simulated run: what is asked for, when it is over, and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from random import Random
+
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.ledger.chain.rules import QuorumLoss, QuorumPolicy, Rules
+from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.simulation.profiles import PROFILES, Profile
+from p2ptrain.simulation.world import SimWorld
+
+VIOLATIONS_MAX = 20
+"""A broken world objects at every step; so many lines say it all."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimReport:
+    """`stuck` says in words where a run stood still; empty if it went on to its end.
+
+    `longest_calm_s` is the longest time without a commit after the faults stopped.
+    `forks` are those that liars made and can be shown to have made; a run ends with the first.
+    `exposed` are the liars of whom two contradicting signatures are known.
+    """
+
+    seed: int
+    profile: str
+    outer_steps: int
+    commits: int
+    skips: int
+    height: int
+    violations: tuple[str, ...]
+    stuck: str
+    virtual_s: float
+    messages: int
+    restarts: int
+    members_seen: int
+    longest_calm_s: float
+    forks: tuple[str, ...] = ()
+    exposed: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        return not self.violations and not self.stuck
+
+
+def simulate(
+    seed: int,
+    *,
+    peers: int = 4,
+    steps: int = 10,
+    profile: str | Profile = "calm",
+    quorum: QuorumPolicy | None = None,
+) -> SimReport:
+    """Run `steps` outer steps of `peers` founders. The same arguments give the same report."""
+    chosen = PROFILES[profile] if isinstance(profile, str) else profile
+    world = world_of(seed, peers=peers, steps=steps, profile=chosen, quorum=quorum)
+    stuck = run_to_end(world)
+    return _report(seed, world, stuck)
+
+
+def world_of(
+    seed: int, *, peers: int, steps: int, profile: Profile, quorum: QuorumPolicy | None = None
+) -> SimWorld:
+    """A world in which nothing has happened yet."""
+    founders = tuple(PeerId(f"p{index}") for index in range(peers))
+    rules = _rules(seed, founders, steps, quorum or profile.quorum, profile.quorum_loss)
+    if profile.open:
+        # An open run's founders may be seeds but for one, and whoever else trains may be a liar.
+        rules = replace(rules, founders_vote=True, participants_min=1, reduce_s=20.0)
+    return SimWorld(Random(f"{profile.name}/{seed}"), rules, profile)
+
+
+def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
+    """Let things happen until the run has ended everywhere, or a checker objects if that is asked
+    for. Returns why it got stuck, or nothing.
+    """
+    clock, forks, profile = world.clock, world.exposure.forks, world.profile
+    stuck_after = 0.0  # What it follows from only grows, so it is looked at when that time comes.
+    while not _is_over(world) and not forks:
+        if until_violation and any(checker.violations for checker in world.checkers):
+            break
+        if not clock.step():
+            return "nothing is planned any more"
+        if clock.stands_still:
+            return f"time stands still at {clock.now} s"
+        if clock.now > stuck_after:
+            calm_since = max(world.progressed_at, world.trained_by)
+            stuck_after = calm_since + profile.settle_s
+            if clock.now > stuck_after:
+                return _why_stuck(world)
+    return ""
+
+
+def _is_over(world: SimWorld) -> bool:
+    if world.latest.phase is not Phase.ENDED:
+        return False
+    if world.rules.branches and not _is_settled(world):
+        return False
+    honest = [node for node in world.nodes.values() if node.me not in world.liars]
+    return all(node.state.phase is Phase.ENDED for node in honest if node.is_running)
+
+
+def _is_settled(world: SimWorld) -> bool:
+    """B7: all are back, and on the line that outranks all others."""
+    nodes = world.nodes.values()
+    return all(node.is_running and node.state.line == world.latest.line for node in nodes)
+
+
+def _why_stuck(world: SimWorld) -> str:
+    voters = world.latest.voters
+    up = [voter for voter in voters if world.nodes[voter].alive]
+    where = f"step {world.latest.step}, height {world.latest.height}"
+    return f"{where}: {len(up)} of {len(voters)} voters are up, and nothing happens"
+
+
+def violations_in(world: SimWorld) -> list[str]:
+    return [text for checker in world.checkers for text in checker.violations]
+
+
+def _report(seed: int, world: SimWorld, stuck: str) -> SimReport:
+    return SimReport(
+        seed=seed,
+        profile=world.profile.name,
+        outer_steps=world.latest.step,
+        commits=world.commits,
+        skips=world.skips,
+        height=world.latest.height,
+        violations=tuple(violations_in(world)[:VIOLATIONS_MAX]),
+        stuck=stuck,
+        virtual_s=round(world.clock.now, 3),
+        messages=world.network.messages,
+        restarts=world.restarts,
+        members_seen=len(world.nodes),
+        longest_calm_s=round(world.longest_calm_s, 3),
+        forks=tuple(world.exposure.forks),
+        exposed=tuple(sorted({peer for peer, _, _ in world.exposure.proofs})),
+    )
+
+
+def _rules(
+    seed: int,
+    founders: tuple[PeerId, ...],
+    steps: int,
+    quorum: QuorumPolicy,
+    quorum_loss: QuorumLoss,
+) -> Rules:
+    return Rules(
+        run=RunId(hashlib.sha256(f"run {seed}".encode()).hexdigest()),
+        founders=founders,
+        outer_steps=steps,
+        blocks=64,
+        blocks_per_lease=4,
+        tokens_per_block=1000,
+        participants_min=2 if len(founders) > 2 else 1,
+        attempts_max=3,
+        grace_s=3.0,
+        round_timeout_s=0.6,
+        patience_s=0.3,
+        quorum=quorum,
+        quorum_loss=quorum_loss,
+        branch_after_s=8.0,
+    )

@@ -1,0 +1,216 @@
+"""A participant that spoils reduces: worlds of few peers, with one liar, and what it may cost.
+
+It keeps the rules of consensus, since other worlds have liars that do not. But it breaks the
+reduces that it takes part in, it says that others did, and what its own ledger remembers of past
+failures does not keep it from proposing itself, nor from leaving others out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Set
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import Commit
+from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED, Failure, Memory
+from p2ptrain.simulation.clock import NodeClock
+from p2ptrain.simulation.node import SimNode, World
+from p2ptrain.simulation.watching import Decision, Watch
+
+
+class Spoil(Enum):
+    SILENT = "it sends nothing"
+    TRICKLE = "it sends too little, for as long as that is possible"
+    ACCUSE_ONE = "it accuses always the same peer, and is honest without that one"
+    ACCUSE_ALL = "it accuses everybody"
+    ACCUSE_IN_TURN = "it accuses another peer each time"
+    LAST_MOMENT = "it is honest until its last segment, and says that it is done"
+    TWO_MEANS = "it sends others different means, and nobody can tell who did"
+    REFORMED = "it is silent at first, and then honest"
+    LEAVE_OUT = "it is silent, and leaves out the same peer whenever it proposes"
+
+
+SILENT_S = 1.5
+TRICKLE_S = 2.0
+"""How long others wait for it: a tenth of what they do by default (SPEC.md, "In time")."""
+
+ABORT_S = 0.1
+
+REFORMED_AFTER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a reduce with a spoiler ends: whom each participant accuses, after so many seconds.
+    `made` are those that have an update all the same, and `differ` if each has another one.
+    """
+
+    after_s: float
+    accusations: dict[PeerId, tuple[PeerId, ...]] = field(default_factory=dict)
+    made: frozenset[PeerId] = frozenset()
+    differ: bool = False
+
+
+def ending(
+    spoil: Spoil, peers: tuple[PeerId, ...], liar: PeerId, victim: PeerId, count: int
+) -> Ending | None:
+    """How the spoiler's `count`th reduce ends among `peers`, in ring order; None if well."""
+    if spoil is Spoil.REFORMED and count > REFORMED_AFTER:
+        return None
+    at = peers.index(liar)
+    others = sorted(peer for peer in peers if peer != liar)
+    if not others:
+        return Ending(ABORT_S, made=frozenset(peers) - {liar})
+    neighbour = peers[(at + 1) % len(peers)]
+    if spoil is Spoil.ACCUSE_ONE:
+        return Ending(ABORT_S, {liar: (victim,)}) if victim in peers else None
+    if spoil is Spoil.ACCUSE_ALL:
+        return Ending(ABORT_S, {liar: tuple(others)})
+    if spoil is Spoil.ACCUSE_IN_TURN:
+        return Ending(ABORT_S, {liar: (others[count % len(others)],)})
+    if spoil is Spoil.TWO_MEANS:
+        return Ending(ABORT_S, made=frozenset(peers), differ=True)
+    late = frozenset({liar}) if spoil is Spoil.LAST_MOMENT else frozenset[PeerId]()
+    wait_s = TRICKLE_S if spoil is Spoil.TRICKLE else SILENT_S
+    told = {} if spoil is Spoil.LAST_MOMENT else {liar: (neighbour,)}
+    return Ending(wait_s, {**told, neighbour: (liar,)}, made=late)
+
+
+class Unfair(Memory):
+    """The memory of a liar's own ledger: it never sits out itself, and it may leave out others."""
+
+    def __init__(self, victim: PeerId | None) -> None:
+        super().__init__()
+        self.victim = victim
+
+    def sitting_out(
+        self,
+        able: Set[PeerId],
+        most: int,
+        under_way: Failure | None = None,
+        *,
+        untraced: bool = False,
+    ) -> frozenset[PeerId]:
+        return frozenset({self.victim} & able) if self.victim and most > 0 else frozenset()
+
+
+class Spoiler(SimNode):
+    def __init__(
+        self,
+        world: World,
+        rules: Rules,
+        me: PeerId,
+        clock: NodeClock,
+        *,
+        trains: bool = True,
+        random: Random,
+    ) -> None:
+        super().__init__(world, rules, me, clock, trains=trains)
+        self.spoil = random.choice(list(Spoil))
+        self.spoiled = 0
+
+    def boot(self) -> None:
+        super().boot()
+        others = [peer for peer in self._rules.founders if peer != self.me]
+        victim = others[0] if self.spoil is Spoil.LEAVE_OUT else None
+        self.ledger.view.blame = Unfair(victim)
+
+    def ending(self, peers: tuple[PeerId, ...]) -> Ending | None:
+        self.spoiled += 1
+        victim = next(peer for peer in self._rules.founders if peer != self.me)
+        return ending(self.spoil, peers, self.me, victim, self.spoiled)
+
+
+# ── what it may cost ─────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class SpoilersCostLittle(Watch):
+    """A spoiler costs few attempts: some until it is known, then one for each time that it is let
+    in again; and where it proposes, what its proposals cost. No outer step is skipped for it.
+    """
+
+    spoilers: Collection[PeerId] = ()
+    lost: int = 0
+    commits: int = 0
+    skips: int = 0
+
+    def on_decision(self, decision: Decision) -> None:
+        if not decision.is_first or decision.before.roster is None:
+            return
+        committed = isinstance(decision.certified.entry.value, Commit)
+        self.commits += committed
+        self.lost += not committed
+        self.skips += decision.before.step != decision.after.step and not committed
+        self._judge()
+
+    def _judge(self) -> None:
+        allowed = LOST_FIRST + (self.commits + self.skips) * LOST_SHARE
+        if self.lost > allowed:
+            self.object(f"{self.lost} attempts were lost in {self.commits} commits")
+
+
+LOST_FIRST = 14
+"""A spoiler that leaves no trace is found by turns, in steps of three attempts."""
+
+LOST_SHARE = 0.3
+"""Half of the attempts of a run in which nothing is remembered fail: a third of these is too many.
+"""
+
+
+@dataclass(slots=True)
+class ExclusionsAreShared(Watch):
+    """No honest peer is left out more often than the spoiler, but for accidents at the start; and
+    none is left out for good.
+    """
+
+    spoilers: Collection[PeerId] = ()
+    nodes: dict[PeerId, Spoiler] = field(default_factory=dict)
+    left_out: Counter[PeerId] = field(default_factory=Counter)
+    running: Counter[PeerId] = field(default_factory=Counter)
+
+    def on_decision(self, decision: Decision) -> None:
+        roster = decision.before.roster
+        committed = isinstance(decision.certified.entry.value, Commit)
+        if not decision.is_first or not committed or roster is None:
+            return
+        taking = set(roster.peers)
+        for peer in decision.before.members:
+            self.running[peer] = 0 if peer in taking else self.running[peer] + 1
+            self.left_out[peer] += peer not in taking
+        self._judge_reformed()
+        spoiler = max((self.left_out[peer] for peer in self.spoilers), default=0)
+        for peer in decision.before.members:
+            if peer not in self.spoilers:
+                self._judge(peer, spoiler)
+
+    def _judge_reformed(self) -> None:
+        """A peer that spoils nothing any more is forgiven."""
+        for peer, node in self.nodes.items():
+            if node.spoil is Spoil.REFORMED and self.left_out[peer] > FORGIVEN_AFTER:
+                self.object(f"{peer} was left out {self.left_out[peer]} times for what is past")
+
+    def _judge(self, peer: PeerId, spoiler: int) -> None:
+        if self.left_out[peer] > spoiler + SHARE_SLACK:
+            self.object(
+                f"{peer} was left out {self.left_out[peer]} times, the spoiler {spoiler} times"
+            )
+        if self.running[peer] > LEFT_OUT_REFUSED:
+            self.object(f"{peer} was left out {self.running[peer]} times in a row")
+
+
+FORGIVEN_AFTER = 32
+"""Commits: each of its four failures costs it one half-life at most."""
+
+SHARE_SLACK = 4
+"""Before the spoiler is known; and a tie is broken by turns."""
+
+
+def update_apart(update: Digest, peer: PeerId) -> Digest:
+    """What `peer` makes where each is sent another mean."""
+    return Digest(hashlib.sha256(f"{update} {peer}".encode()).hexdigest())

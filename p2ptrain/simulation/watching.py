@@ -1,0 +1,78 @@
+"""What a checker is shown, and the base of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Certified
+from p2ptrain.ledger.messages.messages import Message
+from p2ptrain.simulation.disk import Disk
+
+BlocksTrained = Mapping[PeerId, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A node appended an entry: the states around it, and the disks as they are at this moment.
+
+    `is_first` if nobody had this entry before.
+    """
+
+    node: PeerId
+    certified: Certified
+    before: LedgerState
+    after: LedgerState
+    disks: Mapping[PeerId, Disk]
+    trained: BlocksTrained
+    is_first: bool = True
+
+
+class Checker(Protocol):
+    violations: list[str]
+
+    def on_decision(self, decision: Decision) -> None: ...
+    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None: ...
+    def on_state(self, peer: PeerId, state: LedgerState) -> None: ...
+    def on_applied(
+        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
+    ) -> None: ...
+    def on_boot(self, peer: PeerId) -> None: ...
+    def on_rejoin(
+        self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
+    ) -> None: ...
+
+
+@dataclass(slots=True)
+class Watch:
+    """Objects to nothing. The checkers override what they watch."""
+
+    violations: list[str] = field(default_factory=list, kw_only=True)
+
+    def on_decision(self, decision: Decision) -> None:
+        return
+
+    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+        return
+
+    def on_state(self, peer: PeerId, state: LedgerState) -> None:
+        return
+
+    def on_applied(
+        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
+    ) -> None:
+        return
+
+    def on_boot(self, peer: PeerId) -> None:
+        return
+
+    def on_rejoin(
+        self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
+    ) -> None:
+        return
+
+    def object(self, text: str) -> None:
+        self.violations.append(f"{type(self).__name__}: {text}")

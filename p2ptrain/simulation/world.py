@@ -1,0 +1,400 @@
+"""The world around simulated nodes: it carries their messages, runs their trainers, rings and
+fetches, kills and starts them, and shows the checkers everything that happens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState, Phase, apply, genesis
+from p2ptrain.ledger.chain.values import Certified, Commit, Roster, Skip
+from p2ptrain.ledger.messages import wire
+from p2ptrain.ledger.messages.events import SnapshotTaken
+from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
+from p2ptrain.simulation.accountability import LiarsAreExposed
+from p2ptrain.simulation.amending import Amending
+from p2ptrain.simulation.checkers import all_checkers
+from p2ptrain.simulation.clock import Action, Clock, NodeClock
+from p2ptrain.simulation.disk import Disk
+from p2ptrain.simulation.faults import Faults
+from p2ptrain.simulation.founders_watch import checkers_of_open_runs
+from p2ptrain.simulation.heartbeat import Heartbeat
+from p2ptrain.simulation.liar import Liar
+from p2ptrain.simulation.lines import Lines
+from p2ptrain.simulation.network import Network
+from p2ptrain.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
+from p2ptrain.simulation.profiles import Profile
+from p2ptrain.simulation.pruner import Pruner, base_for_newcomer
+from p2ptrain.simulation.rings import Rings
+from p2ptrain.simulation.spoiling import ExclusionsAreShared, Spoiler
+from p2ptrain.simulation.sybil import Ally, Sybil, crowd_of, tricks_of
+from p2ptrain.simulation.trace import Trace, spelled_value
+from p2ptrain.simulation.troubles import Troubles
+from p2ptrain.simulation.watching import Decision
+
+TRAIN_S = (0.8, 1.6)
+"""An inner phase: shorter than real ones, so that faults of all kinds fall into every part of
+a step.
+"""
+
+FETCH_S = (0.02, 0.2)
+FETCH_AGAIN_S = 0.5
+
+SLOWNESS = 6.0
+"""A slow peer takes so many times as long, which is beyond the grace time."""
+
+BEGINS_AT_A_BASE = 0.5
+"""How many of the newcomers that prune are told a checkpoint."""
+REJOIN_S = 0.2
+
+HINT_CHANCE = 0.9
+"""A dying process resets its connections; a dying machine or cable does not."""
+
+
+class SimWorld:
+    """Nodes by name. `latest` is the furthest state that any node has decided; `longest_calm_s` the
+    longest time without a commit after all faults had stopped; `trained_by` when the last training
+    ends that anybody has begun.
+    """
+
+    def __init__(self, random: Random, rules: Rules, profile: Profile) -> None:
+        self.random = random
+        self.rules = rules
+        self.profile = profile
+        self.clock = Clock()
+        self.troubles = Troubles(self.clock)
+        self.network = Network(self.clock, random, profile, self._deliver)
+        self.rings = Rings(self.clock, random, profile, self.network)
+        self.latest = genesis(rules)
+        self.lines = Lines(self.latest)
+        self.sybils = crowd_of(random, profile.sybils)
+        self.tricks = tricks_of(random) if self.sybils else frozenset()
+        self.liars = frozenset((*_liars(rules, profile), *self.sybils))
+        self.spoilers = rules.founders[len(rules.founders) - profile.spoilers :]
+        self.said_goodbye: set[PeerId] = set()
+        self.checkers = all_checkers(rules, self.liars, self.troubles, profile, self.lines)
+        if profile.open:
+            known = self.liars, self.troubles, self.said_goodbye
+            self.checkers += checkers_of_open_runs(rules, *known)
+        self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
+        self.trace: Trace | None = None
+        self.nodes: dict[PeerId, SimNode] = {}
+        self.commits = self.skips = self.restarts = self.heals = 0
+        self.committed_at = self.stepped_at = self.longest_calm_s = 0.0
+        self.trained_by = 0.0
+        self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
+        self._wake_at: dict[PeerId, float] = {}
+        self._disks: dict[PeerId, Disk] = {}
+        self.faults = Faults(self)
+        self.amending = Amending(self)
+        for index, name in enumerate(rules.founders):
+            self.add_node(name, trains=index >= profile.seeds_among_peers)
+
+    @property
+    def progressed_at(self) -> float:
+        """When the run last did what it must. Sybils may spoil averages; no loss of a founder may
+        keep outer steps from ending. Elsewhere faults may do so."""
+        faults_s = self.profile.faults_s
+        if self.profile.open:
+            return self.stepped_at if not self.profile.liars else max(self.stepped_at, faults_s)
+        return max(self.committed_at, faults_s)
+
+    # ── nodes come and go ────────────────────────────────────────────────────────────────────────
+
+    def add_node(self, name: PeerId, *, trains: bool = True) -> None:
+        node = self._kind_of(name)(self, self.rules, name, self._clock_of_node(), trains=trains)
+        if self.random.random() < self.profile.slow_peers:
+            self.troubles.slow.add(name)
+        self.nodes[name] = node
+        if isinstance(node, Spoiler):
+            self.rings.spoilers[name] = node
+            for checker in self.checkers:
+                if isinstance(checker, ExclusionsAreShared):
+                    checker.nodes[name] = node
+        self._disks[name] = node.disk
+        for other in self.nodes.values():
+            if other.alive:
+                other.watch(name)
+        self.amending.meet(node)
+        self.start_node(node)
+
+    @property
+    def keeper(self) -> PeerId | None:
+        """Where others prune, the first founder keeps the whole chain, and never fails: else the
+        entries that somebody lacks might be gone.
+        """
+        return self.rules.founders[0] if self.profile.pruners else None
+
+    def _kind_of(self, name: PeerId) -> Callable[..., SimNode]:
+        if name in self.sybils:
+            return partial(Sybil, random=self.random, crowd=self.sybils, tricks=self.tricks)
+        if name in self.liars:
+            ally = partial(Ally, crowd=self.sybils)
+            return partial(ally if self.sybils else Liar, random=self.random)
+        if name in self.spoilers:
+            return partial(Spoiler, random=self.random)
+        if self.keeper in (None, name) or self.random.random() >= self.profile.pruners:
+            return SimNode
+        base = None
+        if name not in self.rules.founders and self.random.random() < BEGINS_AT_A_BASE:
+            whole = self.nodes[self.rules.founders[0]].ledger.kept
+            base = base_for_newcomer(self.rules, whole, self.random)
+        return partial(Pruner, keep_entries=self.profile.keep_entries, base=base)
+
+    def _clock_of_node(self) -> NodeClock:
+        drift = self.profile.clock_drift
+        return NodeClock(self.clock, 1 + self.random.uniform(-drift, drift) if drift else 1.0)
+
+    def start_node(self, node: SimNode) -> None:
+        self.tell(node.me, "starts")
+        self.troubles.end(node.me)
+        node.boot()
+        for checker in self.checkers:
+            checker.on_boot(node.me)
+        self._check_state(node)
+        self._beat(node, self.random.uniform(0.0, 0.3))
+        self.let(node, node.begin)
+
+    def restart_node(self, node: SimNode) -> None:
+        self.restarts += 1
+        self.start_node(node)
+
+    def stop_node(self, node: SimNode) -> None:
+        """The process dies; who has a connection to it sees it reset, most of the time."""
+        if not node.alive:
+            return
+        self.tell(node.me, "dies")
+        self.troubles.begin(node.me)
+        node.stop()
+        self.rings.lost(node.me)
+        for other in self.nodes.values():
+            connected = other.alive and self.network.connects(node.me, other.me)
+            if connected and self.random.random() < HINT_CHANCE:
+                delay_s = self.random.uniform(0.001, 0.05)
+                self._let_later(other, delay_s, partial(other.lost_connection, node.me))
+
+    def rejoin(self, node: SimNode, height: int, chain: tuple[Certified, ...]) -> None:
+        """The node has put `chain` in place of what it had above `height`, and starts anew."""
+        dropped = node.disk.chain[height:]
+        node.disk.chain[height:] = chain
+        node.disk.snapshot = None  # It may be of what was dropped.
+        self.heals += 1
+        self.tell(node.me, f"follows another chain from height {height + 1} on")
+        for checker in self.checkers:
+            checker.on_rejoin(node.me, dropped, chain)
+        node.stop()
+        self.rings.lost(node.me)
+
+        def begin() -> None:
+            if not node.alive and node.me not in self.faults.gone:
+                self.start_node(node)
+
+        self.clock.after(REJOIN_S, begin)
+
+    def pause_node(self, node: SimNode) -> None:
+        """The process is stopped by a signal; its machine still takes in what comes."""
+        self.tell(node.me, "is stopped")
+        self.troubles.begin(node.me)
+        node.waiting = []
+
+    def resume_node(self, node: SimNode) -> None:
+        """It goes on, and finds out all at once what has happened meanwhile."""
+        if node.waiting is None:
+            return
+        self.tell(node.me, "goes on")
+        self.troubles.end(node.me)
+        actions, node.waiting = node.waiting, None
+        for action in (node.wake, *actions):
+            if node.alive:
+                self.let(node, action)
+
+    def leap(self, node: SimNode, seconds: float) -> None:
+        self.tell(node.me, f"has its clock leap ahead by {seconds:.1f} s")
+        self.troubles.begin(node.me)
+        self.troubles.end(node.me)
+        node.clock.leap(seconds)
+        self.let(node, node.wake)
+
+    def let(self, node: SimNode, action: Action) -> None:
+        """The node does something, as far as it lives to do it."""
+        if node.waiting is not None:
+            node.waiting.append(action)
+            return
+        try:
+            action()
+        except ProcessDied:
+            return
+        self._wake_later(node)
+
+    def _let_later(self, node: SimNode, delay_s: float, action: Action) -> None:
+        """The same after some time, if the process is still the same one then."""
+        incarnation = node.incarnation
+
+        def act() -> None:
+            if node.incarnation == incarnation:
+                self.let(node, action)
+
+        self.clock.after(delay_s, act)
+
+    def _beat(self, node: SimNode, delay_s: float) -> None:
+        def beat() -> None:
+            self._beat(node, HEARTBEAT_S / node.clock.rate * self.random.uniform(0.9, 1.1))
+            node.gossip()
+
+        self._let_later(node, delay_s, beat)
+
+    def _wake_later(self, node: SimNode) -> None:
+        """See to it that the node looks at its clock when it wants to."""
+        if not node.alive:
+            return
+        due = node.deadline()
+        if due == math.inf:
+            return
+        now = self.clock.now
+        at = now + node.clock.time_until(due)
+        planned = self._wake_at.get(node.me)
+        if planned is not None and now < planned <= at:
+            return
+        self._wake_at[node.me] = at
+        self.clock.at(at, partial(self._wake, node, at))
+
+    def _wake(self, node: SimNode, due: float) -> None:
+        if self._wake_at.get(node.me) == due:
+            del self._wake_at[node.me]
+            if node.alive:
+                self.let(node, node.wake)
+
+    # ── what nodes do to the world (node.World) ──────────────────────────────────────────────────
+
+    @property
+    def now(self) -> float:
+        return self.clock.now
+
+    def others(self, me: PeerId) -> list[PeerId]:
+        """Everybody else who may be there; who is gone for ever is not written to."""
+        gone = self.faults.gone
+        return [peer for peer in self.nodes if peer != me and peer not in gone]
+
+    def send(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None:
+        if not isinstance(payload, Heartbeat):
+            if isinstance(payload, Accept | Promise | Propose):
+                for checker in self.checkers:
+                    checker.on_vote(sender, payload, self.nodes[sender].disk)
+            if self.profile.through_wire:
+                payload = wire.decode(wire.encode(payload))
+            if self.trace is not None:
+                self.trace.message(self.clock.now, sender, receiver, payload)
+        self.network.send(sender, receiver, payload)
+
+    def tell(self, peer: PeerId, what: str) -> None:
+        """Something happens to `peer` that a transcript should say."""
+        if self.trace is not None:
+            self.trace.note(self.clock.now, peer, what)
+
+    def _deliver(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None:
+        node = self.nodes[receiver]
+        if node.alive:
+            self.let(node, partial(node.receive, sender, payload))
+
+    def decided(self, node: SimNode, certified: Certified) -> None:
+        if node.me in self.liars:
+            return
+        entry = certified.entry
+        before = self._states[entry.parent]
+        if node.state.height == entry.height:
+            self._check_state(node)
+        after = self._states.get(entry.digest)
+        is_first = after is None
+        if after is None:
+            after = self._states[entry.digest] = apply(self.rules, before, entry)
+            self.lines.note(after)
+            self._count(certified)
+        if self._is_further(after):
+            if after.step > self.latest.step:
+                self.stepped_at = self.clock.now
+            self.latest = after
+            self.faults.recall(after.voters)
+        ring = self.rings.by_entry.get(entry.parent)
+        trained = {} if ring is None else ring.blocks
+        decision = Decision(node.me, certified, before, after, self._disks, trained, is_first)
+        if self.trace is not None:
+            self.tell(node.me, f"has entry {entry.height}: {spelled_value(entry.value)}")
+        for checker in self.checkers:
+            checker.on_decision(decision)
+
+    def _is_further(self, state: LedgerState) -> bool:
+        if not self.rules.branches:
+            return state.height > self.latest.height
+        return state.phase is not Phase.HEALED and state.rank > self.latest.rank
+
+    def _check_state(self, node: SimNode) -> None:
+        for checker in self.checkers:
+            checker.on_state(node.me, node.state)
+
+    def _count(self, certified: Certified) -> None:
+        value = certified.entry.value
+        if isinstance(value, Commit):
+            self.commits += 1
+            began = max(self.committed_at, self.profile.faults_s)
+            self.longest_calm_s = max(self.longest_calm_s, self.clock.now - began)
+            self.committed_at = self.clock.now
+        self.skips += isinstance(value, Skip)
+
+    def applied(self, node: SimNode, step: int, theta: Digest) -> None:
+        committed = node.ledger.updates.get(step - 1) if self.rules.branches else None
+        ended = None if committed is None else node.ledger.kept.at(committed.height)
+        if ended is None and self.rules.branches:
+            return
+        for checker in self.checkers:
+            checker.on_applied(node.me, step, theta, None if ended is None else ended.entry.digest)
+
+    def enter_ring(self, node: SimNode, entry: Digest, roster: Roster) -> None:
+        mine = next(each for each in roster.participants if each.peer == node.me)
+        blocks = node.trainer.trained[: mine.blocks]
+        incarnation = node.incarnation
+
+        def finish(update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
+            if node.incarnation == incarnation:
+                self.let(node, partial(node.reduced, roster, update, suspects))
+
+        self.rings.enter(entry, roster, node.me, blocks, finish)
+
+    def fetch(self, node: SimNode, update: Digest, holders: tuple[PeerId, ...]) -> None:
+        """The swarm: some time later the bytes are there, if any holder could be reached."""
+
+        def arrive() -> None:
+            sources = [self.nodes[peer] for peer in holders if self.network.joins(node.me, peer)]
+            held = any(each.is_running and update in each.disk.updates for each in sources)
+            if held or update in node.disk.updates:
+                node.fetched(update)
+            elif node.lacks(update):
+                self._let_later(node, FETCH_AGAIN_S, arrive)
+
+        self._let_later(node, self.random.uniform(*FETCH_S), arrive)
+
+    def train(self, node: SimNode, blocks: int) -> None:
+        share = blocks / self.rules.blocks_per_lease
+        slowness = SLOWNESS if node.me in self.troubles.slow else 1.0
+        duration_s = share * slowness * self.random.uniform(*TRAIN_S)
+        self.trained_by = max(self.trained_by, self.clock.now + duration_s)
+        self._let_later(node, duration_s, node.trained)
+
+    def write(self, node: SimNode, taken: SnapshotTaken, seconds: float) -> None:
+        self._let_later(node, seconds, partial(node.wrote, taken))
+
+    def crashes_now(self, node: SimNode) -> bool:
+        return self.faults.crashes_now(node)
+
+
+def _liars(rules: Rules, profile: Profile) -> tuple[PeerId, ...]:
+    """As many as the profile has, if the honest are a quorum without them: else silence is enough
+    to stop everything, and a world that stands still shows nothing.
+    """
+    spare = 3 if rules.quorum == "two-thirds" else 2
+    count = min(profile.liars, (len(rules.founders) - 1) // spare)
+    return rules.founders[len(rules.founders) - count :]

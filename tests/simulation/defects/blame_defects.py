@@ -1,0 +1,74 @@
+"""Defects of what is remembered of failed attempts, and of what follows from it (SPEC.md S13)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import replace
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.policy import accept, blame, propose
+from p2ptrain.ledger.policy.blame import Failure, Memory
+from tests.simulation.defects.planting import Patch
+
+
+def past_steps_forgotten(patch: Patch) -> None:
+    """Each outer step begins anew."""
+
+    def sitting_out(
+        self: Memory,
+        able: Set[PeerId],
+        most: int,
+        under_way: Failure | None = None,
+        *,
+        untraced: bool = False,
+    ) -> frozenset[PeerId]:
+        recent = [it for it in self.failures if it.commits == self.commits]
+        kept, self.failures = self.failures, deque(recent)
+        chosen = original(self, able, most, under_way, untraced=untraced)
+        self.failures = kept
+        return chosen
+
+    original = Memory.sitting_out
+    patch(Memory, "sitting_out", sitting_out)
+
+
+def accuser_not_doubted(patch: Patch) -> None:
+    """The accused is at fault, since somebody says so."""
+
+    def failure(
+        self: Memory, peers: tuple[PeerId, ...], reports: Mapping[PeerId, Iterable[PeerId]]
+    ) -> Failure | None:
+        found = original(self, peers, reports)
+        if found is None or not found.accused:
+            return found
+        return replace(found, doubts=tuple(frozenset((peer,)) for peer in sorted(found.accused)))
+
+    original = Memory.failure
+    patch(Memory, "failure", failure)
+
+
+def nothing_is_forgiven(patch: Patch) -> None:
+    patch(blame, "HALF_LIFE", 1e9)
+
+
+def no_turns_among_equals(patch: Patch) -> None:
+    """Of one word against another, the accused's is never believed."""
+
+    def opened(
+        self: Memory, peers: tuple[PeerId, ...], members: Iterable[PeerId], ready: Iterable[PeerId]
+    ) -> None:
+        original(self, peers, members, ready)
+        self.missed = {}
+
+    original = Memory.opened
+    patch(Memory, "opened", opened)
+
+
+def proposer_brings_itself_back(patch: Patch) -> None:
+    patch(accept, "_self_serving", lambda rules, at, view, roster, proposer: "")
+
+
+def one_alone_has_all_time(patch: Patch) -> None:
+    for module in (accept, propose):
+        patch(module, "alone_too_long", lambda rules, at, view, now: False)

@@ -1,0 +1,66 @@
+"""Defects of branches: who is drawn away, what is signed, where a branch heals to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from p2ptrain.ledger import core
+from p2ptrain.ledger.branches.branch_proposal import Branching
+from p2ptrain.ledger.branches.rival_chains import Rival, Rivals, Winner
+from p2ptrain.ledger.chain import state
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Branch, Certificate, Certified, Entry
+from p2ptrain.ledger.paxos.electorate import Electorate
+from tests.simulation.defects.planting import Patch
+
+
+def heals_towards_fewer(patch: Patch) -> None:
+    def judge(self: Rivals, rival: Rival, own: LedgerState, at: Any) -> None:
+        index = rival.parting(at)
+        if index is not None and rival.state.rank < own.rank:
+            entries = tuple(rival.entries[index:])
+            self.winner = Winner(entries[0].entry.height - 1, entries, rival.state)
+
+    patch(Rivals, "_judge", judge)
+
+
+def unnamed_follow_at_once(patch: Patch) -> None:
+    patch(Branching, "adoptable", lambda self, now: self._offered)
+
+
+def lines_not_told_apart(patch: Patch) -> None:
+    """What was signed before the branch counts after it."""
+
+    def of_the_run(rules: Rules, _: object, *rest: Any) -> object:
+        return Electorate(rules, rules.run, *rest)
+
+    patch(core, "Electorate", of_the_run)
+    _check_no_certificate(patch)
+
+
+def branch_signed_by_one(patch: Patch) -> None:
+    def outcome(self: Branching) -> Certified | None:
+        entry = self._entry
+        if entry is None:
+            return None
+        votes = tuple(sorted(self._signatures.items()))
+        return Certified(entry, Certificate(entry.height, 0, entry.digest, votes))
+
+    patch(Branching, "outcome", outcome)
+    _check_no_certificate(patch)
+
+
+def lease_kept_by_who_is_gone(patch: Patch) -> None:
+    def after_branch(before: LedgerState, entry: Entry, branch: Branch) -> LedgerState:
+        after = original(before, entry, branch)
+        book = replace(after.lease_book, returned=before.lease_book.returned)
+        return replace(after, lease_book=book)
+
+    original = state._after_branch
+    patch(state, "_after_branch", after_branch)
+
+
+def _check_no_certificate(patch: Patch) -> None:
+    patch(core, "check_certified", lambda rules, at, it, check: state.apply(rules, at, it.entry))

@@ -1,0 +1,115 @@
+"""Defects of what is proposed and accepted: leases, updates, membership, waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from p2ptrain.ledger.chain import leases, state, terms
+from p2ptrain.ledger.chain.leases import Leases
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Terms
+from p2ptrain.ledger.history import base
+from p2ptrain.ledger.policy import accept, open_reduce
+from p2ptrain.ledger.policy.accept import Answer, Verdict
+from p2ptrain.ledger.policy.open_reduce import Gathered
+from p2ptrain.ledger.policy.reports import View
+from tests.simulation.defects.planting import Patch
+
+
+def lease_returned_twice(patch: Patch) -> None:
+    def give_back(book: Leases, members: list[str]) -> Leases:
+        returned = [b for m in members for b in book.held.get(m, ())]  # type: ignore[call-overload]
+        held = {peer: lease for peer, lease in book.held.items() if peer not in members}
+        return Leases(held, (*book.returned, *returned, *returned), book.next_block)
+
+    patch(leases, "give_back", give_back)
+
+
+def commit_without_bytes(patch: Patch) -> None:
+    yes = Verdict(Answer.YES, "why not")
+    patch(accept, "_judge_commit", lambda rules, at, view, commit, *, forced: yes)
+
+
+def one_maker_is_enough(patch: Patch) -> None:
+    """Whoever says that it made an update will have made it."""
+    patch(accept, "is_made", lambda at, view, update: True)
+
+
+def newcomers_vote_at_once(patch: Patch) -> None:
+    def next_members(at: state.LedgerState, view: object, *, drop_down: bool) -> object:
+        members = original(at, view, drop_down=drop_down)  # type: ignore[arg-type]
+        return None if members is None else (members[0] + members[1], ())
+
+    original = open_reduce.next_members
+    patch(open_reduce, "next_members", next_members)
+    patch(state, "_membership_fault", lambda rules, at, roster: "")
+
+
+def lease_kept_after_commit(patch: Patch) -> None:
+    patch(leases, "commit", lambda book, trained: book)
+
+
+def lease_lost_with_its_member(patch: Patch) -> None:
+    def give_back(book: Leases, members: list[str]) -> Leases:
+        held = {peer: lease for peer, lease in book.held.items() if peer not in members}
+        return Leases(held, book.returned, book.next_block)
+
+    patch(leases, "give_back", give_back)
+
+
+def grace_ignored(patch: Patch) -> None:
+    def gathered(rules: Rules, at: LedgerState, view: View) -> Gathered:
+        have = original(rules, at, view)
+        return replace(have, awaited=()) if have.enough else have
+
+    original = open_reduce.gathered
+    patch(open_reduce, "gathered", gathered)
+
+
+def claims_not_doubted(patch: Patch) -> None:
+    """What one voter says that it has accepted is taken for chosen, whoever else may be asked."""
+
+    def may_accept(*knowing: Any, doubtful: bool, **judging: Any) -> Verdict:
+        return original(*knowing, **judging)
+
+    original = accept.may_accept
+    patch(accept, "may_accept", may_accept)
+
+
+def others_dropped_at_will(patch: Patch) -> None:
+    """Whoever drops others will know why."""
+    patch(accept, "_usurped", lambda rules, at, view, roster, now: "")
+
+
+def snapshot_not_checked(patch: Patch) -> None:
+    patch(accept, "_contradicted", lambda view, commit: "")
+    one_word_is_enough(patch)
+
+
+def one_word_is_enough(patch: Patch) -> None:
+    """Who has not written the snapshot itself takes the proposer's word for it."""
+    patch(accept, "is_vouched_for", lambda rules, at, view, snapshot: True)
+
+
+def any_base_taken(patch: Patch) -> None:
+    patch(base, "check_base", lambda rules, offered, named, verify: None)
+
+
+def state_not_checked(patch: Patch) -> None:
+    patch(state, "_state_fault", lambda at, commit: "")
+
+
+def amendment_not_asked_for(patch: Patch) -> None:
+    patch(accept, "_terms_missing", lambda view, roster: None)
+
+
+def amended_at_once(patch: Patch) -> None:
+    """Whatever step it was meant for: the sooner the better."""
+
+    def why_not(agreed: tuple[Terms, ...], step: int, new: Terms) -> str:
+        return original(agreed, min(step, new.step - 1), new)
+
+    original = terms.why_not
+    patch(terms, "why_not", why_not)

@@ -1,0 +1,177 @@
+"""Deliberate defects of the rules about identities, each as a plausible mistake would have it.
+
+A simulator that does not find them proves nothing. Each mutant names the checker that objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from p2ptrain.archive import start_count
+from p2ptrain.ids import PeerId
+from p2ptrain.peers import duplicate_watch
+from p2ptrain.peers.duplicate_watch import Duplicate, DuplicateWatch
+from p2ptrain.peers.identity_desk import IdentityDesk
+from p2ptrain.peers.identity_messages import Notice, Proof, Reply
+from p2ptrain.peers.incarnations import Incarnations
+from p2ptrain.peers.replayed_heartbeats import Replays
+from p2ptrain.store import Disk
+from tests.simulation.defects.planting import Mutant, Patch
+
+_LIES = ("NobodyIsStoppedByLies",)
+_COPIES = ("CopiesStopVoting",)
+
+
+def proof_not_verified(patch: Patch) -> None:
+    patch(duplicate_watch, "is_genuine", lambda *arguments: True)
+
+
+def any_nonce_counts(patch: Patch) -> None:
+    """A proof over somebody else's nonce, or an old one, is taken for one over ours."""
+    patch(DuplicateWatch, "_drawn_s", lambda self, nonce, now: now)
+
+
+def hearsay_is_evidence(patch: Patch) -> None:
+    """As before this rule: a member that says it hears another process is believed."""
+    hear_reply = DuplicateWatch.hear_reply
+
+    def believe(self: DuplicateWatch, member: PeerId, reply: Reply, now: float) -> None:
+        hear_reply(self, member, reply, now)
+        if reply.suspected and self.duplicate is None:
+            self.duplicate = Duplicate(0, member, ends_us=True)
+
+    patch(DuplicateWatch, "hear_reply", believe)
+
+
+def starting_process_stops_a_running_one(patch: Patch) -> None:
+    judge = DuplicateWatch._judge
+
+    def judge_all(self: DuplicateWatch, member: PeerId, proof: Proof, now: float) -> None:
+        was, self.starting = self.starting, True
+        judge(self, member, proof, now)
+        self.starting = was
+
+    patch(DuplicateWatch, "_judge", judge_all)
+
+
+def older_process_ends_too(patch: Patch) -> None:
+    judge = DuplicateWatch._judge
+
+    def judge_ends(self: DuplicateWatch, member: PeerId, proof: Proof, now: float) -> None:
+        judge(self, member, proof, now)
+        if self.duplicate is not None:
+            found = self.duplicate
+            self.duplicate = Duplicate(found.incarnation, found.carried_by, ends_us=True)
+
+    patch(DuplicateWatch, "_judge", judge_ends)
+
+
+def proofs_not_given(patch: Patch) -> None:
+    """A challenge makes a process ask, and it does not answer."""
+    patch(DuplicateWatch, "hear_challenges", lambda self, member, nonces, now: self.hurry(now))
+
+
+def strangers_are_asked(patch: Patch) -> None:
+    """As before this rule: whoever is connected is asked, the lowest ids first."""
+
+    def connected_first(
+        connected: Collection[PeerId],
+        admitted: Callable[[PeerId], bool],
+        voters: Collection[PeerId],
+        members: Collection[PeerId],
+    ) -> tuple[set[PeerId], set[PeerId]]:
+        return set(sorted(connected)[:16]), set()
+
+    patch(duplicate_watch, "askable", connected_first)
+
+
+def challenges_not_announced(patch: Patch) -> None:
+    announce = IdentityDesk._announce
+
+    def announce_proofs(
+        self: IdentityDesk, box: object, notice: Notice, incarnation: int, now: float
+    ) -> None:
+        if notice.proof is not None:
+            announce(self, box, notice, incarnation, now)  # type: ignore[arg-type]
+
+    patch(IdentityDesk, "_announce", announce_proofs)
+
+
+def proofs_not_announced(patch: Patch) -> None:
+    announce = IdentityDesk._announce
+
+    def announce_challenges(
+        self: IdentityDesk, box: object, notice: Notice, incarnation: int, now: float
+    ) -> None:
+        if notice.proof is None:
+            announce(self, box, notice, incarnation, now)  # type: ignore[arg-type]
+
+    patch(IdentityDesk, "_announce", announce_challenges)
+
+
+def starts_not_synced(patch: Patch) -> None:
+    """The count is written beside the file and renamed, and nobody waits for the disk."""
+
+    def count(path: Path, at_least: int = 0, disk: Disk | None = None) -> int:
+        assert disk is not None
+        counted = max(start_count.counted(path, disk), at_least) + 1
+        disk.write(path, memoryview(f"{counted}\n".encode()))
+        return counted
+
+    patch(start_count, "count", count)
+
+
+def marks_ignored(patch: Patch) -> None:
+    """A home that was restored goes on with its own old count."""
+    patch(DuplicateWatch, "_hear_mark", lambda self, mark, now: None)
+
+
+def marks_not_verified(patch: Patch) -> None:
+    patch(duplicate_watch, "vouches", lambda *arguments: True)
+
+
+def counts_on_beside_a_duplicate(patch: Patch) -> None:
+    """Each of two processes counts on above the other, and neither is the one that ends."""
+    patch(DuplicateWatch, "raise_to", lambda self, now: self._newest * (self._behind_s <= now))
+
+
+def old_heartbeats_are_taken(patch: Patch) -> None:
+    """As before this rule: another incarnation is news, whichever came first."""
+
+    def take(self: Incarnations, peer: PeerId, incarnation: int, serial: int, now: float) -> bool:
+        known = self._touched(peer, incarnation, now)
+        if incarnation == known.incarnation and serial <= known.taken:
+            return False
+        known.taken = serial
+        return True
+
+    patch(Incarnations, "take", take)
+    patch(Incarnations, "is_stale", lambda self, peer, incarnation: False)
+
+
+def forwarder_is_named_at_once(patch: Patch) -> None:
+    patch(Replays, "names", lambda *arguments: True)
+
+
+IDENTITY_MUTANTS = tuple(
+    Mutant(name, plant, caught_by, "identities")
+    for name, plant, caught_by in (
+        ("proof-not-verified", proof_not_verified, _LIES),
+        ("any-nonce-counts", any_nonce_counts, _LIES),
+        ("hearsay-is-evidence", hearsay_is_evidence, _LIES),
+        ("starting-stops-running", starting_process_stops_a_running_one, _LIES),
+        ("older-ends-too", older_process_ends_too, ("OneCopyEnds",)),
+        ("proofs-not-given", proofs_not_given, _COPIES),
+        ("strangers-are-asked", strangers_are_asked, _COPIES),
+        ("challenges-not-announced", challenges_not_announced, _COPIES),
+        ("proofs-not-announced", proofs_not_announced, _COPIES),
+        ("starts-not-synced", starts_not_synced, ("CountsAreDurable",)),
+        ("marks-ignored", marks_ignored, ("EverybodyIsHeard",)),
+        ("marks-not-verified", marks_not_verified, ("CountsAreEarned",)),
+        ("counts-on-beside-duplicate", counts_on_beside_a_duplicate, ("OneCopyEnds", *_COPIES)),
+        ("old-heartbeats-taken", old_heartbeats_are_taken, ("HeartbeatsGoForward",)),
+        ("named-at-once", forwarder_is_named_at_once, ("CulpritsReplayed",)),
+    )
+)
+"""One or more for each rule of E4 to E7 in SPEC.md."""

@@ -1,0 +1,98 @@
+"""Deliberate defects of the ledger. A simulator that does not find them proves nothing.
+
+Each mutant patches the production code the way a plausible mistake would have written it, and names
+the checker that has to object, and a world in which it shows.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.defects import blame_defects as blame
+from tests.simulation.defects import branching_defects as branching
+from tests.simulation.defects import content_defects as content
+from tests.simulation.defects import founders_defects as founders
+from tests.simulation.defects import voting_defects as voting
+from tests.simulation.defects.planting import STUCK, Mutant
+
+_BLOCKS = ("BlocksAreCommittedOnce",)
+_COST = ("SpoilersCostLittle",)
+_SHARE = ("ExclusionsAreShared",)
+_CERTIFICATES = ("CertificatesVerify",)
+_ENTITLED = ("ProposalsAreEntitled",)
+_KEPT = ("FoundersKeepTheirVotes",)
+_BORNE = ("OneLossIsBorne",)
+_FORKS = ("OneEntryPerHeight",)
+_SIGNED = ("ProposalsAreSigned",)
+_VOTES = ("VotesAreKept",)
+
+MUTANTS = (
+    Mutant("half-is-a-quorum", voting.half_is_a_quorum, _CERTIFICATES, "partitions"),
+    Mutant("promise-not-persisted", voting.promise_not_persisted, _VOTES, "torn"),
+    Mutant("vote-not-persisted", voting.vote_not_persisted, _VOTES, "torn"),
+    Mutant("spoken-before-written", voting.spoken_before_written, _VOTES, "calm"),
+    Mutant("answered-before-written", voting.answered_before_written, _VOTES, "lossy"),
+    Mutant("accepted-forgotten", voting.accepted_forgotten, _VOTES, "torn"),
+    Mutant("lower-round-accepted", voting.lower_round_accepted, _VOTES, "lossy"),
+    Mutant("round-0-proposed-anew", voting.round_0_proposed_anew, _VOTES, "torn"),
+    Mutant("accepted-value-not-adopted", voting.accepted_value_not_adopted, _FORKS, "torn"),
+    Mutant("promises-not-shown", voting.promises_not_shown, _ENTITLED, "liars"),
+    Mutant("proposer-not-checked", voting.proposer_not_checked, _SIGNED, "liars"),
+    Mutant("claims-not-checked", voting.claims_not_checked, _SIGNED, "liars"),
+    Mutant("strangers-may-promise", voting.strangers_may_promise, _ENTITLED, "liars"),
+    Mutant("claims-of-any-round", voting.claims_of_any_round, _ENTITLED, "liars"),
+    Mutant("shown-claims-not-checked", voting.shown_claims_not_checked, _ENTITLED, "liars"),
+    Mutant("proposer-need-not-vote", voting.proposer_need_not_vote, _CERTIFICATES, "liars"),
+    Mutant("stale-voters-count", voting.stale_voters_count, _CERTIFICATES, "churn"),
+    Mutant("learners-count", voting.learners_count, _CERTIFICATES, "churn"),
+    Mutant("any-vote-counts", voting.any_vote_counts, _CERTIFICATES, "liars"),
+    Mutant("certificate-not-checked", voting.certificate_not_checked, _CERTIFICATES, "liars"),
+    Mutant(
+        "certificate-of-another-height",
+        voting.certificate_of_another_height,
+        _CERTIFICATES,
+        "liars",
+    ),
+    Mutant("commit-without-bytes", content.commit_without_bytes, ("CommitsAreHeld",), "crashes"),
+    Mutant("claims-not-doubted", content.claims_not_doubted, ("SnapshotsAreTrue",), "liars"),
+    Mutant("commit-on-one-word", content.one_maker_is_enough, ("CommitsAreMade",), "liars"),
+    Mutant("dropped-at-will", content.others_dropped_at_will, ("NobodyIsUsurped",), "liars"),
+    Mutant("snapshot-not-checked", content.snapshot_not_checked, ("SnapshotsAreTrue",), "liars"),
+    Mutant("snapshot-on-one-word", content.one_word_is_enough, ("SnapshotsAreVouched",), "liars"),
+    Mutant("state-not-checked", content.state_not_checked, ("StatesAreNamed",), "liars", 20),
+    Mutant("any-base-taken", content.any_base_taken, _FORKS, "pruning"),
+    Mutant("amendment-unseen", content.amendment_not_asked_for, ("AmendmentsAreHeld",), "amended"),
+    Mutant("amended-at-once", content.amended_at_once, ("TermsAreForeseen",), "amended"),
+    Mutant("lease-returned-twice", content.lease_returned_twice, _BLOCKS, "churn"),
+    Mutant("lease-kept-after-commit", content.lease_kept_after_commit, _BLOCKS, "calm"),
+    Mutant("lease-lost", content.lease_lost_with_its_member, _BLOCKS, "churn"),
+    Mutant("newcomers-vote-at-once", content.newcomers_vote_at_once, ("NewcomersAreFew",), "churn"),
+    Mutant("grace-ignored", content.grace_ignored, ("NobodyIsStarved",), "calm"),
+    Mutant("strangers-may-vote", founders.strangers_may_vote, ("OnlyFoundersVote",), "allies", 5),
+    Mutant("down-is-gone", founders.down_is_gone, _KEPT, "sybils", 5),
+    Mutant("old-goodbyes-count", founders.goodbyes_sent_again_count, _KEPT, "sybils", 5),
+    Mutant("founders-dropped-at-will", founders.founders_dropped_at_will, _KEPT, "allies", 5),
+    Mutant("goodbyes-below-three", founders.goodbyes_below_three, _BORNE, "sybils", 5),
+    Mutant(
+        "returned-do-not-vote",
+        founders.returned_founders_do_not_vote,
+        ("FoundersComeBack",),
+        "sybils",
+        10,
+    ),
+    Mutant("heals-towards-fewer", branching.heals_towards_fewer, ("HealsGoUp",), "branch", 60),
+    Mutant(
+        "unnamed-follow-at-once",
+        branching.unnamed_follow_at_once,
+        ("NobodyIsDrawnAway",),
+        "branch",
+        60,
+    ),
+    Mutant("lines-not-told-apart", branching.lines_not_told_apart, _CERTIFICATES, "branch", 60),
+    Mutant("branch-signed-by-one", branching.branch_signed_by_one, _CERTIFICATES, "branch", 60),
+    Mutant("blame-forgotten", blame.past_steps_forgotten, _COST, "spoiled", 50, 2),
+    Mutant("accuser-not-doubted", blame.accuser_not_doubted, _SHARE, "spoiled", 16, 3),
+    Mutant("nothing-is-forgiven", blame.nothing_is_forgiven, _SHARE, "spoiled", 50, 3),
+    Mutant("no-turns-among-equals", blame.no_turns_among_equals, _SHARE, "spoiled", 16, 3),
+    Mutant("proposer-back", blame.proposer_brings_itself_back, _COST, "spoiled", 30, 3),
+    Mutant("one-alone-for-ever", blame.one_alone_has_all_time, (STUCK,), "spoiled", 8, 2),
+    Mutant("branch-loses-leases", branching.lease_kept_by_who_is_gone, _BLOCKS, "branch", 60),
+)
