@@ -6,7 +6,7 @@ says for whom: WAITING names two peers, one that waits and the one that it waits
 last known link of the chain of waiting. A peer that waits for a neighbour passes on that
 neighbour's link, if it has said one, else its own; one that could send but holds back (its uplink
 is capped) names itself twice. So all soon hear the end of the chain, and where no payload comes for
-STALL_SILENCES × silence_s:
+`stall_s` (STALL_SILENCES × silence_s, or longer where segments are large):
 
     the neighbour names itself, or sends crumbs and says nothing     it is at fault
     somebody is said to wait for us, and we have nothing for it      that one is
@@ -34,9 +34,9 @@ from p2ptrain.ring.plan import Plan
 from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.schedules import route
 
-STALL_SILENCES = 4
-"""A minute by default: a segment of 1 MiB takes 8 s at the slowest rate that is worth waiting for,
-and a capped uplink may hold back several."""
+STALL_SILENCES = 1.5
+"""12 s by default: longer than silence, so that a neighbour that is merely silent is named first,
+and short enough that an excuse costs the others less than 15 s. Large segments have more time."""
 
 SLOWEST_BYTES_PER_S = 125_000
 """1 Mbit/s: over slower links nobody waits, neither for a reduce nor for a turn among neighbours.
@@ -65,7 +65,7 @@ CRUMB_BYTES = 1 << 16
 SEGMENT_SLACK = 2
 """A neighbour in the middle of a segment has this many times longer for CRUMB_BYTES than a line of
 SLOWEST_BYTES_PER_S needs that all its neighbours and lanes share: 65,536 × 2 ÷ 125,000 = 1.05 s, so
-2.1 s in a ring of one lane. It has silence_s at least, which is 15 s: 35 kbit/s are fast enough."""
+2.1 s in a ring of one lane. It has silence_s at least, which is 8 s: 66 kbit/s are fast enough."""
 
 
 @dataclass(frozen=True, slots=True)

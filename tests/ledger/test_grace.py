@@ -51,11 +51,11 @@ def test_only_the_first_report_of_a_step_after_its_quorum_is_a_lag() -> None:
 
 
 def test_members_that_are_late_as_usual_are_waited_for_no_longer_than_usual() -> None:
-    """c comes 5 s after a and b, step after step; when it fails to come, nobody waits 10 s."""
+    """c comes some 5 s after a and b, step after step; when it fails to come, nobody waits 10 s."""
     some = Group(small_rules(outer_steps=20))
     for step in range(10):
         some.ready("a b")
-        some.wait(5.0)
+        some.wait(4.8 if step % 2 else 5.2)
         some.ready("c")
         some.deliver()
         update = digest(f"u{step}")
@@ -65,7 +65,7 @@ def test_members_that_are_late_as_usual_are_waited_for_no_longer_than_usual() ->
         some.deliver()
         assert some["a"].state.step == step + 1
     some.ready("a b")
-    some.wait(4.9)
+    some.wait(6.1)
     assert some["a"].state.roster is None
     some.wait(0.2)
     opened = some["a"].chain[-1].entry.value
@@ -75,3 +75,42 @@ def test_members_that_are_late_as_usual_are_waited_for_no_longer_than_usual() ->
 
 def done(some: Group, peer: str, update: Digest) -> ReduceDone:
     return ReduceDone(peers(peer)[0], some["a"].state.step, 0, update)
+
+
+def test_nobody_waits_long_for_a_member_that_is_never_ready() -> None:
+    """c is up and trains for ever. The others wait for it twice, and then a twentieth of a step."""
+    some, waits = Group(small_rules(outer_steps=20)), []
+    for step in range(6):
+        some.wait(2.0)
+        some.ready("a b")
+        some.deliver()
+        began_s = some.now
+        while some["a"].state.roster is None:
+            some.wait(0.05)
+        waits.append(round(some.now - began_s, 2))
+        average_without_c(some, step)
+    usual_s, short_s = small_rules().grace_s, 0.1
+    assert waits == pytest.approx([usual_s] * 2 + [short_s] * 4, abs=0.051)
+
+
+def test_a_member_that_is_never_in_time_lengthens_no_grace() -> None:
+    """c is ready after each reduce has begun: its lags count while the others wait for it."""
+    some = Group(small_rules(outer_steps=20))
+    for step in range(10):
+        some.wait(2.0)
+        some.ready("a b")
+        some.deliver()
+        while some["a"].state.roster is None:
+            some.wait(0.05)
+        some.ready("c")
+        average_without_c(some, step)
+    assert len(some["a"].view.lags) == 1
+
+
+def average_without_c(some: Group, step: int) -> None:
+    update = digest(f"u{step}")
+    some.hold(update, "a b c")
+    some.tell("b", *(done(some, peer, update) for peer in "ab"))
+    some.tell_all(*(done(some, peer, update) for peer in "ab"))
+    some.deliver()
+    assert some["a"].state.step == step + 1

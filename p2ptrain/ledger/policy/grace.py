@@ -28,6 +28,16 @@ FLOOR = 1 / 3
 back from a pause is late once, and its work is worth some seconds.
 """
 
+MISSED_MAX = 1.5
+"""Attempts without a member, halved every 8 commits, after which nobody waits for it at length. A
+member that is never ready costs the others the grace in two outer steps, and none later. One that
+comes back takes part whenever it is ready, and is waited for at length again after 8 commits for
+each halving."""
+
+MISSING_SHARE = 1 / 20
+"""For such a member the others wait this part of the time that the quorum took itself: enough for
+one that is as fast as they are, and no more than 5 % of the run for one that never comes."""
+
 
 def grace_after(lags: Sequence[float], upper_s: float) -> float:
     """The grace in seconds, after these lags in seconds; `upper_s` is the run's grace_s, which
@@ -38,3 +48,11 @@ def grace_after(lags: Sequence[float], upper_s: float) -> float:
     middle = median(lags)
     spread = median(abs(lag - middle) for lag in lags)
     return min(max(middle + SPREADS * spread, FLOOR * upper_s), upper_s)
+
+
+def grace_for_missing(grace_s: float, quorum_took_s: float) -> float:
+    """Return the grace in seconds if only members are awaited that were missing lately.
+
+    `quorum_took_s`: from the start of the outer step until a quorum was ready.
+    """
+    return min(grace_s, MISSING_SHARE * quorum_took_s)

@@ -4,7 +4,7 @@ What to propose is worked out from all members' reports, which costs time in pro
 number. Most reports change nothing of it, and a tally, made when it was worked out, knows which:
 
 - nothing is wanted while members train: one more that is ready, unless it is the last one awaited,
-  or makes the quorum and the contributors enough;
+  or the last one awaited at length, or makes the quorum and the contributors enough;
 - nothing is wanted while a reduce is under way: who is ready (for that, or for the next one), one
   more that gave it up, unless it is the first, or the last, and one more that has a result, unless
   it is ours, or decides whether most have the same;
@@ -52,6 +52,8 @@ class ReadyTally:
     state: LedgerState
     voters: frozenset[PeerId]
     awaited: set[PeerId]
+    punctual: set[PeerId]
+    """Of the awaited, those that the others wait for at length."""
     voters_ready: int
     first_ready: bool
     contributors: int
@@ -65,6 +67,7 @@ class ReadyTally:
             state=state,
             voters=voters,
             awaited=set(have.awaited),
+            punctual=set(have.punctual),
             voters_ready=len(have.ready & voters),
             first_ready=state.voters[0] in have.ready,
             contributors=len(have.contributors),
@@ -82,7 +85,9 @@ class ReadyTally:
         self.contributors += fits_lease(self.rules, self.state, event)
         self.voters_ready += event.peer in self.voters
         self.first_ready = self.first_ready or event.peer == self.state.voters[0]
-        return bool(self.awaited) and self.enough == self._is_enough()
+        was_last = self.punctual == {event.peer}
+        self.punctual.discard(event.peer)
+        return bool(self.awaited) and not was_last and self.enough == self._is_enough()
 
     def _is_enough(self) -> bool:
         policy, voters = self.rules.quorum, len(self.voters)

@@ -20,6 +20,7 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import MEMBERS_MAX, Participant, Roster, Value
 from p2ptrain.ledger.messages.events import Ready
 from p2ptrain.ledger.policy import membership
+from p2ptrain.ledger.policy.grace import grace_for_missing
 from p2ptrain.ledger.policy.reports import View
 
 REST_S_MAX = 3600.0
@@ -43,6 +44,7 @@ class Gathered:
 
     `awaited` are members that are up, were members before this step began, and are not ready;
     without founders that were down and have not caught up since (`View.returned`).
+    `punctual` are those of the awaited that took part in most recent attempts (`grace`).
     `doubted` are those of both that sit out the first attempt for what they are remembered for
     (`blame`): they may be ready, but are not awaited.
     """
@@ -52,6 +54,7 @@ class Gathered:
     awaited: tuple[PeerId, ...]
     enough: bool
     doubted: frozenset[PeerId] = frozenset()
+    punctual: frozenset[PeerId] = frozenset()
 
 
 def gathered(rules: Rules, state: LedgerState, view: View) -> Gathered:
@@ -71,7 +74,10 @@ def gathered(rules: Rules, state: LedgerState, view: View) -> Gathered:
     enough = enough and quorum.reached(rules.quorum, state.voters, ready)
     doubted = _doubted(rules, view, frozenset((*(each.peer for each in contributors), *awaited)))
     awaited = [peer for peer in awaited if peer not in doubted]
-    return Gathered(frozenset(ready), tuple(contributors), tuple(awaited), enough, doubted)
+    punctual = frozenset(filter(view.is_punctual, awaited))
+    return Gathered(
+        frozenset(ready), tuple(contributors), tuple(awaited), enough, doubted, punctual
+    )
 
 
 def _doubted(rules: Rules, view: View, here: frozenset[PeerId]) -> frozenset[PeerId]:
@@ -110,7 +116,7 @@ def fits_lease(rules: Rules, state: LedgerState, report: Ready) -> bool:
 def while_gathering(
     rules: Rules, state: LedgerState, view: View, have: Gathered, now: float
 ) -> Wish:
-    grace_s = rules.grace_s if view.grace_s is None else view.grace_s
+    grace_s = _grace_s(rules, view, have)
     rest_until = rests_until(rules, view)
     if len(have.contributors) >= rules.participants_min and now >= rest_until:
         chosen = openers(rules, have)
@@ -132,6 +138,14 @@ def while_gathering(
         lacking = rules.participants_min - len(have.contributors)
         return Wish(None, f"{lacking} more participant{'s' * (lacking != 1)} needed")
     return Wish(None, "members still train", have.awaited)
+
+
+def _grace_s(rules: Rules, view: View, have: Gathered) -> float:
+    """Return how long a ready quorum waits for those that are still awaited."""
+    grace_s = rules.grace_s if view.grace_s is None else view.grace_s
+    if have.punctual or view.gathering_since is None or view.enough_since is None:
+        return grace_s
+    return grace_for_missing(grace_s, view.enough_since - view.gathering_since)
 
 
 def rests_until(rules: Rules, view: View) -> float:

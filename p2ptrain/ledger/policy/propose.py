@@ -51,6 +51,8 @@ def reconsider(
     if view.outranked_by is not None:
         return what_to_propose(rules, state, view, now), None
     if state.phase is Phase.GATHER:
+        if view.gathering_since is None:
+            view.gathering_since = now
         have = open_reduce.gathered(rules, state, view)
         _note_enough(rules, state, view, have, now)
         wish = while_gathering(rules, state, view, have, now)

@@ -35,7 +35,7 @@ from p2ptrain.ledger.messages.events import (
 )
 from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.policy.blame import Memory
-from p2ptrain.ledger.policy.grace import LAGS_KEPT
+from p2ptrain.ledger.policy.grace import LAGS_KEPT, MISSED_MAX
 
 HELD_MAX = 256
 """Only updates of the reduce under way are asked about; so many are more than a run of attempts."""
@@ -48,7 +48,8 @@ Report = TypeVar("Report", Ready, ReduceDone, ReduceFailed)
 
 @dataclass(slots=True)
 class View:
-    """`enough_since`: when a quorum and enough contributors were first seen ready for this step.
+    """`gathering_since`: when this node first looked at the outer step under way.
+    `enough_since`: when a quorum and enough contributors were first seen ready for this step.
     `failed_since`, `done_since`: when the first failure, the first result of the reduce under way
     became known. `quorum_at`: an outer step, and when a quorum was first ready for it; `lags`: how
     long after that further members were, in this step and past ones; `grace_s`: what follows from
@@ -76,6 +77,7 @@ class View:
     failed: dict[PeerId, ReduceFailed] = field(default_factory=dict)
     held: dict[Digest, None] = field(default_factory=dict)
     snapshots: dict[PeerId, dict[int, Digest]] = field(default_factory=dict)
+    gathering_since: float | None = None
     enough_since: float | None = None
     grace_s: float | None = None
     quorum_at: tuple[int, float] | None = None
@@ -114,6 +116,10 @@ class View:
         """Whether nothing but a fault would make `peer` leave."""
         return peer not in self.leaving and peer not in self.accused and self.allows(peer)
 
+    def is_punctual(self, peer: PeerId) -> bool:
+        """Whether `peer` took part in most recent attempts, so that it is worth waiting for."""
+        return self.blame.missed.get(peer, 0.0) < MISSED_MAX
+
     def note(self, event: Event) -> bool:
         """Take a report in. False if it told nothing new."""
         match event:
@@ -141,12 +147,13 @@ class View:
     def note_lag(self, report: Ready, now: float) -> None:
         """A member's first report for a step: if a quorum was ready before, it came so much later.
 
-        Call before `note`.
+        Members that were missing lately do not count: one that is never ready in time would
+        lengthen the grace for everybody. Call before `note`.
         """
         if self.quorum_at is None or not self.quorum_at[0] == report.step >= self.position[0]:
             return
         known = self.ready.get(report.peer)
-        if known is None or known.step < report.step:
+        if (known is None or known.step < report.step) and self.is_punctual(report.peer):
             self.lags.append(max(0.0, now - self.quorum_at[1]))
 
     def forget_reports(self, peer: PeerId) -> None:
@@ -216,7 +223,7 @@ class View:
     def entered(self, before: LedgerState, state: LedgerState) -> None:
         """A new entry holds: forget what was about earlier steps, attempts and memberships."""
         if (before.step, before.phase) != (state.step, state.phase):
-            self.enough_since = None
+            self.enough_since = self.gathering_since = None
         if (before.step, before.attempt) != (state.step, state.attempt):
             self.held = {}  # Of another reduce. Its updates are held to other bounds.
         if before.step != state.step:
