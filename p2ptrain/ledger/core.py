@@ -36,7 +36,15 @@ from p2ptrain.ledger.messages.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.messages.events import Accused, Event, Heard, NotAlone, Ready, Received
+from p2ptrain.ledger.messages.events import (
+    Accused,
+    Event,
+    Heard,
+    NotAlone,
+    PeerDown,
+    Ready,
+    Received,
+)
 from p2ptrain.ledger.messages.evidence import Statement
 from p2ptrain.ledger.messages.messages import (
     Accusation,
@@ -153,6 +161,8 @@ class Ledger(Account):
         """Take a report in. False if nothing can follow from it now."""
         if isinstance(event, Ready) and self.state.is_member(event.peer):
             self.view.note_lag(event, now)
+        if isinstance(event, PeerDown):
+            self.view.note_down(event, now)
         if not self.view.note(event):
             return False
         if self._wanted is not None and self._wanted.absorbs(event):

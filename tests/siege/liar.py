@@ -28,7 +28,7 @@ from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
 from tests.siege import membership, reducing
 from tests.siege.ground import Ground, Tally, again_and_again, keep_tally, pause, tell_faults
 
-INNER_STEP_S = 0.3
+INNER_STEP_S = 0.1
 """Less than an honest node takes: with a part of 0.3 core it is to be ready in time."""
 
 SETTLE_S = 1.0

@@ -154,7 +154,7 @@ def _again(rules: Rules, state: LedgerState, view: View, now: float, why: str) -
         return Wish(Skip(state.step), f"all {rules.attempts_max} attempts failed")
     able = survivors(rules, state, view)
     if len(able) >= rules.participants_min:
-        return opening(state, view, able, f"attempt {state.attempt - 1}: {why}")
+        return opening(state, view, able, f"attempt {state.attempt - 1}: {why}", now)
     until = now if view.failed_since is None else view.failed_since + rules.grace_s
     if now < until:
         return Wish(None, "too few are left to try again", look_again_at=until)

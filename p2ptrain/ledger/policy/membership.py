@@ -11,6 +11,8 @@ Functions of the chain and of what this node has heard (`view`). Rules: SPEC.md,
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.founders import Founders
 from p2ptrain.ledger.chain.state import LedgerState
@@ -22,20 +24,16 @@ Members = tuple[tuple[PeerId, ...], tuple[PeerId, ...]]
 
 
 def next_members(
-    founders: Founders, state: LedgerState, view: View, *, drop_down: bool
+    founders: Founders, state: LedgerState, view: View, gone: Set[PeerId]
 ) -> Members | None:
     """Voters and learners of the next roster; None if there is evidence against every voter.
 
-    `drop_down` is about learners alone.
+    `gone` are members that have been down for long. Only learners lose their place for that.
     """
     voters = _next_voters(founders, state, view)
     if voters is None:
         return None
-    learners = [
-        peer
-        for peer in state.learners
-        if view.stays(peer) and not (drop_down and peer in view.down)
-    ]
+    learners = [peer for peer in state.learners if view.stays(peer) and peer not in gone]
     joiners = [peer for peer in _asking(state, view) if peer not in founders.names]
     places = max(0, founders.learners_max - len(learners))
     return voters, (*learners, *joiners[:places])

@@ -11,6 +11,7 @@ longer before it opens: else a night without a network would use up the outer st
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
@@ -121,10 +122,10 @@ def while_gathering(
     if len(have.contributors) >= rules.participants_min and now >= rest_until:
         chosen = openers(rules, have)
         if not have.awaited:
-            return opening(state, view, chosen, "all members are ready")
+            return opening(state, view, chosen, "all members are ready", now)
         if view.enough_since is not None and now >= view.enough_since + grace_s:
             reason = f"a quorum was ready {grace_s:.3g} s ago; going on without the rest"
-            return opening(state, view, chosen, reason)
+            return opening(state, view, chosen, reason, now)
     membership = _membership_only(state, view)
     if membership is not None:
         return membership
@@ -168,9 +169,13 @@ def _after_rest(rules: Rules, view: View, part: float) -> float:
 
 
 def opening(
-    state: LedgerState, view: View, contributors: tuple[Participant, ...], reason: str
+    state: LedgerState,
+    view: View,
+    contributors: tuple[Participant, ...],
+    reason: str,
+    now: float,
 ) -> Wish:
-    members = next_members(state, view, drop_down=True)
+    members = next_members(state, view, view.long_down(now))
     if members is None:
         return Wish(None, "every voter leaves or is down")
     voters, learners = members
@@ -186,7 +191,7 @@ def _membership_only(state: LedgerState, view: View) -> Wish | None:
     leavers = [peer for peer in state.members if not view.stays(peer)]
     if not leavers and not view.joining:
         return None
-    members = next_members(state, view, drop_down=False)
+    members = next_members(state, view, frozenset())
     if members is None:
         return None
     after = {*members[0], *members[1]}
@@ -199,19 +204,20 @@ def _membership_only(state: LedgerState, view: View) -> Wish | None:
 
 
 def next_members(
-    state: LedgerState, view: View, *, drop_down: bool
+    state: LedgerState, view: View, gone: Set[PeerId]
 ) -> tuple[tuple[PeerId, ...], tuple[PeerId, ...]] | None:
-    """Voters and learners of the next roster; None if no voter would stay.
+    """Voters and learners of the next roster; None if no voter would stay. `gone` are members that
+    have been down for long, and lose their places.
 
     A learner who took part in a committed update becomes a voter, but never more of them than there
     are voters that stay, and none while one of those is down: newcomers who vanish must not cost
     the others their quorum. In an open run founders alone vote: see `membership`.
     """
     if view.founders is not None:
-        return membership.next_members(view.founders, state, view, drop_down=drop_down)
+        return membership.next_members(view.founders, state, view, gone)
 
     def remains(peer: PeerId) -> bool:
-        return view.stays(peer) and not (drop_down and peer in view.down)
+        return view.stays(peer) and peer not in gone
 
     kept = tuple(voter for voter in state.voters if remains(voter))
     if not kept:

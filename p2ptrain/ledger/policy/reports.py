@@ -7,6 +7,7 @@ bounded by the number of peers, whatever is gossiped (`room`). Knows no rules: `
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass, field
@@ -43,12 +44,22 @@ HELD_MAX = 256
 SNAPSHOTS_MAX = 8
 """Of one peer: who is slow to write is long heard about what others have left behind."""
 
+SETTLE_S = 3.0
+"""A proposer does not drop a flapping member that fell so recently. Other voters hear of the fall
+up to one heartbeat later, or of the return, and a voter for which the member is up does not vote
+for the roster, which costs everybody a round."""
+
+FLAPS_S = 120.0
+"""A member that falls twice within this time flaps. One that crashes, and crashes again after its
+restart, is rare enough to be dropped a moment later."""
+
 Report = TypeVar("Report", Ready, ReduceDone, ReduceFailed)
 
 
 @dataclass(slots=True)
 class View:
-    """`gathering_since`: when this node first looked at the outer step under way.
+    """`falls`: when each member went down, the time before the last one and the last one.
+    `gathering_since`: when this node first looked at the outer step under way.
     `enough_since`: when a quorum and enough contributors were first seen ready for this step.
     `failed_since`, `done_since`: when the first failure, the first result of the reduce under way
     became known. `quorum_at`: an outer step, and when a quorum was first ready for it; `lags`: how
@@ -68,6 +79,7 @@ class View:
     me: PeerId
     position: tuple[int, int] = (0, 0)
     down: set[PeerId] = field(default_factory=set)
+    falls: dict[PeerId, tuple[float, float]] = field(default_factory=dict)
     leaving: set[PeerId] = field(default_factory=set)
     joining: dict[PeerId, None] = field(default_factory=dict)
     allowed: Container[PeerId] | None = None
@@ -107,6 +119,7 @@ class View:
         away.
         """
         self.members = members if self.founders is None else members | self.founders.names
+        self.falls = {peer: times for peer, times in self.falls.items() if peer in self.members}
         return members
 
     def allows(self, peer: PeerId) -> bool:
@@ -119,6 +132,19 @@ class View:
     def is_punctual(self, peer: PeerId) -> bool:
         """Whether `peer` took part in most recent attempts, so that it is worth waiting for."""
         return self.blame.missed.get(peer, 0.0) < MISSED_MAX
+
+    def note_down(self, event: PeerDown, now: float) -> None:
+        """Note when a member goes down. Call before `note`."""
+        if event.peer not in self.down and event.peer in self.members:
+            self.falls[event.peer] = (self.falls.get(event.peer, (-math.inf, -math.inf))[1], now)
+
+    def long_down(self, now: float) -> set[PeerId]:
+        """Return the peers that are down, without flapping ones that fell a moment ago."""
+        return {peer for peer in self.down if not self._has_just_flapped(peer, now)}
+
+    def _has_just_flapped(self, peer: PeerId, now: float) -> bool:
+        earlier, last = self.falls.get(peer, (-math.inf, -math.inf))
+        return last - earlier < FLAPS_S and now < last + SETTLE_S
 
     def note(self, event: Event) -> bool:
         """Take a report in. False if it told nothing new."""

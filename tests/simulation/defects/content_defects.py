@@ -38,8 +38,8 @@ def one_maker_is_enough(patch: Patch) -> None:
 
 
 def newcomers_vote_at_once(patch: Patch) -> None:
-    def next_members(at: state.LedgerState, view: object, *, drop_down: bool) -> object:
-        members = original(at, view, drop_down=drop_down)  # type: ignore[arg-type]
+    def next_members(at: state.LedgerState, view: object, gone: frozenset[str]) -> object:
+        members = original(at, view, gone)  # type: ignore[arg-type]
         return None if members is None else (members[0] + members[1], ())
 
     original = open_reduce.next_members
