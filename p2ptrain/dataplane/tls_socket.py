@@ -22,6 +22,10 @@ from contextlib import suppress
 
 RECORDS_BYTES = 1 << 18
 """So much is received at once: more does not pay, less does (measured with 64 and 128 KiB)."""
+HANDSHAKE_BYTES = 1 << 12
+"""Received at once during the handshake, when the peer may still be anybody. A hundred strangers
+that hold their handshakes open must not make us hold a large buffer for each."""
+
 SEND_BYTES_MAX = 1 << 17
 """So much is encrypted at once, and held until the socket has taken all of it."""
 
@@ -56,7 +60,7 @@ class TlsSocket:
         try:
             while not self._shaken():
                 self._flush()
-                if not self._fill():
+                if not self._fill_from(bytearray(HANDSHAKE_BYTES)):
                     raise ConnectionAbortedError("the peer closed the connection")
         finally:
             with suppress(OSError):  # the reason of a failure goes to the peer if it can
@@ -149,14 +153,18 @@ class TlsSocket:
 
     def _fill(self) -> int:
         """Receive what is there; 0 at the end of the stream."""
+        if not hasattr(_scratch, "buffer"):
+            _scratch.buffer = bytearray(RECORDS_BYTES)
+        return self._fill_from(_scratch.buffer)
+
+    def _fill_from(self, buffer: bytearray) -> int:
+        """The same, by way of this buffer."""
         if self._outgoing.pending > RECORDS_BYTES:
             raise ConnectionAbortedError("the peer has TLS answer it without end")
-        if not hasattr(_scratch, "view"):
-            _scratch.view = memoryview(bytearray(RECORDS_BYTES))
         self._allow_remaining_time()
-        count = self._sock.recv_into(_scratch.view)
+        count = self._sock.recv_into(buffer)
         if count:
-            self._incoming.write(_scratch.view[:count])
+            self._incoming.write(memoryview(buffer)[:count])
         return count
 
     def _allow_remaining_time(self) -> None:

@@ -36,15 +36,7 @@ from p2ptrain.ledger.messages.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.messages.events import (
-    Accused,
-    Event,
-    Heard,
-    NotAlone,
-    PeerDown,
-    Ready,
-    Received,
-)
+from p2ptrain.ledger.messages.events import Accused, Event, Heard, NotAlone, Received
 from p2ptrain.ledger.messages.evidence import Statement
 from p2ptrain.ledger.messages.messages import (
     Accusation,
@@ -159,10 +151,7 @@ class Ledger(Account):
 
     def _note(self, event: Event, now: float) -> bool:
         """Take a report in. False if nothing can follow from it now."""
-        if isinstance(event, Ready) and self.state.is_member(event.peer):
-            self.view.note_lag(event, now)
-        if isinstance(event, PeerDown):
-            self.view.note_down(event, now)
+        self.view.note_time(event, now)
         if not self.view.note(event):
             return False
         if self._wanted is not None and self._wanted.absorbs(event):

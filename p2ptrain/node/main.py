@@ -35,6 +35,7 @@ from p2ptrain.node.joining import consent, duplicate_identity, find_run, trusted
 from p2ptrain.node.joining.invitation import invite
 from p2ptrain.node.joining.startup_status import Reception
 from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.malloc_arenas import bound_malloc_arenas
 from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.node.tasks import live
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
@@ -65,6 +66,7 @@ def run_node(
     Raises:
         P2PTrainError: it cannot start, or cannot go on; the error says why and what to do.
     """
+    bound_malloc_arenas()
     home = Home(config.home)
     with sole_use(home), Journal(home.journal) as journal:
         journal.write("started", pid=os.getpid())

@@ -135,7 +135,7 @@ class View:
 
     def note_down(self, event: PeerDown, now: float) -> None:
         """Note when a member goes down. Call before `note`."""
-        if event.peer not in self.down and event.peer in self.members:
+        if event.peer not in self.down:
             self.falls[event.peer] = (self.falls.get(event.peer, (-math.inf, -math.inf))[1], now)
 
     def long_down(self, now: float) -> set[PeerId]:
@@ -169,6 +169,14 @@ class View:
                 return changed
             case _:
                 return self._note_presence(event)
+
+    def note_time(self, event: Event, now: float) -> None:
+        """Note when a member was ready, or went down. Call before `note`."""
+        match event:
+            case Ready(peer) if peer in self.members:
+                self.note_lag(event, now)
+            case PeerDown(peer) if peer in self.members:
+                self.note_down(event, now)
 
     def note_lag(self, report: Ready, now: float) -> None:
         """A member's first report for a step: if a quorum was ready before, it came so much later.
