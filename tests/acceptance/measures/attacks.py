@@ -37,7 +37,15 @@ ATTACKS = (
         ("tests/net/test_discovery.py", "tests/net/test_kad.py"),
     ),
     Attack("5", "DNS servers that never answer", ("tests/net/test_connecting.py",)),
-    Attack("6", "Sybils in an open run", ()),
+    Attack(
+        "6",
+        "Sybils in an open run, and updates beyond the bound on influence",
+        (
+            "tests/ledger/test_founders.py",
+            "tests/node/test_updates.py",
+            "tests/simulation/test_mutants.py",
+        ),
+    ),
     Attack(
         "7",
         "a participant that lies in the reduce, step after step",

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.acceptance.measures.attacks import ATTACKS, Attack
 from tests.acceptance.measures.setting import ROOT, Line, Measure, Setting, line, objects_in
 
-PIECES = 9
+PIECES = 10
 """Of scripts/test without arguments; fewer in a log mean that it is not a whole run."""
 
 QUICK_SEEDS = 100
