@@ -40,8 +40,8 @@ from p2ptrain.run.envelope import Signed
 from p2ptrain.trainer.formats.inner_bounds import check
 from p2ptrain.trainer.formats.inner_format import HEADER_BYTES, WARM, newest, path_of, steps_in
 from tests.node.rig import ANN, BOB, CAI, Neighbour, NewRig, Rig, heartbeat, rig, settled
-from tests.node.test_training import know_data
-from tests.node.test_validating import TWO, commit
+from tests.node.training.test_training import know_data
+from tests.node.training.test_validating import TWO, commit
 from tests.trainer.inner_states import trained, write_state
 
 OPTION = {"rules": TWO, "steps": 99, "join_optimizer": "donor"}

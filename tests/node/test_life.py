@@ -13,7 +13,7 @@ from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.node.main import _say
 from p2ptrain.node.tasks import notice_the_end
 from tests.node.rig import ANN, NewRig, settled
-from tests.node.test_validating import TWO, commit
+from tests.node.training.test_validating import TWO, commit
 
 OPTION = {"rules": TWO}
 

@@ -19,7 +19,7 @@ ATTACKS = (
     Attack(
         "1",
         "strangers claim that another node has our identity",
-        ("tests/node/test_identity_attacks.py", "tests/node/test_duplicate_watch.py"),
+        ("tests/node/gossip/test_identity_attacks.py", "tests/node/test_duplicate_watch.py"),
     ),
     Attack(
         "2",
@@ -42,7 +42,7 @@ ATTACKS = (
         "Sybils in an open run, and updates beyond the bound on influence",
         (
             "tests/ledger/test_founders.py",
-            "tests/node/test_updates.py",
+            "tests/node/outer_state/test_updates.py",
             "tests/simulation/test_mutants.py",
         ),
     ),
@@ -55,19 +55,21 @@ ATTACKS = (
             "tests/ring/test_hostile_neighbour.py",
         ),
     ),
-    Attack("8", "BASE requests with alternating checkpoints", ("tests/node/test_bases.py",)),
+    Attack(
+        "8", "BASE requests with alternating checkpoints", ("tests/node/joining/test_bases.py",)
+    ),
     Attack("9", "a home that others can write to, links", ("tests/node/test_home_safety.py",)),
     Attack(
         "10",
         "strangers that delay a node's questions",
-        ("tests/node/test_whose_word.py", "tests/node/test_asking.py"),
+        ("tests/node/gossip/test_whose_word.py", "tests/node/gossip/test_asking.py"),
     ),
     Attack(
         "11",
         "small-order keys, zones, loopback endpoints, a reflected proof",
         (
             "tests/foundation/test_identity.py",
-            "tests/node/test_loopback.py",
+            "tests/node/gossip/test_loopback.py",
             "tests/ipc/test_admission.py::test_rank_refuses_its_own_proof_sent_back",
         ),
     ),

@@ -23,7 +23,7 @@ from p2ptrain.store import digest_of
 from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.fake_trainer import FakeTrainer, Remote
 from tests.node.rig import settled
-from tests.node.test_training import orders, training
+from tests.node.training.test_training import orders, training
 
 FOUND = Contradiction(0, digest_of(b"own"), digest_of(b"certified"))
 

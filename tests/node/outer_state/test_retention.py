@@ -31,7 +31,7 @@ from p2ptrain.run import DataIndex
 from p2ptrain.store import Head, digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, entry_of, opening, rig, settled
-from tests.node.test_data import know_data
+from tests.node.training.test_data import know_data
 
 
 def update(step: int) -> Digest:

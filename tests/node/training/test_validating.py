@@ -30,7 +30,7 @@ from p2ptrain.peers.validation_tally import Share, Validation
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, settled
-from tests.node.test_training import know_data
+from tests.node.training.test_training import know_data
 
 TWO = policy(participants_min=1)
 

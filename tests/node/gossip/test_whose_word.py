@@ -40,6 +40,7 @@ from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.run import Allowlist, Amendment, Run, SignedAllowlist, SignedAmendment, save_run
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy, publish
+from tests.node.consensus.test_pruning import Place
 from tests.node.rig import (
     ANN,
     BOB,
@@ -53,7 +54,6 @@ from tests.node.rig import (
     somebody,
 )
 from tests.node.swarm import Diary
-from tests.node.test_pruning import Place
 
 FIRST_S = 8.0
 """Less than any deadline of a question: a node that waits for one stranger fails the test."""
