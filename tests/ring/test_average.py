@@ -256,9 +256,12 @@ def test_a_rate_limit_is_kept_by_all_streams_together(
 
 
 def test_a_slow_sender_is_no_silent_one(build: Callable) -> None:
-    """Each segment takes several times as long as silence is suffered, for all peers behind too."""
-    ring = build((1, 1, 1), 6 * 256, streams=1, segment_bytes=600, silence_s=0.1)
-    ring.limits = {0: Uplink(2000, burst_bytes=0)}
+    """Each segment takes longer than a silence may last, and all peers behind it wait as long. The
+    slowest line that is worth waiting for takes about as long for a whole segment.
+    """
+    ring = build((1, 1, 1), 3 * 256, streams=1, segment_bytes=600, silence_s=1.0)
+    segment_bytes = ring.requests[0].plan().bytes_to(1) // 4
+    ring.limits = {0: Uplink(segment_bytes / 1.15, burst_bytes=0)}
     outcomes = ring.run()
     assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
