@@ -12,6 +12,7 @@ This is one node's own view and decides only what it proposes. Nobody checks ano
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 LAGS_KEPT = 64
@@ -34,9 +35,13 @@ member that is never ready costs the others the grace in two outer steps, and no
 comes back takes part whenever it is ready, and is waited for at length again after 8 commits for
 each halving."""
 
-MISSING_SHARE = 1 / 20
-"""For such a member the others wait this part of the time that the quorum took itself: enough for
-one that is as fast as they are, and no more than 5 % of the run for one that never comes."""
+CREDIT_SHARE = 1 / 20
+"""For such members the others wait this part of the run's time at most. The quorum's own time earns
+the credit, so a member that is never ready costs 5 % and no more."""
+
+CREDIT_MIN_S = 0.5
+"""A shorter wait is not begun; the credit is saved up for a later outer step. A report needs up to
+0.3 s around the world, so in a run of very short steps a shorter wait would help nobody."""
 
 
 def grace_after(lags: Sequence[float], upper_s: float) -> float:
@@ -50,9 +55,27 @@ def grace_after(lags: Sequence[float], upper_s: float) -> float:
     return min(max(middle + SPREADS * spread, FLOOR * upper_s), upper_s)
 
 
-def grace_for_missing(grace_s: float, quorum_took_s: float) -> float:
-    """Return the grace in seconds if only members are awaited that were missing lately.
+@dataclass(slots=True)
+class Credit:
+    """How long a ready quorum may wait if only members are awaited that were missing lately.
 
-    `quorum_took_s`: from the start of the outer step until a quorum was ready.
+    Each outer step earns some of it. A step that begins to wait spends all of it.
     """
-    return min(grace_s, MISSING_SHARE * quorum_took_s)
+
+    saved_s: float = 0.0
+    spent: bool = False
+
+    def earn(self, quorum_took_s: float, most_s: float) -> None:
+        """A quorum was ready `quorum_took_s` after the step began. At most `most_s` is kept."""
+        if self.spent:
+            self.saved_s, self.spent = 0.0, False
+        self.saved_s = min(most_s, self.saved_s + CREDIT_SHARE * quorum_took_s)
+
+    @property
+    def grace_s(self) -> float:
+        """The grace in seconds for this outer step."""
+        return self.saved_s if self.saved_s >= CREDIT_MIN_S else 0.0
+
+    def spend(self) -> None:
+        """The quorum waits now."""
+        self.spent = self.spent or self.grace_s > 0.0

@@ -21,7 +21,6 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import MEMBERS_MAX, Participant, Roster, Value
 from p2ptrain.ledger.messages.events import Ready
 from p2ptrain.ledger.policy import membership
-from p2ptrain.ledger.policy.grace import grace_for_missing
 from p2ptrain.ledger.policy.reports import View
 
 REST_S_MAX = 3600.0
@@ -144,9 +143,7 @@ def while_gathering(
 def _grace_s(rules: Rules, view: View, have: Gathered) -> float:
     """Return how long a ready quorum waits for those that are still awaited."""
     grace_s = rules.grace_s if view.grace_s is None else view.grace_s
-    if have.punctual or view.gathering_since is None or view.enough_since is None:
-        return grace_s
-    return grace_for_missing(grace_s, view.enough_since - view.gathering_since)
+    return grace_s if have.punctual else min(grace_s, view.credit.grace_s)
 
 
 def rests_until(rules: Rules, view: View) -> float:

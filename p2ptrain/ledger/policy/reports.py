@@ -36,7 +36,7 @@ from p2ptrain.ledger.messages.events import (
 )
 from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.policy.blame import Memory
-from p2ptrain.ledger.policy.grace import LAGS_KEPT, MISSED_MAX
+from p2ptrain.ledger.policy.grace import LAGS_KEPT, MISSED_MAX, Credit
 
 HELD_MAX = 256
 """Only updates of the reduce under way are asked about; so many are more than a run of attempts."""
@@ -92,6 +92,7 @@ class View:
     gathering_since: float | None = None
     enough_since: float | None = None
     grace_s: float | None = None
+    credit: Credit = field(default_factory=Credit)
     quorum_at: tuple[int, float] | None = None
     lags: deque[float] = field(default_factory=lambda: deque(maxlen=LAGS_KEPT))
     failed_since: float | None = None
