@@ -5,11 +5,11 @@ for runs that branch.
                        ▲ a quorum again: from the start             │
                        └────────────────────────────────────────────┤
     due, first-ranked of those who are here: ProposeBranch ──► the others, who are due as well, sign
-    all of its voters have signed: the Branch is certified, and follows
-    due, or named by it: a Branch that others certified follows
-    asked, and not signed for branch_after_s: left out of the next proposal
-    away while it is repeated: asked afresh after coming back
-    first-ranked, and nothing follows for twice as long: the second proposes, without it
+    all of its voters have signed: the Branch is certified, and is appended
+    due, or named by it: append a Branch that others certified
+    no signature within branch_after_s of the question: left out of the next proposal
+    away when the proposal is repeated: asked afresh after coming back
+    no branch within twice that time: the second-ranked proposes, without the first
 
 A voter is here if it is up and was last heard on this line. One that is up but does not vote, or
 lies, is awaited for as long as an honest one that may have seen a quorum more recently than we did,
@@ -185,8 +185,7 @@ class Branching:
         return tuple(peer for peer in here[rank:] if peer not in silent)
 
     def outcome(self) -> Certified | None:
-        """Return the branch that this node proposed once all its voters have signed it, else None.
-        """
+        """Return the branch that this node proposed once all its voters have signed it, else None."""
         entry = self._entry
         if entry is None or not isinstance(entry.value, Branch):
             return None

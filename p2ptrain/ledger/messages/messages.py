@@ -4,7 +4,7 @@
     proposer ──Propose──► voters ──Accept───► proposer         or Refused, with the reason
     proposer ──Outcome──► everybody                            an entry with its certificate
     anybody ──EntriesRequest──► anybody ──Entries──►           catching up; or Pruned
-    a survivor ──ProposeBranch──► the others ──SignBranch──► it    or RefuseBranch; see `branching`
+    a survivor ──ProposeBranch──► the others ──SignBranch──► it    or RefuseBranch
     anybody ──Accusation──► everybody                          two contradicting signatures
 
 A message is canonical JSON: {"kind": …, its fields}. Promises, votes and proposals are signed. An
