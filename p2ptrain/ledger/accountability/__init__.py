@@ -1,1 +1,3 @@
-"""Logs of the signed statements of every voter, and evidence if two of them contradict each other."""
+"""Logs of the signed statements of every voter, and evidence if two of them contradict each
+other.
+"""

@@ -185,7 +185,9 @@ class Branching:
         return tuple(peer for peer in here[rank:] if peer not in silent)
 
     def outcome(self) -> Certified | None:
-        """Return the branch that this node proposed once all its voters have signed it, else None."""
+        """Return the branch that this node proposed once all its voters have signed it, else
+        None.
+        """
         entry = self._entry
         if entry is None or not isinstance(entry.value, Branch):
             return None

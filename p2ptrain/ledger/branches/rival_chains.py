@@ -182,7 +182,9 @@ class Rivals:
         return [AskEntries(rival.peer, rival.state.height + 1)]
 
     def _done(self) -> None:
-        """Note that the asked peer has shown its whole chain. Ask again when that chain has grown."""
+        """Note that the asked peer has shown its whole chain. Ask again when that chain has
+        grown.
+        """
         assert self._asked is not None
         assert self._asked_of is not None
         self._seen.pop(self._asked, None)

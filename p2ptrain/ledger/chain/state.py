@@ -145,7 +145,9 @@ def genesis(rules: Rules) -> LedgerState:
 
 
 def apply(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
-    """Return the state after one more entry. Raises RemoteProtocolError if the entry does not fit."""
+    """Return the state after one more entry. Raises RemoteProtocolError if the entry does not
+    fit.
+    """
     if entry.height != state.height + 1 or entry.parent != state.head:
         raise RemoteProtocolError(f"entry {entry.height} does not follow head {state.head[:8]}")
     reason = why_invalid(rules, state, entry.value)

@@ -219,7 +219,9 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """The last entry of a branch. Its members then follow the chain that has `entry` at `height`."""
+    """The last entry of a branch. Its members then follow the chain that has `entry` at
+    `height`.
+    """
 
     step: int
     height: int
@@ -238,7 +240,9 @@ Value = Roster | Commit | Skip | Branch | Heal
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value at its place in the chain. `digest` identifies the entry and all entries before it."""
+    """A value at its place in the chain. `digest` identifies the entry and all entries before
+    it.
+    """
 
     height: int
     parent: Digest

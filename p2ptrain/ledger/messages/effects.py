@@ -71,7 +71,9 @@ class FetchUpdate:
 
 @dataclass(frozen=True, slots=True)
 class AskEntries:
-    """Send an EntriesRequest to `peer`, and report the Entries as Received. This may fail silently."""
+    """Send an EntriesRequest to `peer`, and report the Entries as Received. This may fail
+    silently.
+    """
 
     peer: PeerId
     from_height: int

@@ -56,7 +56,9 @@ class ReduceDone:
 
 @dataclass(frozen=True, slots=True)
 class ReduceFailed:
-    """`peer` abandoned this attempt. `suspects` are the peers that may be at fault, perhaps nobody."""
+    """`peer` abandoned this attempt. `suspects` are the peers that may be at fault, perhaps
+    nobody.
+    """
 
     peer: PeerId
     step: int

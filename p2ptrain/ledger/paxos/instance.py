@@ -140,7 +140,9 @@ class Instance:
         return [Note(f"a promise of {sender} does not count: {fault}")] if fault else []
 
     def _on_propose(self, message: Propose) -> list[Effect]:
-        """Take a proposal in. Its signature says who proposes; it does not matter who passes it on."""
+        """Take a proposal in. Its signature says who proposes; it does not matter who passes it
+        on.
+        """
         accepted, round = self.acceptor.accepted, message.round
         proposer = self.electorate.proposer(round)
         if message == self.pending or proposer == self.electorate.me:

@@ -133,7 +133,9 @@ class Leading:
     # ── what to say ──────────────────────────────────────────────────────────────────────────────
 
     def to_silent(self) -> list[Effect]:
-        """Return the proposer's current message, addressed to every voter that has not answered it."""
+        """Return the proposer's current message, addressed to every voter that has not answered
+        it.
+        """
         message: Message = self.proposal or Prepare(self._electorate.height, self.round)
         answered = self._promises.keys() if self.proposal is None else self._votes.keys()
         silent = [voter for voter in self._electorate.voters if voter not in answered]

@@ -176,7 +176,9 @@ class Memory:
         self.missed = {peer: it * forgets for peer, it in self.missed.items() if it > 0.05}
 
     def skipped(self) -> None:
-        """Note that the outer step was skipped: no attempt shows whose absence would have helped."""
+        """Note that the outer step was skipped: no attempt shows whose absence would have
+        helped.
+        """
         self.untraced.clear()
 
     def sitting_out(

@@ -203,7 +203,9 @@ def _doubted_of(
 
 
 def _least(rules: Rules, count: int) -> int:
-    """Return how many of `count` take part at least: half of them, or more if the run demands more."""
+    """Return how many of `count` take part at least: half of them, or more if the run demands
+    more.
+    """
     return min(count, max(rules.participants_min, (count + 1) // 2))
 
 

@@ -163,7 +163,9 @@ class SilenceTally:
         return bool(self.silent)
 
     def _is_one_of_few(self, event: ReduceDone) -> bool:
-        """Return whether a participant has a result, and it is still open which result most have."""
+        """Return whether a participant has a result, and it is still open which result most
+        have.
+        """
         reduce = (self.roster.step, self.roster.attempt)
         if (event.step, event.attempt) != reduce or event.peer == self.me:
             return False

@@ -140,7 +140,9 @@ class View:
         return peer not in self.leaving and peer not in self.accused and self.allows(peer)
 
     def is_punctual(self, peer: PeerId) -> bool:
-        """Return whether `peer` took part in most recent attempts, so that it is worth waiting for."""
+        """Return whether `peer` took part in most recent attempts, so that it is worth waiting
+        for.
+        """
         return self.blame.missed.get(peer, 0.0) < MISSED_MAX
 
     def note_down(self, event: PeerDown, now: float) -> None:
