@@ -41,7 +41,7 @@ def weights(
             if each.peer not in counting:
                 continue
             if (roster.step - step) % fragments == 0:
-                counting.remove(each.peer)  # What it had trained until then is merged.
+                counting.remove(each.peer)  # Its work up to that step is merged already.
             else:
                 tokens[each.peer] += each.tokens
     return tuple(tokens[each.peer] for each in roster.participants)

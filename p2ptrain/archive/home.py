@@ -7,9 +7,9 @@ user said yes to HOME/ledger.log            certified entries          HOME/vote
 promised HOME/evidence.log          proofs that a voter lied HOME/store/                chunks,
 snapshots, updates HOME/inner/                the trainer's optimizer, 8 bytes a parameter
 HOME/ranks.secret          for ranks that torchrun starts; to be copied to their hosts
-HOME/halving.json          how many sequences at once fit, where memory has run out HOME/starts
+HOME/halving.json          sequences that fit in memory at once, if memory has run out HOME/starts
 how many starts this identity has had HOME/peers.json            addresses of peers met before
-HOME/journal.jsonl         what happened              HOME/control.sock  for `p2ptrain status`
+HOME/journal.jsonl         log of events              HOME/control.sock  for `p2ptrain status`
 """
 
 from __future__ import annotations

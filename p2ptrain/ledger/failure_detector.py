@@ -37,7 +37,7 @@ class Colour(StrEnum):
 
 @dataclass(slots=True)
 class _Record:
-    """What the detector knows of one peer.
+    """The detector's record of one peer.
 
     `allowed_s` is its usual interval, computed from its recent ones. `ranked` are the recent
     intervals sorted by length.

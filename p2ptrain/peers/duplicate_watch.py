@@ -6,15 +6,15 @@ be evicted for it. So each process asks a few members every `LOOK_S`, with a non
 drawn. It answers every nonce that is not its own with a signed proof. Members only pass both on
 (`identity_desk`).
 
-Which proofs count: a proof counts if our own key signed it, over a nonce that this process drew
-within the last `FRESH_S`, for an incarnation that is not ours. Nobody without the key can make one,
-however many peers lie together. One proof is enough, whoever passes it on. A liar can delay a start
-by `start_s`, make us ask once a second, and withhold a proof. A process that really has a duplicate
+A proof counts if our own key signed it, over a nonce that this process drew within the last
+`FRESH_S`, for an incarnation that is not ours. Nobody without the key can make one, however many
+peers lie together. One proof is enough, whoever passes it on. A liar can delay a start by
+`start_s`, make us ask once a second, and withhold a proof. A process that really has a duplicate
 then learns of it from the next honest member that it asks.
 
-Which process ends: one that is starting has not voted, so it ends if another runs. Of two that run,
-or two that start, the one with the higher incarnation ends, since it started later. The other does
-not vote any more, because both may have signed; it only follows the chain.
+A process that is starting has not voted, so it ends if another one runs. Of two that run, or two
+that start, the one with the higher incarnation ends, since it started later. The other does not
+vote any more, because both may have signed; it only follows the chain.
 
 The incarnation of a process may be lower than another one that its own key vouches for: its home
 was restored from a backup, or its duplicate has ended. The process then counts on from the higher

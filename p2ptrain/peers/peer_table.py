@@ -1,5 +1,4 @@
-"""What this node knows of the other peers: their last heartbeat, and where their data plane
-listens.
+"""The table of other peers: their last heartbeat, and where their data plane listens.
 
 The table holds what peers report about themselves. Their reports are checked for form and not
 trusted beyond that. The table is bounded: a run of more peers than `PEERS_MAX` would need another

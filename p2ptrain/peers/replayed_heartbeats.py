@@ -1,8 +1,8 @@
 """Find peers that pass on heartbeats from before their author's last start.
 
-No honest peer passes on a heartbeat that it knows to be older than its author's newest start, so
+No honest peer passes on a heartbeat that it knows to be older than its author's newest start. So
 replayed heartbeats come from the peer that replays them, or from one that has not yet heard of that
-start. The second kind of peer learns of it within seconds. So a peer is named if it did so three
+start. The second kind of peer hears of it within seconds. So a peer is named if it did so three
 times, each at least `APART_S` after the one before, and if the author's newest start went on
 sending for `SPREAD_S` while the peer was here. The name is a hint for people and decides nothing.
 It is certain that the peer passed the heartbeats on, but not that it did so knowingly.

@@ -1,4 +1,4 @@
-"""Which terms (amendments) hold in which outer step, according to the rosters of a chain.
+"""The terms (amendments) that hold in each outer step, according to the rosters of a chain.
 
 A run may be amended while it runs. The ledger does not know what an amendment says. It knows its
 digest, its number, the outer step from which it holds, and the blocks of a lease from then on.

@@ -2,8 +2,7 @@
 
 Everything here raises RemoteProtocolError and nothing else, for any input. The decoded state is
 encoded again and compared, so each state has only one encoding. It must also be consistent, since
-the ledger continues from it. Whether it is *the* state of some height is decided by comparing
-digests.
+the ledger continues from it. Comparing digests decides whether it is *the* state of some height.
 """
 
 from __future__ import annotations

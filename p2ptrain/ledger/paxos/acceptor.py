@@ -19,8 +19,8 @@ from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX, Accepted
 
 @dataclass(slots=True)
 class Acceptor:
-    """What this voter has promised and accepted at one height. `promised` is the highest round
-    promised or accepted; round 0 needs no promise.
+    """The promises and votes of this voter at one height. `promised` is the highest round promised
+    or accepted; round 0 needs no promise. `accepted` is its last vote, if any.
 
     A voter that leaves a line for a branch and comes back still keeps its promises there.
     """

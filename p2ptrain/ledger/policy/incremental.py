@@ -1,8 +1,8 @@
 """Recognise reports that cannot change what to propose: thousands of members report, few reports
 decide.
 
-What to propose is computed from all members' reports, in time proportional to their number. Most
-reports do not change the result. A tally, made together with the result, recognises these:
+The next proposal is computed from all members' reports, in time proportional to their number. Most
+reports do not change it. A tally, made together with the proposal, recognises these:
 
 - While members train and nothing is wanted: a further member is ready. Not absorbed if it is the
   last one awaited, or the last one awaited at length, or completes the quorum or the needed
@@ -45,7 +45,7 @@ class Tally(Protocol):
     """
 
     def absorbs(self, event: Event) -> bool:
-        """Take an event in. Return False if what to propose may change, or if the tally cannot
+        """Take an event in. Return False if the proposal may change, or if the tally cannot
         tell.
         """
 

@@ -46,8 +46,8 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Which members are ready for the step under way, and whether that is `enough` to go on without
-    the rest.
+    """The members that are ready for the step under way, and whether these are `enough` to go on
+    without the rest.
 
     - `awaited`: members that are up, were members before this step began, and are not ready.
       Founders that were down and have not caught up since are not among them (`View.returned`).
