@@ -1,14 +1,18 @@
 """The files that must survive a node, and the lock that keeps a second node out.
 
-HOME/identity.key          the peer's secret HOME/run/manifest.signed   the run, as its organiser
-signed it HOME/run/allowlist.signed  who may take part, the newest seen HOME/run/amendments.signed
-changes to the run in its course, all that were seen HOME/run/agreed            the run that the
-user said yes to HOME/ledger.log            certified entries          HOME/votes.log   what we
-promised HOME/evidence.log          proofs that a voter lied HOME/store/                chunks,
-snapshots, updates HOME/inner/                the trainer's optimizer, 8 bytes a parameter
+HOME/identity.key          the peer's secret
+HOME/run/manifest.signed   the run, as its organiser signed it
+HOME/run/allowlist.signed  the newest allowlist seen
+HOME/run/amendments.signed changes made to the run while it runs, all that were seen
+HOME/run/agreed            the run that the user agreed to
+HOME/ledger.log            certified entries          HOME/votes.log   our promises and votes
+HOME/evidence.log          proofs that a voter lied
+HOME/store/                chunks, snapshots, updates
+HOME/inner/                the trainer's optimizer, 8 bytes a parameter
 HOME/ranks.secret          for ranks that torchrun starts; to be copied to their hosts
-HOME/halving.json          sequences that fit in memory at once, if memory has run out HOME/starts
-how many starts this identity has had HOME/peers.json            addresses of peers met before
+HOME/halving.json          sequences that fit in memory at once, if memory has run out
+HOME/starts                how many starts this identity has had
+HOME/peers.json            addresses of peers met before
 HOME/journal.jsonl         log of events              HOME/control.sock  for `p2ptrain status`
 """
 

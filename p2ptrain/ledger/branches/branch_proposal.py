@@ -109,8 +109,8 @@ class Branching:
             self.alone_since = now
 
     def entered(self, before: LedgerState, state: LedgerState, now: float) -> None:
-        """Note that a new entry holds. If it begins a new line, the time without a quorum counts
-        from now.
+        """Note that a new entry holds. If it begins a new line on which this node votes, the time
+        without a quorum counts from now.
         """
         self._offered = None
         self._give_up()

@@ -61,7 +61,9 @@ class Next:
 
 
 class Parting:
-    """`wake_at` is the time when `step` has something to do even if no message arrives."""
+    """The part of a ledger that knows about branches. `wake_at` is the time when `step` has
+    something to do even if no message arrives.
+    """
 
     def __init__(
         self,
@@ -183,7 +185,7 @@ class Parting:
         return self.rivals.ask(others, state, self._red, now)
 
     def offer(self, certified: Certified) -> None:
-        """A Branch with good signatures that could be our next entry."""
+        """Take a Branch with valid signatures that could be our next entry."""
         self._branching.offer(certified)
 
     def receive(

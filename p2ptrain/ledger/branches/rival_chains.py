@@ -25,9 +25,9 @@ from p2ptrain.ledger.messages.effects import AskEntries, Effect, Note
 
 ASK_EVERY_S = 2.0
 """Time between two questions, and the time in which a peer must show more of its chain. It equals a
-heartbeat: often enough to heal soon, and little traffic beside a reduce. After that time the peer
-that was asked longest ago is asked instead. Every other question goes to a member from before the
-chains parted, since names are free in an open run.
+heartbeat: often enough to heal soon, and little traffic beside a reduce. After that time another
+peer is asked, the one that was asked longest ago. Every other question goes to a member from before
+the chains parted, since names are free in an open run.
 """
 
 Place = tuple[LineId, int]

@@ -81,11 +81,10 @@ class AskEntries:
 
 @dataclass(frozen=True, slots=True)
 class Accuse:
-    """Store this evidence durably, one file for each peer, and report it as Accused after each
-    restart.
+    """Store this evidence durably, and report it as Accused after each restart.
 
-    This effect comes once for each accused peer; writing the file twice is harmless. If
-    `evidence.peer` is this node, a copy of it has voted on its own: tell the operator.
+    This effect comes once for each accused peer; storing it twice is harmless. If `evidence.peer`
+    is this node, a copy of it has voted on its own: tell the operator.
     """
 
     evidence: Evidence

@@ -4,9 +4,9 @@ decide.
 The next proposal is computed from all members' reports, in time proportional to their number. Most
 reports do not change it. A tally, made together with the proposal, recognises these:
 
-- While members train and nothing is wanted: a further member is ready. Not absorbed if it is the
-  last one awaited, or the last one awaited at length, or completes the quorum or the needed
-  contributors.
+- While members train and nothing is wanted: a further member is ready. The report counts if that
+  member is the last one awaited, or the last one awaited for long, or completes the quorum or the
+  needed contributors.
 - While a reduce is under way and nothing is wanted: a member is ready, for this step or the next.
   One more participant abandons the reduce, unless it is the first or the last. One more has a
   result, unless it is this node, or decides whether most have the same.
@@ -177,8 +177,8 @@ class SilenceTally:
 
 @dataclass(slots=True)
 class FailureTally:
-    """The reduce failed and is to be tried again or skipped. The next participants depend on whom
-    reports accuse.
+    """The reduce failed and is to be tried again or skipped. The next participants depend on the
+    accusations.
     """
 
     roster: Roster
