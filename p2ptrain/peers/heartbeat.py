@@ -145,9 +145,9 @@ class Heartbeat:
     paths: tuple[tuple[PeerId, Path], ...] = ()
     """Some of the sender's own paths, a few at a time; see `path_table`."""
     validation: ValidationReport | None = None
-    """The newest."""
+    """The sender's newest report on the loss of θ."""
     snapshot: SnapshotReport | None = None
-    """The newest."""
+    """The newest snapshot that the sender wrote."""
     mark: bytes = b""
 
     def follows(self, earlier: Heartbeat | None) -> bool:

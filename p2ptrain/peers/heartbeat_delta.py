@@ -6,8 +6,8 @@ leaving a field out never means anything but "unchanged". The base and the diffe
 full beat again, and pass the same decoder. So a field that is added to heartbeats needs no code
 here.
 
-Small beats depend on the last full one and not on each other. Whichever of them are lost, doubled
-or late, each one that can be decoded says exactly what its sender meant. A receiver that missed the
+Small beats depend on the last full one and not on each other. Even if some are lost, doubled or
+late, each one that can be decoded says exactly what its sender meant. A receiver that missed the
 base knows that it did. It guesses nothing, counts the sender as alive, and names the sender in its
 own next heartbeat (`Heartbeat.lacks`). The sender then sends a full beat.
 
@@ -82,7 +82,7 @@ Beat = FullBeat | SmallBeat
 
 
 def counts_of(beat: Beat) -> tuple[int, int]:
-    """Return the incarnation of its sender, and its serial within that."""
+    """Return the incarnation of the sender of `beat`, and the serial of `beat` within it."""
     counted = beat.heartbeat if isinstance(beat, FullBeat) else beat
     return counted.incarnation, counted.serial
 

@@ -58,8 +58,8 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """ "Is there another process with my identity?" `proofs` answer challenges that the asked
-    member passed on before.
+    """The question whether another process has the asker's identity. `proofs` answer challenges
+    that the asked member passed on before.
     """
 
     nonce: bytes

@@ -4,14 +4,14 @@ decide.
 The next proposal is computed from all members' reports, in time proportional to their number. Most
 reports do not change it. A tally, made together with the proposal, recognises these:
 
-- While members train and nothing is wanted: a further member is ready. The report counts if that
-  member is the last one awaited, or the last one awaited for long, or completes the quorum or the
-  needed contributors.
+- While members train and nothing is wanted: a further member is ready. It is neither the last one
+  awaited nor the last one awaited for long, and it completes neither the quorum nor the needed
+  contributors.
 - While a reduce is under way and nothing is wanted: a member is ready, for this step or the next.
-  One more participant abandons the reduce, unless it is the first or the last. One more has a
-  result, unless it is this node, or decides whether most have the same.
-- While a commit is wanted: one more participant made the same update, or a member is ready. If most
-  have made the update, also that a participant abandoned the reduce.
+  Also one more participant abandons the reduce, unless it is the first or the last. Also one more
+  has a result, unless it is this node, or decides whether most have the same.
+- While a commit is wanted: one more participant made the same update, or a member is ready. Also a
+  participant abandoned the reduce, if most have made the update.
 - While another attempt is wanted: one more participant abandoned the reduce, unless it accuses
   somebody.
 - In all of these cases but the third: a snapshot was written.
