@@ -1,10 +1,9 @@
 """The ledger of one node: events in, effects out. The same class runs in nodes and in the
 simulator.
 
-It joins the parts: what is agreed (`chain/state.py`), what was reported (`policy/reports.py`), what
-to propose and to accept (`policy/policy.py`), the consensus of one height (`paxos/instance.py`),
-and catching up (`history/catchup.py`). It has no sockets, no disk and no clock: `now` comes with
-every call and never goes back.
+It joins the agreed `chain`, the reports and decisions of `policy`, the consensus of `paxos`, and
+the catching up of `history`. It has no sockets, no disk and no clock: `now` comes with every call
+and never goes back.
 
     effects = ledger.handle(event, now)     # carry out in this order, see `effects`
     wake me at ledger.next_deadline() with Tick()
@@ -215,9 +214,7 @@ class Ledger(Account):
         return self._parting is not None and self._parting.is_elsewhere(peer, self.state)
 
     def _news(self, height: int) -> Message:
-        """Answer a proposer that is behind. Send the entries if there are few voters. If there are
-        many, send only our height, since all voters answer and the proposer then asks one of them.
-        """
+        """Return the entries for a proposer that is behind; with many voters only our height."""
         many = len(self.state.voters) > LETTERS_MAX
         return Entries(self.state.height, ()) if many else self.page(height)
 
@@ -260,9 +257,8 @@ class Ledger(Account):
         return [*self._weigh(self._accuser.compare(ours, certified)), note]
 
     def _adopt(self, certified: Certified, now: float, *, live: bool) -> list[Effect]:
-        """Append an entry after checking it. `live`: it was announced when it was decided. Older
-        entries may contain votes that this node gave before it lost its disk; those votes no longer
-        matter.
+        """Append an entry after checking it. Unless it is `live` (announced when it was decided),
+        it may contain votes of this node from before it lost its disk; they no longer matter.
         """
         state = check_certified(self.rules, self.state, certified, self._verify)
         if isinstance(certified.entry.value, Branch):
@@ -293,9 +289,8 @@ class Ledger(Account):
         return accusations
 
     def _hear_myself(self, height: int, statement: Statement, *, genuine: bool) -> list[Effect]:
-        """Stop voting if a statement in this node's name is not in its records. A process remembers
-        nothing of decided heights, nor of heights below those in its records, so these are not
-        checked.
+        """Stop voting if a statement in this node's name is not in its records. Heights that are
+        decided, or below those in its records, are not remembered and not checked.
         """
         remembers = any(line == self.state.line for line, _ in self._acceptors)
         if remembers or height <= self.state.height:
@@ -309,9 +304,7 @@ class Ledger(Account):
         return self._stop_voting(f"a {what} of {self.me} at height {height} is not in its records")
 
     def _stop_voting(self, what: str) -> list[Effect]:
-        """Stop voting and only follow the chain, since two processes with one identity would
-        contradict each other.
-        """
+        """Only follow from now on: two processes with one identity would contradict each other."""
         if self._silent:
             return []
         self._silent = True
@@ -399,9 +392,9 @@ class Ledger(Account):
         return Instance(electorate, self._acceptors.pop((line, height), Acceptor(line, height)))
 
     def _must_not_vote(self) -> bool:
-        """Return whether this node must not vote. Either another process may be using its vote, or
-        the chain ends before heights at which this node has voted. In the second case a disk has
-        lost entries: the node helped to decide those heights, but does not know how.
+        """Return whether another process may be using this node's vote, or a disk has lost entries:
+        the chain then ends before heights that this node voted at, and how those were decided is
+        unknown.
         """
         line, due = self.state.line, self.state.height + 1
         return self._silent or any(of == line and height > due for of, height in self._acceptors)

@@ -1,5 +1,4 @@
-"""One height's consensus at one node: votes as an acceptor, and leads rounds when it is this node's
-turn.
+"""The consensus of one height at one node, which votes and, when it is its turn, leads rounds.
 
         round 0                            round r > 0
     IDLE ──own accept──► PROPOSED    IDLE ──own promise──► PREPARING ──own accept──► PROPOSED
@@ -38,16 +37,13 @@ from p2ptrain.ledger.policy.accept import Answer, Verdict
 from p2ptrain.ledger.policy.policy import Counsel
 
 ROUND_JUMP_MAX = 1 << 20
-"""The farthest jump to a later round that is followed. A peer that names an absurd round must not
-use up the rounds for everybody.
-"""
+"""Longest jump to a later round: a peer that names an absurd round must not use all rounds up."""
 
 DOUBTFUL_ROUNDS = 8
-"""Rounds during which a voter does not believe a proposal that leaves out promises of voters that
-are up, nor a roster that leaves out peers that are here. If there are fewer voters, it is one round
-for each. By then enough proposers have had time to ask all of them. If it lasted longer, a voter
-that is up but promises nothing could block the rest for ever. The limit is a time, since a proposer
-may claim any round number.
+"""Rounds, at most one for each voter, in which a voter refuses a proposal without the promises of
+voters that are up, or a roster without peers that are here. By then enough proposers could ask all
+of them. Any longer, and a voter that is up but silent could block the rest for ever. The limit is a
+time, since a proposer may claim any round number.
 """
 
 
@@ -140,9 +136,7 @@ class Instance:
         return [Note(f"a promise of {sender} does not count: {fault}")] if fault else []
 
     def _on_propose(self, message: Propose) -> list[Effect]:
-        """Take a proposal in. Its signature says who proposes; it does not matter who passes it
-        on.
-        """
+        """Take a proposal in. Its signature says who proposes, whoever passes it on."""
         accepted, round = self.acceptor.accepted, message.round
         proposer = self.electorate.proposer(round)
         if message == self.pending or proposer == self.electorate.me:
@@ -202,9 +196,7 @@ class Instance:
     # ── what this node does ──────────────────────────────────────────────────────────────────────
 
     def step(self, counsel: Counsel, now: float) -> list[Effect]:
-        """Do what time and new messages allow: vote, lead a round, go on to the next, repeat
-        messages.
-        """
+        """Do what time and new messages allow: vote, lead a round, go on to the next, repeat."""
         if not self.electorate.votes_here or self.outcome is not None:
             return []
         if counsel.wish.value is None:
@@ -283,8 +275,8 @@ class Instance:
     def _follow_rounds(self, down: AbstractSet[PeerId], now: float) -> None:
         """Go to the next round when this one is over, and skip proposers that are down.
 
-        Stay in the round while too few voters are up: then no round can decide, and using rounds up
-        helps nobody.
+        While too few voters are up, stay: no round can decide then, and using rounds up helps
+        nobody.
         """
         expired = self._timer.expired(now)
         if expired:
@@ -382,12 +374,10 @@ class Instance:
     def _judged(
         self, entry: Entry, promises: Promises, counsel: Counsel, now: float, proposer: PeerId
     ) -> Verdict:
-        """Return whether `entry` may be accepted, as proposed by `proposer` in this round with
-        these promises.
+        """Judge `entry`, proposed by `proposer` in this round with these promises.
 
-        The promises that force it are doubtful if a quorum of them had accepted nothing, for then
-        nothing was chosen. They are also doubtful, for some time, if they leave out a voter that is
-        up.
+        The promises that force it are doubtful if a quorum of them had accepted nothing (then
+        nothing was chosen), or, for some time, if they leave out a voter that is up.
         """
         late = self._is_late(now)
         forced = forced_by(promises) is not None
