@@ -33,16 +33,14 @@ that comes back from a pause is late once, and its work is worth some seconds.
 """
 
 MISSED_MAX = 1.5
-"""Attempts without a member, halved every 8 commits, after which the others no longer wait long for
-it. A member that is never ready costs the others the grace in two outer steps, and in none later.
-One that comes back takes part whenever it is ready. The others wait long for it again once enough
-commits have halved its count.
-"""
+"""Attempts without a member, halved every 8 commits, after which nobody waits for it at length. A
+member that is never ready costs the others the grace in two outer steps, and none later. One that
+comes back takes part whenever it is ready, and is waited for at length again after 8 commits for
+each halving."""
 
 MISSING_SHARE = 1 / 20
-"""The wait for such a member, as a part of the time that the quorum itself took. It is enough for a
-member that is as fast as the others, and costs at most 5 % of the run if it never comes.
-"""
+"""For such a member the others wait this part of the time that the quorum took itself: enough for
+one that is as fast as they are, and no more than 5 % of the run for one that never comes."""
 
 
 def grace_after(lags: Sequence[float], upper_s: float) -> float:
