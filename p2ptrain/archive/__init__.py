@@ -1,1 +1,1 @@
-"""A home as it lies on disk, readable with no node running: its ledger, updates and allowlist."""
+"""Read a home from disk without a running node: its ledger, updates and allowlist."""

@@ -1,7 +1,8 @@
-"""Who may take part, as this node knows it now.
+"""Decide which peers may take part, according to what this node knows now.
 
-The run's manifest says whether there is a list at all; the newest signed list says who is on it.
-The organiser and the founders belong always: a run cannot lock out those who must begin it.
+The run's manifest says whether there is a list at all; the newest signed list names the peers on
+it. The organiser and the founders are always admitted: a run cannot lock out those who must begin
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from p2ptrain.store.disk import disk_errors
 
 
 class _AllPeers:
-    """Whoever has a key: a lying proposer could have other names agreed on."""
+    """All valid peer ids. Names that are no peer ids are refused, since a lying proposer could
+    otherwise have such names agreed on.
+    """
 
     def __contains__(self, name: object) -> bool:
         return is_peer_id(name)
@@ -26,7 +29,9 @@ ALL_PEERS: Container[PeerId] = _AllPeers()
 
 
 class Admission:
-    """`run` is None until this node has learned which run it serves; then nobody is admitted."""
+    """The admission rules of a node's run. Until `enter` is called the run is not known, and nobody
+    is admitted.
+    """
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -36,7 +41,9 @@ class Admission:
         self.allowlist: SignedAllowlist | None = None
 
     def enter(self, run: Run) -> None:
-        """From now on admit by this run, with the list that our home has, if it has one."""
+        """Admit peers by the rules of `run` from now on, with the allowlist in our home, if there
+        is one.
+        """
         self._run = run
         self._always = frozenset((run.manifest.organiser, *run.manifest.founders))
         kept = load_allowlist(self._home.allowlist, run)
@@ -48,19 +55,21 @@ class Admission:
         return self._run is not None and self._run.manifest.admission == "open"
 
     def admits(self, peer: PeerId) -> bool:
-        """Whether `peer` may take part. May be asked from any thread."""
+        """Return whether `peer` may take part. May be called from any thread."""
         return self.is_open or self.names(peer)
 
     def names(self, peer: PeerId) -> bool:
-        """Whether the run's manifest or its list names `peer`. In an open run few are named."""
+        """Return whether the run's manifest or its list names `peer`. In an open run few are
+        named.
+        """
         return peer in self._always or peer in self._listed
 
     def members_allowed(self) -> Container[PeerId]:
-        """What the ledger is told: who may be a member."""
+        """Return which peers may be members, for the ledger."""
         return ALL_PEERS if self.is_open else self._always | self._listed
 
     def consider(self, data: bytes) -> bool:
-        """Take a list that somebody sent, if it is newer than ours. Whether it was.
+        """Take a list that somebody sent, if it is newer than ours. Return whether it was.
 
         Raises:
             RemoteProtocolError, RunMismatch: it is no list of this run.
@@ -76,7 +85,9 @@ class Admission:
         return True
 
     def reload(self) -> bool:
-        """Look whether a newer list lies in our home, where the organiser's tool puts it."""
+        """Take a newer list from our home, where the organiser's tool writes it. Return whether
+        there was one.
+        """
         assert self._run is not None
         kept = load_allowlist(self._home.allowlist, self._run)
         if kept is None or not kept.replaces(self.allowlist):

@@ -1,8 +1,8 @@
-"""The amendments that this node has, and the run as it holds in an outer step by those agreed.
+"""The amendments that this node has, and the run with the agreed ones applied, for each outer step.
 
-They come from anybody, count by the organiser's signature, and are on disk before the ledger hears
-of them. Which of them hold is not decided here: the ledger's chain names them by digest. How they
-travel is `amending`'s business.
+Amendments may come from anybody; the organiser's signature makes them valid. They are on disk
+before the ledger hears of them. This module does not decide which of them hold: the ledger's chain
+names them by digest. `node/gossip/amendment_gossip.py` sends and receives them.
 """
 
 from __future__ import annotations
@@ -20,24 +20,28 @@ from p2ptrain.run.files import AMENDMENTS_MAX, amendments_in
 from p2ptrain.store.disk import disk_errors
 
 Agreed = tuple[Terms, ...]
-"""What a chain says, in its order: `LedgerState.terms`."""
+"""The amendments agreed by a chain, in its order: `LedgerState.terms`."""
 
 KEPT_STEPS = 8
-"""Who was left out for longer has less than what `policy.influence_max` leaves room for anyway."""
+"""Outer steps for which work is kept. A peer that was left out for longer has less than
+`policy.influence_max` permits anyway.
+"""
 
 
 def kept_steps(run: Run) -> int:
-    """Over so many outer steps before this one, work in it may have been kept. Of fragments each
-    carries the work of as many outer steps as there are fragments.
+    """Return over how many outer steps before this one a peer may have kept work. With fragments,
+    each fragment carries the work of as many outer steps as there are fragments.
     """
     return KEPT_STEPS * run.manifest.sync.fragments
 
 
 class Amendments:
-    """`legs` are worked out once for each list that was agreed."""
+    """The amendments that this node has. The legs are computed once for each list of agreed
+    amendments.
+    """
 
     def __init__(self, run: Run, path: Path) -> None:
-        """Raises ConfigError: the file at `path` is not what it should be."""
+        """Load the amendments at `path`. Raises ConfigError if the file is malformed."""
         self._run = run
         self._path = path
         self._held = {each.digest: each for each in load_amendments(path, run)}
@@ -49,26 +53,27 @@ class Amendments:
 
     @property
     def held(self) -> tuple[SignedAmendment, ...]:
-        """All that are here, by number."""
+        """All amendments that this node has, by number."""
         return tuple(
             sorted(self._held.values(), key=lambda each: (each.amendment.number, each.digest))
         )
 
     @property
     def terms(self) -> frozenset[Terms]:
-        """What the ledger may agree on: this node can show it to whoever asks."""
+        """The terms that the ledger may agree on, since this node can show them to others."""
         return frozenset(each.terms for each in self._held.values())
 
     def get(self, digest: Digest) -> SignedAmendment | None:
         return self._held.get(digest)
 
     def to_bytes(self, newest: int = AMENDMENTS_MAX) -> bytes:
-        """The last of them, for others; empty if there is none."""
+        """Return the last amendments as bytes for others; empty if there is none."""
         shown = self.held[-newest:]
         return pack([each.to_bytes() for each in shown]) if shown else b""
 
     def consider(self, data: bytes, agreed: Agreed = ()) -> bool:
-        """Take what is new of a list that somebody sent. Whether there are more than before.
+        """Take the new amendments of a list that somebody sent. Return whether there are more than
+        before.
 
         Raises:
             RemoteProtocolError, RunMismatch: it is no list of amendments of this run.
@@ -77,7 +82,7 @@ class Amendments:
         offered = {each.digest: each for each in amendments_in(data, self._run)}
         if offered.keys() <= self._held.keys():
             return False
-        news = self.reload()  # What the organiser's tool has put there must not be lost.
+        news = self.reload()  # Do not lose what the organiser's tool wrote there.
         kept = _most_wanted(self._held | offered, agreed)
         if kept == self._held:
             return news
@@ -87,37 +92,44 @@ class Amendments:
         return True
 
     def reload(self) -> bool:
-        """Look whether more lie in our home, where the organiser's tool puts them."""
+        """Take further amendments from our home, where the organiser's tool writes them. Return
+        whether there were any.
+        """
         found = {each.digest: each for each in load_amendments(self._path, self._run)}
         news = not found.keys() <= self._held.keys()
         self._held |= found
         return news
 
     def missing(self, agreed: Agreed, step: int) -> Terms | None:
-        """The first amendment that holds in outer step `step` and is not here."""
+        """Return the first amendment that holds in outer step `step` and is not here; None if all
+        are.
+        """
         held = in_force(agreed, step)
         return next((each for each in held if each.digest not in self._held), None)
 
     def leg(self, agreed: Agreed, step: int) -> Leg:
-        """The run as it holds in outer step `step`. Ask `missing` first.
+        """Return the run as it holds in outer step `step`. Call `missing` first.
 
-        Raises RemoteProtocolError where a quorum certified of an amendment what it does not say.
+        Raises RemoteProtocolError if a quorum certified terms that differ from the signed
+        amendment.
         """
         if self.missing(agreed, step) is not None:
             raise LocalProtocolError(f"nobody here knows how outer step {step} is to be taken")
         return self.nearest(agreed, step)
 
     def nearest(self, agreed: Agreed, step: int) -> Leg:
-        """The same as far as it is known here: for estimates, and for people."""
+        """Return the run in outer step `step` as far as it is known here: for estimates, and for
+        people.
+        """
         known, legs = self._legs
         if known != agreed or len(legs) <= len(agreed):
             self._legs = agreed, legs = agreed, self._follow(agreed)
         return [each for each in legs if each.step <= step][-1]
 
     def influence_max(self, agreed: Agreed, step: int) -> float:
-        """How far a participant's weights may be from θ in outer step `step`. Work may have been
-        kept from outer steps before, in which more was allowed. Ask `missing` first; raises as
-        `leg` does.
+        """Return how far a participant's weights may be from θ in outer step `step`. A peer may
+        have kept work from earlier outer steps, in which more was allowed. Call `missing` first;
+        raises as `leg` does.
         """
         steps = range(max(0, step - kept_steps(self._run)), step + 1)
         return max(self.leg(agreed, each).manifest.influence_max for each in steps)
@@ -141,7 +153,9 @@ class Amendments:
 def _most_wanted(
     amendments: dict[Digest, SignedAmendment], agreed: Agreed
 ) -> dict[Digest, SignedAmendment]:
-    """As many as are kept: those that were agreed, then those with the highest numbers."""
+    """Return the amendments to keep: those that were agreed, then those with the highest
+    numbers.
+    """
     needed = {each.digest for each in agreed}
 
     def rank(digest: Digest) -> tuple[bool, int, Digest]:

@@ -1,8 +1,8 @@
-"""The chain as one log on disk: certified entries, and before them a base where it was pruned.
+"""The chain as one log on disk: certified entries, with a base before them if the chain was pruned.
 
-One log, so that pruning is one rename: whatever happens meanwhile, there is either the chain as it
-was or the shorter one. The first record may be an *origin*: the base, and the checkpoint that its
-user chose to trust, if not all before it was checked here once.
+There is only one log, so that pruning is one rename: after a crash there is either the chain as it
+was or the shorter one. The first record may be an *origin*: the base, and the checkpoint that the
+user chose to trust unless this home has checked all entries before the base.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _MARK = b'{"base":'
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a chain begins. `trusted` is what its user named; None where this home checked all
-    that it forgot.
+    """The beginning of a chain. `trusted` is the checkpoint that the user named; None if this home
+    checked all the entries that it forgot.
     """
 
     base: Base
@@ -39,7 +39,9 @@ class Origin:
 
     @property
     def words(self) -> str:
-        """Such as "verified from height 412 (checkpoint trusted by you), not from genesis"."""
+        """The origin in words, such as "verified from height 412 (checkpoint trusted by you), not
+        from genesis".
+        """
         checkpoint, trusted = self.base.checkpoint, self.trusted
         place = f"checkpoint {checkpoint.height} ({checkpoint.digest[:12]}…)"
         if trusted is None:
@@ -51,7 +53,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ChainFile:
-    """What a log holds, unchecked: `entries` are those after the origin's own Commit."""
+    """The contents of a log, unchecked. `entries` are those after the origin's own Commit."""
 
     origin: Origin | None = None
     entries: list[Certified] = field(default_factory=list)
@@ -62,17 +64,17 @@ class ChainFile:
 
     @property
     def whole(self) -> list[Certified]:
-        """The entries with the base's own Commit, as they are to be verified."""
+        """The entries with the base's own Commit, for verification."""
         return self.entries if self.origin is None else [self.origin.base.commit, *self.entries]
 
 
 def entry_bytes(certified: Certified) -> bytes:
-    """A certified entry as the log keeps it."""
+    """Encode a certified entry for the log."""
     return canonical(certified.plain())
 
 
 def entry_of(record: bytes) -> Certified:
-    """Raises RemoteProtocolError."""
+    """Decode a record of the log. Raises RemoteProtocolError."""
     return certified_from_plain(parse(record, bytes_max=MESSAGE_BYTES_MAX))
 
 
@@ -83,7 +85,9 @@ def origin_bytes(origin: Origin) -> bytes:
 
 
 def origin_of(record: bytes) -> Origin | None:
-    """The origin that a first record holds; None if it is an entry. Raises RemoteProtocolError."""
+    """Return the origin in a first record; None if the record is an entry. Raises
+    RemoteProtocolError.
+    """
     if not record.startswith(_MARK):
         return None
     plain = parse(record, bytes_max=ORIGIN_BYTES_MAX)
@@ -104,7 +108,7 @@ def _checkpoint(plain: object) -> Checkpoint | None:
 
 
 def read_chain(records: Iterable[bytes]) -> ChainFile:
-    """What the records of a log, or the lines of a file, say. Raises RemoteProtocolError."""
+    """Decode the records of a log, or the lines of a file. Raises RemoteProtocolError."""
     origin: Origin | None = None
     entries: list[Certified] = []
     for number, record in enumerate(records):
@@ -115,7 +119,7 @@ def read_chain(records: Iterable[bytes]) -> ChainFile:
 
 
 def chain_records(origin: Origin | None, entries: Iterable[Certified]) -> Iterator[bytes]:
-    """The records of a log that holds this chain; `entries` are those after the origin."""
+    """Yield the records of a log with this chain; `entries` are those after the origin."""
     if origin is not None:
         yield origin_bytes(origin)
     for certified in entries:

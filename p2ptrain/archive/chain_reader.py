@@ -1,8 +1,8 @@
-"""The ledger as a file, of a home or exported: read without touching it, checked from where it
-begins: at genesis, or at a base where the entries before were pruned.
+"""Read a ledger file, of a home or exported, without touching it. It is checked from its beginning:
+genesis, or a base if earlier entries were pruned.
 
-A node may be appending to the log meanwhile, so it is opened by a disk that only reads: what
-follows the last sound record is left where it is, and not looked at.
+A node may be appending to the log meanwhile, so a read-only disk opens it: anything after the last
+sound record is left as it is and ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from p2ptrain.store.disk import LocalDisk
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An entry that has been checked, and the states around it."""
+    """A checked entry, and the states before and after it."""
 
     certified: Certified
     before: LedgerState
@@ -36,14 +36,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A chain of which all is good, if what its `origin` says is; None for genesis."""
+    """A chain in which all entries are valid, provided that its `origin` is (None for genesis)."""
 
     origin: Origin | None
     links: list[Link]
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The newest that somebody who trusts this node's user may begin at."""
+        """The newest checkpoint from which a newcomer that trusts this node's user may begin."""
         for link in reversed(self.links):
             entry = link.certified.entry
             if isinstance(entry.value, Commit) and entry.value.state is not None:
@@ -52,16 +52,16 @@ class Checked:
 
 
 class ReadingDisk(LocalDisk):
-    """The file system of this machine, of which nothing is changed."""
+    """The file system of this machine, read-only."""
 
     def truncate(self, path: Path, size: int) -> None:
-        """The tail may be a record that is being written."""
+        """Do nothing: the tail may be a record that is being written."""
 
     def sync(self, path: Path) -> None:
-        """Whoever writes makes durable."""
+        """Do nothing: the writing node makes its data durable."""
 
     def sync_directory(self, path: Path) -> None:
-        """Whoever writes makes durable."""
+        """Do nothing: the writing node makes its data durable."""
 
     def write(self, path: Path, data: memoryview) -> None:
         raise _refused(path)
@@ -81,23 +81,23 @@ def _refused(path: Path) -> OSError:
 
 
 def records_in(log: Path) -> Iterator[bytes]:
-    """The records of a node's log, oldest first; none where there is no log yet.
+    """Yield the records of a node's log, oldest first; none if there is no log yet.
 
-    Raises StoreError with code LOG-CORRUPT: it is damaged in the middle.
+    Raises StoreError with code LOG-CORRUPT if the log is damaged in the middle.
     """
     if log.exists():
         yield from RecordLog(log, disk=ReadingDisk())
 
 
 def lines_in(file: Path) -> Iterator[bytes]:
-    """The entries of an exported file, one a line."""
+    """Yield the entries of an exported file, one a line."""
     with file.open("rb") as lines:
         while line := lines.readline(ORIGIN_BYTES_MAX + 2):
             yield line.rstrip(b"\r\n")
 
 
 class EntryBroken(StoreError):
-    """An entry that does not verify: where it stands and, if it can be read, who signed it."""
+    """An entry that does not verify: its place and, if it can be decoded, its signers."""
 
     default_code = "LEDGER-BROKEN"
 
@@ -120,11 +120,11 @@ class EntryBroken(StoreError):
 
 @dataclass(slots=True)
 class Walk:
-    """A chain, one entry after the other, of which nothing is kept: each certificate is verified,
-    from the run's manifest on, or from the chain's base.
+    """Verifies a chain one entry after the other, from the run's manifest or the chain's base on.
+    It keeps no entries in memory.
 
-    Raises StoreError on making, if a base cannot be read; EntryBroken from `links`, for the first
-    entry that is wrong.
+    The constructor raises StoreError if a base cannot be read. `links` raises EntryBroken for the
+    first entry that is wrong.
     """
 
     rules: Rules
@@ -133,7 +133,7 @@ class Walk:
     origin: Origin | None = field(init=False, default=None)
     begins: LedgerState = field(init=False)
     state: LedgerState = field(init=False)
-    """After the `good` entries that were looked at so far."""
+    """The state after the `good` entries checked so far."""
     good: int = field(init=False, default=0)
     _first: list[bytes] = field(init=False, default_factory=list)
 
@@ -167,6 +167,6 @@ class Walk:
 
 
 def checked(rules: Rules, records: Iterable[bytes], source: Path) -> Checked:
-    """The whole chain at once. Raises StoreError with code LEDGER-BROKEN, as `Walk` does."""
+    """Check the whole chain at once. Raises StoreError with code LEDGER-BROKEN, as `Walk` does."""
     walk = Walk(rules, records, source)
     return Checked(walk.origin, list(walk.links()))

@@ -1,18 +1,18 @@
-"""What a participant weighs in a reduce: the tokens whose work its fragment carries.
+"""The weight of a participant in a reduce: the tokens whose work its fragment carries.
 
-Where a model is averaged in P fragments, an outer step commits the tokens of H ÷ P inner steps, and
-the fragment that it averages carries those since this fragment was averaged last: of up to H inner
-steps, and fewer of whoever has just joined. Both are in the chain, which says in which outer steps
-a member took part and with how many tokens; so nobody claims anything, and all participants come to
-the same weights, or their requests would not fit each other. With one fragment a participant weighs
-the tokens that it commits.
+If a model is averaged in P fragments, an outer step commits the tokens of H ÷ P inner steps. The
+fragment that it averages carries all tokens since its own last average: those of up to H inner
+steps, and fewer for a peer that has just joined. The chain says in which outer steps a member took
+part and with how many tokens. So nobody claims a weight, and all participants compute the same
+weights; otherwise their requests would not fit each other. With one fragment the weight is the
+tokens that a participant commits.
 
-Nothing is counted from before the newest certified snapshot: there a chain may begin that has been
-pruned, and whoever begins there must come to the same weights. Just after one, all weigh what they
-commit, as far as that is known alike. What the chain cannot tell, does not count: a trainer that is
-restarted loses its work on fragments that were not averaged yet, and its peer weighs as before.
+Nothing is counted from before the newest certified snapshot: a pruned chain may begin there, and a
+node that begins there must compute the same weights. Right after a snapshot the weights are the
+committed tokens only. Events that the chain does not show do not count: a trainer that is restarted
+loses its work on fragments that were not averaged yet, and its peer's weight stays the same.
 
-An eager trainer needs to know sooner what its work will weigh; it makes do with a guess.
+An eager trainer needs the weight of its work earlier, and uses a guess.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from p2ptrain.run import RunManifest
 def weights(
     history: History, since: Mapping[PeerId, int], roster: Roster, fragments: int
 ) -> tuple[int, ...]:
-    """By participant of `roster`, which is open. `since`: the outer step of its admission."""
+    """Return the weight of each participant of `roster`, whose reduce is under way. `since` is the
+    outer step in which each member was admitted.
+    """
     tokens = {each.peer: each.tokens for each in roster.participants}
     counting = set(tokens)
     for step in range(roster.step - 1, history.certified_step() - 1, -1):
@@ -39,7 +41,7 @@ def weights(
             if each.peer not in counting:
                 continue
             if (roster.step - step) % fragments == 0:
-                counting.remove(each.peer)  # What it had trained until then is merged.
+                counting.remove(each.peer)  # Its work up to that step is merged already.
             else:
                 tokens[each.peer] += each.tokens
     return tuple(tokens[each.peer] for each in roster.participants)
@@ -48,8 +50,9 @@ def weights(
 def eagerness(
     manifest: RunManifest, last: Sequence[Participant], me: PeerId
 ) -> tuple[float, float, float]:
-    """How far an eager trainer goes on its own newest work before the mean of it comes: its share
-    of that mean, and the outer optimizer's rate and momentum. Nowhere in a run that is not eager.
+    """Return how far an eager trainer moves on its own newest work before the mean arrives: its
+    expected share of that mean, and the outer optimizer's rate and momentum. All are 0 in a run
+    that is not eager.
     """
     if not manifest.sync.eager:
         return 0.0, 0.0, 0.0
@@ -57,9 +60,10 @@ def eagerness(
 
 
 def expected_share(last: Sequence[Participant], me: PeerId) -> float:
-    """Which part of the next mean will be this peer's, judged by who took part `last`; a guess.
+    """Return the expected share of this peer in the next mean, judged by the participants of the
+    `last` one; a guess.
 
-    Before anybody did, 0: who knows of nobody adds nothing.
+    Return 0 if `last` is empty: a peer that knows of no participant adds nothing.
     """
     if not last:
         return 0.0

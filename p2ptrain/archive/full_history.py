@@ -1,9 +1,9 @@
-"""Whether a seed holds, and can go on holding, all that a replay from genesis needs.
+"""Decide whether a seed holds, and can go on holding, everything that a replay from genesis needs.
 
 Anybody may replay a run from genesis and compare the result with each certified snapshot, if
-somebody still has the genesis snapshot and every update: with int8 a byte a parameter and outer
-step. Volunteers need not have that much room. Seeds keep these bytes until their disk is nearly
-full, and say so as soon as they cannot.
+somebody still has the genesis snapshot and every update. With int8 an update takes a byte for each
+parameter. Volunteers need not have that much room. Seeds keep these bytes until their disk is
+nearly full, and report it as soon as they cannot keep them any longer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from p2ptrain.run import RunManifest
 from p2ptrain.store import Store
 
 ROOM_SNAPSHOTS = 3
-"""Snapshots that must still fit beside the history: the next one is written before the oldest goes,
-and updates and data grow until then."""
+"""Snapshots that must still fit beside the history: the next one is written before the oldest is
+removed, and updates and data grow until then.
+"""
 
 ROOM_BYTES_MIN = 256 * 2**20
 """Room that logs and journals need on the same disk, whatever the size of the model."""
@@ -26,7 +27,9 @@ ROOM_BYTES_MIN = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The blobs to keep for a replay from genesis: all of them, or none and the reason."""
+    """The blobs to keep for a replay from genesis: all of them, or none and the reason
+    (`caution`).
+    """
 
     blobs: tuple[Digest, ...]
     caution: Caution | None
@@ -37,8 +40,9 @@ def held_history(
 ) -> History:
     """Decide what a seed keeps of its run's history.
 
-    Without one of the updates a replay from genesis is impossible here, so the others are not kept
-    for its sake. `disk_free` and `snapshot_bytes` are in bytes. Reads the disk; blocks.
+    If one of the updates is missing, a replay from genesis is impossible here, so the others are
+    not kept for that purpose. `disk_free` and `snapshot_bytes` are in bytes. This function reads
+    the disk and blocks.
     """
     if chain.base is not None:
         return _cut("this seed forgets old entries of its ledger (--keep-entries)")

@@ -1,19 +1,19 @@
-"""Where a node keeps what must survive it, and the lock that keeps a second one out.
+"""The files that must survive a node, and the lock that keeps a second node out.
 
 HOME/identity.key          the peer's secret
 HOME/run/manifest.signed   the run, as its organiser signed it
-HOME/run/allowlist.signed  who may take part, the newest seen
-HOME/run/amendments.signed changes to the run in its course, all that were seen
-HOME/run/agreed            the run that the user said yes to
-HOME/ledger.log            certified entries          HOME/votes.log   what we promised
+HOME/run/allowlist.signed  the newest allowlist seen
+HOME/run/amendments.signed changes made to the run while it runs, all that were seen
+HOME/run/agreed            the run that the user agreed to
+HOME/ledger.log            certified entries          HOME/votes.log   our promises and votes
 HOME/evidence.log          proofs that a voter lied
 HOME/store/                chunks, snapshots, updates
 HOME/inner/                the trainer's optimizer, 8 bytes a parameter
 HOME/ranks.secret          for ranks that torchrun starts; to be copied to their hosts
-HOME/halving.json          how many sequences at once fit, where memory has run out
+HOME/halving.json          sequences that fit in memory at once, if memory has run out
 HOME/starts                how many starts this identity has had
 HOME/peers.json            addresses of peers met before
-HOME/journal.jsonl         what happened              HOME/control.sock  for `p2ptrain status`
+HOME/journal.jsonl         log of events              HOME/control.sock  for `p2ptrain status`
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from p2ptrain.suggested_command import to_paste
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The paths of one node. Making the value makes the folders, readable by us alone."""
+    """The paths of one node. Constructing a Home creates its folders, readable by this user
+    alone.
+    """
 
     root: Path
 
@@ -115,10 +117,10 @@ class Home:
 
 @contextmanager
 def sole_use(home: Home) -> Iterator[None]:
-    """Hold the home against a second node on this machine.
+    """Lock the home against a second node on this machine.
 
-    Two nodes with one identity would vote twice; the kernel drops the lock with the process, so a
-    crash leaves nothing to clean up.
+    Two nodes with one identity would vote twice. The kernel releases the lock with the process, so
+    a crash leaves nothing to clean up.
 
     Raises:
         ConfigError: another user could write in this home.
@@ -138,7 +140,7 @@ def sole_use(home: Home) -> Iterator[None]:
                 likely="it was started before and is still at work",
                 do=f"{to_paste(home.root, 'status')}; or give this node another --home",
             ) from exc
-        # For people only. A full disk must not keep out who comes to make room on it.
+        # For people only. A full disk must not keep out a process that makes room on it.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)

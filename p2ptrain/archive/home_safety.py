@@ -3,7 +3,7 @@
 A node opens its lock, its journal and its logs by name. In a folder that another user can write to,
 that user may replace them: a symbolic link makes us overwrite a file of ours elsewhere, and a log
 with other votes makes us break our promises. So a folder of the home must belong to us, and nobody
-else may write to it. It does not check what the files hold.
+else may write to it. This module does not check the contents of files.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def refuse_unsafe_home(root: Path, folders: Iterable[Path], *, user: int | None 
     """Check `root`, the `folders` in it that exist, and the entries of `root`.
 
     A folder may be reached through a symbolic link, since users move stores to larger disks. A file
-    may not: nothing of ours makes such a link. `user` is the id that owns all of it, by default the
-    user of this process.
+    may not: none of our code makes such a link. `user` is the id of the required owner, by default
+    the user of this process.
 
     Raises:
         ConfigError: code HOME-UNSAFE; its `do` is the command that repairs the home.

@@ -1,7 +1,7 @@
-"""The ledger on this disk: certified entries in one log, what we promised in another.
+"""The ledger on this disk: certified entries in one log, this node's promises and votes in another.
 
-A restarted node is exactly what these two logs say. A chain that does not verify is a fault of this
-disk, and is told as one; the node never goes on from a chain that it cannot check.
+A restarted node takes its ledger from these two logs alone. A chain that does not verify is a fault
+of this disk, and is reported as one; the node never continues a chain that it cannot check.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from p2ptrain.trainer.formats.shapes import layout_of
 
 
 def rules_of(run: Run) -> Rules:
-    """What the manifest says about agreeing, as the ledger wants it."""
+    """Return the ledger's rules, taken from the run's manifest."""
     manifest = run.manifest
     policy = manifest.policy
     return Rules(
@@ -45,13 +45,14 @@ def rules_of(run: Run) -> Rules:
 
 
 REDUCES_S = 2.0
-"""So many times as long as a reduce may take, its participants have given it up."""
+"""A reduce of which nothing is heard counts as failed after this many times its deadline."""
 
 
 def reduce_s_max(manifest: RunManifest) -> float:
-    """After this time voters give up a reduce of which they heard nothing. Honest participants give
-    up long before, so this is for reduces in which all participants are silent liars. An amendment
-    may change the codec, so the longest counts: 4 bytes an element.
+    """Return after how many seconds voters consider a reduce failed if they heard nothing of it.
+    Honest participants abandon a reduce long before, so this matters only if all participants are
+    silent liars. An amendment may change the codec, so the size is that of the largest one: 4 bytes
+    an element.
     """
     return REDUCES_S * reduce_deadline_s(4 * layout_of(manifest.model).numel)
 
@@ -64,7 +65,8 @@ def open_ledger(
     disk: Disk | None = None,
     arrange: Arrange = as_they_come,
 ) -> tuple[Ledger, RecordLog, RecordLog]:
-    """The ledger as it was when this node stopped, and its two logs: chain and votes.
+    """Open the ledger as it was when this node stopped. Return it with its two logs: chain and
+    votes.
 
     Raises:
         StoreError: a log is damaged, or the chain in it does not verify.
@@ -93,7 +95,9 @@ def open_ledger(
 
 
 def _shorten(votes: RecordLog, binding: list[bytes]) -> None:
-    """Keep what binds us, if the disk has room for it: who makes room needs the ledger first."""
+    """Keep only the binding votes, if the disk has room to rewrite the log. If not, go on: a node
+    that makes room needs the ledger first.
+    """
     try:
         votes.rewrite(binding)
     except StoreError:
@@ -102,7 +106,7 @@ def _shorten(votes: RecordLog, binding: list[bytes]) -> None:
 
 
 def verified(home: Home, rules: Rules, chain_log: RecordLog) -> ChainFile:
-    """The chain in a home's log, every certificate checked from its beginning on.
+    """Return the chain in a home's log, after checking every certificate from its beginning on.
 
     Raises StoreError with code LEDGER-BROKEN.
     """

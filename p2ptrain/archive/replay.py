@@ -1,13 +1,13 @@
-"""A run replayed, as anybody can who holds its ledger and its bytes: does it come out the same?
+"""Replay a run, as anybody can who has its ledger and its bytes, and compare the results.
 
-Two passes. The first reads the entries, each checked by whoever hands them in, and notes what they
-say of each outer step: which update ended it, which snapshot was certified, by whose votes. The
-second begins at a snapshot that is held, applies the updates with the kernel that every node uses,
-and compares what comes out with each snapshot on the way, chunk by chunk. It ends at the first
-difference, or where something is not held.
+There are two passes. The first reads the entries, which the caller has checked, and notes how each
+outer step ended: its update, its certified snapshot, and the signers. The second begins at a
+snapshot that is held, and applies the updates with the kernel that every node uses. It compares the
+result with each snapshot on the way, chunk by chunk. It ends at the first difference, or at the
+first bytes that are not held.
 
-In memory are θ, m and one update, as in a node, and some 200 bytes for each outer step. Nothing
-here trusts the home that it reads, locks it, or changes it.
+Memory holds θ, m and one update, as in a node, and about 200 bytes for each outer step. Nothing
+here trusts, locks or changes the home that it reads.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from p2ptrain.trainer.formats.shapes import layout_of
 
 SHOWN_MAX = 12
 _PREFIX = 8
-"""So many characters of a digest tell two snapshots apart, or it is said that they do not."""
+"""Fewest characters of a digest that may name a snapshot."""
 
 Kind = Literal["entry", "amendment", "update", "snapshot", "state"]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The entry that says so, and who signed it; height 0 is the run's manifest."""
+    """The entry that states a fact, and its signers; height 0 is the run's manifest."""
 
     height: int
     signed_by: tuple[PeerId, ...]
@@ -51,8 +51,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How outer step `step` ended: with this update, or, skipped, with none. `opened` is the reduce
-    that made it.
+    """How outer step `step` ended: with this update, or with None if it was skipped. `opened` is
+    the reduce that made the update.
     """
 
     step: int
@@ -63,7 +63,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """θ and m before outer step `step`, as they were certified."""
+    """A certified snapshot of θ and m before outer step `step`."""
 
     step: int
     digest: Digest
@@ -72,8 +72,8 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a chain says of each outer step from `first_step` on. Snapshots are by their step;
-    `amended` are the amendments that were agreed, each with the entry that says so.
+    """The facts that a chain states about each outer step from `first_step` on. `snapshots` are
+    keyed by their step; `amended` are the agreed amendments, each with the entry that states it.
     """
 
     first_step: int
@@ -92,7 +92,7 @@ class Account:
 
 
 def account_of(manifest: RunManifest, begins: LedgerState, entries: Iterable[Certified]) -> Account:
-    """Read `entries`, which come after the state `begins`, once and one at a time."""
+    """Collect the facts in `entries`, which follow the state `begins`. Each entry is read once."""
     snapshots: dict[int, Named] = {}
     if begins.step == 0:
         snapshots[0] = Named(0, manifest.genesis, Source(0, (manifest.organiser,)))
@@ -118,7 +118,9 @@ def account_of(manifest: RunManifest, begins: LedgerState, entries: Iterable[Cer
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first thing that is not as it was certified. `step` is the outer step that it is of."""
+    """The first thing that differs from what was certified. `step` is the outer step that it
+    belongs to.
+    """
 
     kind: Kind
     height: int | None
@@ -130,7 +132,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What the replay would have needed next, and is not held."""
+    """The bytes that the replay needs next, and that are not held."""
 
     kind: Kind
     step: int
@@ -139,7 +141,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How far a replay came. `state` is the digest of θ and m where it ended."""
+    """How far a replay came. `state` is the digest of θ and m at its end."""
 
     begun: int
     reached: int
@@ -151,7 +153,9 @@ class Verdict:
 
 
 def held_starts(account: Account, store: StoreReader) -> list[Named]:
-    """The snapshots that are held whole, the oldest first. Raises StoreError, of the disk only."""
+    """Return the snapshots that are completely held, the oldest first. Raises StoreError for faults
+    of the disk only.
+    """
     return [named for _, named in sorted(account.snapshots.items()) if _is_whole(store, named)]
 
 
@@ -159,12 +163,12 @@ def _is_whole(store: StoreReader, named: Named) -> bool:
     try:
         return store.holds_blob(named.digest)
     except ManifestInvalid:
-        return True  # It is here, and the replay from it will say what is wrong with it.
+        return True  # It is here; the replay from it will report the fault.
 
 
 def choose(account: Account, store: StoreReader, wanted: str) -> Named | None:
-    """Where to begin a replay: "oldest" of those snapshots from which it comes furthest, "newest",
-    or as `named_by` has it. None if nothing is held that could be begun at.
+    """Return the snapshot at which to begin a replay: "oldest" of those from which it comes
+    furthest, "newest", or as in `named_by`. Return None if no snapshot is held.
 
     Raises ConfigError for another word, or a snapshot that is not held.
     """
@@ -186,8 +190,8 @@ def choose(account: Account, store: StoreReader, wanted: str) -> Named | None:
 
 
 def named_by(account: Account, text: str) -> Named:
-    """The certified snapshot that a person means by "newest", "genesis", an outer step's number, or
-    the first characters of a digest.
+    """Return the certified snapshot that a person means by "newest", "genesis", an outer step's
+    number, or the first characters of a digest.
 
     Raises ConfigError.
     """
@@ -212,7 +216,9 @@ def _spellings(named: Named) -> set[str]:
 
 
 def reaches(account: Account, store: StoreReader) -> dict[int, int]:
-    """From each outer step the first one whose update is not held. Looks at each step once."""
+    """Return, for each outer step, the first step from there on whose update is not held. It looks
+    at each step once.
+    """
     reached = {account.end: account.end}
     for step in range(account.end - 1, account.first_step - 1, -1):
         update = account.steps[step].update
@@ -222,7 +228,7 @@ def reaches(account: Account, store: StoreReader) -> dict[int, int]:
 
 
 class _Ended(Exception):
-    """A replay is over before its end."""
+    """Raised when a replay ends early."""
 
     def __init__(self, found: Difference | Missing) -> None:
         super().__init__()
@@ -231,7 +237,7 @@ class _Ended(Exception):
 
 @dataclass(slots=True)
 class Replay:
-    """One replay from `start` to the account's end. `tell` hears of each outer step put behind."""
+    """One replay from `start` to the account's end. `tell` is called after each outer step."""
 
     run: Run
     account: Account
@@ -240,7 +246,7 @@ class Replay:
     tell: Callable[[int], None]
     amendments: Amendments
     theta: Float32Vector | None = None
-    """θ where the replay ended; None before that."""
+    """θ at the end of the replay; None before that."""
     _updates: int = 0
     _step: int = 0
     _compared: list[Named] = field(default_factory=list)
@@ -250,7 +256,7 @@ class Replay:
         self._form = UpdateFormat.of(self.run.id, self.run.manifest)
 
     def judge(self) -> Verdict:
-        """Raises StoreError only for what is the disk's fault, such as STORE-IO."""
+        """Run the replay. Raises StoreError only for faults of the disk, such as STORE-IO."""
         layout = layout_of(self.run.manifest.model)
         self._step = self.start.step
         state = OuterState(layout.numel)
@@ -316,7 +322,9 @@ class Replay:
         self._updates += 1
 
     def _leg(self, ended: Ended) -> Leg:
-        """The run as it held in that outer step, by amendments that are what was agreed."""
+        """Return the run as it held in that outer step, after checking that the amendments are
+        those agreed.
+        """
         terms = self.account.terms
         missing = self.amendments.missing(terms, ended.step)
         if missing is not None:
@@ -340,7 +348,7 @@ class Replay:
             try:
                 self.store.get_chunk(chunk)
             except ChunkMissing:
-                continue  # What is here in part is no snapshot, and nobody relies on it.
+                continue  # Nobody relies on a snapshot that is only partly here.
             except ChunkCorrupt as exc:
                 raise self._differs("snapshot", named, exc.what) from exc
 
@@ -356,7 +364,7 @@ class Replay:
 
 
 def _unlike(computed: BlobManifest, held: BlobManifest | None, named: Named) -> str:
-    """In which chunks θ and m differ, as far as the certified snapshot's own list is held."""
+    """Say in which chunks θ and m differ, as far as the certified snapshot's own list is held."""
     what = f"the updates lead to {computed.digest}, not to {named.digest}"
     if held is None or held.chunk_bytes != computed.chunk_bytes:
         return what

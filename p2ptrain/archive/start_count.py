@@ -1,9 +1,11 @@
-"""How many starts this identity has had, kept in the home: the upper half of an incarnation.
+"""The number of starts that this identity has had, kept in the home: the upper half of an
+incarnation.
 
 The count is durable before the first heartbeat that shows it, so no crash makes a node use one
-twice. A home may hold none (it is new, or older than this file), an old one (it was restored from a
-backup), or the same one as another home (it was copied). None of that harms: members return the
-newest incarnation that this identity signed, and `duplicate_identity` counts on from there.
+twice. A home may have no count (it is new, or older than this file), an old count (it was restored
+from a backup), or the same count as another home (it was copied). All of this is harmless: members
+return the newest incarnation that this identity signed, and `node/joining/duplicate_identity.py`
+counts on from there.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def counted(path: Path, disk: Disk | None = None) -> int:
 
 def count(path: Path, at_least: int = 0, disk: Disk | None = None) -> int:
     """Count one more start than the file says, or than `at_least`, and return the new count. The
-    file holds it, durably, when this returns.
+    file contains it durably when this function returns.
 
     Raises:
         StoreError: the disk cannot be written to.

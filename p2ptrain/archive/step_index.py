@@ -1,7 +1,7 @@
-"""The ledger's chain, indexed by outer step: which entry ended a step, and who took part in it.
+"""The ledger's chain, indexed by outer step: the entry that ended a step, and the participants.
 
-An index that follows the chain as it grows, since the chain is looked at for every step that a
-newcomer replays; and as it is pruned, since what is indexed is kept in memory.
+The index follows the chain as it grows, since a newcomer's replay looks up every step. It also
+follows pruning, since the index is kept in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from p2ptrain.ledger.history.kept_chain import Kept
 
 
 class History:
-    """`kept` is the ledger's own chain, which grows at its end and may be cut at its beginning."""
+    """The index of one chain. `kept` is the ledger's own chain, which grows at its end and may be
+    cut at its beginning.
+    """
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
@@ -67,35 +69,44 @@ class History:
             self._height = certified.entry.height
 
     def closing(self, step: int) -> Certified:
-        """The Commit or Skip that ended outer step `step`, which must have ended, and be kept."""
+        """Return the Commit or Skip that ended outer step `step`, which must have ended and must be
+        kept.
+        """
         self._follow()
         return self._closing[step]
 
     def participants(self, step: int) -> tuple[Participant, ...]:
-        """Those whose work went into the update of outer step `step`; nobody if it was skipped."""
+        """Return the participants whose work is in the update of outer step `step`; nobody if it
+        was skipped.
+        """
         self._follow()
         return self._participants[step]
 
     def reduce_of(self, step: int) -> Opened:
-        """The reduce that made the update of outer step `step`, which was committed."""
+        """Return the reduce that made the update of outer step `step`, which was committed."""
         self._follow()
         return self._reduces[step]
 
     def newest_participants(self, step: int) -> tuple[Participant, ...]:
-        """Those of the newest committed outer step before `step`; nobody if none is known."""
+        """Return the participants of the newest committed outer step before `step`; nobody if none
+        is known.
+        """
         self._follow()
         newest_first = reversed(self._participants.items())
         return next((peers for each, peers in newest_first if each < step and peers), ())
 
     def certified_step(self) -> int:
-        """The outer step of the newest Commit that certified a snapshot; 0 before the first.
+        """Return the outer step of the newest Commit that certified a snapshot. Before the first
+        such Commit, it is the step at which the chain begins.
 
-        A chain goes back as far as this, however much of it is pruned.
+        A chain goes back at least to this step, however much of it is pruned.
         """
         self._follow()
         return self._certified_step
 
     def last_arrangement(self) -> tuple[Schedule, tuple[PeerId, ...]]:
-        """By which schedule, and in which order, peers averaged last; a ring of nobody before."""
+        """Return the schedule and the order by which peers averaged last; a ring of nobody before
+        the first reduce.
+        """
         self._follow()
         return self._arranged

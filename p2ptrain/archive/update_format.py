@@ -1,8 +1,8 @@
-"""What an update of a run is as a blob: the checks that are the same for a node and for an audit.
+"""The format of a run's updates as blobs: the checks that are the same for a node and for an audit.
 
-An update is named by the ledger, but a name says nothing of what it names. What is read here has
-the size, the description and the scales that every update of the run has; whether it is the right
-one, its digest says. Nothing here knows of peers.
+The ledger names an update by digest, which says nothing about its form. An update that is read here
+has the size, the description and the scales that every update of the run has; the digest shows
+whether it is the right one. Nothing here knows of peers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Floats = NDArray[np.float32]
 
 
 class Blobs(Protocol):
-    """A store, or one that is only read. Both raise StoreError."""
+    """A store, or a read-only store. Both raise StoreError."""
 
     def manifest(self, digest: Digest) -> BlobManifest: ...
 
@@ -40,12 +40,12 @@ class Blobs(Protocol):
 
 
 _RUN = 1 << 20
-"""Elements decoded together: a few megabytes."""
+"""Elements that are decoded together: a few megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What the roster of a reduce says that its bound depends on."""
+    """The properties of a reduce's roster that the bound on its update depends on."""
 
     schedule: Schedule
     peers: int
@@ -57,7 +57,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class UpdateFormat:
-    """The updates of one run. That of an outer step is about one of its `fragments`."""
+    """The updates of one run. The update of an outer step covers one of its `fragments`."""
 
     run: RunId
     layout: Layout
@@ -71,27 +71,27 @@ class UpdateFormat:
 
     @classmethod
     def of(cls, run: RunId, manifest: RunManifest) -> UpdateFormat:
-        """That of the updates of `run`, whose manifest this is."""
+        """Return the format of the updates of `run`, whose manifest is `manifest`."""
         layout = layout_of(manifest.model)
         cut = fragments(layout, manifest.sync.fragments)
         return cls(run, layout, cut, manifest.codec, manifest.sync.merge)
 
     def fragment(self, step: int) -> Fragment:
-        """What the update of outer step `step` is about."""
+        """Return the fragment that the update of outer step `step` covers."""
         return self.fragments[step % len(self.fragments)]
 
     def numel(self, step: int) -> int:
-        """How many elements are averaged in outer step `step`."""
+        """Return how many elements are averaged in outer step `step`."""
         radial = self._radial(step)
         return self.fragment(step).numel if radial is None else radial.contributed
 
     def payload_bytes(self, step: int) -> int:
-        """The length of the update of `step`."""
+        """Return the length in bytes of the update of `step`."""
         return self.codec.encoded_bytes(self.numel(step))
 
     def contribution(self, step: int, theta: Floats, local: Floats, most: float) -> Floats | None:
-        """What a peer has averaged instead of θ − `local`, of which no element is larger than
-        `most`; None where that is what is averaged.
+        """Return the vector that a peer contributes instead of θ − `local`, with no element larger
+        than `most`; None if θ − `local` itself is averaged.
         """
         radial = self._radial(step)
         return None if radial is None else radial.contribution(theta - local, most)
@@ -99,8 +99,8 @@ class UpdateFormat:
     def merged(
         self, payload: bytes | memoryview, step: int, most: float
     ) -> tuple[bytes | memoryview, kernels.Codec]:
-        """The pseudo-gradient that the update says to apply, and what it is written in: the update
-        itself, unless `rda` has to make it, of elements no larger than `most`, the bound on
+        """Return the pseudo-gradient to apply, and its codec. It is the update itself, unless `rda`
+        computes it from the update, with elements no larger than `most`. `most` is the bound on
         influence in that step (`Amendments.influence_max`, the same for all).
         """
         radial = self._radial(step)
@@ -109,7 +109,7 @@ class UpdateFormat:
         mean = np.empty(radial.contributed, np.float32)
         self.codec.dequantise(payload, mean)
         merged = radial.merged(mean, most)
-        del mean  # Of a large model these are gigabytes each; `needs` counts with two at a time.
+        del mean  # For a large model each takes gigabytes, so free one before making the next.
         exact = kernels.codec("fp32", self.spec.block)
         made = bytearray(exact.encoded_bytes(radial.numel))
         exact.quantise(merged, made)
@@ -122,12 +122,14 @@ class UpdateFormat:
 
     @property
     def payload_bytes_mean(self) -> int:
-        """As long as the update of an outer step is on average."""
+        """The mean length in bytes of an update over the outer steps."""
         lengths = [self.payload_bytes(step) for step in range(len(self.fragments))]
         return sum(lengths) // len(lengths)
 
     def meta(self, step: int) -> dict[str, object]:
-        """What an update says of itself. Equal on all peers, since it is part of what is named."""
+        """Return an update's description of itself. It is equal on all peers, since the digest
+        covers it.
+        """
         return {
             "run": self.run,
             "step": step,
@@ -137,7 +139,9 @@ class UpdateFormat:
         }
 
     def check_manifest(self, blobs: Blobs, digest: Digest, step: int) -> None:
-        """Raises RemoteProtocolError for what is no update of `step`; StoreError."""
+        """Check that the blob is an update of `step`. Raises RemoteProtocolError if not;
+        StoreError.
+        """
         manifest = blobs.manifest(digest)
         if manifest.kind != KIND or dict(manifest.meta) != self.meta(step):
             raise RemoteProtocolError(f"{digest[:12]} is not an update of outer step {step}")
@@ -145,12 +149,12 @@ class UpdateFormat:
             raise RemoteProtocolError(f"update {digest[:12]} has {manifest.size} bytes")
 
     def hold(self, payload: bytes | memoryview, step: int, opened: Opened, most: float) -> None:
-        """Hold the update of outer step `step`, made in the reduce that was `opened`, to the bound
-        on influence; `most` is the bound on one participant (`Amendments.influence_max`).
+        """Check the update of outer step `step`, made in the reduce that was `opened`, against the
+        bound on influence. `most` is the bound on one participant (`Amendments.influence_max`).
 
-        Its largest element is compared, as the kernels decode it: scales alone tell too little
-        where a liar wrote codes that no codec writes. Bound and elements are the same to the last
-        bit on every machine, so all who ask this decide alike (SPEC.md S14).
+        The check uses the largest element, as the kernels decode it: scales alone are not enough if
+        a liar wrote codes that no codec writes. Bound and elements are the same to the last bit on
+        every machine, so all nodes decide alike (SPEC.md S14).
 
         Raises RemoteProtocolError (INFLUENCE-BROKEN).
         """
@@ -166,8 +170,8 @@ class UpdateFormat:
             )
 
     def _peak(self, payload: bytes | memoryview, numel: int, bound: float) -> float:
-        """The largest magnitude of an element; of an update far from the bound, what its scales
-        say of it.
+        """Return the largest magnitude of an element. If the scales show that the update is far
+        from the bound, return what they say.
         """
         peak, block = self.codec.peak(payload, numel), self.spec.block
         if not peak <= bound < peak * self.codec.reach:
@@ -183,7 +187,7 @@ class UpdateFormat:
         return largest
 
     def read(self, blobs: Blobs, digest: Digest, step: int) -> bytes:
-        """The payload, which can be applied. Raises as `check_manifest` does."""
+        """Return the payload, which can be applied. Raises as `check_manifest` does."""
         self.check_manifest(blobs, digest, step)
         payload = blobs.read_blob(digest)
         try:

@@ -1,6 +1,6 @@
-"""Agreement without a leader that must live: SPEC.md says what always holds, and why.
+"""Agreement without a fixed leader. SPEC.md says what always holds, and why.
 
-Import from the submodules: `values` and `state` for what is agreed, `core.Ledger` for the agreeing,
-`verify` for checking what others agreed, `detector` for who is up. Knows no sockets, clocks or
-disks.
+Import from the submodules: `chain` defines what is agreed, `core.Ledger` reaches the agreement,
+`chain/verify.py` checks what others agreed, `failure_detector` says which peers are up. This
+package knows no sockets, clocks or disks.
 """

@@ -1,9 +1,9 @@
 """The ledger of one node: events in, effects out. The same class runs in nodes and in the
 simulator.
 
-It joins the parts: what is agreed (`state`), what was heard (`view`), what to want and to accept
-(`counsel`), one height's consensus (`instance`), and catching up (`catchup`). It has no sockets, no
-disk and no clock: `now` comes with every call and never goes back.
+It joins the agreed `chain`, the reports and decisions of `policy`, the consensus of `paxos`, and
+the catching up of `history`. It has no sockets, no disk and no clock: `now` comes with every call
+and never goes back.
 
     effects = ledger.handle(event, now)     # carry out in this order, see `effects`
     wake me at ledger.next_deadline() with Tick()
@@ -80,7 +80,7 @@ class Ledger(Account):
     ) -> None:
         """`chain` and `records` are what this node's own disk holds, exactly as it wrote them.
 
-        With a `base` the chain begins there: it is what follows the base's own Commit.
+        With a `base`, `chain` is the part that follows the base's own Commit.
         """
         self.rules = rules
         self.me = me
@@ -111,7 +111,7 @@ class Ledger(Account):
     # ── for the node ─────────────────────────────────────────────────────────────────────────────
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take one event in. The effects are to be carried out in the order of the list."""
+        """Take one event in. Return effects, which must be carried out in the order of the list."""
         effects: list[Effect] = []
         if self._over:
             return []
@@ -139,7 +139,7 @@ class Ledger(Account):
         return effects
 
     def next_deadline(self) -> float | None:
-        """When to call `handle(Tick(), now)` if nothing else happens before."""
+        """Return when to call `handle(Tick(), now)` if nothing else happens before."""
         return self._due
 
     def _next_due(self) -> float | None:
@@ -150,7 +150,7 @@ class Ledger(Account):
         return earliest(self._instance.next_deadline(), look_at, self._catchup.ask_at, part_at)
 
     def _note(self, event: Event, now: float) -> bool:
-        """Take a report in. False if nothing can follow from it now."""
+        """Take a report in. Return False if nothing can follow from it now."""
         self.view.note_time(event, now)
         if not self.view.note(event):
             return False
@@ -187,7 +187,7 @@ class Ledger(Account):
         return self._parting.receive(sender, message, self.state, now, silent=silent)
 
     def _receive_vote(self, sender: PeerId, message: Message, now: float) -> list[Effect]:
-        """A message of consensus: of the height under way, of one that is over, or of one ahead."""
+        """Handle a message of consensus for the height under way, an earlier one or a later one."""
         assert isinstance(message, VoteMessage)
         if sender == self.me:
             kind = type(message).__name__
@@ -210,11 +210,11 @@ class Ledger(Account):
         return []
 
     def _is_elsewhere(self, peer: PeerId) -> bool:
-        """Whether `peer` speaks of another line than ours."""
+        """Return whether `peer` is on another line than ours."""
         return self._parting is not None and self._parting.is_elsewhere(peer, self.state)
 
     def _news(self, height: int) -> Message:
-        """For a proposer that is behind: where many answer, how far they are, and it asks one."""
+        """Return the entries for a proposer that is behind; with many voters only our height."""
         many = len(self.state.voters) > LETTERS_MAX
         return Entries(self.state.height, ()) if many else self.page(height)
 
@@ -244,7 +244,7 @@ class Ledger(Account):
                 except RemoteProtocolError as exc:
                     self._catchup.disproved(sender, self.state.height)
                     return [*effects, Note(f"{sender} sent a bad entry: {exc.what}")]
-        if self.state.height > before:  # Who shows nothing new is not asked on at once.
+        if self.state.height > before:  # Otherwise do not ask this peer again at once.
             self._catchup.grown(sender, self.state.height, now)
         return effects
 
@@ -257,8 +257,8 @@ class Ledger(Account):
         return [*self._weigh(self._accuser.compare(ours, certified)), note]
 
     def _adopt(self, certified: Certified, now: float, *, live: bool) -> list[Effect]:
-        """`live` if it was announced as it was decided. In older entries may stand votes that this
-        node gave before it lost its disk; they bind nobody any more.
+        """Append an entry after checking it. Unless it is `live` (announced when it was decided),
+        it may contain votes of this node from before it lost its disk; they no longer matter.
         """
         state = check_certified(self.rules, self.state, certified, self._verify)
         if isinstance(certified.entry.value, Branch):
@@ -274,7 +274,7 @@ class Ledger(Account):
     def _listen(
         self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool = False
     ) -> list[Effect]:
-        """Take in what voters signed, this node or others."""
+        """Take in statements that voters signed, this node's own included."""
         signed = list(said)
         mine = [statement for peer, statement in signed if peer == self.me]
         effects = self._weigh(self._accuser.listen(height, signed, genuine=genuine))
@@ -283,14 +283,14 @@ class Ledger(Account):
         return effects
 
     def _weigh(self, accusations: list[Effect]) -> list[Effect]:
-        """Who is accused is no longer wanted as a member."""
+        """Reconsider what to propose if a peer was accused: it is no longer wanted as a member."""
         if accusations:
             self._wanted = None
         return accusations
 
     def _hear_myself(self, height: int, statement: Statement, *, genuine: bool) -> list[Effect]:
-        """Is it this process that said so? It remembers nothing of heights that are over, nor of
-        those before heights that it has records of.
+        """Stop voting if a statement in this node's name is not in its records. Heights that are
+        decided, or below those in its records, are not remembered and not checked.
         """
         remembers = any(line == self.state.line for line, _ in self._acceptors)
         if remembers or height <= self.state.height:
@@ -304,7 +304,7 @@ class Ledger(Account):
         return self._stop_voting(f"a {what} of {self.me} at height {height} is not in its records")
 
     def _stop_voting(self, what: str) -> list[Effect]:
-        """Two processes with one identity would contradict each other: this one only follows."""
+        """Only follow from now on: two processes with one identity would contradict each other."""
         if self._silent:
             return []
         self._silent = True
@@ -316,7 +316,7 @@ class Ledger(Account):
     # ── time and knowledge ───────────────────────────────────────────────────────────────────────
 
     def _advance(self, now: float) -> list[Effect]:
-        """Do all that has become possible, height after height."""
+        """Do everything that has become possible, height after height."""
         effects = self._part(now)
         while not self._over:
             counsel = self._counsel(now)
@@ -330,7 +330,7 @@ class Ledger(Account):
         return effects if self._over else effects + self._ask(now)
 
     def _part(self, now: float) -> list[Effect]:
-        """Leave this line if it is time to: for a branch, or for a chain that outranks ours."""
+        """Leave this line if it is time to, for a branch or for a chain that outranks ours."""
         effects: list[Effect] = []
         while self._parting is not None and not self._over:
             before = self.view.outranked_by
@@ -392,8 +392,9 @@ class Ledger(Account):
         return Instance(electorate, self._acceptors.pop((line, height), Acceptor(line, height)))
 
     def _must_not_vote(self) -> bool:
-        """Another process may be using this vote; or the chain ends before heights that it was used
-        at: a disk has lost entries, and this node helped to decide those, but does not know how.
+        """Return whether another process may be using this node's vote, or a disk has lost entries:
+        the chain then ends before heights that this node voted at, and how those were decided is
+        unknown.
         """
         line, due = self.state.line, self.state.height + 1
         return self._silent or any(of == line and height > due for of, height in self._acceptors)

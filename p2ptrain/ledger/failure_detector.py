@@ -1,13 +1,14 @@
-"""Who seems to be up, judged by when they were last heard, by this machine's own monotonic clock.
+"""Decide which peers seem to be up, from the times at which they were last heard on this machine's
+own monotonic clock.
 
         heard        silent for yellow_after turns    for red_after of its turns
     ────────► GREEN ─────────────────────────► YELLOW ─────────────────────────► RED
         ▲                        a reset connection: RED at once                   │
         └───────────────────── heard again (after a hint: not by an echo) ─────────┘
 
-Silence is measured against each peer's own habit: its 90th percentile interval, but at least the
-agreed one. If this process itself was stopped (a SIGSTOP, a laptop's lid), silence during that time
-says nothing about others: the time lost is given to everybody.
+Silence is measured in each peer's usual interval: the 90th percentile of its recent ones, but at
+least the agreed interval. If this process itself was stopped (a SIGSTOP, a laptop's lid), silence
+during that time says nothing about others: every peer is credited with the lost time.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from enum import StrEnum
 from p2ptrain.ids import PeerId
 
 INTERVALS_KEPT = 32
-"""About a minute of heartbeats: long enough for a 90th percentile, short enough to follow a
-change.
+"""Intervals kept for each peer, about a minute of heartbeats: long enough for a 90th percentile,
+short enough to follow a change.
 """
 
 HABIT_MAX = 4
-"""However irregular a peer is, it is not given more than this many times the agreed silence."""
+"""Upper limit of a peer's usual interval, as a multiple of the agreed one."""
 
 
 class Colour(StrEnum):
@@ -36,8 +37,10 @@ class Colour(StrEnum):
 
 @dataclass(slots=True)
 class _Record:
-    """`allowed_s` is the interval that this peer may be expected to keep, from its recent ones;
-    `ranked` are the same by length.
+    """The detector's record of one peer.
+
+    `allowed_s` is its usual interval, computed from its recent ones. `ranked` are the recent
+    intervals sorted by length.
     """
 
     last: float
@@ -48,7 +51,7 @@ class _Record:
     ranked: list[float] = field(default_factory=list)
 
     def keep(self, interval_s: float) -> None:
-        """One more interval, in place of the oldest."""
+        """Add an interval, replacing the oldest if there are too many."""
         if len(self.intervals) == INTERVALS_KEPT:
             del self.ranked[bisect_left(self.ranked, self.intervals.popleft())]
         self.intervals.append(interval_s)
@@ -56,13 +59,15 @@ class _Record:
 
 
 class Detector:
-    """Tell it what is heard; ask `changes` at least as often as `next_deadline` says."""
+    """Report to it each time a peer is heard, and call `changes` at least as often as
+    `next_deadline` says.
+    """
 
     def __init__(
         self, interval_s: float, *, yellow_after: float = 2.0, red_after: float = 4.0
     ) -> None:
-        """Heartbeats come every `interval_s`. `yellow_after`, `red_after`: how many of them
-        may fail.
+        """`interval_s` is the agreed interval of heartbeats. `yellow_after` and `red_after` count
+        the intervals of silence that turn a peer yellow and red.
         """
         assert interval_s > 0
         assert 1 <= yellow_after < red_after
@@ -74,7 +79,7 @@ class Detector:
         self._looked_at: float | None = None
 
     def watch(self, peer: PeerId, now: float) -> None:
-        """Expect `peer` from now on, though it was never heard: silence will count."""
+        """Expect `peer` from now on, even if it was never heard: its silence counts."""
         self._give_lost_time(now)
         self._records.setdefault(peer, _Record(now, Colour.GREEN, self.interval_s))
 
@@ -82,7 +87,7 @@ class Detector:
         self._records.pop(peer, None)
 
     def heard(self, peer: PeerId, now: float) -> None:
-        """A heartbeat (or any authenticated word) of `peer` arrived."""
+        """Note that a heartbeat (or any authenticated message) of `peer` arrived."""
         self._give_lost_time(now)
         record = self._records.get(peer)
         if record is None:
@@ -97,19 +102,19 @@ class Detector:
         record.last = now
 
     def hint_lost(self, peer: PeerId, now: float) -> None:
-        """A connection to `peer` was reset: take it for lost until it is heard again."""
+        """Note that a connection to `peer` was reset. The peer is red until it is heard again."""
         self._give_lost_time(now)
         record = self._records.get(peer)
         if record is not None:
             record.hinted_at = now
 
     def status(self, peer: PeerId, now: float) -> Colour:
-        """RED for a peer that is not known."""
+        """Return the colour of `peer` now; RED if it is not known."""
         record = self._records.get(peer)
         return Colour.RED if record is None else self._judge(record, now)
 
     def changes(self, now: float) -> list[tuple[PeerId, Colour]]:
-        """Every peer whose colour is another than at the last call, with the new one."""
+        """Return every peer whose colour has changed since the last call, with its new colour."""
         self._give_lost_time(now)
         changed = []
         for peer, record in self._records.items():
@@ -120,7 +125,9 @@ class Detector:
         return changed
 
     def next_deadline(self) -> float | None:
-        """When to ask `changes` again: a colour may change then, or a stop of ours be noticed."""
+        """Return when to call `changes` again. By then a colour may change, or a stop of this
+        process be noticed.
+        """
         if self._looked_at is None or not self._records:
             return None
         times = [self._looked_at + self._stop_s]
@@ -147,8 +154,8 @@ class Detector:
         return min(max(self.interval_s, usual), HABIT_MAX * self.interval_s)
 
     def _give_lost_time(self, now: float) -> None:
-        """If nobody called for longer than anything takes, this process stood still, not the
-        others.
+        """If no call came for longer than any operation takes, this process was stopped, so give
+        every peer the lost time.
         """
         looked_at = self._looked_at
         if looked_at is not None and now > looked_at + self._stop_s:

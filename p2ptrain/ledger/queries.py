@@ -1,4 +1,6 @@
-"""What a ledger tells when asked: its chain, its records, how things stand. It changes nothing."""
+"""Answer questions about a ledger: its chain, its records, its status. Nothing here changes the
+ledger.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ from p2ptrain.ledger.policy.reports import View
 
 @dataclass(frozen=True, slots=True)
 class LedgerStatus:
-    """For people: what is agreed, what is wanted next, and who is waited for. `branch` says
-    in words that this line is one, or soon will be; it is empty where all is well.
+    """The ledger's status for people: what is agreed, what is wanted next, and which peers are
+    awaited. `branch` says in words that this line is a branch, or will be soon; otherwise it is
+    empty.
     """
 
     height: int
@@ -38,7 +41,7 @@ class LedgerStatus:
 
 
 class Account:
-    """The asking side of `core.Ledger`, which sets all of this."""
+    """The queries of `core.Ledger`, which sets all of these fields."""
 
     rules: Rules
     state: LedgerState
@@ -52,44 +55,45 @@ class Account:
 
     @property
     def chain(self) -> Sequence[Certified]:
-        """The entries that are kept, the base's own Commit first where there is a base."""
+        """The entries that are kept. With a base, its own Commit comes first."""
         return self.kept.entries
 
     @property
     def updates(self) -> Mapping[int, CommittedUpdate]:
-        """By outer step, as far back as the chain is kept."""
+        """Committed updates by outer step, as far back as the chain is kept."""
         return self.kept.updates
 
     def records(self) -> list[bytes]:
-        """The fewest records that a restart needs: to rewrite a log of votes that has grown
-        long.
+        """Return the fewest records that a restart needs, for compacting a log of votes.
 
-        Of each line the last height that this node voted at is among them, though it be decided:
-        were the chain to lose it, nothing else would say that this vote was used.
+        They include the last height of each line that this node voted at, even if that height is
+        decided. If the chain lost that height, nothing else would show that this vote was used.
         """
         live = [*self._acceptors.values(), self._instance.acceptor]
         kept = {(it.line, it.height): it for it in (*self._last_voted.values(), *live)}
         return [record for acceptor in kept.values() for record in acceptor.records()]
 
     def voted_for(self) -> tuple[Digest, ...]:
-        """The updates that this node has promised to hold, of heights that are not decided yet."""
+        """Return the updates that this node has promised to hold, of heights that are not decided
+        yet.
+        """
         live = [*self._acceptors.values(), self._instance.acceptor]
         values = [each.accepted.entry.value for each in live if each.accepted is not None]
         return tuple(value.update for value in values if isinstance(value, Commit))
 
     def page(self, from_height: int) -> Entries | Pruned:
-        """The answer to an EntriesRequest."""
+        """Return the answer to an EntriesRequest."""
         return self.kept.page(from_height)
 
     def out_of_reach(self) -> Mapping[PeerId, Pruned]:
-        """What those answered who have the entry that this node lacks no more; empty while
-        somebody may have it.
+        """Return the Pruned answers of peers that no longer keep the entry that this node lacks.
+        The result is empty while some peer may have the entry.
         """
         return self._catchup.out_of_reach(self.state.height)
 
     def believes(self, peer: PeerId, now: float) -> bool:
-        """Whether `peer` may have the entries beyond ours that it claims: it shows them, or was not
-        asked in vain for long.
+        """Return whether `peer` may have the entries beyond ours that it claims. It may if it shows
+        them, or if no question to it has gone unanswered for long.
         """
         return self._catchup.is_believed(peer, self.state.height, now)
 
@@ -115,7 +119,7 @@ class Account:
 
 
 def branch_words(state: LedgerState) -> str:
-    """Since when this chain is on a branch, and without whom; empty if it is not."""
+    """Say since when this chain is on a branch, and without which voters; empty if it is not."""
     if not state.past:
         return ""
     last = state.past[-1]

@@ -1,1 +1,1 @@
-"""What a node knows of its peers, sans-IO: heartbeats, incarnations, paths, complaints."""
+"""The knowledge of a node about its peers, sans-IO: heartbeats, incarnations, paths, complaints."""

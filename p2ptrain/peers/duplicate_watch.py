@@ -1,25 +1,28 @@
-"""Whether this process is the only one with its identity: what to ask, and what the answers prove.
+"""Find out whether this process is the only one with its identity: what to ask, and what the
+answers prove.
 
 Two processes share an identity if a home, or its key, was copied. Both would vote, and both would
 be evicted for it. So each process asks a few members every `LOOK_S`, with a nonce that it has just
-drawn; and it answers every nonce that is not its own with a signed proof. Members only carry both
+drawn. It answers every nonce that is not its own with a signed proof. Members only pass both on
 (`identity_desk`).
 
-Whose word counts: a proof counts if our own key signed it, over a nonce that this process drew
-within the last `FRESH_S`, for an incarnation that is not ours. Nobody without the key can make one,
-however many peers lie together; and one is enough, whoever carries it. A liar can delay a start by
-`start_s`, have us ask once a second, and keep a proof to itself: then a process that does have
-a duplicate learns of it from the next honest member that it asks.
+A proof counts if our own key signed it, over a nonce that this process drew within the last
+`FRESH_S`, for an incarnation that is not ours. Nobody without the key can make one, however many
+peers lie together. One proof is enough, whoever passes it on. A liar can delay a start by
+`start_s`, make us ask once a second, and withhold a proof. A process that really has a duplicate
+then learns of it from the next honest member that it asks.
 
-Which one ends: a process that is starting has not voted, so it ends if another runs. Of two that
-run, or two that start, the one with the higher incarnation ends, since it started later. The other
-votes no more, because both may have signed; it goes on following.
+A process that is starting has not voted, so it ends if another one runs. Of two that run, or two
+that start, the one with the higher incarnation ends, since it started later. The other does not
+vote any more, because both may have signed; it only follows the chain.
 
-A process whose incarnation is lower than one that its own key vouches for (its home was restored
-from a backup, or its duplicate has ended) counts on from there, or nobody would take its
-heartbeats. It does so only while no other process is known to live.
+The incarnation of a process may be lower than another one that its own key vouches for: its home
+was restored from a backup, or its duplicate has ended. The process then counts on from the higher
+one, since nobody would take its heartbeats otherwise. It does so only while no other process is
+known to live.
 
-Sans-IO: times and randomness come in. Who is connected, and how questions travel, is not known.
+Sans-IO: times and randomness are arguments. This module does not know which peers are connected,
+nor how questions travel.
 """
 
 from __future__ import annotations
@@ -46,33 +49,40 @@ from p2ptrain.peers.identity_messages import (
 from p2ptrain.peers.incarnations import Mark
 
 LOOK_S = 3.0
-"""Between two questions in turn."""
+"""Seconds between two questions in turn."""
 
 ALARM_S = 1.0
-"""Between two questions out of turn: while starting, when another process with our identity is
-said to ask, and while one was found."""
+"""Seconds between two questions out of turn: while starting, when another process with our identity
+is said to ask, and while one was found.
+"""
 
 ASKED_AT_ONCE = 4
 """Members that are asked each time. A question costs both sides some milliseconds of CPU."""
 
 FRESH_S = 30.0
-"""A proof is accepted for so long after its nonce was drawn. A longer time would let somebody who
-keeps a proof back choose when a process learns of its duplicate; a desk keeps proofs as long."""
+"""Seconds for which a proof is accepted, counted from when its nonce was drawn. With a longer time,
+a peer that withholds a proof could choose when a process learns of its duplicate. A desk keeps
+proofs as long.
+"""
 
 LINGER_S = 10.0
-"""So long the process that ends goes on asking and answering, so that the other one finds it."""
+"""Seconds for which the process that ends goes on asking and answering, so that the other one finds
+it.
+"""
 
 ANSWERED_MAX = 256
-"""Challenges of as many members as there are liars in a large run, with eight of each."""
+"""Answered challenges remembered: room for as many members as there are liars in a large run, with
+eight of each.
+"""
 
 QUIET_S = 30.0
-"""After so long without a proof of its life, a duplicate is taken to have ended."""
+"""Seconds without a proof of its life after which a duplicate is taken to have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Another process with our identity was alive. `ends_us`: we started later. `carried_by`: the
-    member that passed its proof on.
+    """Another process with our identity was alive. `ends_us`: this process must end, not the other.
+    `carried_by`: the member that passed the proof on.
     """
 
     incarnation: int
@@ -81,8 +91,9 @@ class Duplicate:
 
 
 def start_s() -> float:
-    """How long a start waits for the proof of another process, where one may be alive: until that
-    process asks in turn, and until its answer is fetched, with one turn to spare.
+    """Return for how many seconds a start waits for the proof of another process, if one may be
+    alive. It is the time until that process asks in turn and until its answer is fetched, with one
+    turn to spare.
     """
     return LOOK_S + 2 * ALARM_S
 
@@ -93,20 +104,22 @@ def askable(
     voters: Collection[PeerId],
     members: Collection[PeerId],
 ) -> tuple[set[PeerId], set[PeerId]]:
-    """Return which voters, and which members besides, may be asked: admitted peers only.
+    """Return the voters, and the other members, that may be asked: admitted peers only.
 
     A stranger's silence must not look like an answer, nor use up a place. While the members are not
-    known, or not connected, admitted peers are asked in their place; that is harmless, since only a
-    proof counts.
+    known, or not connected, admitted peers are asked instead. That is harmless, since only a proof
+    counts.
     """
     here = {peer for peer in connected if admitted(peer)}
     return here & set(voters), here & set(members) or here
 
 
 class DuplicateWatch:
-    """One process. `duplicate` is one that was found; if several were, one that ends us.
-    `suspected`: some member that was asked has heard another incarnation lately. `mark` vouches for
-    `incarnation`.
+    """The search of one process for a duplicate.
+
+    `duplicate` is the duplicate that was found, if any; of several, one that ends us. `suspected`:
+    a member that was asked has heard another incarnation lately. `mark` is the signature that
+    vouches for `incarnation`.
     """
 
     def __init__(
@@ -131,40 +144,44 @@ class DuplicateWatch:
         self._own: set[int] = set()
         self._nonces: dict[bytes, float] = {}
         self._challengers: dict[PeerId, tuple[Proof, ...]] = {}
-        """Proofs that members are to get with the next question."""
+        """Proofs to send to members with the next question."""
         self._proved_s = float("-inf")
-        """When the newest nonce was drawn that another process has signed: it was alive then."""
+        """When this process drew the newest nonce that another process has signed. The other one
+        was alive then.
+        """
         self._newest = 0
         self._behind_s = float("inf")
         """Since when our key is known to vouch for a newer incarnation than ours."""
         self._answered: dict[tuple[PeerId, bytes], None] = {}
-        """Challenges that were answered to a member; it repeats them until they are old."""
+        """Challenges that were answered, with the member that passed them on. It repeats them until
+        they are old.
+        """
         self._ask_at = float("-inf")
         self._alarmed_s = float("-inf")
         self.take_incarnation(incarnation)
 
     def take_incarnation(self, incarnation: int) -> None:
-        """Speak as this one from now on."""
+        """Use this incarnation from now on."""
         self.incarnation = incarnation
         self._own.add(incarnation)
         self._behind_s = float("inf")
         self.mark = made_mark(self._run, incarnation, self._sign)
 
     def is_ours(self, incarnation: int) -> bool:
-        """Whether this process speaks as this one, or did so before it counted on."""
+        """Return whether this process uses this incarnation, or did so before it counted on."""
         return incarnation in self._own
 
     def next_ask_s(self) -> float:
-        """When to ask next."""
+        """Return when to ask next."""
         return self._ask_at
 
     def ask(
         self, voters: Collection[PeerId], others: Collection[PeerId], now: float
     ) -> list[tuple[PeerId, Question]]:
         """Return the questions of this turn. `voters` and `others` are admitted members that are
-        connected; voters are asked first, and members that wait for our proofs as well.
+        connected. Voters are asked first; members that wait for our proofs are asked as well.
 
-        Returns nothing, and asks soon, if nobody is there to be asked.
+        If there is no such member, return no questions and ask again soon.
         """
         if not voters and not others:
             self._ask_at = now + ALARM_S
@@ -183,7 +200,7 @@ class DuplicateWatch:
         ]
 
     def hear_reply(self, member: PeerId, reply: Reply, now: float) -> None:
-        """A member that was asked has answered."""
+        """Take the reply of a member that was asked."""
         self.suspected |= reply.suspected
         for proof in reply.proofs:
             self._judge(member, proof, now)
@@ -193,9 +210,10 @@ class DuplicateWatch:
             self._hear_mark(mark, now)
 
     def hear_challenges(self, member: PeerId, nonces: Collection[bytes], now: float) -> None:
-        """Others asked with our identity, by the word of `member`: it gets our proofs, and we ask.
+        """Take nonces of others that asked with our identity, according to `member`. Send it our
+        proofs with the next question, and ask soon.
 
-        A nonce that is ours came back, and is no reason for anything.
+        One of our own nonces that comes back is ignored.
         """
         new = [n for n in nonces if n not in self._nonces and (member, n) not in self._answered]
         new = new[:CHALLENGES_MAX]
@@ -217,44 +235,46 @@ class DuplicateWatch:
             self._ask_at, self._alarmed_s = due, due
 
     def lives_elsewhere(self, now: float) -> bool:
-        """Whether another process has proved lately that it lives."""
+        """Return whether another process has proved lately that it lives."""
         return now < self._proved_s + QUIET_S
 
     def raise_to(self, now: float) -> int:
-        """Return the incarnation that ours has to exceed, for our heartbeats to count; 0 if ours is
-        the newest that our key vouches for, or if another process may live with that one.
+        """Return the incarnation that ours must exceed for our heartbeats to count. Return 0 if
+        ours is the newest that our key vouches for, or if another process may live with that one.
         """
         wait_s = 0.0 if self.starting else QUIET_S
         quiet = now >= self._behind_s + wait_s and not self.lives_elsewhere(now)
         return self._newest if quiet else 0
 
     def may_start(self) -> bool:
-        """Whether nothing that was answered speaks for waiting any longer."""
+        """Return whether no answer is a reason to wait any longer."""
         return not self.suspected
 
     def _is_alarmed(self, now: float) -> bool:
         return self.starting or (self.duplicate is not None and self.lives_elsewhere(now))
 
     def _chosen(self, voters: Collection[PeerId], others: Collection[PeerId]) -> list[PeerId]:
-        """Return a few at random, voters first."""
+        """Return a few members at random, voters first."""
         chosen = self._shuffled(voters)[:ASKED_AT_ONCE]
         more = self._shuffled(set(others) - set(voters))
         return [*chosen, *more[: ASKED_AT_ONCE - len(chosen)]]
 
     def _shuffled(self, peers: Collection[PeerId]) -> list[PeerId]:
-        """Sorted first: the order of a set differs between processes, and a seed must not."""
+        """Shuffle. Sort first: the order of a set differs between processes, and the result must
+        depend on the seed alone.
+        """
         return self._random.sample(sorted(peers), len(peers))
 
     def _proof(self, nonce: bytes) -> Proof:
         return made_proof(self._run, nonce, self.incarnation, self._sign, starting=self.starting)
 
     def _judge(self, member: PeerId, proof: Proof, now: float) -> None:
-        """Decide what a proof means, if it is one: what is cheap to check comes first."""
+        """Decide what a proof means. Cheap checks come first."""
         drawn_s = self._drawn_s(proof.nonce, now)
         if drawn_s is None or self.is_ours(proof.incarnation):
             return
         if drawn_s <= self._proved_s:
-            return  # It shows nothing that was not known. Desks repeat proofs until they are old.
+            return  # It proves nothing new. Desks repeat proofs until they are old.
         if proof.starting and not self.starting:
             return  # It has not voted, and it is the one that ends.
         if not is_genuine(self._run, self.me, proof, self._verify):

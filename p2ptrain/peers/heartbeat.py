@@ -1,9 +1,10 @@
-"""What a node tells everybody every two seconds, and at once when something changes.
+"""The heartbeat: what a node reports to everybody every two seconds, and at once when something
+changes.
 
-A heartbeat is a node's whole report: where it is, what it holds, what it wants. It is repeated and
-overwrites the one before, so a lost message is mended by the next and nothing needs an
-acknowledgement. Gossip signs it with the node's key. This module knows the fields and their bounds;
-it does not know how they travel (`beats`) or what follows from them (`gossip`).
+A heartbeat is a node's whole report: where it is, what it holds, what it wants. Each one replaces
+the one before, so the next repairs a lost one and nothing needs an acknowledgement. Gossip signs it
+with the node's key. This module knows the fields and their bounds; it does not know how they travel
+(`heartbeat_delta`) or what follows from them (`node/gossip/gossip.py`).
 """
 
 from __future__ import annotations
@@ -21,23 +22,27 @@ from p2ptrain.peers.incarnations import INCARNATION_MAX
 from p2ptrain.peers.path_table import TOLD_MAX, Path
 
 HEARTBEAT_BYTES_MAX = 8192
-"""Ours are near 1.1 kB: a certificate of 500 bytes, a few addresses, one or two reports."""
+"""Largest heartbeat in bytes. Ours are near 1.1 kB: a certificate of 500 bytes, a few addresses,
+one or two reports.
+"""
 
 STATE_CHARACTERS_MAX = 160
 ADDRESSES_MAX = 8
 ADDRESS_CHARACTERS_MAX = 200
 SUSPECTS_MAX = 64
 LACKS_MAX = 16
-"""Peers asked at a time to say everything again: 54 bytes each; the rest are asked next time."""
+"""Peers that one heartbeat asks for a full beat: 54 bytes each. The rest are asked next time."""
 
 COUNT_MAX = 1 << 53
 
 SHARE_BLOCKS_MAX = 4096
-"""Of held-out blocks: what one member measures of an outer step's θ."""
+"""Most held-out blocks of one member's share, for an outer step's θ."""
 
 LOSS_MAX_NATS = 1000.0
-"""A token's loss, on average. A model that guesses has 14 with the largest vocabulary; this leaves
-room for one that is sure and wrong, and none for a report that drowns all others."""
+"""Largest mean loss of a token, in nats. A model that guesses has 14 with the largest vocabulary.
+The bound leaves room for a model that is sure and wrong, and keeps one report from drowning all
+others.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +56,11 @@ class ReadyReport:
 
 @dataclass(frozen=True, slots=True)
 class ReduceReport:
-    """How the sender's attempt ended: with the update's digest, or with whom it suspects.
+    """How the sender's attempt ended: with the update's digest, or with the peers that it suspects.
 
     Raises:
-        LocalProtocolError: a suspect is no peer. Nobody would read a heartbeat with it in, so we
-            would be heard no more.
+        LocalProtocolError: a suspect is no peer. Nobody could decode a heartbeat with it, so the
+            others would stop hearing us.
     """
 
     step: int
@@ -78,8 +83,9 @@ class SnapshotReport:
 
 @dataclass(frozen=True, slots=True)
 class ValidationReport:
-    """What the sender measured of θ of outer step `step` on its share of the held-out blocks, from
-    `first` to before `stop`: the sum of the losses of `tokens` tokens, in nats.
+    """The loss of θ of outer step `step` that the sender measured on its share of the held-out
+    blocks, from `first` to before `stop`. `loss_sum` is the sum of the losses of `tokens` tokens,
+    in nats.
 
     Raises:
         RemoteProtocolError: no share has such a loss or such a size.
@@ -97,16 +103,16 @@ class ValidationReport:
             raise RemoteProtocolError("a validation report holds a count out of range")
         if not 0 < self.stop - self.first <= SHARE_BLOCKS_MAX:
             raise RemoteProtocolError("a validation report is about no share of blocks")
-        # Written so that what is not a number is not below the bound.
+        # Written so that NaN is refused as well.
         if not 0 <= self.loss_sum <= LOSS_MAX_NATS * self.tokens:
             raise RemoteProtocolError("a validation report's loss is out of range")
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One report. `incarnation` orders the starts of its sender (`incarnations`), and `serial`
-    counts within it. `mark` is the sender's signature that vouches for the incarnation; members
-    return it to a process of that identity that has to know its newest one.
+    """One report of a node. `incarnation` orders the starts of its sender (`incarnations`), and
+    `serial` counts within it. `mark` is the sender's signature that vouches for the incarnation.
+    Members return it to a process of that identity that must know its newest incarnation.
     """
 
     run: RunId
@@ -118,7 +124,7 @@ class Heartbeat:
     leaving: bool
     height: int
     line: LineId
-    """Which line of the run `height` counts on; see the ledger's SPEC.md."""
+    """The line of the run that `height` counts on; see the ledger's SPEC.md."""
     head: Digest
     step: int
     inner_step: int
@@ -129,21 +135,23 @@ class Heartbeat:
     ready: ReadyReport | None
     reduce: ReduceReport | None
     lacks: tuple[PeerId, ...] = ()
-    """Whose next beat should be full, since their small ones could not be read (see `beats`)."""
+    """Peers that should send a full beat next, since their small ones could not be decoded (see
+    `heartbeat_delta`).
+    """
     dialled: bool = False
-    """Somebody has opened a connection to the sender's data plane since it was started."""
+    """Whether somebody has opened a connection to the sender's data plane since it was started."""
     dialable: bool = True
-    """False if nobody has for long, though others try: it has to dial them."""
+    """False if nobody has connected for long, though others try: the sender has to dial them."""
     paths: tuple[tuple[PeerId, Path], ...] = ()
-    """Some of the sender's own, a few at a time; see `paths`."""
+    """Some of the sender's own paths, a few at a time; see `path_table`."""
     validation: ValidationReport | None = None
-    """The newest."""
+    """The sender's newest report on the loss of θ."""
     snapshot: SnapshotReport | None = None
-    """The newest."""
+    """The newest snapshot that the sender wrote."""
     mark: bytes = b""
 
     def follows(self, earlier: Heartbeat | None) -> bool:
-        """Whether this one is news to somebody who last took `earlier`."""
+        """Return whether this heartbeat is newer than `earlier`, the last one that was taken."""
         if earlier is None:
             return True
         return (self.incarnation, self.serial) > (earlier.incarnation, earlier.serial)
@@ -191,7 +199,7 @@ def encode(heartbeat: Heartbeat) -> bytes:
 
 
 def decode(data: bytes) -> Heartbeat:
-    """The heartbeat in `data`, every field checked against its type and bound.
+    """Decode a heartbeat, checking every field against its type and bound.
 
     Raises:
         RemoteProtocolError: anything about it is not as we would have sent it.
@@ -263,7 +271,7 @@ def _mark(value: object) -> bytes:
 
 
 def _printable(text: str) -> str:
-    """A peer's words without the control characters that would rewrite our terminal."""
+    """Return a peer's text without the control characters that would rewrite our terminal."""
     return "".join(character if character.isprintable() else "�" for character in text)
 
 
@@ -291,7 +299,7 @@ def _reduce(value: object) -> ReduceReport | None:
     if update is not None and not is_digest(update):
         raise RemoteProtocolError("a heartbeat's update is not a digest")
     assert update is None or isinstance(update, str)
-    named = _peers(suspects, SUSPECTS_MAX)  # Before it is made: here it is the sender's fault.
+    named = _peers(suspects, SUSPECTS_MAX)  # Checked first, so that the error is the sender's.
     return ReduceReport(
         _count(step), _count(attempt), None if update is None else Digest(update), named
     )

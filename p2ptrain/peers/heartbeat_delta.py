@@ -1,16 +1,17 @@
-"""Heartbeats that carry only what changed since the last one that said everything.
+"""Heartbeats that carry only what changed since the last full one.
 
-A *full beat* is a heartbeat as `heartbeat` writes it. A *small beat* names a full one of the same
-incarnation, its base, and holds the fields that differ from it: a field that became empty is one of
-them, so nothing is ever told by leaving it out. The base and the difference together are a full
-beat again, and pass the same decoder; so a field that is added to heartbeats is covered by itself.
+A *full beat* is an encoded `heartbeat`. A *small beat* names a full one of the same incarnation,
+its base, and contains the fields that differ from it. A field that became empty is among them, so
+leaving a field out never means anything but "unchanged". The base and the difference together are a
+full beat again, and pass the same decoder. So a field that is added to heartbeats needs no code
+here.
 
-Small beats rest on the last full one and not on each other: whichever of them are lost, doubled or
-late, each that is understood tells exactly what its sender meant. Who missed the base knows that
-it did. It guesses nothing, counts the sender as alive, and names it in its own next heartbeat
-(`Heartbeat.lacks`), which has the sender say everything again.
+Small beats depend on the last full one and not on each other. Even if some are lost, doubled or
+late, each one that can be decoded says exactly what its sender meant. A receiver that missed the
+base knows that it did. It guesses nothing, counts the sender as alive, and names the sender in its
+own next heartbeat (`Heartbeat.lacks`). The sender then sends a full beat.
 
-Not known here: what the fields mean, which peers there are, and how beats travel.
+This module does not know what the fields mean, which peers there are, nor how beats travel.
 """
 
 from __future__ import annotations
@@ -24,20 +25,24 @@ from p2ptrain.peers.heartbeat import COUNT_MAX, HEARTBEAT_BYTES_MAX, Heartbeat, 
 from p2ptrain.peers.incarnations import INCARNATION_MAX
 
 FULL_EVERY = 15
-"""Half a minute at the full rate: the longest that a loss nobody noticed can last."""
+"""Beats from one full beat to the next. Half a minute at the full rate: the longest that an
+unnoticed loss can last.
+"""
 
 FULL_AT_FIRST = 5
-"""Connections are being made while a node starts: what it says then, most hear as its first."""
+"""Beats after a start that are all full. Connections are still being made then, so one of these is
+the first that most peers hear.
+"""
 
 RARE = frozenset({"run", "mark", "trains", "endpoint", "addresses", "dialled", "dialable", "paths"})
-"""Fields whose change is said to all at once in full: the large ones, which seldom change."""
+"""Fields whose change causes a full beat: the large ones, which seldom change."""
 
 OF_EVERY_BEAT = frozenset({"incarnation", "serial"})
 
 
 @dataclass(frozen=True, slots=True)
 class FullBeat:
-    """`wire` is what `heartbeat` was read from."""
+    """A heartbeat with its encoding `wire`, which it was decoded from."""
 
     heartbeat: Heartbeat
     wire: bytes
@@ -45,7 +50,8 @@ class FullBeat:
 
 @dataclass(frozen=True, slots=True)
 class SmallBeat:
-    """`changed`: the fields, as on the wire, that differ from the full beat with serial `base`.
+    """The difference from a full beat. `changed` are the fields, as on the wire, that differ from
+    the full beat with serial `base`.
 
     Raises:
         RemoteProtocolError: no heartbeat has such counts, or they are among the changes as well.
@@ -68,7 +74,7 @@ class SmallBeat:
         return (base.incarnation, base.serial) == (self.incarnation, self.base)
 
     def follows(self, incarnation: int, serial: int) -> bool:
-        """Whether this one is news to somebody who heard that one."""
+        """Return whether this beat comes after the one with these counts."""
         return (self.incarnation, self.serial) > (incarnation, serial)
 
 
@@ -76,13 +82,13 @@ Beat = FullBeat | SmallBeat
 
 
 def counts_of(beat: Beat) -> tuple[int, int]:
-    """Return the incarnation of its sender, and its serial within that."""
+    """Return the incarnation of the sender of `beat`, and the serial of `beat` within it."""
     counted = beat.heartbeat if isinstance(beat, FullBeat) else beat
     return counted.incarnation, counted.serial
 
 
 def read(payload: bytes) -> Beat:
-    """Raises: RemoteProtocolError: anything about it is not as we would have sent it."""
+    """Decode a beat. Raises RemoteProtocolError if it is not as we would have sent it."""
     value = unpack(payload, bytes_max=HEARTBEAT_BYTES_MAX)
     if not isinstance(value, dict) or "base" not in value:
         return FullBeat(decode(payload), payload)
@@ -91,7 +97,7 @@ def read(payload: bytes) -> Beat:
 
 
 def whole(base: FullBeat, small: SmallBeat) -> Heartbeat:
-    """What the sender of `small` would have said in full.
+    """Return the full heartbeat that `small` and its base make together.
 
     Raises:
         RemoteProtocolError: the two together are no heartbeat.
@@ -103,24 +109,25 @@ def whole(base: FullBeat, small: SmallBeat) -> Heartbeat:
 
 @dataclass(slots=True)
 class Saying:
-    """One node's beats, in the order of their serials."""
+    """The beats that one node sends, in the order of their serials."""
 
     full_next: bool = True
-    """Somebody needs to hear everything. Set by `gossip`."""
+    """Whether the next beat must be full, since somebody needs all fields. Set by `gossip`."""
     asked_s: float = -math.inf
     answered_s: float = -math.inf
-    """When it last spoke out of turn to ask for a full beat, and because it was asked for one; by
-    `gossip`."""
+    """When this node last sent a beat out of turn: `asked_s` to ask for a full beat, `answered_s`
+    because it was asked for one. Set by `gossip`.
+    """
     _base: dict[str, object] = field(default_factory=dict)
-    """What the last full beat said."""
+    """The fields of the last full beat."""
 
     def say(self, heartbeat: Heartbeat) -> bytes:
-        """The bytes to send for `heartbeat`: a full beat if one is due, else a small one."""
+        """Return the bytes to send for `heartbeat`: a full beat if one is due, else a small one."""
         full = encode(heartbeat)
         said = _fields_of(full)
         due = self.is_full_due(heartbeat.incarnation, heartbeat.serial)
         small = b"" if due else _small(self._base, said)
-        # One that saves little is not worth it that others must have heard another.
+        # A small beat that saves little is not worth its dependence on another one.
         if small and 2 * len(small) <= len(full):
             return small
         self._base = said
@@ -128,7 +135,7 @@ class Saying:
         return full
 
     def is_full_due(self, incarnation: int, serial: int) -> bool:
-        """Whether the beat with these counts has to be full, whatever it says."""
+        """Return whether the beat with these counts has to be full, whatever it contains."""
         if self.full_next or serial < FULL_AT_FIRST:
             return True
         base = self._base
@@ -137,7 +144,9 @@ class Saying:
 
 
 def _small(base: dict[str, object], said: dict[str, object]) -> bytes:
-    """The difference as a small beat; empty if it is of a kind that is said in full."""
+    """Return the difference as a small beat; empty if it contains a field that needs a full
+    beat.
+    """
     changed = {name: said[name] for name in said.keys() - OF_EVERY_BEAT if said[name] != base[name]}
     if changed.keys() & RARE:
         return b""

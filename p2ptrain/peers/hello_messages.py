@@ -1,10 +1,10 @@
-"""The first words between two nodes: which run, who may take part, who else is there.
+"""The first messages between two nodes: which run, who may take part, who else is there.
 
     newcomer ── hello: run it expects, a signed request to join ──► any node
     newcomer ◄── manifest, allowlist, amendments, whether it is admitted, peers, addresses ──
 
-Anybody may ask; only somebody who is admitted learns other peers' addresses. The newcomer checks
-the manifest and the list itself: it trusts nobody but the organiser whose signature they carry.
+Anybody may ask, but only an admitted peer learns other peers' addresses. The newcomer checks the
+manifest and the list itself: it trusts nobody but the organiser that signed them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from p2ptrain.peers.protocol_names import HELLO_BYTES_MAX
 
 REQUEST_BYTES_MAX = 4096
 PEERS_TOLD_MAX = 64
-"""Enough for a newcomer to find everybody else through them."""
+"""Peers in a reply: enough for a newcomer to find everybody else through them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HelloRequest:
-    """`run` is empty where the newcomer takes whatever run is served; `join` may be empty too."""
+    """The question of a newcomer. `run` is empty if it accepts any run; `join` may be empty,
+    too.
+    """
 
     run: str
     join: bytes
@@ -34,8 +36,8 @@ class HelloRequest:
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    """`manifest` and `allowlist` are signed documents, `amendments` a list of some, all unchecked
-    here; all but the first may be empty.
+    """The answer to a newcomer. `manifest` and `allowlist` are signed documents, and `amendments`
+    is a list of signed ones. None of them is checked here; all but the manifest may be empty.
     """
 
     manifest: bytes
@@ -50,7 +52,9 @@ def encode_request(request: HelloRequest) -> bytes:
 
 
 def decode_request(data: bytes) -> HelloRequest:
-    """Raises RemoteProtocolError for anything that `encode_request` does not make."""
+    """Decode a request. Raises RemoteProtocolError for anything that `encode_request` does not
+    make.
+    """
     wire = fields(unpack(data, bytes_max=REQUEST_BYTES_MAX), run=str, join=bytes)
     run, join = wire["run"], wire["join"]
     assert isinstance(run, str)
@@ -74,7 +78,7 @@ def encode_reply(reply: HelloReply) -> bytes:
 
 
 def decode_reply(data: bytes) -> HelloReply:
-    """Raises RemoteProtocolError for anything that `encode_reply` does not make."""
+    """Decode a reply. Raises RemoteProtocolError for anything that `encode_reply` does not make."""
     wire = fields(
         unpack(data, bytes_max=HELLO_BYTES_MAX),
         manifest=bytes,

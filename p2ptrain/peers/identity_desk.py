@@ -1,17 +1,17 @@
-"""What a member does for peers that ask whether they are the only process with their identity.
+"""Answer peers that ask whether they are the only process with their identity.
 
 Two processes with one identity cannot hear each other: a neighbour has one gossip stream for a
 name, and it leads to one of them. But either can ask a member, and gets the reply itself. So a
-member is a mailbox: it hands each asker the nonces of other processes that asked with the same
-identity, and the proofs that they gave it. If another incarnation was heard lately, the member also
+member is a mailbox. It gives each asker the nonces of other processes that asked with the same
+identity, and the proofs that they brought. If another incarnation was heard lately, the member also
 announces the nonce to all members by gossip, signed by itself, so that the two need not have asked
 the same member.
 
-A member judges nothing here and is not believed: the asker checks each proof with its own key. A
-member that lies or withholds leaves the asker with what other members say. All is bounded, and
-forgotten after `KEPT_S`.
+A member judges nothing here and is not believed: the asker checks each proof with its own key. If a
+member lies or withholds a proof, the asker still has the answers of other members. All memory is
+bounded, and everything is forgotten after `KEPT_S`.
 
-Sans-IO: times come in, notices go out.
+Sans-IO: times are arguments, notices are results.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from p2ptrain.peers.incarnations import Incarnations
 from p2ptrain.rate_limit import Allowance
 
 KEPT_S = 30.0
-"""A nonce waits so long for the other process to ask here. Each process asks four members every few
-seconds; of a hundred members the two find a common one in that time."""
+"""Seconds for which a nonce waits for the other process to ask here. Each process asks four members
+every few seconds; of a hundred members the two find a common one in that time.
+"""
 
 PEERS_MAX = 4096
-"""As many as the peer table has."""
+"""Peers with a box here: as many as the peer table has."""
 
 ASKERS_MAX = 4
 """Incarnations of one peer whose nonces are kept. Only that peer's key can fill this room."""
@@ -48,22 +49,26 @@ OF_AUTHOR_MAX = 2
 processes. A liar fills the places of one member."""
 
 SUSPECTED_S = 8.0
-"""So long after its last question a process is expected to ask again, if it lives."""
+"""Seconds after its last question in which a live process is expected to ask again."""
 
 QUESTIONS_PER_S = 4.0
 QUESTIONS_BURST = 16
-"""Of one peer: two processes that each ask once a second, and as many that have just started."""
+"""Limits on the questions of one peer: two processes that each ask once a second, and as many that
+have just started.
+"""
 
 NOTICES_PER_S = 0.5
 NOTICES_BURST = 16
-"""In all. Two processes find each other with fewer. A notice costs every host 3.5 ms, and a member
-that lies can have all others announce something: a hundred of them use a sixth of a core then."""
+"""Limits on all notices of this node. Two processes find each other with fewer. A notice costs
+every host 3.5 ms, and a lying member can make all others announce something: a hundred of them then
+use a sixth of a core.
+"""
 
 NOTICE_AGAIN_S = 2.0
-"""Between two challenges of one process, and between two of its proofs."""
+"""Seconds between two announced challenges of one process, and between two of its proofs."""
 
 PROOFS_KEPT = OF_AUTHOR_MAX * AUTHORS_MAX + PROOFS_MAX
-"""About one peer."""
+"""Proofs kept about one peer."""
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -71,11 +76,14 @@ _Value = TypeVar("_Value")
 
 @dataclass(slots=True)
 class _Box:
-    """What waits for the processes of one peer, with the time when it came; the oldest comes first.
+    """Messages that wait for the processes of one peer, each with the time when it came; the oldest
+    comes first.
 
-    `asked`: the newest nonce of each incarnation that asked here. `told`: the challenges that
-    members announced, by member and nonce. `proofs`: by who brought them, and by nonce.
-    `announced`: which incarnation's challenge (False) or proof (True) was announced here.
+    - `asked`: the newest nonce of each incarnation that asked here.
+    - `told`: the challenges that members announced, by member and nonce.
+    - `proofs`: proofs by the peer that brought them, and by nonce.
+    - `announced`: for each incarnation, whether its challenge (False) or proof (True) was announced
+      here.
     """
 
     asked: dict[int, tuple[bytes, float]] = field(default_factory=dict)
@@ -92,7 +100,7 @@ class _Box:
 
 @dataclass(slots=True)
 class IdentityDesk:
-    """`notices` are to be published; the caller takes them out."""
+    """The mailboxes of all peers. `notices` are to be published; the caller takes them out."""
 
     incarnations: Incarnations
     is_member: IsMember = nobody
@@ -122,7 +130,9 @@ class IdentityDesk:
         )
 
     def take_notice(self, author: PeerId, notice: Notice, now: float) -> None:
-        """A member says this by gossip. Whether a proof is genuine is for the asker to judge."""
+        """Take a notice that a member sent by gossip. The asker, not this node, checks whether a
+        proof is genuine.
+        """
         box = self._box(notice.peer, now)
         key = author, notice.nonce
         if notice.proof is None:
@@ -133,7 +143,7 @@ class IdentityDesk:
             _put(box.proofs, key, notice.proof, now, PROOFS_KEPT)
 
     def take_notices(self) -> list[Notice]:
-        """Return what is to be published now."""
+        """Return the notices to publish now."""
         notices, self.notices = self.notices, []
         return notices
 
@@ -145,8 +155,8 @@ class IdentityDesk:
         return asked_too or told or self.incarnations.is_other_due(peer, incarnation, now)
 
     def _take_proof(self, peer: PeerId, box: _Box, proof: Proof, now: float) -> None:
-        """Keep a proof that its maker brings. If a member elsewhere passed the nonce on, the proof
-        goes back by gossip, too.
+        """Keep a proof that its maker brings. If a member elsewhere passed the nonce on, announce
+        the proof by gossip, too.
         """
         known = (peer, proof.nonce) in box.proofs
         _put(box.proofs, (peer, proof.nonce), proof, now, PROOFS_KEPT)
@@ -170,7 +180,9 @@ class IdentityDesk:
 
 
 def _challenges(box: _Box, incarnation: int) -> tuple[bytes, ...]:
-    """The nonces of others than `incarnation`: first of those that asked here, the newest first."""
+    """Return the nonces of other incarnations than `incarnation`: those that asked here first, the
+    newest first.
+    """
     asked = [nonce for other, (nonce, _) in box.asked.items() if other != incarnation]
     told = [nonce for _, nonce in box.told]
     own = {nonce for other, (nonce, _) in box.asked.items() if other == incarnation}
@@ -179,7 +191,9 @@ def _challenges(box: _Box, incarnation: int) -> tuple[bytes, ...]:
 
 
 def _proofs_for(peer: PeerId, box: _Box, incarnation: int) -> tuple[Proof, ...]:
-    """The proofs of others than `incarnation`: first those that `peer` brought itself."""
+    """Return the proofs of other incarnations than `incarnation`: those that `peer` brought itself
+    come first.
+    """
     newest_first = [(key[0], proof) for key, (proof, _) in reversed(box.proofs.items())]
     own = [proof for source, proof in newest_first if source == peer]
     proofs = own + [proof for source, proof in newest_first if source != peer]
@@ -187,7 +201,7 @@ def _proofs_for(peer: PeerId, box: _Box, incarnation: int) -> tuple[Proof, ...]:
 
 
 def _make_room(kept: dict[tuple[PeerId, bytes], _Value], key: tuple[PeerId, bytes]) -> None:
-    """Drop the oldest of this author, if it has as many as it may."""
+    """Drop the oldest entry of this author if it has as many as it may."""
     of_author = [each for each in kept if each[0] == key[0] and each != key]
     if len(of_author) >= OF_AUTHOR_MAX:
         del kept[of_author[0]]
@@ -196,7 +210,7 @@ def _make_room(kept: dict[tuple[PeerId, bytes], _Value], key: tuple[PeerId, byte
 def _put(
     kept: dict[_Key, tuple[_Value, float]], key: _Key, value: _Value, now: float, most: int
 ) -> None:
-    """Keep `value` as the newest; if there are too many then, the oldest goes."""
+    """Keep `value` as the newest. If there are too many then, drop the oldest."""
     kept.pop(key, None)
     kept[key] = value, now
     if len(kept) > most:

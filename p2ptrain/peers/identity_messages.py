@@ -1,9 +1,10 @@
-"""What processes say to find a second one with their identity: questions, proofs and notices.
+"""The messages by which processes find a second one with their identity: questions, proofs and
+notices.
 
 The asker draws a nonce. A *challenge* is somebody's nonce, on its way to every other process with
 that identity. A *proof* is such a process's signature over the nonce and its own incarnation. Only
-a holder of the key can make it, and only after the nonce was drawn: so it proves that the key was
-in use elsewhere at that time, whoever passes it on. A *mark* is a signature over an incarnation
+a holder of the key can make a proof, and only after the nonce was drawn. So it proves that the key
+was in use elsewhere at that time, whoever passes it on. A *mark* is a signature over an incarnation
 alone; it proves that this identity took the incarnation at some time.
 
 This module knows bytes and bounds. It does not know when to ask, nor what follows from a proof.
@@ -25,13 +26,17 @@ SIGNATURE_BYTES = 64
 
 PROOFS_MAX = 8
 CHALLENGES_MAX = 8
-"""In one message. Two processes have one identity by accident, hardly ever three; the others are
-room for what a liar puts there. To sign or check eight takes less than a millisecond."""
+"""Proofs, and challenges, in one message. Two processes have one identity by accident, hardly ever
+three; the other places are room for what a liar puts there. Signing or checking eight takes less
+than a millisecond.
+"""
 
 QUESTION_BYTES_MAX = 2048
 REPLY_BYTES_MAX = 2048
 NOTICE_BYTES_MAX = 512
-"""A proof has 110 bytes; eight of them, eight nonces and a mark have 1,200."""
+"""Largest messages in bytes. A proof has 110 bytes; eight of them, eight nonces and a mark have
+1,200.
+"""
 
 _DOMAIN = b"p2ptrain identity 1\n"
 
@@ -41,8 +46,8 @@ Verify = Callable[[PeerId, bytes, bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Signed by the process that took `incarnation`, which learned `nonce` from somebody.
-    `starting`: it has not voted yet, and ends if it is the second process.
+    """A signature of the process that took `incarnation`, over `nonce`, which it learned from
+    somebody. `starting`: that process has not voted yet, and ends if it is the second one.
     """
 
     nonce: bytes
@@ -53,8 +58,8 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """ "Is there another process with my identity?" `proofs` answer challenges that the asked
-    member passed on before.
+    """The question whether another process has the asker's identity. `proofs` answer challenges
+    that the asked member passed on before.
     """
 
     nonce: bytes
@@ -65,8 +70,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`suspected`: the member has heard another incarnation lately, and passes the nonce on.
-    `challenges` are nonces of others who asked with this identity. `mark` is the newest one known.
+    """The answer of a member. `suspected`: the member has heard another incarnation lately, and
+    passes the nonce on. `challenges` are nonces of others that asked with this identity. `mark` is
+    the newest mark that the member knows.
     """
 
     suspected: bool
@@ -77,8 +83,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What a member tells all members by gossip, about `peer`: a challenge (then `proof` is None),
-    or a proof that answers one.
+    """A message of a member to all members by gossip, about `peer`: a challenge (then `proof` is
+    None), or a proof that answers one.
     """
 
     peer: PeerId
@@ -97,7 +103,7 @@ def made_proof(run: RunId, nonce: bytes, incarnation: int, sign: Sign, *, starti
 
 
 def is_genuine(run: RunId, peer: PeerId, proof: Proof, verify: Verify) -> bool:
-    """Whether a process with the key of `peer` made this proof."""
+    """Return whether a process with the key of `peer` made this proof."""
     message = proved(run, proof.nonce, proof.incarnation, starting=proof.starting)
     return verify(peer, message, proof.signature)
 
@@ -107,7 +113,7 @@ def made_mark(run: RunId, incarnation: int, sign: Sign) -> Mark:
 
 
 def vouches(run: RunId, peer: PeerId, mark: Mark, verify: Verify) -> bool:
-    """Whether `peer` took the incarnation of this mark."""
+    """Return whether `peer` took the incarnation of this mark."""
     message = proved(run, b"", mark.incarnation, starting=False)
     return verify(peer, message, mark.signature)
 
@@ -124,7 +130,9 @@ def encode_question(question: Question) -> bytes:
 
 
 def decode_question(data: bytes) -> Question:
-    """Raises RemoteProtocolError for anything that `encode_question` does not make."""
+    """Decode a question. Raises RemoteProtocolError for anything that `encode_question` does not
+    make.
+    """
     wire = fields(
         unpack(data, bytes_max=QUESTION_BYTES_MAX),
         nonce=bytes,
@@ -153,7 +161,7 @@ def encode_reply(reply: Reply) -> bytes:
 
 
 def decode_reply(data: bytes) -> Reply:
-    """Raises RemoteProtocolError for anything that `encode_reply` does not make."""
+    """Decode a reply. Raises RemoteProtocolError for anything that `encode_reply` does not make."""
     wire = fields(
         unpack(data, bytes_max=REPLY_BYTES_MAX),
         suspected=bool,
@@ -176,7 +184,9 @@ def encode_notice(notice: Notice) -> bytes:
 
 
 def decode_notice(data: bytes) -> Notice:
-    """Raises RemoteProtocolError for anything that `encode_notice` does not make."""
+    """Decode a notice. Raises RemoteProtocolError for anything that `encode_notice` does not
+    make.
+    """
     wire = fields(
         unpack(data, bytes_max=NOTICE_BYTES_MAX), peer=str, nonce=bytes, proof=(list, type(None))
     )

@@ -1,16 +1,16 @@
-"""Which start of each peer is the newest, and which heartbeats are older than it.
+"""Track which start of each peer is the newest, and recognise older heartbeats.
 
 Each start of a node takes an *incarnation*: a number that orders the starts of one identity. Its
-upper 32 bits count the starts, and the count is kept in the home (`starts`); its lower 32 bits are
-random, so that two copies of one home differ although they count alike. A heartbeat carries its
-sender's incarnation and a serial number, so all heartbeats of a peer are ordered, across restarts
-too. A heartbeat counts if it comes after every other that counted, and an old one that somebody
-sends again changes nothing.
+upper 32 bits count the starts, and the count is kept in the home (`archive/start_count.py`). Its
+lower 32 bits are random, so that two copies of one home differ although their counts are equal. A
+heartbeat carries its sender's incarnation and a serial number, so all heartbeats of a peer are
+ordered, across restarts too. A heartbeat counts if it comes after every other that counted. So an
+old heartbeat that somebody sends again changes nothing.
 
 Two processes with one identity are heard as two incarnations. That is a reason to ask
-(`duplicate_identity`), and never evidence: only a signature over a fresh nonce proves life.
+(`duplicate_watch`), but not evidence: only a signature over a fresh nonce proves life.
 
-Sans-IO: times come in. All of them are the hearer's own.
+Sans-IO: times are arguments. All of them are by the receiver's own clock.
 """
 
 from __future__ import annotations
@@ -21,25 +21,31 @@ from p2ptrain.eviction import IsMember, most_dispensable, nobody
 from p2ptrain.ids import PeerId
 
 DRAW_BITS = 32
-"""Two copies of a home draw the same number once in four billion pairs of starts."""
+"""Random bits of an incarnation. Two copies of a home draw the same number once in four billion
+pairs of starts.
+"""
 
 STARTS_MAX = (1 << 32) - 1
-"""A node that starts once a second needs 136 years for them. Only a peer's own signature can raise
-its count, so nobody else can use them up."""
+"""Most starts of one identity. A node that starts once a second needs 136 years for them. Only a
+peer's own signature can raise its count, so nobody else can use them up.
+"""
 
 INCARNATION_MAX = (STARTS_MAX << DRAW_BITS) | ((1 << DRAW_BITS) - 1)
 
 PEERS_MAX = 4096
-"""As many as the peer table has. Old heartbeats of a peer that was forgotten would count again."""
+"""Peers remembered: as many as the peer table has. Old heartbeats of a forgotten peer would count
+again.
+"""
 
 SPREAD_S = 30.0
-"""By this time after a restart every connected peer has heard of it: heartbeats are at most 10 s
-apart in a run of a hundred, and a neighbour repeats them."""
+"""Seconds after a restart by which every connected peer has heard of it: heartbeats are at most 10
+s apart in a run of a hundred, and a neighbour repeats them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An incarnation, and the signature with which its peer vouches that it took this one."""
+    """An incarnation, and the signature by which its peer vouches that it took this incarnation."""
 
     incarnation: int
     signature: bytes
@@ -47,7 +53,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When an incarnation was first heard, and when it last said something new."""
+    """When an incarnation was first heard, and when it last sent something new."""
 
     first_s: float
     last_s: float
@@ -61,20 +67,20 @@ def incarnation_of(starts: int, draw: int) -> int:
 
 
 def starts_of(incarnation: int) -> int:
-    """Return how many starts the identity had, with this one."""
+    """Return the number of starts of the identity, including this one."""
     return incarnation >> DRAW_BITS
 
 
 def draw_of(incarnation: int) -> int:
-    """Return the random half."""
+    """Return the random half of an incarnation."""
     return incarnation & ((1 << DRAW_BITS) - 1)
 
 
 @dataclass(slots=True)
 class _Newest:
-    """What is known of a peer's newest incarnation. `since_s` is when it was first heard, `last_s`
-    when it last said something new. `heard` and `taken` are the highest serials of its heartbeats
-    that arrived, and that were understood.
+    """The newest incarnation of a peer. `since_s` is when it was first heard, `last_s` when it last
+    sent something new. `heard` and `taken` are the highest serials of its heartbeats that arrived,
+    and that were decoded.
     """
 
     incarnation: int
@@ -88,8 +94,8 @@ class _Newest:
 
 @dataclass(slots=True)
 class _Older:
-    """An incarnation that is not the newest: the highest serial heard of it, and until when a
-    process with this incarnation would have spoken again.
+    """An incarnation that is not the newest. `heard` is its highest serial; by `due_s` a live
+    process with this incarnation would have sent again.
     """
 
     incarnation: int
@@ -99,24 +105,28 @@ class _Older:
 
 @dataclass(slots=True)
 class Incarnations:
-    """Of too many peers those that were not heard for longest are forgotten, members last."""
+    """The incarnations of all peers. If there are too many peers, those not heard for longest are
+    forgotten, members last.
+    """
 
     is_member: IsMember = nobody
     _newest: dict[PeerId, _Newest] = field(default_factory=dict)
-    """The peers that were heard last come last."""
+    """Peers in the order in which they were last heard."""
     _older: dict[PeerId, _Older] = field(default_factory=dict)
-    """Of each peer the one that was the newest before, or that spoke anew after it."""
+    """For each peer, the incarnation that was the newest before, or that sent something new after
+    it.
+    """
 
     def __len__(self) -> int:
         return len(self._newest)
 
     def is_stale(self, peer: PeerId, incarnation: int) -> bool:
-        """Whether `peer` is known to have started again since it took this incarnation."""
+        """Return whether `peer` is known to have started again since it took this incarnation."""
         known = self._newest.get(peer)
         return known is not None and incarnation < known.incarnation
 
     def is_known(self, peer: PeerId, incarnation: int) -> bool:
-        """Whether heartbeats of this incarnation have counted."""
+        """Return whether this is the newest known incarnation of `peer`."""
         known = self._newest.get(peer)
         return known is not None and incarnation == known.incarnation
 
@@ -128,7 +138,7 @@ class Incarnations:
     def hear(self, peer: PeerId, incarnation: int, serial: int, now: float, again_s: float) -> bool:
         """Note that a heartbeat of `peer` arrived; a live sender sends the next within `again_s`.
 
-        Returns False for a heartbeat that is no news: of an earlier start, late, or repeated.
+        Return False for a heartbeat that is not new: of an earlier start, late, or repeated.
         """
         known = self._touched(peer, incarnation, now)
         if incarnation < known.incarnation:
@@ -140,7 +150,7 @@ class Incarnations:
         return True
 
     def take(self, peer: PeerId, incarnation: int, serial: int, now: float) -> bool:
-        """Note that a heartbeat was understood. Returns False if it must not count: its peer has
+        """Note that a heartbeat was decoded. Return False if it must not count: its peer has
         started again since, or a later heartbeat of this start has counted.
         """
         known = self._touched(peer, incarnation, now)
@@ -160,8 +170,8 @@ class Incarnations:
         return None if known is None else known.mark
 
     def is_other_due(self, peer: PeerId, incarnation: int, now: float) -> bool:
-        """Whether another incarnation of `peer` than this one was heard so lately that it may be
-        alive. This is hearsay: it is a reason to ask, and to wait for an answer.
+        """Return whether another incarnation of `peer` than this one was heard so lately that it
+        may be alive. This proves nothing: it is a reason to ask, and to wait for an answer.
         """
         known, older = self._newest.get(peer), self._older.get(peer)
         heard = ((each.incarnation, each.due_s) for each in (known, older) if each is not None)
@@ -182,7 +192,9 @@ class Incarnations:
         return known
 
     def _hear_older(self, peer: PeerId, incarnation: int, serial: int, due_s: float) -> None:
-        """An older incarnation that says something new may be alive beside the newest."""
+        """Note an older incarnation. If it sends something new, it may be alive beside the
+        newest.
+        """
         older = self._older.get(peer)
         if older is None or older.incarnation < incarnation:
             self._older[peer] = _Older(incarnation, serial, due_s)

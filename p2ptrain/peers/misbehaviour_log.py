@@ -1,7 +1,7 @@
-"""What peers can have us write into the journal: not each time, for their faults must not be our
-disk's, nor push out of it what happened before.
+"""Journal lines that peers can cause, rate limited: their faults must not fill our disk, nor push
+earlier events out of the journal.
 
-It does not know what the events mean.
+This module does not know what the events mean.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ COMPLAINTS_MAX = 1024
 
 NOTES_PER_S = 0.1
 NOTES_BURST = 32
-"""Of the ledger's notes, those that one peer's words led to: in the long run as often as a
-complaint, and whole stories in between.
+"""Limits on the ledger's notes that messages of one peer cause: in the long run as many as
+complaints, with bursts of whole stories.
 """
 
 LINES_PER_S = 0.5
 LINES_BURST = 256
-"""Of one event, about whomever, since identities may cost nothing: without a break they fill the
-journal in three days.
+"""Limits on one kind of event about all peers, since identities may cost nothing. At this rate it
+takes three days to fill the journal.
 """
 
 
 class Complaints:
-    """`now` may never go back."""
+    """A rate-limited writer to the journal. `now` may never go back."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._said: dict[tuple[str, str], tuple[int, float]] = {}
-        """How many of an event about somebody were kept back since which time; the newest last."""
+        """By event and peer: how many lines were held back, and since when. The newest comes
+        last.
+        """
         self._lines = Allowance(LINES_BURST, LINES_PER_S)
         self._notes = Allowance(NOTES_BURST, NOTES_PER_S)
 
     def complain(self, event: str, about: str, fields: dict[str, object], now: float) -> None:
-        """Write it down, or count it for when it is written down again."""
+        """Write the event, or count it for the next line about it."""
         count, since = self._said.pop((event, about), (0, -COMPLAINT_S))
         if now >= since + COMPLAINT_S and self._lines.take(event, 1, now):
             self._journal.write(event, peer=about, kept_back=count, **fields)
@@ -47,7 +49,9 @@ class Complaints:
             del self._said[next(iter(self._said))]
 
     def note(self, author: PeerId | None, text: str, now: float) -> None:
-        """A note of the ledger, to which the word of `author` led, or our own."""
+        """Write a note of the ledger, caused by a message of `author`, or by this node itself
+        (None).
+        """
         if author is None or (
             self._notes.take(author, 1, now) and self._lines.take("note", 1, now)
         ):

@@ -1,11 +1,12 @@
-"""What is known of the paths between members: rates and delays, and who can be dialled.
+"""The known paths between members: rates and delays, and which members can be dialled.
 
-Each node measures its own paths, from what it sent in past reduces, what it fetched, how long a
-connection took to make, and short probes. Heartbeats carry a few of them at a time to the others,
-who believe a peer about its own paths only, and of two rates the lower: so a liar can make itself
-look slow, and no path look faster than its other end found it.
+Each node measures its own paths: from its transfers in past reduces, from its fetches, from the
+time that a connection took to make, and by short probes. Heartbeats carry a few of them at a time
+to the others. The others believe a peer about its own paths only, and take the lower of the rates
+of both ends. So a liar can make itself look slow, but no path can look faster than its other end
+measured it.
 
-Knows no clock, no sockets and no ledger; `now` comes with a call where it matters.
+This module knows no clock, no sockets and no ledger; `now` is an argument where it matters.
 """
 
 from __future__ import annotations
@@ -18,30 +19,34 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ring import Paths
 
 RATE_MAX = 1 << 27
-"""kB/s: 1 Tbit/s. What is said to be faster is taken to be so fast."""
+"""Highest rate in kB/s: 1 Tbit/s. Higher claims are reduced to it."""
 
 DELAY_MAX_MS = 60_000
 
 BYTES_MIN = 16 << 20
-"""Of less a good part may be in the sockets' buffers when it seems to be sent: of each 4 MiB."""
+"""Bytes that a transfer needs to count as a measurement. Up to 4 MiB may still be in the sockets'
+buffers when all seem to be sent.
+"""
 
 TOLD_MAX = 8
 """Paths in a heartbeat: 62 bytes each, in full beats only."""
 
 HEARD_MAX = 1024
-"""Paths kept of one peer: to as many members as a roster has."""
+"""Paths kept of one peer: one to each member that a roster may have."""
 
 CHANGED_BY = 1.25
 TURN_S = 10.0
-"""Changes are told out of turn, but no more often than this: each makes a beat of full length."""
+"""Seconds between two reports out of turn. A change by the factor CHANGED_BY is worth one, but each
+causes a full beat.
+"""
 
 ROUND_TRIPS = 3
-"""Of making a connection: TCP, TLS, and the hello with its answer."""
+"""Round trips to make a connection: TCP, TLS, and the hello with its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """As one of its ends found it; 0 is not known. kB/s, and milliseconds one way."""
+    """A path as one of its ends measured it: kB/s, and milliseconds one way. 0 means not known."""
 
     rate: int = 0
     delay_ms: int = 0
@@ -52,8 +57,8 @@ class Path:
 
 @dataclass(slots=True)
 class PathBook:
-    """`mine` are this node's own paths; `heard` those of others, by who said so. `page`: what the
-    heartbeats carry now.
+    """The known paths. `mine` are this node's own; `heard` those of others, by the peer that
+    reported them. `page` are the paths in the heartbeats now.
     """
 
     me: PeerId
@@ -66,7 +71,9 @@ class PathBook:
     # ── what this node finds ─────────────────────────────────────────────────────────────────────
 
     def moved(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
-        """So many bytes went to `peer` in this time; half of it counts, and half what was known."""
+        """Note that `count_bytes` went to `peer` in this time. The new rate is the mean of this
+        measurement and the known rate.
+        """
         if count_bytes >= BYTES_MIN:
             self.found_rate(peer, count_bytes, seconds)
 
@@ -76,14 +83,16 @@ class PathBook:
         self.mine[peer] = Path((known.rate + rate + 1) // 2 if known.rate else rate, known.delay_ms)
 
     def at_least(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
-        """So many bytes came from `peer`, beside others perhaps: the path is not slower."""
+        """Note that `count_bytes` came from `peer`, perhaps beside other transfers: the path is not
+        slower than that.
+        """
         known = self.mine.get(peer, Path())
         rate = _bounded(count_bytes / 1000 / max(seconds, 1e-6), RATE_MAX)
         if count_bytes >= BYTES_MIN and rate > known.rate:
             self.mine[peer] = Path(rate, known.delay_ms)
 
     def connected(self, peer: PeerId, seconds: float) -> None:
-        """A connection to `peer` was made in this time: the shortest of all counts."""
+        """Note that a connection to `peer` was made in this time. The shortest time counts."""
         self.found_delay(peer, seconds / ROUND_TRIPS / 2)
 
     def found_delay(self, peer: PeerId, seconds: float) -> None:
@@ -95,11 +104,15 @@ class PathBook:
     # ── what is told ─────────────────────────────────────────────────────────────────────────────
 
     def has_news(self, now: float) -> bool:
-        """Whether something has changed much that nobody was told, and it is time to say so."""
+        """Return whether a path has changed much since the others were told, and it is time to tell
+        them.
+        """
         return now >= self._turned_s + TURN_S and any(self._news())
 
     def turn(self, now: float) -> None:
-        """The next page: what has changed much, then what was told the longest time ago."""
+        """Choose the next page: the paths that changed much, then those told the longest time
+        ago.
+        """
         self._turned_s = now
         order = dict.fromkeys([*self._news(), *(peer for peer in self._told if peer in self.mine)])
         chosen = list(order)[:TOLD_MAX]
@@ -115,7 +128,7 @@ class PathBook:
     def hear(
         self, peer: PeerId, page: Iterable[tuple[PeerId, Path]], of: Collection[PeerId]
     ) -> None:
-        """What `peer` says of its own paths to others `of` the members."""
+        """Take what `peer` reports of its own paths to others of the members in `of`."""
         if peer not in of:
             return
         heard = self.heard.setdefault(peer, {})
@@ -124,7 +137,7 @@ class PathBook:
                 heard[other] = Path(min(path.rate, RATE_MAX), min(path.delay_ms, DELAY_MAX_MS))
 
     def keep_only(self, members: Collection[PeerId]) -> None:
-        """Forget whatever is about others."""
+        """Forget all paths of other peers."""
         self.mine = {peer: path for peer, path in self.mine.items() if peer in members}
         self.heard = {
             peer: {other: path for other, path in heard.items() if other in members}
@@ -139,8 +152,8 @@ class PathBook:
         return self._path(a, b).rate > 0
 
     def between(self, peers: Sequence[PeerId], undialable: Collection[PeerId]) -> Paths:
-        """What is known of the paths between `peers`. Two of whom neither can be dialled have
-        none.
+        """Return the known paths between `peers`. Two peers that cannot be dialled have no path to
+        each other.
         """
         rates: dict[tuple[PeerId, PeerId], float] = {}
         delays_s: dict[tuple[PeerId, PeerId], float] = {}
@@ -155,7 +168,9 @@ class PathBook:
         return Paths(rates, delays_s)
 
     def _path(self, a: PeerId, b: PeerId) -> Path:
-        """By the end that found it slower, and by the one that found it nearer."""
+        """Return the path with the lower rate, and the lower delay, of those that its two ends
+        measured.
+        """
         ends = [self._of(a).get(b, Path()), self._of(b).get(a, Path())]
         return Path(
             min((end.rate for end in ends if end.rate), default=0),
@@ -167,7 +182,7 @@ class PathBook:
 
 
 def _bounded(value: float, most: int) -> int:
-    """What was measured is at least 1, since 0 says that nothing was."""
+    """Round a measurement to at least 1, since 0 means that nothing was measured."""
     return round(min(max(value, 1.0), most))
 
 

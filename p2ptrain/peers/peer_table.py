@@ -1,7 +1,8 @@
-"""What we know of the other peers: their last heartbeat, and where their data plane listens.
+"""The table of other peers: their last heartbeat, and where their data plane listens.
 
-The table holds what peers say of themselves, checked for form and never trusted beyond that. It is
-bounded: a run of more peers than `PEERS_MAX` would need another way to gossip anyway.
+The table holds what peers report about themselves. Their reports are checked for form and not
+trusted beyond that. The table is bounded: a run of more peers than `PEERS_MAX` would need another
+way to gossip anyway.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from p2ptrain.peers.heartbeat_delta import FullBeat, SmallBeat, whole
 
 PEERS_MAX = 4096
 OTHERS_MAX = 3072
-"""Where there are more, only members come in: a ledger has 1,024 of them at most."""
+"""If there are more peers than this, only members are added: a ledger has at most 1,024."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """One peer by its own words. `heard_s` is our clock when its last heartbeat came.
+    """One peer as it describes itself. `heard_s` is our clock when its last heartbeat came.
 
-    `base` is its last full beat, by which its small ones are read. `unread`: the incarnation and
-    serial of one heard since `heartbeat` that could not be read.
+    `base` is its last full beat, which its small ones need to be decoded. `unread` are the
+    incarnation and serial of a later beat than `heartbeat` that could not be decoded.
     """
 
     peer: PeerId
@@ -54,7 +55,7 @@ class PeerTable:
         return self._views.get(peer)
 
     def read(self, peer: PeerId, beat: SmallBeat) -> Heartbeat | None:
-        """What `peer` says with `beat`; None if its base was not taken here.
+        """Decode a small beat of `peer`; None if its base was not taken here.
 
         Raises:
             RemoteProtocolError: a small beat and its base together are no heartbeat.
@@ -69,9 +70,9 @@ class PeerTable:
     def take(
         self, peer: PeerId, heartbeat: Heartbeat, now: float, base: FullBeat | None = None
     ) -> PeerView | None:
-        """Note a heartbeat; None if it is no news (a late or repeated one) or there is no room.
+        """Note a heartbeat. Return None if it is not new (late or repeated), or there is no room.
 
-        From now on small beats are read by `base`, if it is given.
+        If `base` is given, small beats are decoded with it from now on.
 
         Raises:
             RemoteProtocolError: its endpoint is malformed or another peer's.
@@ -90,8 +91,8 @@ class PeerTable:
         return view
 
     def note_alive(self, peer: PeerId, beat: SmallBeat, now: float) -> bool:
-        """Note that `peer` lives, by a beat that cannot be read. False if it is old, or `peer` was
-        never understood.
+        """Note that `peer` lives, by a beat that cannot be decoded. Return False if the beat is
+        old, or no heartbeat of `peer` was ever taken.
         """
         view = self._views.get(peer)
         if view is None:
@@ -104,8 +105,9 @@ class PeerTable:
         return True
 
     def take_lacking(self) -> tuple[PeerId, ...]:
-        """Some of those whose small beats could not be read. Each is told once for each such beat:
-        who goes on is noted again, and who is gone is not asked for ever.
+        """Return some of the peers whose small beats could not be decoded. Each peer is returned
+        once for each such beat. A peer that sends more is noted again, and one that is gone is not
+        asked for ever.
         """
         chosen = tuple(self._lacking)[:LACKS_MAX]
         for peer in chosen:
@@ -125,10 +127,10 @@ class PeerTable:
 
 
 def endpoint_of(peer: PeerId, wire: bytes) -> Endpoint | None:
-    """The endpoint in a heartbeat of `peer`; None where the peer has no data plane.
+    """Return the endpoint in a heartbeat of `peer`; None if the peer has no data plane.
 
     Raises:
-        RemoteProtocolError: malformed, or the endpoint of somebody else.
+        RemoteProtocolError: it is malformed, or the endpoint of another peer.
     """
     if not wire:
         return None

@@ -1,4 +1,4 @@
-"""The names under which nodes talk on the control plane, with their versions and bounds."""
+"""The names of the protocols and topics of the control plane, with their versions and bounds."""
 
 from __future__ import annotations
 
@@ -7,44 +7,46 @@ from collections.abc import Awaitable, Callable
 from p2ptrain.ids import PeerId, RunId
 
 Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
-"""Makes the reply to a peer's request."""
+"""handler(peer, request) returns the reply to a peer's request."""
 
 HELLO_PROTOCOL = "/p2ptrain/hello/1"
 HELLO_BYTES_MAX = 1 << 20
-"""A manifest (64 kB), an allowlist of 4,096 peers (240 kB), 128 amendments (130 kB) and some
-addresses.
+"""Largest hello in bytes: a manifest (64 kB), an allowlist of 4,096 peers (240 kB), 128 amendments
+(130 kB) and some addresses.
 """
 
 IDENTITY_PROTOCOL = "/p2ptrain/identity/1"
-"""Whether another process has our identity; see `duplicate_identity`."""
+"""Asks whether another process has our identity; see `duplicate_watch`."""
 
 LEDGER_PROTOCOL = "/p2ptrain/ledger/1"
 LEDGER_BYTES_MAX = 1 << 20
 
 BASE_PROTOCOL = "/p2ptrain/base/1"
-"""Where a chain may begin, by the checkpoint that a newcomer's user trusts."""
+"""Asks for the base of a chain, named by the checkpoint that a newcomer's user trusts."""
 
 
 INNER_PROTOCOL = "/p2ptrain/inner/1"
-"""What a member gives to joiners of its inner optimizer; see `donations`."""
+"""Asks a member for its inner optimizer, for joiners."""
 
 ENDPOINT_PROTOCOL = "/p2ptrain/endpoint/1"
 ENDPOINT_BYTES_MAX = 4096
-"""A certificate of at most 2 kB, and where its holder listens."""
+"""Largest message in bytes: a certificate of at most 2 kB, and where its holder listens."""
 
 
 def heartbeat_topic(run: RunId) -> str:
-    """Version 2: incarnations are ordered, and heartbeats vouch for them."""
+    """Return the topic of heartbeats. Version 2: incarnations are ordered, and heartbeats vouch for
+    them.
+    """
     return f"/p2ptrain/2/{run}/heartbeat"
 
 
 def identity_topic(run: RunId) -> str:
-    """Challenges and proofs that members pass on; see `identity_desk`."""
+    """Return the topic of challenges and proofs that members pass on; see `identity_desk`."""
     return f"/p2ptrain/1/{run}/identity"
 
 
 def ledger_topic(run: RunId) -> str:
-    """Decided entries, with their certificates."""
+    """Return the topic of decided entries with their certificates."""
     return f"/p2ptrain/1/{run}/ledger"
 
 
@@ -57,5 +59,5 @@ def amendments_topic(run: RunId) -> str:
 
 
 def provider_key(run: RunId) -> str:
-    """What the DHT knows this run's nodes by."""
+    """Return the key by which the DHT finds this run's nodes."""
     return f"p2ptrain/1/{run}"

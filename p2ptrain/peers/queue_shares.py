@@ -1,24 +1,24 @@
-"""How much of the ledger's queue one peer may fill: a pure decision, told the room."""
+"""Decide how much of the ledger's queue one peer may fill: a pure decision, given the free room."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
 PART = 8
-"""One author may fill an eighth of what is free in a queue. The last eighth of the whole is for
-those who have nothing waiting there: one report each.
+"""The divisor of shares: one author may fill an eighth of the free places of a queue. The last
+eighth of the whole is for authors with nothing waiting there, one report each.
 """
 
 
 class Shares:
-    """Who has how much waiting in a queue that all share."""
+    """How much each author has waiting in a queue that all share."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, int] = {}
 
     def take(self, author: Hashable, free: int, size: int) -> bool:
-        """Count one more of `author`'s, where `free` of the queue's `size` places are; False if it
-        has its share already.
+        """Count one more item of `author`, if the queue has `free` of its `size` places left.
+        Return False if the author has its share already.
         """
         waiting = self._waiting.get(author, 0)
         if free < 1 or (waiting and PART * waiting >= free - size // PART):
@@ -27,7 +27,9 @@ class Shares:
         return True
 
     def give_back(self, author: Hashable) -> None:
-        """One of `author`'s waits no longer. What was never counted is passed over."""
+        """Note that an item of `author` no longer waits. An item that was never counted is
+        ignored.
+        """
         waiting = self._waiting.pop(author, 0)
         if waiting > 1:
             self._waiting[author] = waiting - 1

@@ -1,13 +1,13 @@
-"""Who passes on heartbeats from before their author's last start.
+"""Find peers that pass on heartbeats from before their author's last start.
 
-No honest peer passes on a heartbeat that it knows to be older than its author's newest start, so
+No honest peer passes on a heartbeat that it knows to be older than its author's newest start. So
 replayed heartbeats come from the peer that replays them, or from one that has not yet heard of that
-start. The second kind of peer learns of it within seconds. So a peer is named if it did so three
+start. The second kind of peer hears of it within seconds. So a peer is named if it did so three
 times, each at least `APART_S` after the one before, and if the author's newest start went on
-speaking for `SPREAD_S` while the peer was here. A name is a lead for people: nothing is decided by
-it. The peer passed the heartbeats on, which is certain; that it did so knowingly is not.
+sending for `SPREAD_S` while the peer was here. The name is a hint for people and decides nothing.
+It is certain that the peer passed the heartbeats on, but not that it did so knowingly.
 
-Sans-IO: times come in.
+Sans-IO: times are arguments.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from p2ptrain.ids import PeerId
 from p2ptrain.peers.incarnations import SPREAD_S, Span
 
 APART_S = 10.0
-"""The longest time between two heartbeats in a run of a hundred."""
+"""Seconds between two counted replays: the longest time between two heartbeats in a run of a
+hundred.
+"""
 
 TIMES = 3
 
 FORWARDERS_MAX = 512
-"""As many as a node has neighbours. The one that did it last stays."""
+"""Peers counted: as many as a node has neighbours. The one counted last stays longest."""
 
 
 @dataclass(slots=True)
 class Replays:
     _counts: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
-    """How often, and when it was counted last."""
+    """For each peer: how often it was counted, and when last."""
 
     def names(
         self,
@@ -39,9 +41,12 @@ class Replays:
         forwarder_since_s: float | None,
         now: float,
     ) -> bool:
-        """Note that `forwarder` brought an outdated heartbeat of `author`. Returns whether to name
-        it. `spoke`: when the newest start of the author was first and last heard here. The other
-        time is when the newest start of the forwarder was first heard. None if none was.
+        """Note that `forwarder` brought an outdated heartbeat of `author`. Return whether to name
+        it.
+
+        `spoke` is when the newest start of the author was first and last heard here.
+        `forwarder_since_s` is when the newest start of the forwarder was first heard. Either is
+        None if none was heard.
 
         An author that brings its own heartbeats replays nothing: its home was restored, or copied.
         """

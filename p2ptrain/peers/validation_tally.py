@@ -1,14 +1,14 @@
-"""The loss of θ, measured by all members together: who measures what, and what it adds up to.
+"""The loss of θ, measured by all members together: which member measures what, and the total.
 
-The held-out blocks are divided among those whose work the last commit took, which everybody reads
-off the ledger: shares are disjoint, and cover all blocks. Each member measures its share of the new
-θ and tells the sum. Everybody forms the mean, by tokens, of what has come, and says of how many
-blocks. Nobody takes up the share of one that is gone: a curve bears a hole that is told, and two
-that both take it up would be counted twice.
+The held-out blocks are divided among the participants of the last commit, whom everybody reads from
+the ledger: shares are disjoint, and cover all blocks. Each member measures its share of the new θ
+and reports the sum. Each node computes the mean, by tokens, of the reports so far, and says how
+many blocks it covers. Nobody takes over the share of a member that is gone: a curve can bear a
+stated hole, while two members that both took it over would be counted twice.
 
-A report is its sender's word. It is taken once for a member and a step, about that member's own
-share and no other, and what it can do to the mean is bounded by its share of the tokens. Nothing
-that is agreed depends on it.
+A report is an unproven claim of its sender. One is taken for each member and step, about that
+member's own share only, and its influence on the mean is limited by its share of the tokens.
+Nothing that is agreed depends on it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from p2ptrain.ids import PeerId
 from p2ptrain.peers.heartbeat import SHARE_BLOCKS_MAX, ValidationReport
 
 STEPS_KEPT = 4
-"""Measured steps whose late reports are still taken."""
+"""Measured steps for which late reports are still taken."""
 
 WAIT_S = 60.0
-"""Then a mean is told with the holes that it has, though some of those who owe a report live."""
+"""Seconds after which a mean is published even if live members still owe a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Held-out blocks from `first` to before `stop`."""
+    """The held-out blocks from `first` to before `stop`."""
 
     first: int
     stop: int
@@ -40,11 +40,11 @@ class Share:
 
 
 def divided(blocks: int, peers: Sequence[PeerId], step: int) -> dict[PeerId, Share]:
-    """Who measures which of `blocks` held-out blocks of θ of outer step `step`.
+    """Return which peer measures which of `blocks` held-out blocks, for θ of outer step `step`.
 
-    Sizes differ by one at most. Who comes first changes with the step: where there are fewer blocks
-    than peers, it is not always the same who have none, and who never reports leaves its hole in
-    another place each time. What is more than SHARE_BLOCKS_MAX is left out.
+    Sizes differ by one at most. The first peer changes with the step. So if there are fewer blocks
+    than peers, it is not always the same peers that have none, and a peer that never reports leaves
+    its hole in a different place each time. Blocks beyond SHARE_BLOCKS_MAX of a share are left out.
     """
     ordered = sorted(set(peers))
     turn = step % max(1, len(ordered))
@@ -58,7 +58,7 @@ def divided(blocks: int, peers: Sequence[PeerId], step: int) -> dict[PeerId, Sha
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What the reports about θ of outer step `step` add up to. `loss` is None where none came."""
+    """The result of the reports about θ of outer step `step`. `loss` is None if none came."""
 
     step: int
     loss: float | None
@@ -66,7 +66,7 @@ class Validation:
     covered: int
     blocks: int
     missing: tuple[PeerId, ...]
-    """Who has a share and has not reported."""
+    """Peers that have a share and have not reported."""
 
     def __str__(self) -> str:
         if self.loss is None:
@@ -91,10 +91,10 @@ class Tally:
         self._block_tokens = block_tokens
         self._steps: dict[int, _Step] = {}
         self.own: ValidationReport | None = None
-        """What this node has measured last, for its heartbeats."""
+        """The last report of this node, for its heartbeats."""
 
     def begin(self, step: int, shares: Mapping[PeerId, Share], now: float) -> bool:
-        """Take reports about θ of `step` from now on. False if that is so already."""
+        """Take reports about θ of `step` from now on. Return False if it was begun before."""
         if step in self._steps:
             return False
         self._steps[step] = _Step(shares, now)
@@ -103,8 +103,8 @@ class Tally:
         return True
 
     def hear(self, peer: PeerId, report: ValidationReport) -> str:
-        """Take a report. Returns why it is refused; one that is repeated, or about a step that is
-        not kept, is no offence.
+        """Take a report. Return in words why it is refused. A repeated report, or one about a step
+        that is not kept, is no offence.
         """
         step = self._steps.get(report.step)
         if step is None:
@@ -122,11 +122,11 @@ class Tally:
         return ""
 
     def validation(self, step: int) -> Validation:
-        """What has come about θ of `step`, which must be kept."""
+        """Return the result for θ of `step` so far; the step must be kept."""
         kept = self._steps[step]
         reports = kept.reports.values()
         tokens = sum(report.tokens for report in reports)
-        # fsum is the same whatever came first, so whoever has the same reports has the same mean.
+        # fsum does not depend on the order, so nodes with the same reports have the same mean.
         loss = math.fsum(report.loss_sum for report in reports) / tokens if reports else None
         covered = sum(report.stop - report.first for report in reports)
         missing = tuple(sorted(kept.shares.keys() - kept.reports.keys()))
@@ -134,14 +134,14 @@ class Tally:
 
     @property
     def newest(self) -> Validation | None:
-        """Of the newest step about which anything came."""
+        """The result for the newest step that any report is about."""
         told = (self.validation(step) for step in sorted(self._steps, reverse=True))
         return next((each for each in told if each.loss is not None), None)
 
     def settled(self, now: float, gone: Callable[[PeerId], bool]) -> list[Validation]:
-        """What can be told now and was not told yet: nobody is waited for any more who is `gone`,
-        or whose step is followed by another measured one, or is over for long. What comes late all
-        the same is told again.
+        """Return the results to publish now, each once. A result waits for missing reports, except
+        of peers that are `gone`, and no longer once another measured step follows or WAIT_S have
+        passed. If a report comes late all the same, the result is returned again.
         """
         news = []
         for step, kept in sorted(self._steps.items()):

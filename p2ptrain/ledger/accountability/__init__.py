@@ -1,1 +1,3 @@
-"""Signed statements of every voter, and evidence where two of them contradict each other."""
+"""Logs of the signed statements of every voter, and evidence if two of them contradict each
+other.
+"""

@@ -1,7 +1,8 @@
-"""Holds voters to what they sign: finds contradictions, checks evidence, and tells everybody.
+"""Find voters whose signed statements contradict each other, check evidence, and announce it.
 
-Only who was ever a voter can be accused; the chain says who was. So strangers, whose contradictions
-mean nothing, can fill no memory, and there is at most one piece of evidence for each voter.
+Only peers that were voters at some time can be accused; the chain names them. So strangers, whose
+contradictions mean nothing, can fill no memory, and there is at most one piece of evidence for each
+voter.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from p2ptrain.ledger.policy.reports import View
 
 
 class Accuser:
-    """What it finds out stands in `view.accused`, where those look who propose and accept."""
+    """Its findings are in `view.accused`, where the code that proposes and accepts reads them."""
 
     def __init__(
         self, rules: Rules, me: PeerId, verify: Verify, view: View, state: LedgerState
     ) -> None:
-        """`state` is where the chain begins. Who voted before that, founders apart, contributed."""
+        """`state` is the state in which the chain begins. Its earlier voters, apart from founders,
+        are among the peers that contributed tokens.
+        """
         self._me = me
         self._verify = verify
         self._view = view
@@ -38,7 +41,7 @@ class Accuser:
         self._lines: set[LineId] = {rules.run, state.line, *(each.line for each in state.past)}
 
     def entered(self, entry: Entry, voters: tuple[PeerId, ...]) -> None:
-        """`entry` is the next of the chain; `voters` decide the one after it."""
+        """Note that `entry` was appended to the chain; `voters` decide the height after it."""
         self._witness.entered(entry.height)
         self._voters_at[entry.height + 1] = voters
         self._voters_at.pop(entry.height + 1 - HEIGHTS_KEPT, None)
@@ -51,7 +54,9 @@ class Accuser:
     def read(
         self, sender: PeerId, message: Message, height: int
     ) -> Iterator[tuple[PeerId, Statement]]:
-        """What is signed in a message about the height under way, or about a recent one."""
+        """Yield the signed statements in a message about the height under way, or about a recent
+        one.
+        """
         voters = self._voters_at.get(height)
         if voters is not None:
             yield from statements_in(sender, message, partial(proposer, voters, height))
@@ -59,7 +64,9 @@ class Accuser:
     def listen(
         self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool
     ) -> list[Effect]:
-        """Take in what others signed: who contradicts itself is accused before everybody."""
+        """Note statements that others signed. Accuse before everybody a peer that contradicts
+        itself.
+        """
         effects: list[Effect] = []
         for peer, statement in said:
             if peer != self._me and self._may_accuse(peer):
@@ -68,18 +75,18 @@ class Accuser:
         return effects
 
     def compare(self, ours: Certified, theirs: Certified) -> list[Effect]:
-        """Another entry than ours has a certificate: accuse who signed both."""
+        """Accuse every voter that signed both our entry and another one of the same height."""
         effects: list[Effect] = []
         for evidence in self._witness.compare(ours, theirs):
             effects += self.accuse(evidence, found=True)
         return effects
 
     def accuse(self, evidence: Evidence, *, found: bool = False) -> list[Effect]:
-        """Hold this against its peer from now on; `found` if it was found here, and others may not
-        know. Nothing if it is known, or of a stranger.
+        """Remember this evidence against its peer. `found`: it was found here, so announce it to
+        others. Does nothing if the peer is accused already or was never a voter.
 
-        Evidence against this very node counts like any other, and does not keep it from voting:
-        its vote may be needed to agree on the roster without it.
+        Evidence against this very node counts like any other, and does not keep it from voting: its
+        vote may be needed to agree on the roster without it.
         """
         if not self._may_accuse(evidence.peer):
             return []

@@ -1,9 +1,9 @@
-"""Remembers what voters signed lately, so that who contradicts itself is found out.
+"""Remember what voters signed lately, to detect a voter that contradicts itself.
 
-It costs nothing while all are honest: a voter's first statement about a height is only kept, and a
-signature is checked when a second, different one comes. What is kept is bounded: a few heights, a
-few statements of each voter. Who was ever a voter is known from the chain; statements of anybody
-else mean nothing, so strangers cannot fill the memory.
+It costs next to nothing while all are honest: a voter's first statement about a height is only
+stored, and signatures are checked when a second, different one comes. Memory is bounded: a few
+heights, and a few statements of each voter. The chain names all voters that ever were; statements
+of anybody else mean nothing, so strangers cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from p2ptrain.ledger.messages.messages import Accept, Message, Promise, PromiseP
 from p2ptrain.ledger.paxos.electorate import proof_of
 
 HEIGHTS_KEPT = 4
-"""The height under way and the last few: late votes and promises still arrive for those."""
+"""Heights whose statements are kept: the one under way and the last few, for which late votes and
+promises still arrive.
+"""
 
 STATEMENTS_MAX = 16
-"""Of one voter about one height: a promise and a vote in each of eight rounds."""
+"""Statements kept of one voter about one height: a promise and a vote in each of eight rounds."""
 
 
 @dataclass(slots=True)
@@ -36,7 +38,7 @@ Memory = dict[int, dict[PeerId, list[_Heard]]]
 
 @dataclass(slots=True)
 class Witness:
-    """Of one line at a time: what was said on the line before counts no more."""
+    """The statements heard about one line. Statements about an earlier line no longer matter."""
 
     line: LineId
     verify: Verify
@@ -45,9 +47,9 @@ class Witness:
     def hear(
         self, height: int, peer: PeerId, statement: Statement, *, genuine: bool = False
     ) -> Evidence | None:
-        """Keep a statement. Returns evidence if `peer` has signed the contrary before.
+        """Store a statement. Return evidence if it contradicts an earlier one of `peer`.
 
-        `genuine` if its signature has been checked already.
+        `genuine`: its signature has been checked already.
         """
         heard = self._memory.setdefault(height, {}).setdefault(peer, [])
         if any(each.statement == statement for each in heard):
@@ -65,7 +67,9 @@ class Witness:
         return None
 
     def compare(self, ours: Certified, theirs: Certified) -> list[Evidence]:
-        """Who signed for both of two different entries, if `theirs` is no forgery."""
+        """Return evidence against the voters that signed both of two different entries. Stop at the
+        first forged signature in `theirs`.
+        """
         height, mine = ours.entry.height, dict(statements_of(ours.certificate))
         found = []
         for peer, statement in statements_of(theirs.certificate):
@@ -77,7 +81,7 @@ class Witness:
         return found
 
     def entered(self, height: int) -> None:
-        """`height` is decided: forget what was said about heights long before."""
+        """Note that `height` is decided: forget statements about heights long before."""
         for old in [each for each in self._memory if each + HEIGHTS_KEPT <= height]:
             del self._memory[old]
 
@@ -89,14 +93,14 @@ class Witness:
 
 
 Proposer = Callable[[int], PeerId]
-"""proposer(round) of the height that a message is about."""
+"""proposer(round) returns the proposer of that round, at the height that a message is about."""
 
 
 def statements_in(
     sender: PeerId, message: Message, proposer: Proposer
 ) -> Iterator[tuple[PeerId, Statement]]:
-    """What a message of consensus says that somebody has signed. A proposal is its proposer's
-    vote, wherever it is shown.
+    """Yield the signed statements in a message of consensus. A proposal contains its proposer's
+    vote, whoever passes it on.
     """
     match message:
         case Accept(vote) if vote.voter == sender:
@@ -121,6 +125,6 @@ def _promised(
 
 
 def statements_of(certificate: Certificate) -> Iterator[tuple[PeerId, Statement]]:
-    """The votes of a certificate."""
+    """Yield the votes of a certificate as statements."""
     for voter, signature in certificate.votes:
         yield voter, Statement(None, certificate.round, certificate.entry, signature)

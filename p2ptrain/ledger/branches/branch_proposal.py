@@ -1,20 +1,21 @@
-"""Leaving a line whose quorum is gone: when, with whom, and on whose word. For runs that branch.
+"""Propose and sign a branch after the quorum of a line is gone: when, and with which voters. Only
+for runs that branch.
 
     quorum seen ──► quorum gone ──branch_after_s, without a break──► due
                        ▲ a quorum again: from the start             │
                        └────────────────────────────────────────────┤
     due, first-ranked of those who are here: ProposeBranch ──► the others, who are due as well, sign
-    all of its voters have signed: the Branch is certified, and follows
-    due, or named by it: a Branch that others certified follows
-    asked, and not signed for branch_after_s: left out of the next proposal
-    away while it is repeated: asked afresh after coming back
-    first-ranked, and nothing follows for twice as long: the second proposes, without it
+    all of its voters have signed: the Branch is certified, and is appended
+    due, or named by it: append a Branch that others certified
+    no signature within branch_after_s of the question: left out of the next proposal
+    away when the proposal is repeated: asked afresh after coming back
+    no branch within twice that time: the second-ranked proposes, without the first
 
-A voter is here if it is up and was last heard on this line. One that is up, but does not vote, or
-lies, is waited for no longer than one that may have seen a quorum when we did not. Signing binds
-nobody: several branches of one entry may come to be, and heal later (`rivals`). What a branch needs
-is that each of its voters was long without a quorum by its own clock, so a majority that is well is
-never left.
+A voter is here if it is up and was last heard on this line. One that is up but does not vote, or
+lies, is awaited for as long as an honest one that may have seen a quorum more recently than we did,
+and no longer. A signature binds nobody: several branches of one entry may come to be, and heal
+later (`rival_chains`). Each voter of a branch must have seen no quorum for long by its own clock,
+so nobody leaves a healthy majority.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ BranchMessage = ProposeBranch | SignBranch | RefuseBranch
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """Who of a state's members is here, this node among them."""
+    """The members of a state that are here, this node among them."""
 
     voters: tuple[PeerId, ...]
     learners: tuple[PeerId, ...]
@@ -60,8 +61,11 @@ class Presence:
 
 
 class Branching:
-    """`alone_since`: from when on no quorum was here, without a break; None while one is.
-    `_asked_at`: since when each has been asked to sign in vain; `_turn_at`: when this node asks.
+    """The part of this node in making branches.
+
+    - `alone_since`: the time since which no quorum was here; None while a quorum is here.
+    - `_asked_at`: for each voter, the time since which it was asked to sign without an answer.
+    - `_turn_at`: the time when this node may propose a branch.
     """
 
     def __init__(self, rules: Rules, me: PeerId, sign: Sign, verify: Verify, now: float) -> None:
@@ -87,13 +91,14 @@ class Branching:
         return self.due_at is not None and now >= self.due_at
 
     def next_deadline(self, now: float) -> float | None:
-        """When there is something to do though nothing is heard."""
+        """Return when there is something to do even if no message arrives."""
         ahead = [at for at in (self.due_at, self._turn_at) if at is not None and now < at]
         return earliest(*ahead, self._resend.due_at)
 
     def look(self, state: LedgerState, presence: Presence, now: float) -> None:
-        """Note whether a quorum is here, and enough members to average: a quorum of too few stands
-        still, and could for ever, beside a branch that those who left it made.
+        """Note whether a quorum is here that has enough members to average. A quorum with too few
+        members does not count: it makes no progress, possibly for ever, while its former members go
+        on in a branch.
         """
         members = len(presence.voters) + len(presence.learners)
         enough = members >= self._rules.participants_min
@@ -104,7 +109,9 @@ class Branching:
             self.alone_since = now
 
     def entered(self, before: LedgerState, state: LedgerState, now: float) -> None:
-        """A new entry holds. Who votes on a new line gives it the time that it gave the old one."""
+        """Note that a new entry holds. If it begins a new line on which this node votes, the time
+        without a quorum counts from now.
+        """
         self._offered = None
         self._give_up()
         if state.line != before.line and self._me in state.voters:
@@ -113,13 +120,13 @@ class Branching:
     # ── branches that others made ────────────────────────────────────────────────────────────────
 
     def offer(self, certified: Certified) -> None:
-        """A Branch that could come next, and whose signatures are good."""
+        """Take a Branch that could come next and whose signatures are valid."""
         if self._offered is None:
             self._offered = certified
 
     def adoptable(self, now: float) -> Certified | None:
-        """The Branch to follow now: who signed it follows unless a quorum came back; who is not
-        named has to have been alone for as long.
+        """Return the Branch to follow now, or None. A voter that signed it follows unless a quorum
+        came back. A voter that it does not name follows only after branch_after_s without a quorum.
         """
         if self._offered is None or self.alone_since is None:
             return None
@@ -129,7 +136,9 @@ class Branching:
     # ── a branch of our own ──────────────────────────────────────────────────────────────────────
 
     def propose(self, state: LedgerState, presence: Presence, now: float) -> list[Effect]:
-        """Ask the others who are here to go on with us, if that is ours to ask. See `outcome`."""
+        """Ask the other voters who are here to sign a branch, if it is this node's turn. See
+        `outcome`.
+        """
         voters = self._voters(presence, now)
         if not voters:
             self._give_up()
@@ -152,15 +161,17 @@ class Branching:
         return self._to_silent(branch)
 
     def _forget_absent(self, presence: Presence) -> None:
-        """Who is away now is asked afresh when it comes back. For when a proposal is repeated: by
-        then the others had time to sign without it, so whoever comes and goes delays nobody.
+        """Forget when absent voters were asked, so that they are asked afresh when they come back.
+        This runs when a proposal is repeated: by then the others had time to sign without them, so
+        a voter that comes and goes delays nobody.
         """
         here = presence.voters
         self._asked_at = {peer: at for peer, at in self._asked_at.items() if peer in here}
 
     def _voters(self, presence: Presence, now: float) -> tuple[PeerId, ...]:
-        """Whom to go on with: those who are here, but for the silent. Nobody if it is not ours to
-        ask: who ranks before us is given the time to ask, and to leave the silent out itself.
+        """Return the voters to go on with: those who are here and not silent. Return nobody if it
+        is not this node's turn: higher-ranked voters first get the time to propose, and to leave
+        silent ones out themselves.
         """
         self._turn_at, due_at, here = None, self.due_at, presence.voters
         if due_at is None or self._me not in here:
@@ -174,7 +185,9 @@ class Branching:
         return tuple(peer for peer in here[rank:] if peer not in silent)
 
     def outcome(self) -> Certified | None:
-        """The branch of our own, once all of its voters have signed it."""
+        """Return the branch that this node proposed once all its voters have signed it, else
+        None.
+        """
         entry = self._entry
         if entry is None or not isinstance(entry.value, Branch):
             return None
@@ -248,5 +261,7 @@ class Branching:
 
 
 def may_branch(state: LedgerState, *, outranked: bool) -> bool:
-    """A run that has ended is left for nothing but a chain that outranks it."""
+    """Return whether a branch makes sense now. A run that has ended is left only for a chain that
+    outranks it.
+    """
     return state.phase is not Phase.HEALED and (state.phase is not Phase.ENDED or outranked)

@@ -1,9 +1,10 @@
-"""Leaving our line: for a branch where its quorum is gone, for a chain that outranks it. For runs
-that branch; any other has none of this.
+"""Leave our line, for a branch if its quorum is gone, or for a chain that outranks it. Only for
+runs that branch; in other runs this module is unused.
 
-It knows on which line each peer is (heartbeats say it) and keeps the rest of the ledger from taking
-who is elsewhere for one of us: such a peer is as good as down, and what it reports is about another
-chain. `branching` says when to branch, `rivals` what the others have; here is what follows.
+This module knows from heartbeats on which line each peer is. To the rest of the ledger a peer on
+another line appears to be down, and its reports are dropped, since they are about another chain.
+`branch_proposal` decides when to branch, and `rival_chains` learns which entries the others have.
+This module acts on both.
 """
 
 from __future__ import annotations
@@ -39,24 +40,30 @@ from p2ptrain.ledger.paxos.timers import earliest
 from p2ptrain.ledger.policy.reports import View
 
 At = Callable[[int], Certified | None]
-"""at(height): the entry of our own chain there, if it is kept."""
+"""at(height) returns the entry of our own chain at that height, if it is kept."""
 
 NO_VOTE = "this process must not use its vote"
-"""Who asks it for a signature would wait without knowing for what."""
+"""The reason given to a peer that asks for a signature. Without an answer that peer would wait in
+vain.
+"""
 
 _REPORTS = Ready | ReduceDone | ReduceFailed | SnapshotTaken | Joining
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What follows: `certified` is our next entry, or a `Rejoin` among the effects ends it all."""
+    """The result of a step: `certified` is our next entry, if any. A `Rejoin` among the effects
+    ends this ledger.
+    """
 
     effects: tuple[Effect, ...] = ()
     certified: Certified | None = None
 
 
 class Parting:
-    """`wake_at`: when `step` has something to do though nothing is heard."""
+    """The part of a ledger that knows about branches. `wake_at` is the time when `step` has
+    something to do even if no message arrives.
+    """
 
     def __init__(
         self,
@@ -80,12 +87,14 @@ class Parting:
     # ── who is where ─────────────────────────────────────────────────────────────────────────────
 
     def is_elsewhere(self, peer: PeerId, state: LedgerState) -> bool:
-        """Whether `peer` was last heard on another line than ours."""
+        """Return whether `peer` was last heard on another line than ours."""
         place = self._places.get(peer)
         return place is not None and place[0] != state.line
 
     def sift(self, event: Event, state: LedgerState) -> tuple[Event, bool]:
-        """What of `event` concerns our line, and whether it says that something changed."""
+        """Return the part of `event` that concerns our line, and whether it shows that something
+        changed.
+        """
         match event:
             case Heard(peer, height, line) if line is not None and peer != self._me:
                 news = self._place(peer, (line, height), state)
@@ -101,7 +110,9 @@ class Parting:
         return event, False
 
     def _place(self, peer: PeerId, place: Place, state: LedgerState) -> bool:
-        """Note where `peer` is. True if that is news: another line, or more of it."""
+        """Note the line and height of `peer`. Return True if the line is new, or another line has
+        grown.
+        """
         before = self._places.get(peer)
         if not make_room(self._places, peer, state.since):
             return False
@@ -126,7 +137,7 @@ class Parting:
     # ── what follows ─────────────────────────────────────────────────────────────────────────────
 
     def entered(self, before: LedgerState, state: LedgerState, now: float) -> None:
-        """A new entry holds."""
+        """Note that a new entry holds."""
         self._branching.entered(before, state, now)
         self.rivals.entered(before, state)
         if state.line == before.line:
@@ -138,7 +149,7 @@ class Parting:
                 self._catchup.heard(peer, height, state.height, now)
 
     def step(self, state: LedgerState, now: float, *, silent: bool) -> Next:
-        """Do what is due. Call again after the entry that it gives was appended."""
+        """Do what is due. If the result contains an entry, append it and call again."""
         presence = self._presence(state, silent=silent)
         self._branching.look(state, presence, now)
         self._view.outranked_by = None if (won := self.rivals.winner) is None else won.parting
@@ -174,7 +185,7 @@ class Parting:
         return self.rivals.ask(others, state, self._red, now)
 
     def offer(self, certified: Certified) -> None:
-        """A Branch with good signatures that could be our next entry."""
+        """Take a Branch with valid signatures that could be our next entry."""
         self._branching.offer(certified)
 
     def receive(
@@ -203,7 +214,7 @@ class Parting:
         at: At,
         now: float,
     ) -> tuple[list[Effect], Sequence[Certified]]:
-        """Look at entries that `sender` shows. Gives back those that may continue our own chain."""
+        """Look at entries that `sender` shows. Return those that may continue our own chain."""
         if self.rivals.expects(sender, page):
             effects = self.rivals.take(height, page, state, at, now)
             return effects, self.rivals.continuation(state)
@@ -214,7 +225,9 @@ class Parting:
         return [], after if continues else ()
 
     def words(self, state: LedgerState, now: float) -> str:
-        """For people: how long no quorum is here, and what happens then; empty if one is."""
+        """Say for how long no quorum has been here, and what happens next; empty if a quorum is
+        here.
+        """
         since, due_at = self._branching.alone_since, self._branching.due_at
         if since is None or due_at is None or state.phase in (Phase.ENDED, Phase.HEALED):
             return ""

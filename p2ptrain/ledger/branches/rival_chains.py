@@ -1,10 +1,11 @@
-"""Chains of peers on other lines, asked for, verified and compared with ours, in runs that branch.
+"""Ask peers on other lines for their chains, verify them, and compare them with ours. Only for runs
+that branch.
 
-A chain that parted from ours and outranks it (`lines`) parted at one of our own Branch entries: at
-any other height both would have a quorum of one body of voters. So a peer on another line is asked
-for its entries from our first Branch on, page by page, and what it shows is verified from the state
-before that Branch. One chain is looked at at a time. Who has no Branch has nothing to look for,
-unless its own quorum is gone: then the others may be ahead of it on a branch.
+A chain that outranks ours (`chain/branch_rank.py`) parted from it at one of our own Branch entries:
+at any other height both chains would have a quorum of the same voters. So a peer on another line is
+asked for its entries from our first Branch on, page by page. They are verified from the state
+before that Branch. Only one chain is examined at a time. A node without a Branch in its chain looks
+for nothing unless its own quorum is gone: then the others may be ahead of it on a branch.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ from p2ptrain.ledger.chain.verify import Verify, check_certified
 from p2ptrain.ledger.messages.effects import AskEntries, Effect, Note
 
 ASK_EVERY_S = 2.0
-"""A heartbeat: often enough to heal soon, and nothing beside what a reduce sends. A peer that shows
-no more of its chain for so long is passed over for another: for the one that was asked longest ago.
-Every other question goes to a member of before we parted: names are free in an open run.
+"""Time between two questions, and the time in which a peer must show more of its chain. It equals a
+heartbeat: often enough to heal soon, and little traffic beside a reduce. After that time another
+peer is asked, the one that was asked longest ago. Every other question goes to a member from before
+the chains parted, since names are free in an open run.
 """
 
 Place = tuple[LineId, int]
-"""A peer's line and height, as its heartbeat says."""
+"""A peer's line and height, according to its heartbeat."""
 
 
 @dataclass(slots=True)
 class Rival:
-    """What `peer` has shown of its chain, verified from `base` on; `state` is at its end."""
+    """The part of its chain that `peer` has shown, verified from `base` on. `state` is the state at
+    its end.
+    """
 
     peer: PeerId
     base: LedgerState
@@ -42,7 +46,9 @@ class Rival:
     entries: list[Certified] = field(default_factory=list)
 
     def parting(self, at: Callable[[int], Certified | None]) -> int | None:
-        """The index of the first entry that our chain has otherwise; None if there is none."""
+        """Return the index of the first entry that differs from ours at the same height; None if
+        there is none.
+        """
         for index, certified in enumerate(self.entries):
             ours = at(certified.entry.height)
             if ours is None:
@@ -54,7 +60,9 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """A chain that outranks ours: `entries` from the first one on that we have otherwise."""
+    """A chain that outranks ours. `entries` begin with the first that differs from ours; `height`
+    is the last common one.
+    """
 
     height: int
     entries: tuple[Certified, ...]
@@ -66,8 +74,10 @@ class Winner:
 
 
 class Rivals:
-    """`winner`, once there is one, outranks us for good as long as we do not go on: a chain that
-    grew since only outranks us more.
+    """The search for a chain that outranks ours.
+
+    `winner` is such a chain, once one is found. It stays the winner as long as our chain does not
+    grow: a winner that has grown since only outranks us more.
     """
 
     def __init__(self, rules: Rules, verify: Verify) -> None:
@@ -85,12 +95,14 @@ class Rivals:
         self._seen: dict[PeerId, Place] = {}
 
     def branched(self, before: LedgerState) -> None:
-        """`before` is the state before the first Branch entry of our chain."""
+        """Note that our chain has a Branch entry; `before` is the state before the first one."""
         if self.base is None:
             self.base = before
 
     def entered(self, before: LedgerState, state: LedgerState) -> None:
-        """Our chain goes on. Who did not outrank it does so even less now, but on a branch."""
+        """Note that our chain has a new entry. A chain that did not outrank ours does so even less
+        now, unless the entry begins a branch.
+        """
         if state.line != before.line:
             self.branched(before)
             self._rival = None
@@ -101,8 +113,8 @@ class Rivals:
     def ask(
         self, places: dict[PeerId, Place], own: LedgerState, down: AbstractSet[PeerId], now: float
     ) -> list[Effect]:
-        """A question to a peer on another line, if it is time for one. `places` are the peers whose
-        chains matter.
+        """Return a question to a peer on another line, if it is time for one. `places` are the
+        peers whose chains matter.
         """
         self.ask_at = None
         fresh = {p: it for p, it in places.items() if p not in down and self._seen.get(p) != it}
@@ -122,14 +134,16 @@ class Rivals:
         return [AskEntries(peer, base.height + 1)]
 
     def _note_turn(self, peer: PeerId) -> None:
-        """Remember the turns of as many peers as there is room for, the latest ones."""
+        """Remember when `peer` was asked. If there are too many peers, forget the one asked longest
+        ago.
+        """
         self._turns.pop(peer, None)
         self._turns[peer] = self._questions
         if len(self._turns) > PEERS_MAX:
             del self._turns[next(iter(self._turns))]
 
     def expects(self, peer: PeerId, page: Sequence[Certified]) -> bool:
-        """Whether this is the answer to our last question."""
+        """Return whether `page` is the answer to our last question."""
         if peer != self._asked or self.base is None or not page:
             return False
         last = self.base if self._rival is None else self._rival.state
@@ -143,7 +157,9 @@ class Rivals:
         at: Callable[[int], Certified | None],
         now: float,
     ) -> list[Effect]:
-        """Verify what the asked peer shows of its chain of `height` entries, and ask on."""
+        """Verify the entries that the asked peer shows of its chain of `height` entries, and ask
+        for the next ones.
+        """
         assert self.base is not None
         assert self._asked is not None
         rival = self._rival or Rival(self._asked, self.base, self.base)
@@ -166,7 +182,9 @@ class Rivals:
         return [AskEntries(rival.peer, rival.state.height + 1)]
 
     def _done(self) -> None:
-        """The asked peer has shown its chain as it was: look again when it has grown."""
+        """Note that the asked peer has shown its whole chain. Ask again when that chain has
+        grown.
+        """
         assert self._asked is not None
         assert self._asked_of is not None
         self._seen.pop(self._asked, None)
@@ -175,7 +193,9 @@ class Rivals:
             del self._seen[next(iter(self._seen))]
 
     def continuation(self, own: LedgerState) -> tuple[Certified, ...]:
-        """What the chain just shown has beyond our head, if it goes on from there."""
+        """Return the entries beyond our head in the chain just shown, if that chain contains our
+        head.
+        """
         if self._rival is None:
             return ()
         heads = [certified.entry.digest for certified in self._rival.entries]

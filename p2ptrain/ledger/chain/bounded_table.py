@@ -1,6 +1,7 @@
-"""Room for what is heard of peers: bounded whatever is gossiped, and members always have a place.
+"""Make room in tables keyed by peer. Each table is bounded, and members always get a place.
 
-In an open run whoever likes may come, under as many names as it likes; members are few, and agreed.
+In an open run anybody can join under any number of names. Members are few, and the chain names
+them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import MEMBERS_MAX
 
 PEERS_MAX = 2 * MEMBERS_MAX
-"""What more peers said than could be members twice over is not kept."""
+"""Entries that a table holds at most: twice the possible number of members."""
 
 Kept = TypeVar("Kept")
 
 
 def make_room(table: dict[PeerId, Kept], peer: PeerId, members: Container[PeerId]) -> bool:
-    """Whether `table` has room for `peer`: where it is full, a member takes the place of whoever
-    was first of those that are none.
+    """Return whether `table` has room for `peer`. In a full table a member replaces the oldest
+    entry of a peer that is no member.
     """
     if peer in table or len(table) < PEERS_MAX:
         return True

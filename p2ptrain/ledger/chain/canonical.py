@@ -1,8 +1,9 @@
-"""One spelling for every value, so that a digest or a signature means the same to everybody.
+"""One encoding for every value, so that a digest or a signature means the same to everybody.
 
-Canonical JSON: keys sorted, no spaces, ASCII only; integers, strings, booleans, None, lists and
-maps of them. Chosen over a binary form because a chain then can be read and checked with standard
-tools in any language. The readers below take values from peers: each names the field that is wrong.
+Canonical JSON: sorted keys, no spaces, ASCII only; integers, strings, booleans, None, lists and
+maps of them. It was chosen over a binary form because standard tools in any language can then read
+and check a chain. The `read_*` functions below take values from peers; their errors name the field
+that is wrong.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId, is_digest
 
 INTEGER_MAX = 2**53 - 1
-"""Integers beyond this are not the same number to every JSON reader."""
+"""Largest integer that every JSON reader represents exactly."""
 
 NAME_CHARACTERS_MAX = 128
-"""A peer id has 52 characters; names in tests are short."""
+"""Most characters of a peer id. A real one has 52; names in tests are short."""
 
 SIGNATURE_BYTES_MAX = 128
 
@@ -30,17 +31,21 @@ _encode = json.JSONEncoder(
 
 
 def canonical(value: object) -> bytes:
-    """The one spelling of `value`."""
+    """Encode `value` as canonical JSON."""
     return _encode(value).encode("ascii")
 
 
 def digest_of(domain: bytes, value: object) -> Digest:
-    """The sha256 of a domain and a value's canonical spelling: two kinds of value never collide."""
+    """Return the sha256 of `domain` and the canonical encoding of `value`. Values of different
+    kinds use different domains, so their digests never collide.
+    """
     return Digest(hashlib.sha256(domain + b"\n" + canonical(value)).hexdigest())
 
 
 def parse(data: bytes, *, bytes_max: int) -> object:
-    """Read JSON from a peer or from disk, refusing what is too large, too deep or no JSON."""
+    """Parse JSON from a peer or from disk. Raises RemoteProtocolError if it is too large, too deep
+    or not JSON.
+    """
     if len(data) > bytes_max:
         raise RemoteProtocolError(
             f"a ledger message has {len(data)} bytes, at most {bytes_max} may come"

@@ -1,11 +1,11 @@
-"""Runs in which the manifest's founders vote and nobody else does: SPEC.md, "Open runs".
+"""Rules of runs in which only the manifest's founders vote: SPEC.md, "Open runs".
 
 In an open run anybody may take part, under as many identities as they like. An identity that costs
-nothing must have no vote. The founders are named by the signed manifest, so their number is known
-to everybody and nobody can add one.
+nothing must have no vote. The signed manifest names the founders, so their number is known to
+everybody and nobody can add one.
 
-This module holds what follows from the chain alone. `membership` holds what a node wants and
-refuses because of what it has heard.
+This module contains the rules that follow from the chain alone. `policy/membership.py` contains
+what a node proposes and refuses because of reports.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from p2ptrain.ledger.chain.values import MEMBERS_MAX, Roster
 
 @dataclass(frozen=True, slots=True)
 class Founders:
-    """The founders of an open run. `voters_min` is how many voters a goodbye must leave: so many
-    that any one of them may be lost. It is 1 in a run that has fewer founders than that.
+    """The founders of an open run.
+
+    `voters_min` is the number of voters that a goodbye must leave, so that any one of them may
+    still be lost. It is 1 in a run that has fewer founders than that.
     """
 
     names: frozenset[PeerId]
@@ -29,14 +31,14 @@ class Founders:
 
     @property
     def learners_max(self) -> int:
-        """How many learners a roster may have. Every founder has a place besides, always: whoever
-        invents identities could otherwise fill all places while a founder is away.
+        """The most learners that a roster may have. Every founder has a reserved place, so that
+        invented identities cannot fill all places while a founder is away.
         """
         return MEMBERS_MAX - len(self.names)
 
 
 def founders_of(rules: Rules) -> Founders | None:
-    """The founders, if only they vote in this run."""
+    """Return the founders, or None in a run in which others may vote, too."""
     if not rules.founders_vote:
         return None
     least = survives_a_loss(rules.quorum)
@@ -54,7 +56,9 @@ def survives_a_loss(policy: QuorumPolicy) -> int:
 
 
 def roster_fault(founders: Founders, roster: Roster) -> str:
-    """Why `roster` breaks the rules of an open run, in words; empty if it does not (SPEC.md F1)."""
+    """Return in words why `roster` breaks the rules of an open run; empty if it does not (SPEC.md
+    F1).
+    """
     for voter in roster.voters:
         if voter not in founders.names:
             return f"{voter} would be a voter and is not a founder of this open run"

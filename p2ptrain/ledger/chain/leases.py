@@ -1,9 +1,9 @@
-"""Which data blocks each member holds: pure moves between cursor, leases, the returned pool, the
+"""Assign data blocks to members: pure moves between the cursor, leases, the returned pool and the
 past.
 
 A block id is a running integer (its data is block id mod the number of blocks), so every pass
-through the data has ids of its own and "committed once" has a meaning. Returned blocks are given
-out first, lowest first, before the cursor moves on.
+through the data has its own ids and "committed once" has a meaning. Returned blocks are assigned
+first, the lowest first, before the cursor moves on.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from p2ptrain.ids import PeerId
 
 LEASES_HELD_MAX = 4
-"""After skipped steps a member trains on without committing; it holds at most so many leases."""
+"""Most leases that a member holds. After skipped steps it trains on without committing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Blocks held and not committed, by member in the order of training; the rest of the
-    accounts.
+    """The state of all leases.
+
+    `held` are the uncommitted blocks of each member, in the order in which it trains them.
+    `returned` are blocks given back by members that left, in ascending order. `next_block` is the
+    cursor.
     """
 
     held: Mapping[PeerId, tuple[int, ...]]
@@ -29,20 +32,20 @@ class Leases:
 
 
 def top_up(leases: Leases, members: Iterable[PeerId], blocks: int) -> Leases:
-    """Every one of `members`, in this order, holds at least `blocks` afterwards."""
+    """Assign blocks until each of `members`, in this order, holds at least `blocks`."""
     lacking = {member: blocks - len(leases.held.get(member, ())) for member in members}
     return _grant(leases, lacking)
 
 
 def extend(leases: Leases, members: Iterable[PeerId], blocks: int) -> Leases:
-    """Every one of `members` gets `blocks` more, up to LEASES_HELD_MAX times as many in all."""
+    """Assign `blocks` more to each of `members`, up to LEASES_HELD_MAX times `blocks` in all."""
     most = LEASES_HELD_MAX * blocks
     more = {member: min(blocks, most - len(leases.held.get(member, ()))) for member in members}
     return _grant(leases, more)
 
 
 def commit(leases: Leases, trained: Iterable[tuple[PeerId, int]]) -> Leases:
-    """The first blocks of these members' leases are done for ever."""
+    """Remove the first blocks of these members' leases, for good: they are committed."""
     held = dict(leases.held)
     for member, blocks in trained:
         assert 0 < blocks <= len(held[member])
@@ -51,7 +54,7 @@ def commit(leases: Leases, trained: Iterable[tuple[PeerId, int]]) -> Leases:
 
 
 def give_back(leases: Leases, members: Iterable[PeerId]) -> Leases:
-    """These members leave: what they hold is for others to train."""
+    """Move the blocks of `members`, which leave, to the returned pool for others to train."""
     held = dict(leases.held)
     returned = list(leases.returned)
     for member in members:

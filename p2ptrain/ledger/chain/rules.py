@@ -1,4 +1,6 @@
-"""What all members must agree on, taken from the run's manifest. It never changes during a run."""
+"""The rules of a run that all members must agree on, taken from the run's manifest. They never
+change during a run.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,13 @@ QuorumLoss = Literal["wait", "branch"]
 class Rules:
     """The policies of one run.
 
-    `grace_s` is how long a ready quorum waits for the rest before it averages without them;
-    `patience_s` how long a failed reduce waits for further reports before it is tried again.
-    Where `quorum_loss` is "branch", who has been without a quorum for `branch_after_s` goes on
-    without it. Where `founders_vote`, as in open runs, nobody else ever votes (see `founders`).
-    After `reduce_s` a reduce of which nothing came has failed. `blocks_per_lease` is the number of
-    data blocks that a member may hold for one outer step.
+    - `grace_s`: how long a ready quorum waits for the rest before it averages without them.
+    - `patience_s`: how long a failed reduce waits for further reports before it is retried.
+    - `branch_after_s`: with `quorum_loss` "branch", how long voters go without a quorum before they
+      go on without it.
+    - `founders_vote`: nobody but the founders ever votes, as in open runs (see `founders`).
+    - `reduce_s`: a reduce of which nothing was heard for so long has failed.
+    - `blocks_per_lease`: the number of data blocks that a member may hold for one outer step.
     """
 
     run: RunId
@@ -63,8 +66,8 @@ class Rules:
         return self.quorum_loss == "branch"
 
     def data_block(self, block: int) -> int:
-        """The index of the data block that block id `block` stands for: ids run on over all
-        passes.
+        """Return the index of the data block that block id `block` stands for. Ids continue over
+        all passes through the data.
         """
         return block % self.blocks
 

@@ -1,12 +1,12 @@
-"""What a chain of entries amounts to: a pure function, so equal heads mean equal states.
+"""The state that a chain of entries leads to: a pure function, so equal heads mean equal states.
 
     GATHER ──roster with participants──► REDUCE ──commit or skip──► GATHER of the next step … ENDED
       └─ roster without: membership          └─ roster with the next attempt
     any ──branch──► GATHER of the same step, on another line ──heal──► HEALED
 
-`why_invalid` says in words why a value does not fit here; it looks at nothing but rules and state,
-so all members agree about it. What a member may *want* is in `propose`, what it may *refuse* in
-`accept`.
+`why_invalid` says in words why a value does not fit here. It uses nothing but rules and state, so
+all members agree about it. `policy/propose.py` says what a member proposes, `policy/accept.py` what
+it may refuse.
 """
 
 from __future__ import annotations
@@ -49,12 +49,15 @@ class Phase(StrEnum):
 class LedgerState:
     """The run after `height` entries, the last of which has digest `head`.
 
-    `step` is the outer step under way; `attempt` the number that its next reduce will have;
-    `roster` the one that opened the reduce under way, in REDUCE only. `since` is the outer step in
-    which a member was admitted; `proven` are the learners who took part in a committed update and
-    may be made voters. `line` is what votes are about, and `past` the lines that the chain left
-    for a branch; `tried_before` the attempts of this step that were made before it did. `terms` are
-    all amendments agreed so far, those for steps to come among them.
+    - `step`: the outer step under way.
+    - `attempt`: the number that its next reduce will have.
+    - `roster`: the roster that opened the reduce under way; in REDUCE only.
+    - `since`: the outer step in which each member was admitted.
+    - `proven`: the learners that took part in a committed update and may be made voters.
+    - `line`: the line that votes are about now.
+    - `past`: the lines that the chain left for a branch.
+    - `tried_before`: the attempts of this step that were made before the chain left the last line.
+    - `terms`: all amendments agreed so far, also those for later steps.
     """
 
     line: LineId
@@ -79,8 +82,8 @@ class LedgerState:
 
     @property
     def digest(self) -> Digest:
-        """Names all of this state. Worked out when it is first asked for, which is when a snapshot
-        is to be certified, and kept.
+        """Digest of all of this state. It is computed on first use, which is when a snapshot is
+        certified, and then kept.
         """
         if self._digest is None:
             object.__setattr__(self, "_digest", digest_state(self))
@@ -89,17 +92,17 @@ class LedgerState:
 
     @property
     def rank(self) -> Rank:
-        """Of chains that parted, the one whose state ranks higher is to be followed."""
+        """Rank of this chain. Of chains that parted, follow the one whose state ranks higher."""
         return rank(self.past, self.line, self.height, self.tokens)
 
     @property
     def decided(self) -> Mapping[LineId, int]:
-        """Up to which height each line of this chain was decided."""
+        """The height up to which each line of this chain was decided."""
         return {**{each.line: each.height for each in self.past}, self.line: self.height}
 
     @property
     def tries(self) -> int:
-        """Attempts of this outer step on this line."""
+        """Number of attempts of this outer step on this line."""
         return self.attempt - self.tried_before
 
     @property
@@ -111,12 +114,14 @@ class LedgerState:
 
     @property
     def leases(self) -> Mapping[PeerId, tuple[int, ...]]:
-        """The blocks that each member holds, uncommitted, in the order in which it trains them."""
+        """The uncommitted blocks of each member, in the order in which it trains them."""
         return self.lease_book.held
 
 
 def genesis(rules: Rules) -> LedgerState:
-    """The state before the first entry: the founders are members and hold their first leases."""
+    """Return the state before the first entry: the founders are members and hold their first
+    leases.
+    """
     return LedgerState(
         line=rules.run,
         past=(),
@@ -140,7 +145,9 @@ def genesis(rules: Rules) -> LedgerState:
 
 
 def apply(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
-    """The state after one more entry. Raises RemoteProtocolError if the entry does not fit."""
+    """Return the state after one more entry. Raises RemoteProtocolError if the entry does not
+    fit.
+    """
     if entry.height != state.height + 1 or entry.parent != state.head:
         raise RemoteProtocolError(f"entry {entry.height} does not follow head {state.head[:8]}")
     reason = why_invalid(rules, state, entry.value)
@@ -162,7 +169,7 @@ def apply(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
 
 
 def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
-    """Why `value` cannot come next, in words; empty if it can."""
+    """Return in words why `value` cannot come next; empty if it can."""
     if state.phase is Phase.HEALED:
         return "this branch has healed"
     if state.phase is Phase.ENDED and not isinstance(value, Branch | Heal):
@@ -275,7 +282,7 @@ def _branch_fault(rules: Rules, state: LedgerState, branch: Branch) -> str:
 
 
 def _after_branch(state: LedgerState, entry: Entry, branch: Branch) -> LedgerState:
-    """The reduce under way is given up, and its number not used again: somebody may hold its
+    """Abandon the reduce under way. Its number is not used again, since somebody may hold its
     result.
     """
     remaining = set(branch.members)
@@ -360,7 +367,7 @@ def _lease_to_come(rules: Rules, state: LedgerState) -> int:
 def _next_step(
     rules: Rules, state: LedgerState, entry: Entry, book: Leases, **accounts: Any
 ) -> LedgerState:
-    """`accounts` are the fields that a commit changes besides."""
+    """Begin the next outer step. `accounts` are further fields that a commit changes."""
     ended = state.step + 1 >= rules.outer_steps
     return replace(
         state,

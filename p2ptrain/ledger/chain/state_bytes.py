@@ -1,9 +1,10 @@
 """The ledger's own derived state as bytes, so that a quorum can sign its digest.
 
-A Commit that certifies a snapshot names the digest of the state that it applies to: with it, the
-entries before may be forgotten, and the state still be checked. Each field of `LedgerState` has a
-line in `SPELLINGS` here and one in `state_reading.READERS`; a state with a field that nobody spells
-cannot be encoded at all, since two different states would share a digest.
+A Commit that certifies a snapshot names the digest of the state that it applies to. A node that
+trusts this Commit can therefore check a state without the entries before it. Each field of
+`LedgerState` has an encoder in `SPELLINGS` here and a decoder in `history/decode_state.py`. A state
+with a field that has no encoder cannot be encoded at all, since two different states would share a
+digest.
 """
 
 from __future__ import annotations
@@ -21,23 +22,27 @@ if TYPE_CHECKING:
     from p2ptrain.ledger.chain.state import LedgerState
 
 STATE_BYTES_MAX = 8 << 20
-"""A thousand members with their leases have 0.3 MB; the rest is for all who ever contributed."""
+"""Largest encoded state in bytes. A thousand members with their leases take 0.3 MB; the rest is for
+all former contributors.
+"""
 
 Spell = Callable[[Any], object]
 
 
 def plain_state(state: LedgerState) -> dict[str, object]:
-    """What canonical JSON holds of a state."""
+    """Return the state as a value that canonical JSON can encode."""
     return {name: spell(getattr(state, name)) for name, spell in SPELLINGS.items()}
 
 
 def spelled_fields(state: type[LedgerState]) -> set[str]:
-    """The fields that make a state what it is; what is only remembered does not compare."""
+    """Return the fields that are part of a state. Cached fields take no part in comparison and are
+    left out.
+    """
     return {each.name for each in fields(state) if each.compare}
 
 
 def encode_state(state: LedgerState) -> bytes:
-    """The one spelling of a state. Raises LocalProtocolError where nobody would take it."""
+    """Encode a state canonically. Raises LocalProtocolError if it is larger than peers accept."""
     data = canonical(plain_state(state))
     if len(data) > STATE_BYTES_MAX:
         raise LocalProtocolError(f"a state of {len(data)} bytes is more than peers accept")
@@ -45,8 +50,8 @@ def encode_state(state: LedgerState) -> bytes:
 
 
 def digest_state(state: LedgerState) -> Digest:
-    """Equal digests, equal states. Takes time in proportion to the members: see
-    `LedgerState.digest`.
+    """Return the digest of a state: equal digests mean equal states. It takes time in proportion to
+    the number of members, so `LedgerState.digest` caches it.
     """
     assert spelled_fields(type(state)) == SPELLINGS.keys(), "every field must be part of the digest"
     return digest_of(b"p2ptrain-state/1", plain_state(state))
@@ -69,7 +74,9 @@ def _plain_book(book: Leases) -> dict[str, object]:
 
 
 def runs_of(blocks: tuple[int, ...]) -> list[list[int]]:
-    """Block ids as [first, count] pairs, in their order: a lease is one run, or few."""
+    """Return block ids as [first, count] pairs, in their order. A lease consists of one such run,
+    or few.
+    """
     if not blocks:
         return []
     if blocks == tuple(range(blocks[0], blocks[0] + len(blocks))):

@@ -1,13 +1,14 @@
-"""Which terms hold in which outer step: what the rosters of a chain said about it.
+"""The terms (amendments) that hold in each outer step, according to the rosters of a chain.
 
-A run may be amended in its course. What an amendment says is no matter of the ledger: it knows its
-digest, its number, from which outer step on it holds, and how many blocks a lease has then.
+A run may be amended while it runs. The ledger does not know what an amendment says. It knows its
+digest, its number, the outer step from which it holds, and the blocks of a lease from then on.
 
     roster of s names (number, step, digest, blocks)     : agreed, as step > s; its voters have it
     outer steps before `step`                            : as before
     outer steps from `step` on                           : these terms, added to the others
 
-A roster settles later steps only, so nobody who trains is told of other terms than it began with.
+A roster settles later steps only, so the terms of a step never change once training for it has
+begun.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from p2ptrain.ledger.chain.values import TERMS_MAX, Roster, Terms, Value
 
 
 def why_not(agreed: tuple[Terms, ...], step: int, terms: Terms) -> str:
-    """Why `terms` cannot be agreed in outer step `step`, after those `agreed`; empty if they can.
+    """Return in words why `terms` cannot be agreed in outer step `step`, after those in `agreed`;
+    empty if they can.
 
     Numbers and steps both rise along a chain, so an older amendment never comes after a newer one.
     """
@@ -35,18 +37,20 @@ def why_not(agreed: tuple[Terms, ...], step: int, terms: Terms) -> str:
 
 
 def in_force(agreed: tuple[Terms, ...], step: int) -> tuple[Terms, ...]:
-    """Those that hold in outer step `step`, the oldest first."""
+    """Return the terms that hold in outer step `step`, the oldest first."""
     return tuple(each for each in agreed if each.step <= step)
 
 
 def lease_blocks(agreed: tuple[Terms, ...], step: int, first: int) -> int:
-    """How many blocks a member holds for outer step `step`; `first` is what the run began with."""
+    """Return the number of blocks that a member holds for outer step `step`. `first` is the number
+    that the run began with.
+    """
     sizes = [each.blocks for each in in_force(agreed, step) if each.blocks is not None]
     return sizes[-1] if sizes else first
 
 
 def amended(value: Value, agreed: tuple[Terms, ...], known: Collection[Terms]) -> Value:
-    """A roster that names the next of the amendments that this node has; all else as it is."""
+    """Add the next amendment that this node knows to a roster; return any other value unchanged."""
     if not isinstance(value, Roster):
         return value
     fit = [each for each in known if not why_not(agreed, value.step, each)]

@@ -1,8 +1,8 @@
-"""What the ledger is made of: rosters, commits, skips, branches, entries, votes, certificates.
+"""The values of the ledger: rosters, commits, skips, branches, entries, votes, certificates.
 
-All are frozen and checked on construction, so an ill-formed value cannot exist; whether a value
-*fits the chain* is `state.why_invalid`, and whether a certificate is genuine is `verify`. `plain`
-gives what canonical JSON holds; `reading` makes values of it again.
+All are frozen and checked on construction, so an ill-formed value cannot exist. `state.why_invalid`
+says whether a value fits the chain, and `verify` whether a certificate is genuine. `plain` returns
+a value that canonical JSON can encode; `messages/decode_values.py` decodes it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from p2ptrain.ledger.chain.canonical import (
 )
 
 LineId = RunId | Digest
-"""What votes are about: the run, or the Branch entry that a branch of it began with."""
+"""The line that a vote belongs to: the run, or the Branch entry that a branch of the run began
+with.
+"""
 
 Schedule = Literal["ring", "direct", "grid"]
-"""Which way sums and means travel in a reduce; what each does is no matter of the ledger."""
+"""The route of sums and means in a reduce. The ledger does not care what each schedule does."""
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 MEMBERS_MAX = 1024
-"""A roster of so many peers, and its certificate, still fit one message (1 MiB)."""
+"""Most members of a roster. Such a roster with its certificate still fits one message (1 MiB)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """A member that takes part in a reduce: its weight, and how much of its lease it has
-    trained.
+    """A member that takes part in a reduce. `tokens` is its weight, `blocks` the number of blocks
+    of its lease that it has trained.
     """
 
     peer: PeerId
@@ -44,16 +46,16 @@ class Participant:
 
 
 TERMS_MAX = 64
-"""A run is amended now and then, by a person."""
+"""Most amendments of a run. A person writes each of them, now and then."""
 
 LEASE_BLOCKS_MAX = 1 << 20
-"""A lease of more is a mistake."""
+"""Most data blocks of one lease. A larger lease is a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """An amendment, by its number and digest: it holds from outer step `step` on. A lease is
-    `blocks` then; None if it says nothing about that.
+    """An amendment, identified by its number and digest. It holds from outer step `step` on.
+    `blocks` is the size of a lease from then on, or None if the amendment does not change it.
     """
 
     number: int
@@ -73,11 +75,12 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Who belongs, and who averages now.
+    """The members of the run, and the participants of the reduce that it opens, if any.
 
-    `voters` are ranked. `participants` stand in the order in which they average, by `schedule`;
-    without any, the roster only changes membership, otherwise it opens reduce (step, attempt).
-    `terms` are agreed with it, for a later step: see `terms`. `peers` are the participants' names.
+    `voters` are ranked. `participants` stand in the order in which they average by `schedule`. A
+    roster without participants only changes membership; any other opens reduce (step, attempt).
+    `terms` is an amendment for a later step that is agreed with the roster (see the module
+    `terms`). `peers` are the participants' ids.
     """
 
     step: int
@@ -122,7 +125,7 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
-    """A snapshot of θ and m as they are before outer step `step`, by content."""
+    """A snapshot of θ and m before outer step `step`, by digest."""
 
     step: int
     digest: Digest
@@ -138,8 +141,8 @@ class SnapshotRef:
 class Commit:
     """Outer step `step` ends with this update, the result of reduce (step, attempt).
 
-    Where it names a snapshot, `state` is the digest of the ledger's state that it applies to: then
-    the entries before are needed no more by whoever trusts this one.
+    If it names a snapshot, `state` is the digest of the ledger's state that the Commit applies to.
+    A node that trusts the Commit then does not need the entries before it.
     """
 
     step: int
@@ -168,7 +171,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Outer step `step` ends without an update: its attempts are used up. Nobody applies
+    """Outer step `step` ends without an update, because its attempts are used up. Nobody applies
     anything.
     """
 
@@ -183,9 +186,11 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The quorum is gone, and these go on without it: from here on the chain has a line of its own.
+    """The quorum is gone, and these members go on without it. From here on the chain has its own
+    line.
 
-    Certified by the signatures of all its `voters`, who keep their ranks; nobody votes on it.
+    It is certified by the signatures of all its `voters`, which keep their ranks. Nobody votes on
+    it.
     """
 
     step: int
@@ -214,7 +219,9 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """The last entry of a branch: its members follow the chain that has `entry` at `height`."""
+    """The last entry of a branch. Its members then follow the chain that has `entry` at
+    `height`.
+    """
 
     step: int
     height: int
@@ -233,7 +240,9 @@ Value = Roster | Commit | Skip | Branch | Heal
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value at its place in the chain. `digest` names it, and with it all that came before."""
+    """A value at its place in the chain. `digest` identifies the entry and all entries before
+    it.
+    """
 
     height: int
     parent: Digest
@@ -250,7 +259,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """A voter's signed word that it has accepted an entry in a round, durably."""
+    """A voter's signed statement that it has durably accepted an entry in a round."""
 
     line: LineId
     height: int
@@ -289,7 +298,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """An entry with the proof that a quorum accepted it: what is kept, sent and replayed."""
+    """An entry with the proof that a quorum accepted it. Nodes store, send and replay these."""
 
     entry: Entry
     certificate: Certificate
@@ -299,27 +308,27 @@ class Certified:
 
 
 def vote_message(line: LineId, height: int, round: int, entry: Digest) -> bytes:
-    """What a vote signs. Its domain keeps it from ever being read as anything else."""
+    """Return the bytes that a vote signs. Their domain prevents use as any other statement."""
     return _spelled(b"p2ptrain-vote/1\n", line, height, round, entry)
 
 
 def promise_message(
     line: LineId, height: int, round: int, accepted_round: int | None, accepted: Digest | None
 ) -> bytes:
-    """What a promise signs: the round it is for, and what its voter had accepted by then."""
+    """Return the bytes that a promise signs: its round, and what the voter had accepted by then."""
     parts = (line, height, round, accepted_round, accepted)
     return _spelled(b"p2ptrain-promise/1\n", *parts)
 
 
 @lru_cache(maxsize=256, typed=True)
 def _spelled(domain: bytes, *parts: str | int | None) -> bytes:
-    """The votes under a certificate all sign the same bytes: they are spelled once."""
+    """Encode a statement. All votes of a certificate sign the same bytes, so they are cached."""
     return domain + canonical(parts)
 
 
 def branch_message(line: LineId, entry: Entry) -> bytes:
-    """What the voters of a branch sign, so that no vote is ever read as leave to go on without a
-    quorum.
+    """Return the bytes that the voters of a branch sign. Their domain keeps a vote from counting as
+    consent to go on without a quorum.
     """
     return b"p2ptrain-branch/1\n" + canonical([line, entry.height, entry.parent, entry.digest])
 

@@ -1,4 +1,4 @@
-"""Checking a chain that somebody else sends: anybody who has the manifest can, from genesis on."""
+"""Check a chain that somebody else sends. Anybody who has the manifest can, from genesis on."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from p2ptrain.ledger.chain.values import (
 )
 
 Verify = Callable[[PeerId, bytes, bytes], bool]
-"""verify(peer, message, signature): whether the peer signed the message."""
+"""verify(peer, message, signature) returns whether the peer signed the message."""
 
 
 def check_certified(
     rules: Rules, state: LedgerState, certified: Certified, verify: Verify
 ) -> LedgerState:
-    """The state after `certified`. Raises RemoteProtocolError if entry or certificate is not
-    good.
+    """Return the state after `certified`. Raises RemoteProtocolError if entry or certificate is not
+    valid.
     """
     entry, certificate = certified.entry, certified.certificate
     fault = _certificate_fault(rules, state, entry, certificate, verify)
@@ -38,8 +38,9 @@ def check_certified(
 def replay(
     rules: Rules, chain: Iterable[Certified], verify: Verify, start: LedgerState | None = None
 ) -> LedgerState:
-    """The state at the end of `chain`, every certificate checked, from genesis on or from `start`,
-    which is then believed. Raises RemoteProtocolError, naming the first height that is wrong.
+    """Return the state at the end of `chain`, and check every certificate. The chain begins at
+    genesis, or after `start`, which is not checked. Raises RemoteProtocolError with the first
+    height that is wrong.
     """
     state = genesis(rules) if start is None else start
     for certified in chain:
@@ -74,7 +75,9 @@ def _certificate_fault(
 def _branch_fault(
     state: LedgerState, entry: Entry, branch: Branch, certificate: Certificate, verify: Verify
 ) -> str:
-    """All voters of a branch sign it, in no round. Whether it may be is `why_invalid`'s to say."""
+    """All voters of a branch sign it, in no round. `why_invalid` decides whether the branch is
+    allowed.
+    """
     if certificate.round != 0 or certificate.voters != set(branch.voters):
         return "a branch is signed by all of its voters, and nobody else"
     message = branch_message(state.line, entry)

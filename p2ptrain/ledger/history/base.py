@@ -1,10 +1,11 @@
-"""Where a chain begins whose first entries are kept no more: a certified state instead of genesis.
+"""The start of a chain whose first entries are no longer kept: a certified state instead of
+genesis.
 
 A Commit that certifies a snapshot names the state that it applies to. That state and that Commit
-are a *base*: whoever knows that the Commit is in the run's chain can go on from there. To know it
-takes the entries before, or somebody's word: the *checkpoint* (height and digest of the Commit) is
-what people compare. A base vouches for nothing by itself, since the voters who signed its Commit
-are known only from its own state.
+are a *base*: a node that knows that the Commit is in the run's chain can go on from there. To know
+it, a node needs the entries before, or somebody's word: people compare the *checkpoint* (height and
+digest of the Commit). A base proves nothing by itself, since the voters who signed its Commit are
+known only from its own state.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ BASE_BYTES_MAX = STATE_BYTES_MAX + MESSAGE_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A certified Commit by its place and name; as text, HEIGHT:DIGEST."""
+    """A certified Commit, identified by height and digest. Its text form is HEIGHT:DIGEST."""
 
     height: int
     digest: Digest
@@ -42,7 +43,7 @@ class Checkpoint:
 
     @staticmethod
     def parse(text: str) -> Checkpoint:
-        """Raises ValueError."""
+        """Parse HEIGHT:DIGEST. Raises ValueError."""
         height, _, digest = text.partition(":")
         if not height.isascii() or not height.isdigit() or len(height) > 15:
             raise ValueError("a checkpoint is written HEIGHT:DIGEST")
@@ -69,7 +70,9 @@ class Base:
 
     @property
     def step(self) -> int:
-        """The outer step that its Commit ends: what earlier ones were ended by is not known."""
+        """The outer step that the Commit of this base ends. The updates of earlier steps are not
+        known.
+        """
         return self.state.step
 
     def plain(self) -> dict[str, object]:
@@ -81,7 +84,7 @@ def encode_base(base: Base) -> bytes:
 
 
 def decode_base(data: bytes) -> Base:
-    """The base in `data`, from a peer or a disk. Raises RemoteProtocolError and nothing else."""
+    """Decode a base from a peer or a disk. Raises RemoteProtocolError and nothing else."""
     base = base_from_plain(parse(data, bytes_max=BASE_BYTES_MAX))
     if encode_base(base) != data:
         raise RemoteProtocolError("a base is not in its canonical spelling")
@@ -98,9 +101,9 @@ def base_from_plain(plain: object) -> Base:
 
 
 def check_base(rules: Rules, base: Base, named: Checkpoint, verify: Verify) -> None:
-    """Whether `base` is the one that `named` stands for, and fits the run.
+    """Check that `base` is the one that `named` identifies, and that it fits the run.
 
-    Raises RemoteProtocolError, with the difference in words.
+    Raises RemoteProtocolError, which states the difference.
     """
     if base.checkpoint != named:
         raise RemoteProtocolError(f"this is the base {base.checkpoint}, not {named}")

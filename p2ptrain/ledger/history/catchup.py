@@ -1,11 +1,12 @@
-"""When to ask whom for entries that this node lacks, and what to answer.
+"""Decide when to ask which peer for missing entries, and answer such questions.
 
 A decided entry usually arrives by itself; asking at once for the newest would double the traffic.
-So one missing entry gets a moment, more are asked for immediately, and one question is open at a
-time. The peer that was asked longest ago is asked next: a peer that is silent or lies about its
-height costs a question, and keeps nobody that would answer from being asked. Every other question
-goes to a member: names are free in an open run, and each would cost a question. A node that waits
-until it has what others have asks here whose height may be believed: only entries prove a height.
+So this node waits a moment for one missing entry, and asks at once for more. One question is open
+at a time. The peer that was asked longest ago is asked next, so a peer that is silent or lies about
+its height costs one question and does not keep an honest peer from being asked. Every other
+question goes to a member: names are free in an open run, and each would cost a question. A node
+that waits until it has as many entries as others also asks this module whose claimed height may be
+believed: only entries prove a height.
 """
 
 from __future__ import annotations
@@ -21,24 +22,25 @@ from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.ledger.messages.messages import PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Entries, Pruned
 
 SETTLE_S = 0.3
-"""An announced entry should be here by then: gossip needs a round trip or two."""
+"""Seconds to wait for an announced entry: gossip needs a round trip or two."""
 
 ANSWER_S = 1.5
-"""A question without an answer after this time is put to somebody else."""
+"""Seconds after which an unanswered question is put to another peer."""
 
 SHOW_S = 30.0
-"""So long after the first question in vain a claim is believed without entries: who is honest, but
-on a machine that is far too busy, takes ten seconds to answer.
+"""Seconds for which a claim is believed without entries, counted from the first unanswered
+question. An honest peer on a badly overloaded machine takes ten seconds to answer.
 """
 
 QUESTIONS_MIN = 3
-"""Fewer may have been lost, each of them."""
+"""Unanswered questions that it takes to disbelieve a claim. Fewer than that may all have been lost.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Unshown:
-    """A peer claimed up to `height` entries, and has shown none that we lacked since `since`, when
-    the first of so many `questions` was put to it.
+    """An unproven claim. A peer claimed up to `height` entries and has shown none that we lacked
+    since `since`, when the first of `questions` questions was put to it.
     """
 
     since: float
@@ -48,13 +50,20 @@ class Unshown:
 
 @dataclass(slots=True)
 class Catchup:
-    """`heights` are what peers claim; a false claim costs a question each 1.5 s, nothing else.
-    `unshown`: of whom entries were asked in vain. It forgets what was claimed only when that has
-    come, or its peer shows more: nobody is believed again for claiming less for a moment.
-    `floors` are the answers of those who do not keep what was asked for. `asked`: which of this
-    node's `questions` was the last to each peer; kept for peers that are not in `heights` any more,
-    too, so that nobody gets a better turn by coming and going. `members`: whose claims are kept
-    whoever else claims.
+    """The questions of this node to others about missing entries.
+
+    - `heights`: the chain length that each peer claims. A false claim costs a question each 1.5 s,
+      nothing else.
+    - `floors`: the answers of peers that do not keep the entries they were asked for.
+    - `ask_at`: the time of the next question; None if nothing is missing.
+    - `asked`: for each peer, the number of this node's last question to it. Peers that are no
+      longer in `heights` are kept here, too, so that no peer gets an earlier turn by coming and
+      going.
+    - `questions`: how many questions this node has put.
+    - `unshown`: the claims of peers that have not shown entries when asked. A claim stays here
+      until those entries arrive or its peer shows more, so claiming less for a moment does not
+      restore belief.
+    - `members`: the members, for whose claims there is always room.
     """
 
     heights: dict[PeerId, int] = field(default_factory=dict)
@@ -75,23 +84,23 @@ class Catchup:
             self.ask_at = now if height > own_height + 1 else now + SETTLE_S
 
     def told(self, peer: PeerId, height: int, own_height: int, now: float, *, shown: bool) -> None:
-        """`peer` itself says how long its chain is, and shows entries or none. It may have become
-        shorter: branches are left.
+        """Note the height that `peer` itself states, and whether it shows entries. Its chain may
+        have become shorter, since branches are abandoned.
         """
         if not shown and peer in self.heights:
             self.heights[peer] = height
         self.heard(peer, height, own_height, now)
 
     def disproved(self, peer: PeerId, height: int) -> None:
-        """`peer` could not show the entries that it claimed."""
+        """Note that `peer` could not show the entries that it claimed."""
         if peer in self.heights:
             self.heights[peer] = height
 
     def pruned(self, peer: PeerId, answer: Pruned, own_height: int, now: float) -> None:
-        """`peer` does not keep what was asked for: ask somebody else at once.
+        """Note that `peer` does not keep the entries it was asked for: ask another peer at once.
 
-        Nothing in it can be checked, so it says something to who asked only, and nothing of how
-        long a chain is.
+        Nothing in the answer can be checked. So it counts only from a peer that this node asked,
+        and it says nothing about the length of a chain.
         """
         turn = self.asked.get(peer)
         if turn is None:
@@ -102,31 +111,37 @@ class Catchup:
             self.ask_at = now
 
     def out_of_reach(self, own_height: int) -> Mapping[PeerId, Pruned]:
-        """The answers of those who are ahead, if none of them keeps the next entry."""
+        """Return the Pruned answers of the peers that are ahead, if none of them keeps the next
+        entry.
+        """
         ahead = [peer for peer, height in self.heights.items() if height > own_height]
         if any(self._keeps(peer, own_height + 1) for peer in ahead):
             return {}
         return {peer: self.floors[peer] for peer in ahead}
 
     def _keeps(self, peer: PeerId, height: int) -> bool:
-        """Whether `peer` may have the entry at `height`, for all that it said."""
+        """Return whether `peer` may have the entry at `height`, according to its answers."""
         answer = self.floors.get(peer)
         return answer is None or answer.up_to < height
 
     def forget_claims(self) -> None:
-        """What was claimed is about another line than ours is now."""
+        """Forget all claims, which are about another line than ours is now."""
         self.heights.clear()
         self.unshown.clear()
 
     def is_believed(self, peer: PeerId, own_height: int, now: float) -> bool:
-        """Whether `peer` may have what it claims beyond our chain, for all that it has shown."""
+        """Return whether to believe the height that `peer` claims beyond our chain, given what it
+        has shown.
+        """
         doubt = self.unshown.get(peer)
         if doubt is None or doubt.height <= own_height or now < doubt.since + SHOW_S:
             return True
         return doubt.questions < QUESTIONS_MIN and self._keeps(peer, own_height + 1)
 
     def grown(self, peer: PeerId, own_height: int, now: float) -> None:
-        """Entries came from `peer`. Ask on at once if the rest is not about to come by itself."""
+        """Note that entries came from `peer`. Ask again at once unless the rest will soon come by
+        itself.
+        """
         self.unshown.pop(peer, None)
         most = max(self.heights.values(), default=0)
         if most <= own_height:
@@ -137,7 +152,7 @@ class Catchup:
     def whom_to_ask(self, own_height: int, down: AbstractSet[PeerId], now: float) -> PeerId | None:
         """Return the peer to ask now, if any: of those that are up, the one asked longest ago.
 
-        For every other question it is a member, if one is ahead.
+        Every other time, prefer a member that is ahead.
         """
         if self.ask_at is None or now < self.ask_at:
             return None
@@ -160,7 +175,9 @@ class Catchup:
         return peer
 
     def _note_turn(self, peer: PeerId) -> None:
-        """Of whoever was asked longest ago nothing is known any more, once there are too many."""
+        """Remember when `peer` was asked. If there are too many peers, forget everything about the
+        one asked longest ago.
+        """
         self.asked.pop(peer, None)
         self.asked[peer] = self.questions
         if len(self.asked) > PEERS_MAX:
@@ -169,7 +186,7 @@ class Catchup:
                 known.pop(eldest, None)
 
     def _doubt(self, peer: PeerId, own_height: int, now: float) -> None:
-        """Count a question to `peer`, until it shows something."""
+        """Count a question to `peer` until it shows entries."""
         doubt = self.unshown.get(peer)
         if doubt is None or doubt.height <= own_height:
             doubt = Unshown(now, 0, 0)
@@ -178,7 +195,9 @@ class Catchup:
 
 
 def page_from(chain: Sequence[Certified], from_height: int) -> Entries | Pruned:
-    """The entries from `from_height` on that fit one answer; `chain` may begin anywhere."""
+    """Return the entries from `from_height` on that fit one answer. `chain` may begin at any
+    height.
+    """
     first = chain[0].entry if chain else None
     lacking = first.height - 1 if first is not None else 0
     start = max(1, from_height) - 1 - lacking

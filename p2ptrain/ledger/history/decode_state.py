@@ -1,8 +1,8 @@
-"""A ledger state from bytes that a peer sent or a disk held.
+"""Decode a ledger state from bytes that a peer sent or a disk held.
 
-Everything here raises RemoteProtocolError and nothing else, whatever comes in. What is read is
-spelled again and compared, so there is one encoding of each state; and it must hang together, since
-the ledger goes on from it. Whether it is *the* state of some height is for a digest to say.
+Everything here raises RemoteProtocolError and nothing else, for any input. The decoded state is
+encoded again and compared, so each state has only one encoding. It must also be consistent, since
+the ledger continues from it. Comparing digests decides whether it is *the* state of some height.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ from p2ptrain.ledger.messages.decode_values import (
 )
 
 PEERS_EVER_MAX = 1 << 17
-"""Who ever contributed; so many names fill the bytes that a state may have."""
+"""Most peers that ever contributed. So many names fill the bytes that a state may have."""
 
 RUNS_MAX = 1 << 16
 BLOCKS_MAX = 1 << 22
-"""Of one member, or returned: a run of a few bytes must not become a list of gigabytes."""
+"""Most blocks of one member's lease, or of the returned pool: a few bytes must not expand to a list
+of gigabytes.
+"""
 
 T = TypeVar("T")
 
 
 def decode_state(data: bytes) -> LedgerState:
-    """The state that `encode_state` made these bytes of."""
+    """Return the state that `encode_state` encoded."""
     state = state_from_plain(parse(data, bytes_max=STATE_BYTES_MAX))
     if canonical(plain_state(state)) != data:
         raise RemoteProtocolError("a state is not in its canonical spelling")
@@ -51,7 +53,7 @@ def decode_state(data: bytes) -> LedgerState:
 
 
 def state_from_plain(plain: object) -> LedgerState:
-    """The state in what canonical JSON held. Its spelling is for the caller to compare."""
+    """Return the state in parsed JSON. The caller must check that the encoding was canonical."""
     given = read_map(plain, fields=frozenset(READERS))
     values: dict[str, Any] = {name: read(given[name], name) for name, read in READERS.items()}
     state = LedgerState(**values)
@@ -62,7 +64,9 @@ def state_from_plain(plain: object) -> LedgerState:
 
 
 def _incoherence(state: LedgerState) -> str:
-    """What the ledger relies on in every state that a chain can lead to."""
+    """Return in words which property the state lacks that every state of a chain has; empty if
+    none.
+    """
     members = set(state.members)
     if not state.voters or len(members) != len(state.members):
         return "it has no voter, or a member twice"

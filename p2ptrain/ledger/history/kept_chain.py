@@ -1,6 +1,6 @@
 """The chain as this node keeps it: from genesis on, or from a base on.
 
-All that asks for an entry by its height or for an update by its outer step asks here, so that the
+All look-ups of an entry by height, or of an update by outer step, go through this module. So the
 rest of the core need not know where the chain begins.
 """
 
@@ -19,7 +19,7 @@ from p2ptrain.ledger.messages.messages import Entries, Pruned
 
 @dataclass(frozen=True, slots=True)
 class CommittedUpdate:
-    """Where the chain says which update ended an outer step."""
+    """The place in the chain of the update that ended an outer step."""
 
     step: int
     height: int
@@ -27,8 +27,10 @@ class CommittedUpdate:
 
 
 class Kept:
-    """`start` is the state before the first of `entries`; that one is the base's own Commit where
-    there is a base. `updates` are those of the outer steps that the entries ended.
+    """The kept part of the chain.
+
+    `start` is the state before the first of `entries`. With a base, that first entry is the base's
+    own Commit. `updates` are those of the outer steps that the entries ended.
     """
 
     def __init__(self, rules: Rules, base: Base | None = None) -> None:
@@ -45,7 +47,7 @@ class Kept:
             self.updates[value.step] = CommittedUpdate(value.step, height, value.update)
 
     def at(self, height: int) -> Certified | None:
-        """The entry at `height`, unless it is pruned or still to come."""
+        """Return the entry at `height`, or None if it is pruned or still to come."""
         index = height - self.start.height - 1
         return self.entries[index] if 0 <= index < len(self.entries) else None
 
@@ -53,7 +55,7 @@ class Kept:
         return page_from(self.entries, from_height)
 
     def prune(self, base: Base) -> int:
-        """Begin at `base` from now on. Returns how many entries are kept no more."""
+        """Forget the entries before `base`. Return their number."""
         assert self.at(base.checkpoint.height) == base.commit, "a base is of this very chain"
         count = base.state.height - self.start.height
         del self.entries[:count]

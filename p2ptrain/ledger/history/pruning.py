@@ -1,8 +1,9 @@
-"""Which of its first entries a node may forget, and the base that stands for them then.
+"""Decide which of its first entries a node may forget, and make the base that replaces them.
 
-Pure. An entry may go if all that a restart needs is kept: the chain from a base on, and a snapshot
-of θ and m from which the updates in that chain lead to the head. A snapshot is certified some steps
-after it was taken, so the base is often an older Commit than the one that names the snapshot.
+Pure functions. An entry may go if everything that a restart needs is kept: the chain from a base
+on, and a snapshot of θ and m from which the updates in that chain lead to the head. A snapshot is
+certified some steps after it was taken, so the base is often an older Commit than the one that
+names the snapshot.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from p2ptrain.ledger.history.kept_chain import Kept
 
 
 def prunable_to(entries: Sequence[Certified], *, keep_entries: int, step_max: int) -> int | None:
-    """The height of the newest Commit that could be the base; None if nothing may go.
+    """Return the height of the newest Commit that could be the base; None if nothing may go.
 
-    At least `keep_entries` entries follow it, and it ends an outer step up to `step_max`, that of
-    the node's own snapshot, and up to that of the newest certified one, from which others start.
+    At least `keep_entries` entries follow it. The outer step that it ends is at most `step_max`
+    (the step of the node's own snapshot), and at most that of the newest certified snapshot, from
+    which others start.
     """
     reach = min(step_max, _newest_snapshot(entries))
     for certified in reversed(entries[1 : max(0, len(entries) - keep_entries)]):
@@ -39,16 +41,18 @@ def _newest_snapshot(entries: Sequence[Certified]) -> int:
 
 
 def base_at(rules: Rules, kept: Kept, height: int) -> Base | None:
-    """The base whose Commit is the entry at `height`; None if that entry is none, or not kept."""
+    """Return the base whose Commit is the entry at `height`; None if that entry cannot end a base
+    or is not kept.
+    """
     found = entries_up_to(kept, height)
     return None if found is None else base_after(rules, kept.start, *found)
 
 
 def entries_up_to(kept: Kept, height: int) -> tuple[list[Certified], Certified] | None:
-    """The kept entries before the Commit at `height`, and that Commit.
+    """Return the kept entries before the Commit at `height`, and that Commit.
 
-    None if that entry can end no base, or is not kept. The list is a copy, which `base_after` may
-    read in a thread while the chain grows or is pruned.
+    Return None if that entry cannot end a base or is not kept. The list is a copy, which
+    `base_after` may read in a thread while the chain grows or is pruned.
     """
     commit = kept.at(height)
     if commit is None or not isinstance(commit.entry.value, Commit):
@@ -65,9 +69,10 @@ def base_after(
     commit: Certified,
     unwanted: Callable[[], bool] = lambda: False,
 ) -> Base | None:
-    """The base that `entries`, applied to `start`, lead to; takes some 25 µs an entry.
+    """Return the base that `entries` lead to when applied to `start`. It takes about 25 µs for each
+    entry.
 
-    `unwanted` is asked before each entry whether to stop; None then.
+    `unwanted` is called before each entry; if it returns True, the result is None.
     """
     state = start
     for certified in entries:

@@ -1,6 +1,6 @@
-"""Ledger values from the plain JSON that a peer sent or a disk held.
+"""Decode ledger values from the plain JSON that a peer sent or a disk held.
 
-Everything here raises RemoteProtocolError and nothing else, whatever comes in.
+Everything here raises RemoteProtocolError and nothing else, for any input.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the ledger asks its node to do, in the order of the list.
+"""The effects that the ledger asks its node to carry out, in the order of the list.
 
 The order is part of the protocol: a `Persist` or a `Decided` is on disk, fsynced, before any later
 `Send` or `Announce` of any list leaves this machine. A node that cannot write must stop, not go on.
@@ -31,23 +31,27 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Tell everybody. May be lost: who missed it asks when it hears our height."""
+    """Send `message` to everybody by gossip. It may be lost: a peer that missed it asks when it
+    hears our height.
+    """
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The next entry of the chain: append it durably, then act on it."""
+    """The next entry of the chain. Append it durably, then act on it."""
 
     certified: Certified
 
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """Our branch is left for a chain that outranks it: put `chain` in place of all entries above
-    `height`, durably and in one step, drop what was made of those, and go on from there as a
-    newcomer does, with a new Ledger. This one is over: it neither hears nor says anything.
+    """Leave our branch for a chain that outranks it.
+
+    Replace all entries above `height` by `chain`, durably and in one step, and drop everything
+    derived from them. Then go on from there as a newcomer does, with a new Ledger. This Ledger has
+    ended: it ignores all events and returns no more effects.
     """
 
     height: int
@@ -56,9 +60,9 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class FetchUpdate:
-    """Get these bytes from one of `holders` (perhaps they are here already), then say UpdateHeld.
+    """Get these bytes from one of `holders` unless they are here already, then report UpdateHeld.
 
-    Repeated while the ledger waits; a fetch that is under way need not be started again.
+    The ledger repeats this effect while it waits; a fetch under way need not be started again.
     """
 
     update: Digest
@@ -67,7 +71,9 @@ class FetchUpdate:
 
 @dataclass(frozen=True, slots=True)
 class AskEntries:
-    """Send an EntriesRequest to `peer`, and hand the Entries in as Received. May fail silently."""
+    """Send an EntriesRequest to `peer`, and report the Entries as Received. This may fail
+    silently.
+    """
 
     peer: PeerId
     from_height: int
@@ -75,10 +81,10 @@ class AskEntries:
 
 @dataclass(frozen=True, slots=True)
 class Accuse:
-    """Keep this evidence durably, one file a peer, and hand it in as Accused after each restart.
+    """Store this evidence durably, and report it as Accused after each restart.
 
-    It comes once for each accused peer; writing it twice is harmless. If `evidence.peer` is this
-    node, a copy of it has voted on its own: tell the operator.
+    This effect comes once for each accused peer; storing it twice is harmless. If `evidence.peer`
+    is this node, a copy of it has voted on its own: tell the operator.
     """
 
     evidence: Evidence
@@ -86,9 +92,9 @@ class Accuse:
 
 @dataclass(frozen=True, slots=True)
 class IdentityInUse:
-    """Something was said in this node's name that its records do not have: another process uses
-    the same identity, or this one lost its records. From now on the ledger follows, but does not
-    vote, until the process is started again. Tell the operator.
+    """A message in this node's name is not in its records: another process uses the same identity,
+    or this one lost its records. From now on the ledger follows but does not vote until the process
+    is restarted. Tell the operator.
     """
 
     what: str

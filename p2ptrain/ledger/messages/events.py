@@ -1,7 +1,8 @@
-"""What a node tells its ledger. All but Tick may come late, twice, out of order, or never.
+"""The events that a node reports to its ledger. All but Tick may come late, twice, out of order, or
+never.
 
-A report's `peer` is whoever the network authenticated as its author, or this node itself for its
-own. Reports reach others by gossip, repeated with each heartbeat and at once upon change.
+The `peer` of a report is the author that the network has authenticated, or this node itself.
+Reports reach others by gossip, with each heartbeat and at once upon change.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """`peer` holds a recent enough state and asks to be a member."""
+    """`peer` has a recent enough state and asks to become a member."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """`peer` has a contribution for outer step `step`: the first `blocks` of its lease, trained.
+    """`peer` has a contribution for outer step `step`: it trained the first `blocks` of its lease.
 
-    A node that does not train (a seed) says Ready with no tokens and no blocks.
+    A node that does not train (a seed) reports Ready with no tokens and no blocks.
     """
 
     peer: PeerId
@@ -55,7 +56,9 @@ class ReduceDone:
 
 @dataclass(frozen=True, slots=True)
 class ReduceFailed:
-    """`peer` gave this attempt up. `suspects` are those whose fault it may be, perhaps nobody."""
+    """`peer` abandoned this attempt. `suspects` are the peers that may be at fault, perhaps
+    nobody.
+    """
 
     peer: PeerId
     step: int
@@ -65,8 +68,8 @@ class ReduceFailed:
 
 @dataclass(frozen=True, slots=True)
 class UpdateHeld:
-    """This node has the update's bytes on disk, durably, and can serve them. They were found to be
-    within the bounds of `reduce`, an outer step and attempt; None if that does not matter.
+    """This node has the update's bytes durably on disk and can serve them. They were found to be
+    within the bounds of `reduce`, an outer step and attempt; None if the bounds do not matter.
     """
 
     update: Digest
@@ -75,7 +78,7 @@ class UpdateHeld:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """`peer` wrote the snapshot of θ and m before outer step `step`, which it made by itself."""
+    """`peer` wrote the snapshot of θ and m before outer step `step`, from its own state."""
 
     peer: PeerId
     step: int
@@ -84,7 +87,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class PeerDown:
-    """The failure detector gave `peer` up."""
+    """The failure detector considers `peer` down."""
 
     peer: PeerId
 
@@ -105,7 +108,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Staying:
-    """`peer` says that it does not leave. A goodbye of before was taken back, or is an old one that
+    """`peer` says that it does not leave. An earlier goodbye was taken back, or is an old one that
     somebody has sent again.
     """
 
@@ -114,8 +117,8 @@ class Staying:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Who may be a member from now on: those on the allowlist, or in an open run all that are peers
-    at all, which this package cannot tell. None if whoever asks may be.
+    """The peers that may be members from now on: those on the allowlist, or in an open run all
+    peers, a question that this package cannot decide. None if any peer that asks may be a member.
     """
 
     peers: Container[PeerId] | None
@@ -123,15 +126,15 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Amendable:
-    """The amendments that this node has on disk, all of them."""
+    """All amendments that this node has on disk."""
 
     terms: frozenset[Terms]
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A heartbeat says that `peer` has a chain of `height` entries, and is on `line`; None where a
-    run has no branches. A peer's reports are about the line that it was last heard on.
+    """`peer` says in a heartbeat that its chain has `height` entries and is on `line` (None in a
+    run without branches). A peer's reports are about the line that it was last heard on.
     """
 
     peer: PeerId
@@ -141,15 +144,15 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Accused:
-    """Evidence that this node kept, or was given. It is checked before it counts."""
+    """Evidence from this node's disk or from elsewhere. It is checked before it counts."""
 
     evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True)
 class NotAlone:
-    """Another process has proved that it has this node's identity, and lives (E6 in SPEC.md).
-    `what` describes the proof in words.
+    """Another live process has proved that it has this node's identity (E6 in SPEC.md). `what`
+    describes the proof in words.
     """
 
     what: str
@@ -157,7 +160,7 @@ class NotAlone:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Only time has passed."""
+    """Nothing happened but the passing of time."""
 
 
 Event = (
@@ -182,7 +185,7 @@ Event = (
 
 
 def author_of(event: Event) -> PeerId | None:
-    """Which peer said so; None for what this node alone can say."""
+    """Return the peer that reported `event`; None for events that only this node can report."""
     match event:
         case Received(sender):
             return sender

@@ -1,15 +1,15 @@
 """Proof that a voter lied: two signed statements about one height that cannot both be honest.
 
-What a voter signs about a height says what it had accepted last and, if it is a promise, that it
-will accept nothing between that round and the promised one:
+Each statement that a voter signs about a height names the entry that it accepted last. A promise
+also says that the voter will accept nothing between that round and the promised one:
 
     vote (round a, entry e)            accepted e in round a
     promise of r, last accepted (a, e) accepted e in round a; nothing in the rounds between a and r
 
 So two statements contradict each other if they name different entries for one round, or if one
-names a round that the other says nothing was accepted in. A voter that keeps SPEC.md R1 to R3 never
-signs such a pair, however often it crashes: its records are durable before it speaks. Anybody can
-check a pair with nothing but the run's id and the voter's public key.
+names a round in which the other says that nothing was accepted. A voter that keeps SPEC.md R1 to R3
+never signs such a pair, however often it crashes: its records are durable before it sends anything.
+Anybody can check a pair with nothing but the run's id and the voter's public key.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from p2ptrain.ledger.chain.values import LineId, promise_message, vote_message
 from p2ptrain.ledger.chain.verify import Verify
 
 EVIDENCE_BYTES_MAX = 4096
-"""Two statements of a few hundred bytes each, and the names around them."""
+"""Largest encoded evidence: two statements of a few hundred bytes each, and the names around them.
+"""
 
 _NEVER = -1
-"""The round of "accepted nothing yet": before all rounds."""
+"""Stands for the round of "accepted nothing yet": before all rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a voter signed about one height: a promise of round `promised`, or, if that is None,
-    a vote. `round` and `entry` are what it had accepted last.
+    """A voter's signed statement about one height: a promise of round `promised`, or a vote if that
+    is None. `round` and `entry` are the round and the entry that it had accepted last.
     """
 
     promised: int | None
@@ -57,7 +58,9 @@ class Statement:
 
     @property
     def claim(self) -> tuple[int, Digest | None, int]:
-        """Last accepted round, its entry, and the round before which nothing came after it."""
+        """The last accepted round, its entry, and the first later round in which something may be
+        accepted.
+        """
         last = _NEVER if self.round is None else self.round
         return last, self.entry, last + 1 if self.promised is None else self.promised
 
@@ -89,7 +92,7 @@ class Evidence:
 
     @property
     def words(self) -> str:
-        """For people: what the peer did."""
+        """Say what the peer did, for people."""
         return (
             f"{self.peer} signed what excludes each other at height {self.height}: "
             f"{_in_words(self.one)}; and {_in_words(self.other)}"
@@ -106,7 +109,7 @@ class Evidence:
 
 
 def contradict(one: Statement, other: Statement) -> bool:
-    """Whether no honest voter signs both statements about one height, in whichever order."""
+    """Return whether no honest voter signs both statements about one height, in either order."""
     (round_1, entry_1, until_1), (round_2, entry_2, until_2) = one.claim, other.claim
     if round_1 == round_2:
         return entry_1 != entry_2
@@ -114,8 +117,9 @@ def contradict(one: Statement, other: Statement) -> bool:
 
 
 def check_evidence(lines: Container[LineId], evidence: Evidence, verify: Verify) -> str:
-    """Why `evidence` proves nothing; empty if it does. That it is a contradiction is checked on
-    construction, so what is left is that the peer signed both, for one of the run's `lines`.
+    """Return in words why `evidence` proves nothing; empty if it is proof. The contradiction is
+    checked on construction, so this checks that the peer signed both statements, for one of the
+    run's `lines`.
     """
     if evidence.line not in lines:
         return "it is of another run, or of a branch of it that is not known here"
@@ -127,12 +131,14 @@ def check_evidence(lines: Container[LineId], evidence: Evidence, verify: Verify)
 
 
 def encode_evidence(evidence: Evidence) -> bytes:
-    """Canonical JSON, for a file or for gossip."""
+    """Encode `evidence` as canonical JSON, for a file or for gossip."""
     return canonical(evidence.plain())
 
 
 def decode_evidence(data: bytes) -> Evidence:
-    """Raises RemoteProtocolError and nothing else. What comes out is to be checked still."""
+    """Decode evidence. Raises RemoteProtocolError and nothing else. The signatures are not checked
+    yet: see `check_evidence`.
+    """
     return evidence_from_plain(parse(data, bytes_max=EVIDENCE_BYTES_MAX))
 
 

@@ -1,16 +1,16 @@
-"""What ledgers say to each other, and how it stands on the wire.
+"""The messages between ledgers, and their form on the wire.
 
     proposer ──Prepare──► voters ──Promise──► proposer         rounds after the first only
     proposer ──Propose──► voters ──Accept───► proposer         or Refused, with the reason
     proposer ──Outcome──► everybody                            an entry with its certificate
     anybody ──EntriesRequest──► anybody ──Entries──►           catching up; or Pruned
-    a survivor ──ProposeBranch──► the others ──SignBranch──► it    or RefuseBranch; see `branching`
+    a survivor ──ProposeBranch──► the others ──SignBranch──► it    or RefuseBranch
     anybody ──Accusation──► everybody                          two contradicting signatures
 
-A message is canonical JSON: {"kind": …, its fields}. Promises, votes and proposals are signed,
-everything else is as good as its contents: an Outcome or an Accusation proves itself, and the
-network authenticates the sender. A proposal's signature is its proposer's own vote for it, which it
-has given before it asks for others; whoever claims to have accepted an entry shows that vote.
+A message is canonical JSON: {"kind": …, its fields}. Promises, votes and proposals are signed. An
+Outcome or an Accusation contains its own proof. The network authenticates the sender of any
+message. A proposal's signature is its proposer's own vote, given before it asks for others; a voter
+that claims to have accepted an entry shows that vote.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from p2ptrain.ledger.chain.values import Certified, Entry, Vote
 from p2ptrain.ledger.messages.evidence import Evidence
 
 MESSAGE_BYTES_MAX = 1 << 20
-"""The largest roster with its certificate has about 300 KiB, and promises come on top."""
+"""Largest message. The largest roster with its certificate takes about 300 KiB, and promises are
+added to it.
+"""
 
 PAGE_ENTRIES_MAX = 64
 PAGE_BYTES_MAX = 256 << 10
@@ -40,8 +42,8 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What a voter had accepted last, and in which round. `signature` is that of the vote of the
-    round's proposer.
+    """The entry that a voter had accepted last, and in which round. `signature` is that of the vote
+    of the round's proposer.
     """
 
     round: int
@@ -64,8 +66,8 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class PromiseProof:
-    """A promise as third parties need it: the entry by its digest. `proposed` is the signature of
-    the vote of the accepted entry's proposer.
+    """A promise in the form that third parties need: it names the entry by digest. `proposed` is
+    the signature of the vote of the accepted entry's proposer.
     """
 
     voter: PeerId
@@ -77,8 +79,8 @@ class PromiseProof:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Please accept `entry`, as the proposer has: `signature` is that of its vote. In rounds after
-    the first a quorum's promises show what is free.
+    """A request to accept `entry`, which the proposer has accepted itself: `signature` is that of
+    its vote. In rounds after the first, `promises` of a quorum show which entry may be proposed.
     """
 
     round: int
@@ -102,7 +104,9 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """No vote, and why. `promised` tells a restarted proposer which rounds are behind it."""
+    """A refusal to vote, with the reason. `promised` tells a restarted proposer which rounds are
+    behind it.
+    """
 
     height: int
     round: int
@@ -126,7 +130,7 @@ class EntriesRequest:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Consecutive entries; `height` is the sender's, so that the asker knows whether more
+    """Consecutive entries. `height` is the sender's height, so that the asker knows whether more
     remain.
     """
 
@@ -136,8 +140,8 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The sender keeps no entry up to `up_to` any more: ask somebody else. `checkpoint` is the
-    digest of the entry after it, where the sender's chain begins.
+    """The sender no longer keeps the entries up to `up_to`: ask another peer. `checkpoint` is the
+    digest of the entry after them, with which the sender's chain begins.
     """
 
     height: int
@@ -147,14 +151,18 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """Somebody signed two statements that contradict each other. It proves itself."""
+    """Evidence that a peer signed two statements that contradict each other. It contains its own
+    proof.
+    """
 
     evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True)
 class ProposeBranch:
-    """The quorum is gone for long: please sign `entry`, a Branch that names you as a voter."""
+    """A request to sign `entry`, a Branch that names the receiver as a voter, since the quorum has
+    been gone for long.
+    """
 
     entry: Entry
 
@@ -175,7 +183,7 @@ class RefuseBranch:
 
 
 VoteMessage = Prepare | Promise | Propose | Accept | Refused
-"""What voters say to each other about one height."""
+"""The messages of voters about one height."""
 
 Message = (
     VoteMessage

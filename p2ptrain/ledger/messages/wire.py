@@ -1,4 +1,4 @@
-"""Ledger messages as bytes. `decode` raises RemoteProtocolError and nothing else."""
+"""Encode and decode ledger messages. `decode` raises RemoteProtocolError and nothing else."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """The message in `data`, from a peer that is not trusted. Raises RemoteProtocolError."""
+    """Decode a message of a peer that is not trusted. Raises RemoteProtocolError."""
     plain = parse(data, bytes_max=MESSAGE_BYTES_MAX)
     kind = plain.get("kind") if isinstance(plain, dict) else None
     if not isinstance(kind, str) or kind not in _READERS:

@@ -1,8 +1,7 @@
-"""What a voter must never forget about one height, and the records that remember it for it.
+"""The promises and votes of a voter about one height, and the records that keep them durable.
 
-Each change returns a record; the caller makes it durable before anybody hears of the change
-(SPEC.md R1). `recall` rebuilds the acceptors of all undecided heights from the records that a disk
-still has.
+Each change returns a record. The caller makes it durable before it sends anything about the change
+(SPEC.md R1). `recall` rebuilds the acceptors of all undecided heights from the records on disk.
 """
 
 from __future__ import annotations
@@ -20,9 +19,10 @@ from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX, Accepted
 
 @dataclass(slots=True)
 class Acceptor:
-    """`promised` is the highest round promised or accepted; round 0 needs no promise.
+    """The promises and votes of this voter at one height. `promised` is the highest round promised
+    or accepted; round 0 needs no promise. `accepted` is its last vote, if any.
 
-    Who leaves a line for a branch and comes back to it still stands by what it promised there.
+    A voter that leaves a line for a branch and comes back still keeps its promises there.
     """
 
     line: LineId
@@ -31,14 +31,16 @@ class Acceptor:
     accepted: Accepted | None = None
 
     def promise(self, round: int) -> bytes:
-        """Accept nothing of rounds before `round` any more."""
+        """Promise to accept nothing more of rounds before `round`. Return the record."""
         if round <= self.promised:
             raise LocalProtocolError(f"round {round} is not after {self.promised}")
         self.promised = round
         return self._promise_record()
 
     def accept(self, round: int, entry: Entry, signature: bytes) -> bytes:
-        """Vote for `entry`, for which the proposer of `round` has voted with `signature`."""
+        """Vote for `entry`, for which the proposer of `round` has voted with `signature`. Return
+        the record.
+        """
         if not self.may_accept(round, entry):
             raise LocalProtocolError(f"round {round} contradicts what was promised or accepted")
         self.promised = round
@@ -52,7 +54,7 @@ class Acceptor:
         return accepted is None or accepted.round < round or accepted.entry == entry
 
     def may_have_said(self, statement: Statement) -> bool:
-        """Whether a signed statement can be this voter's own, by what it remembers."""
+        """Return whether a signed statement can be this voter's own, according to its records."""
         round, entry, until = statement.claim
         if max(round, statement.promised or 0) > self.promised:
             return False
@@ -63,7 +65,7 @@ class Acceptor:
         return until <= self.accepted.round
 
     def records(self) -> list[bytes]:
-        """The fewest records that rebuild this acceptor."""
+        """Return the fewest records that rebuild this acceptor."""
         records = [] if self.accepted is None else [self._accept_record(self.accepted)]
         if self.promised > (0 if self.accepted is None else self.accepted.round):
             records.append(self._promise_record())
@@ -81,13 +83,13 @@ class Acceptor:
 
 
 Acceptors = dict[tuple[LineId, int], Acceptor]
-"""By line and height."""
+"""Acceptors by line and height."""
 
 
 def recall(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Acceptors:
-    """The acceptors of heights that are not over, as the records leave them.
+    """Rebuild the acceptors of undecided heights from `records`.
 
-    `decided` is the height up to which each line of our chain is decided. Of other lines, which
+    `decided` is the height up to which each line of our chain is decided. For other lines, which
     this node has left, the last height that it voted at may still be open.
 
     Raises LocalProtocolError if a record is not one of ours: a voter that cannot read its own
@@ -107,7 +109,7 @@ def recall(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Accept
 
 
 def last_voted(records: Iterable[bytes]) -> dict[LineId, Acceptor]:
-    """Of each line the acceptor of the last height that the records know of, decided or not."""
+    """Return, for each line, the acceptor of the last height in the records, decided or not."""
     return {line: acceptor for (line, _), acceptor in recall(records, decided={}).items()}
 
 

@@ -1,5 +1,5 @@
-"""One height's voters and their signatures: who proposes, what is a quorum, which words are
-genuine.
+"""One height's voters and their signatures: who proposes, what is a quorum, which signatures are
+valid.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from p2ptrain.ledger.messages.messages import Accepted, Promise, PromiseProof, P
 Sign = Callable[[bytes], bytes]
 
 PROPOSALS_KEPT = 64
-"""Proposals of one height whose signature is known to be good; then they are checked anew."""
+"""Proposals of one height that are remembered as correctly signed. Beyond that the memory is
+cleared and signatures are checked again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """The voters, ranked, whose quorum decides `height` of `line`; `me` may be one of them.
+    """The ranked voters whose quorum decides `height` of `line`; `me` may be one of them.
 
-    `silent` if this process must not use its vote, because another may be using it.
+    `silent`: this process must not use its vote, because another process may be using it.
     """
 
     rules: Rules
@@ -62,8 +64,8 @@ class Electorate:
         return quorum.proposer(self.voters, self.height, round)
 
     def reached(self, present: AbstractSet[PeerId]) -> bool:
-        """Whether `present`, voters all of them, are a quorum. Asked at each vote, so only
-        counted.
+        """Return whether `present`, all of them voters, are a quorum. This only counts them, since
+        it is called at each vote.
         """
         count, first = len(present), self.voters[0] in present
         return quorum.is_enough(self.rules.quorum, len(self.voters), count, first_present=first)
@@ -73,7 +75,7 @@ class Electorate:
         return Vote(self.line, self.height, round, entry.digest, self.me, signature)
 
     def vote_fault(self, sender: PeerId, vote: Vote) -> str:
-        """Why `vote`, received from `sender`, does not count; empty if it does."""
+        """Return in words why `vote`, received from `sender`, does not count; empty if it does."""
         if vote.line != self.line:
             return "it is of another run, or another line of it"
         if vote.height != self.height:
@@ -85,14 +87,14 @@ class Electorate:
     def proposal(
         self, round: int, entry: Entry, promises: tuple[PromiseProof, ...] = ()
     ) -> Propose:
-        """What this voter asks the others for. It has accepted `entry` durably, or is about to,
-        before this leaves.
+        """Return this voter's proposal of `entry`. The voter must accept `entry` durably before the
+        proposal is sent.
         """
         return Propose(round, entry, self.vote(round, entry).signature, promises)
 
     def proposed(self, round: int, entry: Digest, signature: bytes) -> bool:
-        """Whether the proposer of `round` has voted for `entry` in it. The same proposal stands in
-        many promises, and is checked once.
+        """Return whether the proposer of `round` has voted for `entry` in that round. The same
+        proposal appears in many promises, and is checked once.
         """
         proposal = (round, entry, signature)
         if proposal in self._genuine:
@@ -122,7 +124,9 @@ class Electorate:
         return "" if self.verify(sender, message, promise.signature) else "its signature is wrong"
 
     def claim_fault(self, round: int, proof: PromiseProof) -> str:
-        """Why what a promise of `round` says was accepted cannot have been; empty if it can."""
+        """Return in words why the entry that a promise of `round` claims as accepted cannot have
+        been accepted; empty if it can.
+        """
         last, entry, proposed = proof.accepted_round, proof.accepted, proof.proposed
         if last is None or entry is None or proposed is None:
             return ""
@@ -131,7 +135,9 @@ class Electorate:
         return ""
 
     def proofs_fault(self, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
-        """Why these promises do not entitle `entry` to be proposed in `round`; empty if they do."""
+        """Return in words why these promises do not allow `entry` to be proposed in `round`; empty
+        if they do.
+        """
         names = {proof.voter for proof in proofs}
         if len(names) != len(proofs) or not names <= self.names or not self.reached(names):
             return "it does not come with the promises of a quorum"
@@ -167,12 +173,14 @@ def proof_of(voter: PeerId, promise: Promise) -> PromiseProof:
 
 
 def forced_by(proofs: Sequence[PromiseProof]) -> Digest | None:
-    """The entry that must be proposed after these promises: the one accepted in the highest round.
+    """Return the entry that must be proposed after these promises: the one accepted in the highest
+    round.
 
-    It may have been chosen already; every quorum of promises contains a voter who would know. None
-    if nobody had accepted anything, and then the proposer is free. A proposer that lied may have
-    had two entries accepted in that round: then the one that more voters name. If quorums are two
-    thirds, only that one can have been chosen; and these promises prove that it lied.
+    It may have been chosen already; every quorum of promises contains a voter who would know.
+    Return None if nobody had accepted anything; the proposer is then free. A lying proposer may
+    have had two entries accepted in that round: then return the one that more voters name. If
+    quorums are two thirds, only that one can have been chosen. In either case these promises prove
+    that the proposer lied.
     """
     accepted = [(p.accepted_round, p.accepted) for p in proofs if p.accepted_round is not None]
     highest = max((round for round, _ in accepted), default=None)

@@ -1,12 +1,13 @@
-"""One height's consensus at one node: votes as an acceptor, leads rounds when it is its turn.
+"""The consensus of one height at one node, which votes and, when it is its turn, leads rounds.
 
         round 0                            round r > 0
     IDLE ──own accept──► PROPOSED    IDLE ──own promise──► PREPARING ──own accept──► PROPOSED
                                        └─ promised before a restart ─► SPENT
     a quorum of votes in PROPOSED makes `outcome`; a later round makes everything IDLE
 
-SPEC.md R1–R6 are here, in `acceptor` (what must not be forgotten) and in `leading` (what a proposer
-collects). It does not know what entries mean: a Counsel says what to propose and what to accept.
+SPEC.md R1–R6 are implemented here, in `acceptor` (durable promises and votes) and in `proposer`
+(promises and votes that a proposer collects). This module does not know what entries mean: a
+Counsel says what to propose and what to accept.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from p2ptrain.ledger.policy.accept import Answer, Verdict
 from p2ptrain.ledger.policy.policy import Counsel
 
 ROUND_JUMP_MAX = 1 << 20
-"""A peer that names an absurd round must not use the rounds up for everybody."""
+"""Longest jump to a later round: a peer that names an absurd round must not use all rounds up."""
 
 DOUBTFUL_ROUNDS = 8
-"""For so many rounds' time, or one of each voter if they are fewer, a proposal that leaves out
-promises of voters who are up is doubted, and so is a roster that leaves out who is here: by then
-enough proposers have had time to ask them all. Longer, and a voter that is up but promises nothing
-could hold the rest up for ever. Time is counted, since a round's number is its proposer's word.
+"""Rounds, at most one for each voter, in which a voter refuses a proposal without the promises of
+voters that are up, or a roster without peers that are here. By then enough proposers could ask all
+of them. Any longer, and a voter that is up but silent could block the rest for ever. The limit is a
+time, since a proposer may claim any round number.
 """
 
 
@@ -75,9 +76,9 @@ class Instance:
     # ── what others say ──────────────────────────────────────────────────────────────────────────
 
     def receive(self, sender: PeerId, message: VoteMessage, now: float) -> list[Effect]:
-        """Take a message of this height in. Follow with `step`."""
+        """Take a message of this height in. Call `step` next."""
         if isinstance(message, Prepare | Propose) and not self.electorate.votes_here:
-            return []  # An announcement comes to those without a vote as well.
+            return []  # Announcements also reach nodes without a vote.
         if not self.electorate.votes_here or sender not in self.electorate.names:
             return [
                 Note(f"{sender} sent a vote message for a height in which one of us has no vote")
@@ -116,9 +117,9 @@ class Instance:
         return [*effects, Send(sender, self.electorate.promise(message.round, accepted))]
 
     def _hurries(self, sender: PeerId, now: float) -> bool:
-        """Whether `sender` ends a round before its time, and did so a moment ago. Between two times
-        there are rounds enough for everybody to have a turn: or one voter could see to it that
-        nobody else decides anything (SPEC.md, In time).
+        """Return whether `sender` ends a round early again, too soon after the last time. Between
+        two such times there must be enough rounds for every voter to have a turn. Otherwise one
+        voter could keep all others from deciding anything (SPEC.md, In time).
         """
         if self._timer.is_nearly_over(now):
             return False
@@ -135,7 +136,7 @@ class Instance:
         return [Note(f"a promise of {sender} does not count: {fault}")] if fault else []
 
     def _on_propose(self, message: Propose) -> list[Effect]:
-        """The proposer's signature says who proposes; it does not matter who passes it on."""
+        """Take a proposal in. Its signature says who proposes, whoever passes it on."""
         accepted, round = self.acceptor.accepted, message.round
         proposer = self.electorate.proposer(round)
         if message == self.pending or proposer == self.electorate.me:
@@ -195,7 +196,7 @@ class Instance:
     # ── what this node does ──────────────────────────────────────────────────────────────────────
 
     def step(self, counsel: Counsel, now: float) -> list[Effect]:
-        """Do what time and new knowledge allow: vote, lead a round, go on to the next, repeat."""
+        """Do what time and new messages allow: vote, lead a round, go on to the next, repeat."""
         if not self.electorate.votes_here or self.outcome is not None:
             return []
         if counsel.wish.value is None:
@@ -213,14 +214,14 @@ class Instance:
         if self._resend.take(now):
             effects += self._leading.to_silent()
         if self._fetch.due_at is not None and self._fetch.due_at <= now:
-            self._fetch.stop()  # Nobody waits for those bytes any more.
+            self._fetch.stop()  # This node no longer waits for those bytes.
         return effects
 
     def next_deadline(self) -> float | None:
         return earliest(self._timer.deadline, self._resend.due_at, self._fetch.due_at)
 
     def is_due(self, counsel: Counsel) -> bool:
-        """Whether there is anything to decide: else `step` at most says again what is due."""
+        """Return whether there is anything to decide. If not, `step` at most repeats messages."""
         begun = self.pending is not None or self.acceptor.accepted is not None
         return begun or counsel.wish.value is not None
 
@@ -263,8 +264,8 @@ class Instance:
         return effects
 
     def _heed_refusals(self, down: AbstractSet[PeerId]) -> None:
-        """Leave a round for which too few can still vote, since the others have promised later
-        ones. One voter's word alone ends no round that the rest can decide.
+        """Leave a round in which too few can still vote, since the others have promised later ones.
+        The claim of a single voter ends no round that the rest can decide.
         """
         for round in sorted(set(self._refusals.values()), reverse=True):
             ahead = {voter for voter, promised in self._refusals.items() if promised >= round}
@@ -272,9 +273,10 @@ class Instance:
                 return self._enter(round)
 
     def _follow_rounds(self, down: AbstractSet[PeerId], now: float) -> None:
-        """Go to the next round when this one is over; pass over proposers that are down.
+        """Go to the next round when this one is over, and skip proposers that are down.
 
-        Not while too few voters are up: then no round can decide, and using rounds up helps nobody.
+        While too few voters are up, stay: no round can decide then, and using rounds up helps
+        nobody.
         """
         expired = self._timer.expired(now)
         if expired:
@@ -289,7 +291,7 @@ class Instance:
         self._timer.ensure_started(now)
 
     def _enter(self, round: int) -> None:
-        """Be in `round`; what belongs to an earlier one is over."""
+        """Enter `round` if it is later, and end everything that belongs to an earlier one."""
         if round <= self.round:
             return
         self.round = round
@@ -301,7 +303,7 @@ class Instance:
         self._fetch.stop()
 
     def _promise(self, round: int) -> bytes:
-        """Promise `round`, which ends the hope for a proposal of an earlier one."""
+        """Promise `round`, and drop a pending proposal of an earlier round."""
         record = self.acceptor.promise(round)
         if self.pending is not None and self.pending.round < round:
             self.pending = None
@@ -350,7 +352,7 @@ class Instance:
         return Entry(self.electorate.height, self.electorate.parent, counsel.complete(value))
 
     def _propose(self, proposal: Propose, counsel: Counsel, now: float) -> list[Effect]:
-        """Accept it here, durably, and only then ask others to (SPEC.md R4)."""
+        """Accept the proposal here, durably, and only then ask others to (SPEC.md R4)."""
         effects: list[Effect] = []
         mine = Accepted(proposal.round, proposal.entry, proposal.signature)
         if self.acceptor.accepted != mine:
@@ -372,10 +374,10 @@ class Instance:
     def _judged(
         self, entry: Entry, promises: Promises, counsel: Counsel, now: float, proposer: PeerId
     ) -> Verdict:
-        """May `entry` be accepted, proposed by `proposer` in this round with these promises?
+        """Judge `entry`, proposed by `proposer` in this round with these promises.
 
-        What forces it is doubtful if a quorum of them had accepted nothing, for then nothing was
-        chosen; or, for some time, if they leave out a voter who is up.
+        The promises that force it are doubtful if a quorum of them had accepted nothing (then
+        nothing was chosen), or, for some time, if they leave out a voter that is up.
         """
         late = self._is_late(now)
         forced = forced_by(promises) is not None
@@ -387,8 +389,8 @@ class Instance:
         return counsel.judge(*known, forced=forced, doubtful=doubtful, late=late, proposer=author)
 
     def _is_late(self, now: float) -> bool:
-        """Whether everybody has had a turn since this node knew something to decide: as long as it
-        knows of nothing, nobody who is honest need have proposed anything.
+        """Return whether every voter has had a turn since this node knew something to decide.
+        Before that, no honest voter need have proposed anything.
         """
         count = 1 + min(len(self.electorate.voters), DOUBTFUL_ROUNDS)
         patience_s = rounds_s(self.electorate.rules.round_timeout_s, count)

@@ -1,10 +1,11 @@
-"""What a proposer knows while it leads one round: promises, its proposal, votes. All of it
+"""The state of a proposer while it leads one round: promises, its proposal, votes. All of it is
 volatile.
 
     PREPARING ──quorum of promises, something to propose──► PROPOSED ──quorum of votes──► an outcome
 
-Round 0 starts without promises. Nothing here is durable, so a proposer that restarts never goes on
-with a round that it led (SPEC.md R4); what it had promised and accepted is in its `Acceptor`.
+Round 0 starts without promises. Nothing here is durable, so a proposer that restarts never
+continues a round that it led (SPEC.md R4). Its `Acceptor` contains what it had promised and
+accepted.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ from p2ptrain.ledger.messages.messages import (
 from p2ptrain.ledger.paxos.electorate import Electorate, forced_by, proof_of
 
 LETTERS_MAX = 32
-"""So many voters are written to one by one, which takes one delay; more hear it by gossip. A roster
-names all members, so letters to all of them would cost the proposer bytes by the square of their
-number: 130 kB for 32, 124 MB for 1,000. Gossip costs everybody some six copies.
+"""Most voters that get a unicast message each, which takes one delay; more voters get the message
+by gossip. A roster names all members, so unicast messages cost the proposer bytes by the square of
+their number: 130 kB for 32 voters, 124 MB for 1,000. Gossip costs everybody about six copies.
 """
 
 Promises = tuple[PromiseProof, ...]
 
 Unusable = Callable[[Entry, Promises], bool]
-"""Whether an entry that these promises force cannot be accepted here: its bytes are wanting, or
-this node knows better.
+"""unusable(entry, promises) returns whether an entry that these promises force cannot be accepted
+here, because its bytes are missing or this node's own results contradict it.
 """
 
 
 def author_of(electorate: Electorate, promises: Promises, proposer: PeerId) -> PeerId:
-    """Return who chose what `proposer` proposes with these promises: the proposer of the round that
-    forces it, or `proposer` itself if nothing does.
+    """Return the peer that chose what `proposer` proposes with these promises: the proposer of the
+    round that forces it, or `proposer` itself if nothing does.
     """
     rounds = [it.accepted_round for it in promises if it.accepted_round is not None]
     return electorate.proposer(max(rounds)) if rounds else proposer
 
 
 class Leading:
-    """One round, led by this node."""
+    """The state of one round that this node leads."""
 
     def __init__(self, electorate: Electorate, round: int) -> None:
         self.round = round
@@ -62,11 +63,11 @@ class Leading:
 
     @property
     def is_promised(self) -> bool:
-        """Whether something may be proposed now."""
+        """Whether enough voters have promised this round to propose something."""
         return self.round == 0 or self._electorate.reached(self._promises.keys())
 
     def take_promise(self, sender: PeerId, promise: Promise) -> str:
-        """Count a promise. Returns why it does not count, or nothing."""
+        """Count a promise. Return in words why it does not count; empty if it does."""
         if self.proposal is not None or sender in self._promises:
             return ""
         fault = self._electorate.promise_fault(sender, promise)
@@ -86,10 +87,11 @@ class Leading:
             self._candidates[accepted.entry.digest] = accepted.entry
 
     def choice(self, unusable: Unusable) -> tuple[Entry | None, tuple[PromiseProof, ...]]:
-        """What the promises force, or None if they leave it free; and the promises that show it.
+        """Return the entry that the promises force, or None if they force none, and the promises
+        that show it.
 
-        An entry that is unusable here is passed over if a quorum had accepted nothing: it cannot
-        have been chosen then, and the promises of that quorum are as good as all of them.
+        A forced entry that is unusable here is passed over if a quorum had accepted nothing. Then
+        it cannot have been chosen, and the promises of that quorum are enough.
         """
         free = tuple(proof for proof in self._promises.values() if proof.accepted is None)
         if self._best is None:
@@ -106,14 +108,14 @@ class Leading:
     # ── votes ────────────────────────────────────────────────────────────────────────────────────
 
     def propose(self, proposal: Propose, me: PeerId) -> None:
-        """From now on this round stands for `proposal`, which has the own vote, durable already."""
+        """Start to collect votes for `proposal`. This node's own vote for it is durable already."""
         assert self.proposal is None
         assert proposal.round == self.round
         self.proposal = proposal
         self._votes = {me: proposal.signature}
 
     def take_vote(self, sender: PeerId, vote: Vote) -> str:
-        """Count a vote. Returns why it does not count, or nothing."""
+        """Count a vote. Return in words why it does not count; empty if it does."""
         if self.proposal is None or vote.round != self.round or sender in self._votes:
             return ""
         fault = self._electorate.vote_fault(sender, vote)
@@ -131,7 +133,9 @@ class Leading:
     # ── what to say ──────────────────────────────────────────────────────────────────────────────
 
     def to_silent(self) -> list[Effect]:
-        """What this round's proposer says, to every voter that has not answered it."""
+        """Return the proposer's current message, addressed to every voter that has not answered
+        it.
+        """
         message: Message = self.proposal or Prepare(self._electorate.height, self.round)
         answered = self._promises.keys() if self.proposal is None else self._votes.keys()
         silent = [voter for voter in self._electorate.voters if voter not in answered]

@@ -1,6 +1,6 @@
-"""When a height's round has lasted long enough, and when to say something again.
+"""Timers: when a round is over, and when to repeat a message.
 
-Both only run while something waits to be decided. Times are the caller's; nothing here reads a
+Both run only while something waits to be decided. The caller passes the time; nothing here reads a
 clock.
 """
 
@@ -9,23 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RESEND_FIRST_S = 0.5
-"""Longer than a round trip around the world (0.3 s), so that a healthy network sees no
-repetition.
+"""Seconds before the first repetition: longer than a round trip around the world (0.3 s), so that a
+healthy network sees no repetition.
 """
 
 RESEND_MAX_S = 4.0
 
 ROUND_STRETCH_MAX = 16
-"""Rounds get longer until messages fit, but a long partition must not make them endless. By default
-32 s: with 8 s, voters whose answers took 6 s each, on a machine that was far too busy, agreed on
-nothing for as long as it was. While too few are up no rounds are used up, and once messages fit
-again whoever leads is heard at its next repetition.
+"""Rounds get longer until messages fit, but a long partition must not make them endless. The
+default is 32 s. With 8 s, voters on an overloaded machine, whose answers took 6 s each, failed to
+agree for as long as the overload lasted. While too few voters are up no rounds are used up, and
+once messages arrive in time again, the next repetition of the leader reaches the others.
 """
 
 
 @dataclass(slots=True)
 class RoundTimer:
-    """Gives each round its time: round_timeout_s × (1 + rounds timed out), at most × 16."""
+    """The timer of rounds. A round lasts round_timeout_s × (1 + rounds timed out), at most × 16."""
 
     round_timeout_s: float
     timeouts: int = 0
@@ -33,7 +33,7 @@ class RoundTimer:
 
     @property
     def round_s(self) -> float:
-        """How long a round lasts now."""
+        """The length of a round now, in seconds."""
         return self.round_timeout_s * min(1 + self.timeouts, ROUND_STRETCH_MAX)
 
     def ensure_started(self, now: float) -> None:
@@ -44,7 +44,9 @@ class RoundTimer:
         return self.deadline is not None and now >= self.deadline
 
     def is_nearly_over(self, now: float) -> bool:
-        """Whether the round has a quarter of a timeout to go at most: clocks differ by as much."""
+        """Return whether at most a quarter of a timeout is left of the round: clocks differ by as
+        much.
+        """
         return self.deadline is not None and now >= self.deadline - self.round_timeout_s / 4
 
     def stop(self) -> None:
@@ -52,13 +54,17 @@ class RoundTimer:
 
 
 def rounds_s(round_timeout_s: float, count: int) -> float:
-    """How long the first `count` rounds of a height last if all of them time out."""
+    """Return how long the first `count` rounds of a height last if all of them time out, in
+    seconds.
+    """
     return round_timeout_s * sum(min(1 + each, ROUND_STRETCH_MAX) for each in range(count))
 
 
 @dataclass(slots=True)
 class Repeater:
-    """Says when to repeat what may have been lost: after 0.5 s, then in growing intervals."""
+    """Decides when to repeat messages that may have been lost: after 0.5 s, then in growing
+    intervals.
+    """
 
     interval_s: float = RESEND_FIRST_S
     due_at: float | None = None
@@ -71,7 +77,7 @@ class Repeater:
         self.due_at = None
 
     def take(self, now: float) -> bool:
-        """Whether it is time now; if so the next time is set."""
+        """Return whether it is time to repeat. If so, set the next time."""
         if self.due_at is None or now < self.due_at:
             return False
         self.interval_s = min(2 * self.interval_s, RESEND_MAX_S)

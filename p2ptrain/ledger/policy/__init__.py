@@ -1,1 +1,1 @@
-"""Which entry to propose, and which entries a voter accepts: pure functions with reasons."""
+"""Decide which entry to propose, and which entries a voter accepts: pure functions with reasons."""

@@ -1,12 +1,12 @@
-"""Whether this node may vote for a proposal: a pure function of what is agreed and what it has
-heard.
+"""Decide whether this node may vote for a proposal: a pure function of what is agreed and what was
+reported.
 
-Three answers: yes; no; or later, when something that this node lacks may still come (bytes, a
-report, a newer allowlist), and then the proposal is judged again at each event. The rules that a
-Commit's bytes and an amendment must be held, that a quorum vouches for a snapshot, and that nobody
-is dropped who is here, are about safety. The rest keeps a hasty or broken proposer from having its
-way, and is lenient where views may differ: a refusal that is too strict would cost more than a
-wrong roster, which costs one attempt.
+There are three answers: yes, no, or later. "Later" means that something may still come that this
+node lacks (bytes, a report, a newer allowlist); the proposal is then judged again at each event.
+Three rules are about safety: a Commit's bytes and an amendment must be held, a quorum vouches for a
+snapshot, and nobody is dropped who is here. The other rules keep a hasty or broken proposer from
+having its way. They are lenient where views may differ: a refusal that is too strict would cost
+more than a wrong roster, which costs one attempt.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`fetch` names the update whose bytes would make a Commit acceptable; `evidence` is what the
-    proposer seems not to know.
+    """An answer with its reason.
+
+    `fetch` is the update whose bytes would make a Commit acceptable, if they are missing.
+    `evidence` is evidence that the proposer seems not to know.
     """
 
     answer: Answer
@@ -70,12 +72,15 @@ def may_accept(
     late: bool = False,
     proposer: PeerId | None = None,
 ) -> Verdict:
-    """May this node accept `value` now? `forced` if the promises leave the proposer no choice;
-    `doubtful` if others that may still come could give it one. A Commit is then held against this
-    node's own results all the same, and a roster against whom it knows to be here: either may be a
-    liar's invention, which only its own word supports. `late` if the height has waited so long that
-    views which still differ must not hold it up any longer. `proposer` is the peer that proposes
-    it, or, if it is forced, the one that did in the round that forces it.
+    """Decide whether this node may accept `value` now.
+
+    - `forced`: the promises leave the proposer no choice.
+    - `doubtful`: further promises could still give it a choice. A Commit is then compared with this
+      node's own results all the same, and a roster with the peers that it knows to be here: either
+      may be the invention of a liar, with no other support.
+    - `late`: the height has waited so long that differing views must not delay it any longer.
+    - `proposer`: the peer that proposes `value`, or, if it is forced, the one that proposed it in
+      the round that forces it.
     """
     fault = why_invalid(rules, state, value)
     if fault:
@@ -103,8 +108,9 @@ def may_accept(
 
 
 def _judge_heal(view: View, heal: Heal, *, forced: bool) -> Verdict:
-    """Whoever accepts it has verified a chain that outranks this branch; see SPEC.md B6. If it was
-    forced, any will do: the one that it names may have healed into another since.
+    """Judge a Heal. A voter that accepts it has verified a chain that outranks this branch; see
+    SPEC.md B6. If it is forced, any such chain will do: the one that it names may have healed into
+    another since.
     """
     parting = view.outranked_by
     if parting is None or not (forced or parting.digest == heal.entry):
@@ -129,7 +135,7 @@ def _judge_commit(
 
 
 def _contradicted(view: View, commit: Commit) -> str:
-    """Why this node's own results speak against `commit`; empty if they do not."""
+    """Return in words how this node's own results contradict `commit`; empty if they do not."""
     own = view.done.get(view.me)
     mine = own is not None and (own.step, own.attempt) == (commit.step, commit.attempt)
     if own is not None and mine and own.update != commit.update:
@@ -152,7 +158,9 @@ def _dropped_for_nothing(rules: Rules, state: LedgerState, view: View, roster: R
 
 
 def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: float) -> str:
-    """Whose place or part it would take away without a cause that is known here (SPEC.md S11)."""
+    """Return in words which peer loses its place or its part in the reduce for no cause known here
+    (SPEC.md S11); empty if none.
+    """
     if rules.founders_vote and (stranger := unasked(state, view, roster)):
         return stranger
     names, taking = set(roster.members), set(roster.peers)
@@ -182,11 +190,13 @@ def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: 
 def _self_serving(
     rules: Rules, state: LedgerState, view: View, roster: Roster, proposer: PeerId | None
 ) -> str:
-    """Return why the proposer should not take part with these others; empty if it may (S13).
+    """Return in words why the proposer should not take part with these others; empty if it may
+    (S13).
 
-    Otherwise a peer that spoils every reduce, and votes, would bring itself back each time that it
-    proposes, or the peer that it accuses. About others this node's memory refuses nothing: memories
-    differ, and two honest proposers that remember different peers must not block each other.
+    Without this rule, a voter that spoils every reduce would bring itself back each time that it
+    proposes, or the peer that it accuses. This node's memory of other peers refuses nothing.
+    Memories differ, and two honest proposers that remember different peers must not block each
+    other.
     """
     if proposer is None or proposer not in roster.peers:
         return ""
@@ -202,13 +212,14 @@ def _self_serving(
     )
     chosen = frozenset(part.peer for part in own)
     if view.blame.against(proposer, chosen, under_way) >= DOUBT_MIN:
-        return ""  # This node would let it take part, too, for want of others.
+        return ""  # This node would let it take part, too, since there are too few others.
     return f"its proposer {proposer} takes part, in spite of what is doubted of it here"
 
 
 def _hasty(rules: Rules, state: LedgerState, view: View, now: float) -> str:
-    """Why this is no time to open a reduce: who is first to say that it is ready, though it has
-    trained nothing, would average alone, and step after step could be opened to be skipped.
+    """Return in words why it is too early to open a reduce; empty if it is not. Without this rule,
+    the first peer to claim that it is ready could average alone without having trained, and open
+    step after step only for them to be skipped.
     """
     have = gathered(rules, state, view)
     if have.awaited and not have.enough:
@@ -219,7 +230,9 @@ def _hasty(rules: Rules, state: LedgerState, view: View, now: float) -> str:
 
 
 def _misquoted(state: LedgerState, view: View, roster: Roster) -> str:
-    """Whose numbers are others than it said: it would have to say that its work is lost."""
+    """Return in words which participant has other numbers than it reported; empty if none. Such a
+    peer would have to report that its work is lost.
+    """
     known = set(state.roster.participants) if state.roster is not None else set()
     for part in roster.participants:
         ready = view.ready.get(part.peer)
@@ -251,7 +264,9 @@ def _judge_roster(
 
 
 def _terms_missing(view: View, roster: Roster) -> Terms | None:
-    """Forced or fresh: nobody votes for terms that it could not show to whoever asks (S10)."""
+    """Return the amendment of `roster` that this node lacks, if any. Nobody votes for terms that it
+    could not show to others, whether the roster is forced or fresh (S10).
+    """
     return None if roster.terms in view.terms else roster.terms
 
 
@@ -267,7 +282,7 @@ def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Verdict |
 
 
 def _judge_again(rules: Rules, state: LedgerState, view: View, now: float) -> Verdict:
-    """May the reduce under way be given up?"""
+    """Decide whether the reduce under way may be abandoned."""
     if result_is_stale(rules, view, now):
         return _YES
     update = finished_update(state, view)
@@ -293,7 +308,9 @@ def _judge_skip(rules: Rules, state: LedgerState, view: View, now: float) -> Ver
 def holders_of(
     state: LedgerState, view: View, update: Digest, proposer: PeerId
 ) -> tuple[PeerId, ...]:
-    """Who has the bytes: those who reported them, live ones first, and whoever proposes them."""
+    """Return the peers that should have the bytes, live ones first: those that reported them, the
+    proposer, and the other participants.
+    """
     said = [report.peer for report in view.done.values() if report.update == update]
     known = dict.fromkeys([*said, proposer, *(state.roster.peers if state.roster else ())])
     known.pop(view.me, None)

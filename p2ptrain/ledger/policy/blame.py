@@ -1,16 +1,18 @@
-"""Remembers failed attempts across outer steps, and says which peers sit out the next attempt.
+"""Remember failed attempts across outer steps, and choose the peers that sit out the next attempt.
 
 A failed attempt leaves *doubts*: sets of participants of which at least one is at fault. If one
-participant accuses another, one of the two is: the accused, or a liar that accuses. So an accuser
-is doubted as much as those it accuses, and a liar that accuses many is doubted most. A participant
-that accuses itself is doubted alone. If nobody was accused, the participants that failed attempts
-had and the committed attempt did not have are doubted together.
+participant accuses another, one of the two is at fault: the accused, or a lying accuser. So an
+accuser is doubted as much as those it accuses, and a liar that accuses many is doubted most. A
+participant that accuses itself is doubted alone. If nobody was accused, the participants of failed
+attempts that did not take part in the committed attempt are doubted together.
 
-The most doubted peer sits out first, and the doubts that its absence explains are dropped; then the
-next most doubted, up to a limit. Doubts halve every HALF_LIFE commits: time is counted in committed
-outer steps, so that a run that stands still forgives nobody and needs no clock.
+The most doubted peer sits out first, and the doubts that its absence explains are dropped. Then the
+next most doubted peer sits out, up to a limit. Doubts halve every HALF_LIFE commits: time is
+counted in committed outer steps, so that a run that stands still forgives nobody and needs no
+clock.
 
-Nothing here is agreed: it decides what a node proposes. `accept` bounds what others may do with it.
+Nothing here is agreed: it decides what this node proposes. `accept` limits which of those proposals
+other nodes must follow.
 """
 
 from __future__ import annotations
@@ -23,43 +25,52 @@ from dataclasses import dataclass, field
 from p2ptrain.ids import PeerId
 
 HALF_LIFE = 8
-"""Commits after which a failed attempt counts half. A peer that fails every attempt is then let in
-again after 8 or 9 commits, and one that failed twice by accident is forgiven as soon."""
+"""Commits after which a failed attempt counts half. A peer that fails every attempt is then
+admitted again after 8 or 9 commits, and so is one that failed twice by accident.
+"""
 
 DOUBT_MIN = 1.0
-"""A peer sits out while this much speaks against it. One failure weighs 1 in its own outer step,
-and less after the next commit: a single accident costs a peer one attempt, as it always did."""
+"""Total weight of doubts from which a peer sits out. One failure weighs 1 in its own outer step,
+and less after the next commit, so a single accident costs a peer one attempt.
+"""
 
 DOUBT_MIN_UNTRACED = 0.25
-"""The same where an attempt of this outer step failed and nobody was accused: then what is left of
-an older failure is the only hint. Two half-lives."""
+"""The same limit if an attempt of this outer step failed and nobody was accused. Then the remaining
+weight of an older failure is the only hint. The value stands for two half-lives.
+"""
 
 LEFT_OUT_MAX = 15
-"""Commits in a row after which nobody proposes to leave a peer out for its past. Two half-lives:
-one failure more would be forgiven by then."""
+"""Commits in a row after which no honest proposer leaves a peer out for its past. Two half-lives:
+even one failure more would be forgiven by then.
+"""
 
 LEFT_OUT_REFUSED = 2 * LEFT_OUT_MAX + 1
-"""Commits in a row, without a peer that was ready for each, after which voters refuse another
-roster without it. Twice what honest proposers do: those that joined late count fewer commits."""
+"""Commits in a row without a peer that was ready for each of them, after which voters refuse
+another roster without that peer. Twice what honest proposers do: those that joined late count fewer
+commits.
+"""
 
 FAILURES_KEPT = 32
-"""Older failures weigh less than a sixteenth, unless attempt after attempt fails: then newer ones
-tell enough."""
+"""Failures kept. Older ones weigh less than a sixteenth, unless attempt after attempt fails; then
+the newer ones suffice.
+"""
 
 CONFESSION = 0.5
-"""What it weighs that a peer accuses itself. It is left out until it is ready again anyway, and
-restarts are no lies; but a peer whose work is lost step after step costs others an attempt each."""
+"""Factor on the weight of a doubt about a peer that accuses itself. Such a peer is left out anyway
+until it is ready again, and restarts are no lies. But a peer whose work is lost step after step
+costs others an attempt each time.
+"""
 
 ACCUSED_MAX = 4
-"""Of one report, so many accusations count: honest reports name one peer or two."""
+"""Accusations that count of one report: honest reports name one peer or two."""
 
 Doubt = frozenset[PeerId]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed attempt, after `commits` commits. `accused` are the peers that others accuse, and
-    `confessed` those that accuse themselves.
+    """One failed attempt. `commits` is the number of commits before it. `accused` are the peers
+    that others accuse, and `confessed` those that accuse themselves.
     """
 
     commits: int
@@ -68,7 +79,7 @@ class Failure:
     confessed: frozenset[PeerId] = frozenset()
 
     def weighed(self, commits: int) -> list[tuple[float, Doubt]]:
-        """Return what each doubt weighs after `commits` commits: one failure weighs at most 1
+        """Return each doubt with its weight after `commits` commits. One failure weighs at most 1
         against anybody, however many accusers it has.
         """
         most = max(Counter(peer for doubt in self.doubts for peer in doubt).values())
@@ -81,14 +92,15 @@ class Failure:
 
 @dataclass(slots=True)
 class Memory:
-    """What this process has seen fail. The chain alone says who took part in what; what
-    participants reported is forgotten when the process ends.
+    """The failed attempts that this process has seen. The chain shows who took part in which
+    attempt; what participants reported is forgotten when the process ends.
 
-    `untraced` are the participants of this outer step's attempts that failed without an accusation.
-    `absent` counts the commits since a member last took part in an attempt, failed ones included;
-    `missed` all attempts without it, with the same decay as doubts. `ready` are the peers known to
-    be ready when the attempt under way was opened, and `kept_out` counts as `absent` does, but only
-    the commits for which the member was ready.
+    - `untraced`: the participants of this outer step's attempts that failed without an accusation.
+    - `absent`: for each member, the commits since it last took part in an attempt, failed ones
+      included.
+    - `missed`: for each member, all attempts without it, with the same decay as doubts.
+    - `ready`: the peers known to be ready when the attempt under way was opened.
+    - `kept_out`: as `absent`, but counts only the commits for which the member was ready.
     """
 
     commits: int = 0
@@ -102,10 +114,11 @@ class Memory:
     def failure(
         self, peers: Collection[PeerId], reports: Mapping[PeerId, Iterable[PeerId]]
     ) -> Failure | None:
-        """What the participants `peers` accuse each other of; None if nobody is accused.
+        """Return what the participants `peers` accuse each other of; None if nobody is accused.
 
-        `reports` are the suspects that each peer named for this very attempt. Words of peers that
-        did not take part, and about them, do not count. Pairs count once, whoever accused first.
+        `reports` are the suspects that each peer named for this very attempt. Reports of peers that
+        did not take part, and accusations of such peers, do not count. A pair counts once, whoever
+        accused first.
         """
         doubts, members = dict[Doubt, None](), set(peers)
         accused, confessed = set[PeerId](), set[PeerId]()
@@ -125,10 +138,10 @@ class Memory:
     def opened(
         self, peers: Collection[PeerId], members: Iterable[PeerId], ready: Iterable[PeerId]
     ) -> None:
-        """An attempt of `peers` begins, in a run of `members`; this node knows that the peers in
-        `ready` could take part.
+        """Note that an attempt of `peers` begins, in a run of `members`. This node knows that the
+        peers in `ready` could take part.
 
-        A participant has had its chance: only later failures count against it.
+        A participant has had its chance: only later absences count.
         """
         self.ready = frozenset(ready)
         for peer in peers:
@@ -140,7 +153,7 @@ class Memory:
                 self.missed[member] = self.missed.get(member, 0.0) + 1.0
 
     def failed(self, peers: Collection[PeerId], reports: Mapping[PeerId, Iterable[PeerId]]) -> None:
-        """The attempt of `peers` is given up."""
+        """Note that the attempt of `peers` was abandoned."""
         failure = self.failure(peers, reports)
         if failure is None:
             self.untraced.append(frozenset(peers))
@@ -148,7 +161,7 @@ class Memory:
             self.failures.append(failure)
 
     def committed(self, peers: Collection[PeerId], members: Iterable[PeerId]) -> None:
-        """The attempt of `peers` was committed, in a run of `members`."""
+        """Note that the attempt of `peers` was committed, in a run of `members`."""
         suspects = frozenset[PeerId]().union(*self.untraced) - frozenset(peers)
         if suspects:
             self.failures.append(Failure(self.commits, (suspects,)))
@@ -163,7 +176,9 @@ class Memory:
         self.missed = {peer: it * forgets for peer, it in self.missed.items() if it > 0.05}
 
     def skipped(self) -> None:
-        """The outer step is given up: no attempt shows who was missing in what worked."""
+        """Note that the outer step was skipped: no attempt shows whose absence would have
+        helped.
+        """
         self.untraced.clear()
 
     def sitting_out(
@@ -174,11 +189,13 @@ class Memory:
         *,
         untraced: bool = False,
     ) -> frozenset[PeerId]:
-        """At most `most` of those who are `able` to take part, the most doubted first.
+        """Return the peers that sit out: at most `most` of those who are `able` to take part, the
+        most doubted first.
 
-        A doubt about somebody who will not be there is explained by that. So is a doubt about a
-        peer that was left out for LEFT_OUT_MAX commits: it is let in once, whatever is said of it.
-        Where an attempt of this outer step failed without an accusation, old doubts are enough.
+        A doubt about a peer that will be absent is dropped, since its absence explains it. So is a
+        doubt about a peer that was left out for LEFT_OUT_MAX commits: that peer is admitted once,
+        whatever others say of it. If an attempt of this outer step failed without an accusation,
+        weaker doubts are enough.
         """
         doubt_min = DOUBT_MIN_UNTRACED if self.untraced or untraced else DOUBT_MIN
         doubts = self._doubts_among(able, under_way)
@@ -189,7 +206,7 @@ class Memory:
         return frozenset(out)
 
     def against(self, peer: PeerId, among: Set[PeerId], under_way: Failure | None = None) -> float:
-        """What the doubts about `peer` weigh where those in `among` take part."""
+        """Return the total weight of the doubts about `peer` if those in `among` take part."""
         doubts = self._doubts_among(among, under_way)
         return sum(weight for weight, doubt, _ in doubts if peer in doubt)
 
@@ -206,8 +223,8 @@ class Memory:
     def _most_doubted(
         self, doubts: Iterable[tuple[float, Doubt, frozenset[PeerId]]], doubt_min: float
     ) -> PeerId | None:
-        """Of equally doubted peers, the one that was left out least comes first: so they take
-        turns. Then the accused before its accuser.
+        """Return the most doubted peer, or None. Of equally doubted peers, the one that was left
+        out least comes first, so they take turns; then the accused comes before its accuser.
         """
         score, accused = defaultdict[PeerId, float](float), defaultdict[PeerId, float](float)
         for weight, doubt, named in doubts:

@@ -1,10 +1,10 @@
-"""While a reduce is under way: commit its result, try it again, or give the step up.
+"""While a reduce is under way: decide to commit its result, to try again, or to skip the step.
 
-- Most participants made the same update, or this node made it and they still may, and the bytes
-  can be had: commit.
-- All living ones failed, or one did some time ago, or too few are left that could have made the
-  same: the next attempt, without who is to blame.
-- Attempts are used up, or too few are left: skip.
+- Commit if most participants made the same update and its bytes can be had. Also commit if this
+  node made it and most participants may still report the same.
+- Start the next attempt, without the peers to blame, if all live participants failed, if one did
+  some time ago, or if too few are left that could have made the same.
+- Skip the step if its attempts are used up, or too few peers are left.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from p2ptrain.ledger.policy.suspicion import Suspicion
 from p2ptrain.ledger.policy.update_votes import Voices
 
 TRIES_BY_SUSPICION = 2
-"""After so many attempts participants sit out by turns: a run that allows no more has no turns."""
+"""Attempts after which participants sit out by turns. A run that allows no more attempts has no
+turns.
+"""
 
 ALONE_GRACES = 4
-"""A participant that averages alone and says nothing for this many times grace_s has failed: 2 min
-by default. It moves nothing over a network, and nobody takes part who could give it up."""
+"""Multiple of grace_s after which a participant that averages alone and reports nothing has failed:
+2 min by default. It moves nothing over a network, and no other participant could report the
+failure.
+"""
 
 
 def while_reducing(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
@@ -47,10 +51,10 @@ def while_reducing(rules: Rules, state: LedgerState, view: View, now: float) -> 
 
 
 def finished_update(state: LedgerState, view: View) -> Digest | None:
-    """The result of the reduce under way, if it is known and its bytes can be had.
+    """Return the result of the reduce under way, if it is known and its bytes can be had.
 
-    Most participants made it; or this node did, which is worth something while they still may say
-    the same: nobody else takes a few at their word (SPEC.md S12).
+    Either most participants made it, or this node did and most may still report the same. Other
+    nodes do not believe a few participants (SPEC.md S12).
     """
     assert state.roster is not None
     voices = voices_of(state, view)
@@ -64,12 +68,12 @@ def finished_update(state: LedgerState, view: View) -> Digest | None:
 
 
 def is_made(state: LedgerState, view: View, update: Digest) -> bool:
-    """Whether this node, or most participants, made `update` in the reduce under way."""
+    """Return whether this node, or most participants, made `update` in the reduce under way."""
     return update in (made_by(state, view, view.me), voices_of(state, view).agreed())
 
 
 def made_by(state: LedgerState, view: View, peer: PeerId) -> Digest | None:
-    """What `peer` says that it made in the reduce under way."""
+    """Return the update that `peer` says it made in the reduce under way, if any."""
     report, roster = view.done.get(peer), state.roster
     assert roster is not None
     if report is None or (report.step, report.attempt) != (state.step, roster.attempt):
@@ -78,7 +82,7 @@ def made_by(state: LedgerState, view: View, peer: PeerId) -> Digest | None:
 
 
 def voices_of(state: LedgerState, view: View) -> Voices:
-    """What the participants say that they made; also those that are down since."""
+    """Return which updates the participants say they made, also those that have gone down since."""
     assert state.roster is not None
     voices = Voices(len(state.roster.peers))
     for peer in state.roster.peers:
@@ -91,23 +95,23 @@ def voices_of(state: LedgerState, view: View) -> Voices:
 
 
 def result_is_stale(rules: Rules, view: View, now: float) -> bool:
-    """Whether a finished reduce was not committed for so long that its bytes evidently cannot be
-    had.
+    """Return whether a finished reduce has been uncommitted for so long that its bytes evidently
+    cannot be had.
 
-    Then trying again is better than standing still, and who holds the result lets it go.
+    Then another attempt is better than no progress, and nodes that hold the result give it up.
     """
     return view.done_since is not None and now >= view.done_since + rules.grace_s
 
 
 def failed(state: LedgerState, view: View, peer: PeerId) -> bool:
-    """Whether `peer` reported that it gave the reduce under way up."""
+    """Return whether `peer` reported that it abandoned the reduce under way."""
     report, roster = view.failed.get(peer), state.roster
     assert roster is not None
     return report is not None and (report.step, report.attempt) == (state.step, roster.attempt)
 
 
 def confessed(state: LedgerState, view: View) -> tuple[PeerId, ...]:
-    """The participants of the reduce under way that say that their own work is lost."""
+    """Return the participants of the reduce under way that report that their own work is lost."""
     assert state.roster is not None
     return tuple(
         peer
@@ -117,7 +121,9 @@ def confessed(state: LedgerState, view: View) -> tuple[PeerId, ...]:
 
 
 def failure_known(state: LedgerState, view: View) -> bool:
-    """A live participant gave up, or too few are left for a result that others believe."""
+    """Return whether the reduce has visibly failed: a live participant abandoned it, none is live,
+    or too few are left for a result that others believe.
+    """
     assert state.roster is not None
     live = [peer for peer in state.roster.peers if peer not in view.down]
     gave_up = any(failed(state, view, peer) for peer in live)
@@ -125,7 +131,7 @@ def failure_known(state: LedgerState, view: View) -> bool:
 
 
 def alone_too_long(rules: Rules, state: LedgerState, view: View, now: float) -> bool:
-    """Whether the only participant is somebody else and should have reported by now."""
+    """Return whether the only participant is another peer and should have reported by now."""
     return (until := _alone_until(rules, state, view)) is not None and now >= until
 
 
@@ -162,11 +168,11 @@ def _again(rules: Rules, state: LedgerState, view: View, now: float, why: str) -
 
 
 def survivors(rules: Rules, state: LedgerState, view: View) -> tuple[Participant, ...]:
-    """Return who would take part in the next attempt: of those who could, all but the most doubted
-    ones (`blame`), which are at most half, since few voices are enough to accuse many.
+    """Return the participants of the next attempt: all that could take part but the most doubted
+    (`blame`). At most half sit out, since few accusers are enough to accuse many.
 
-    Where that has not helped, a third sits out, by turns: a peer that spoils averages without a
-    trace (it sends two means) is then missing in most outer steps, and so is one of two that
+    After TRIES_BY_SUSPICION attempts a third sits out, by turns. So a peer that spoils averages
+    without a trace (it sends two means) is missing in most outer steps, and so is one of two that
     cannot reach each other. Of two participants one sits out, then the other.
     """
     here = could_take_part(rules, state, view)
@@ -186,8 +192,8 @@ def survivors(rules: Rules, state: LedgerState, view: View) -> tuple[Participant
 def _doubted_of(
     rules: Rules, state: LedgerState, view: View, here: frozenset[PeerId]
 ) -> frozenset[PeerId]:
-    """Return those of `here` that sit out the next attempt for what they are remembered for, and
-    for what is said of the reduce under way.
+    """Return those of `here` that sit out the next attempt, because of past failures and of
+    accusations in the reduce under way.
     """
     roster = state.roster
     assert roster is not None
@@ -197,13 +203,15 @@ def _doubted_of(
 
 
 def _least(rules: Rules, count: int) -> int:
-    """How many of `count` take part at least; one alone, if there are two and the run allows it."""
+    """Return how many of `count` take part at least: half of them, or more if the run demands
+    more.
+    """
     return min(count, max(rules.participants_min, (count + 1) // 2))
 
 
 def could_take_part(rules: Rules, state: LedgerState, view: View) -> dict[PeerId, Participant]:
-    """All that took part, or are ready now, but who is down or leaves, or said that its work is
-    lost and is not ready again.
+    """Return all peers that took part or are ready now, without those that are down or leave. A
+    peer that reported that its work is lost counts only once it is ready again.
     """
     roster = state.roster
     assert roster is not None
@@ -214,7 +222,7 @@ def could_take_part(rules: Rules, state: LedgerState, view: View) -> dict[PeerId
 
 
 def suspicion_of(state: LedgerState, view: View) -> Suspicion:
-    """What the participants that gave the reduce under way up hold against each other."""
+    """Return which peers the participants that abandoned the reduce under way accuse."""
     suspicion = Suspicion()
     assert state.roster is not None
     for peer in state.roster.peers:

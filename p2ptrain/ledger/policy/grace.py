@@ -1,12 +1,14 @@
-"""How long a ready quorum waits for the rest: as long as the rest usually takes, within bounds.
+"""Compute how long a ready quorum waits for the rest: as long as the rest usually takes, within
+bounds.
 
-Members differ in speed, and in every run differently, so no fixed time is right: too short leaves
-out work that was nearly done, too long makes everybody wait for who will not come. The past tells:
-for each member that became ready after a quorum was, how much later it came. The median of these
-lags plus a few times their spread (the median absolute deviation, which one straggler does not
-move) covers the usual; who is later is left out, and contributes next time.
+Members differ in speed, and in every run differently, so no fixed time is right. If it is too
+short, work that was nearly done is left out; if it is too long, everybody waits for members that
+will not come. So this module uses the past: for each member that became ready after a quorum was,
+how much later it was. The grace is the median of these lags plus a few times their spread (the
+median absolute deviation, which one straggler does not move). A member that takes longer is left
+out, and contributes in the next step.
 
-This is one node's own view and decides only what it proposes. Nobody checks another's times.
+This is one node's own view and decides only what it proposes. Other nodes do not check it.
 """
 
 from __future__ import annotations
@@ -16,17 +18,19 @@ from dataclasses import dataclass
 from statistics import median
 
 LAGS_KEPT = 64
-"""Of a dozen steps among a dozen members: old habits are soon forgotten."""
+"""Lags kept: those of a dozen steps among a dozen members. Old habits are soon forgotten."""
 
 LAGS_MIN = 8
-"""Fewer say nothing about the usual."""
+"""Lags that it takes to compute a grace from them. Fewer say nothing about the usual."""
 
 SPREADS = 6.0
-"""How many deviations count as usual. For normal lags 6 × MAD are 4 σ: one in 30,000 is later."""
+"""Deviations that count as usual. For normally distributed lags 6 × MAD are 4 σ: one in 30,000 is
+later.
+"""
 
 FLOOR = 1 / 3
-"""Never less than this part of the agreed upper bound, however punctual all have been: who comes
-back from a pause is late once, and its work is worth some seconds.
+"""Smallest grace, as a part of the agreed upper bound, however punctual all members were. A member
+that comes back from a pause is late once, and its work is worth some seconds.
 """
 
 MISSED_MAX = 1.5
@@ -45,7 +49,7 @@ CREDIT_MIN_S = 0.5
 
 
 def grace_after(lags: Sequence[float], upper_s: float) -> float:
-    """The grace in seconds, after these lags in seconds; `upper_s` is the run's grace_s, which
+    """Return the grace in seconds, given the lags in seconds. `upper_s` is the run's grace_s, which
     holds until there is data.
     """
     if len(lags) < LAGS_MIN:

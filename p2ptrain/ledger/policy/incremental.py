@@ -1,19 +1,24 @@
-"""Which reports cannot change what to propose: thousands of members report, few reports decide.
+"""Recognise reports that cannot change what to propose: thousands of members report, few reports
+decide.
 
-What to propose is worked out from all members' reports, which costs time in proportion to their
-number. Most reports change nothing of it, and a tally, made when it was worked out, knows which:
+The next proposal is computed from all members' reports, in time proportional to their number. Most
+reports do not change it. A tally, made together with the proposal, recognises these:
 
-- nothing is wanted while members train: one more that is ready, unless it is the last one awaited,
-  or the last one awaited at length, or makes the quorum and the contributors enough;
-- nothing is wanted while a reduce is under way: who is ready (for that, or for the next one), one
-  more that gave it up, unless it is the first, or the last, and one more that has a result, unless
-  it is ours, or decides whether most have the same;
-- a commit is wanted: one more voice for it, and who is ready, or, if most have made it, gave up;
-- another attempt is wanted: one more that gave up, unless it accuses somebody;
-- any of these but a commit: what snapshots are written.
+- While members train and nothing is wanted: a further member is ready. It is neither the last one
+  awaited nor the last one awaited for long, and it completes neither the quorum nor the needed
+  contributors.
+- While a reduce is under way and nothing is wanted: a member is ready, for this step or the next.
+  Also one more participant abandons the reduce, unless it is the first or the last. Also one more
+  has a result, unless it is this node, or decides whether most have the same.
+- While a commit is wanted: one more participant made the same update, or a member is ready. Also a
+  participant abandoned the reduce, if most have made the update.
+- While another attempt is wanted: one more participant abandoned the reduce, unless it accuses
+  somebody.
+- In all of these cases but the third: a snapshot was written.
 
-It knows that in a time that does not grow with the number of members; in any other case it says so,
-and everything is worked out anew. Time alone changes nothing before `Wish.look_again_at`.
+A tally decides this in time that does not grow with the number of members. In any other case it
+says that it cannot tell, and everything is computed anew. Time alone changes nothing before
+`Wish.look_again_at`.
 """
 
 from __future__ import annotations
@@ -35,10 +40,14 @@ from p2ptrain.ledger.policy.update_votes import Voices
 
 
 class Tally(Protocol):
-    """Holds as long as nothing is heard but what it absorbs."""
+    """Says whether the last result still holds. The result holds as long as the tally absorbs every
+    event.
+    """
 
     def absorbs(self, event: Event) -> bool:
-        """Take news in. False if what to propose may be another after it, or it cannot tell."""
+        """Take an event in. Return False if the proposal may change, or if the tally cannot
+        tell.
+        """
 
 
 # ── while members train ──────────────────────────────────────────────────────────────────────────
@@ -46,14 +55,14 @@ class Tally(Protocol):
 
 @dataclass(slots=True)
 class ReadyTally:
-    """Nothing is wanted yet."""
+    """The tally while members train and nothing is wanted yet."""
 
     rules: Rules
     state: LedgerState
     voters: frozenset[PeerId]
     awaited: set[PeerId]
     punctual: set[PeerId]
-    """Of the awaited, those that the others wait for at length."""
+    """The awaited members for which the others wait long."""
     voters_ready: int
     first_ready: bool
     contributors: int
@@ -100,7 +109,7 @@ class ReadyTally:
 
 
 def tally_of_reduce(state: LedgerState, view: View, wish: Wish) -> Tally:
-    """The tally for what is wanted after what was heard of the reduce under way."""
+    """Return the tally that fits `wish` and the reports about the reduce under way."""
     roster, failing = state.roster, view.failed_since is not None
     assert roster is not None
     voices = voices_of(state, view)
@@ -113,7 +122,7 @@ def tally_of_reduce(state: LedgerState, view: View, wish: Wish) -> Tally:
 
 @dataclass(slots=True)
 class CommitTally:
-    """A result is known, and its commit is wanted; `agreed` if most participants made it."""
+    """A result is known, and its commit is wanted. `agreed`: most participants made it."""
 
     commit: Commit
     failing: bool
@@ -132,7 +141,9 @@ class CommitTally:
 
 @dataclass(slots=True)
 class SilenceTally:
-    """Nothing is known, or that it failed, and the `silent` are heard out."""
+    """No result is known. `silent` are the participants that have not reported yet. `failing`: the
+    reduce is known to have failed.
+    """
 
     roster: Roster
     me: PeerId
@@ -152,7 +163,9 @@ class SilenceTally:
         return bool(self.silent)
 
     def _is_one_of_few(self, event: ReduceDone) -> bool:
-        """Whether it has a result, and still nothing is known of what most have."""
+        """Return whether a participant has a result, and it is still open which result most
+        have.
+        """
         reduce = (self.roster.step, self.roster.attempt)
         if (event.step, event.attempt) != reduce or event.peer == self.me:
             return False
@@ -164,7 +177,9 @@ class SilenceTally:
 
 @dataclass(slots=True)
 class FailureTally:
-    """It is to be tried again, or given up: with whom depends on who is blamed."""
+    """The reduce failed and is to be tried again or skipped. The next participants depend on the
+    accusations.
+    """
 
     roster: Roster
     participants: frozenset[PeerId]

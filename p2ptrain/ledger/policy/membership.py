@@ -1,12 +1,14 @@
-"""Choose the next members where founders vote, and name the rosters that a voter refuses there.
+"""Choose the next members in a run in which only founders vote, and recognise rosters that a voter
+refuses there.
 
-A founder keeps its vote while it is down: no word of others takes it away. It loses its vote by its
-own goodbye, once it is down and if enough voters remain, or by evidence that it lied. A founder
-that comes back after a goodbye asks to join and is a voter again with the roster that admits it.
-The manifest says who it is, so it need not prove itself by training, and seeds that train nothing
-come back as well.
+A founder keeps its vote while it is down: no statement of others takes it away. It loses its vote
+by its own goodbye, once it is down and if enough voters remain, or by evidence that it lied. A
+founder that comes back after a goodbye asks to join and is a voter again with the roster that
+admits it. The manifest says who it is, so it need not prove itself by training, and seeds that
+train nothing come back as well.
 
-Functions of the chain and of what this node has heard (`view`). Rules: SPEC.md, F2 to F4.
+All functions use the chain and the reports that this node has heard (`View`). Rules: SPEC.md, F2 to
+F4.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ def next_members(
 
 
 def _next_voters(founders: Founders, state: LedgerState, view: View) -> tuple[PeerId, ...] | None:
-    """Those there are, without the accused and without as many of the leaving as may go, the last
-    ranked first; then the founders that come back, never more than stay.
+    """Return the present voters, without the accused and without as many of the leaving ones as may
+    go, the last ranked first. Founders that come back follow, never more than the voters that stay.
     """
     staying = [voter for voter in state.voters if voter not in view.accused]
     if not staying:
@@ -66,30 +68,32 @@ def _asking(state: LedgerState, view: View) -> list[PeerId]:
 
 
 def _least(founders: Founders, state: LedgerState) -> int:
-    """How many voters the next roster has at least, the accused included."""
+    """Return how many voters the next roster has at least, the accused included."""
     return min(founders.voters_min, len(state.voters))
 
 
 def has_left(founders: Founders, view: View, voter: PeerId) -> bool:
-    """Whether the goodbye of `voter` counts. Where enough founders remain without it, nobody needs
-    its vote to agree on a roster without it. So it counts once the voter is down as well: a voter
-    that is up may have come back, and somebody may be sending its old goodbye again.
+    """Return whether the goodbye of `voter` counts. In a run with enough founders, nobody needs the
+    vote of `voter` to agree on a roster without it. So there the goodbye counts only once the voter
+    is down as well: a voter that is up may have come back, and somebody may be sending its old
+    goodbye again.
     """
     return voter in view.leaving and (founders.voters_min == 1 or voter in view.down)
 
 
 def keeps_its_vote(founders: Founders | None, state: LedgerState, peer: PeerId) -> bool:
-    """Whether `peer`, a voter that says goodbye, stays a voter as long as it is up. Then it need
-    not wait for a roster without it.
+    """Return whether `peer`, a voter that says goodbye, stays a voter as long as it is up. Then it
+    need not wait for a roster without it.
     """
     return founders is not None and (founders.voters_min > 1 or state.voters == (peer,))
 
 
 def too_few_left(founders: Founders, state: LedgerState, view: View, roster: Roster) -> str:
-    """Why `roster` leaves too few voters (SPEC.md F3); empty if it leaves enough.
+    """Return in words why `roster` leaves too few voters (SPEC.md F3); empty if it leaves enough.
 
-    Asked of every roster, one that the promises force included, however long it has waited. That
-    does no harm: whoever voted for fewer had evidence, which is durable and which others are given.
+    This holds for every roster, also for one that the promises force, however long the height has
+    waited. That does no harm: a voter that voted for fewer voters had evidence, which is durable
+    and is passed on to others.
     """
     names = set(roster.voters)
     guilty = sum(1 for voter in state.voters if voter not in names and voter in view.accused)
@@ -99,8 +103,8 @@ def too_few_left(founders: Founders, state: LedgerState, view: View, roster: Ros
 
 
 def dropped_for_nothing(founders: Founders, state: LedgerState, view: View, roster: Roster) -> str:
-    """Which founder `roster` takes the vote from without a cause (SPEC.md F2); empty if none. That
-    a founder is down, or is said to have failed, is no cause.
+    """Return in words which founder loses its vote by `roster` without a cause (SPEC.md F2); empty
+    if none. It is no cause that a founder is down, or that others say it failed.
     """
     names = set(roster.voters)
     for voter in state.voters:
@@ -112,7 +116,9 @@ def dropped_for_nothing(founders: Founders, state: LedgerState, view: View, rost
 
 
 def unasked(state: LedgerState, view: View, roster: Roster) -> str:
-    """Which founder `roster` makes a voter though it is not here (SPEC.md F4); empty if none."""
+    """Return in words which founder `roster` makes a voter although it did not ask (SPEC.md F4);
+    empty if none.
+    """
     for voter in roster.voters:
         if voter not in state.voters and voter not in view.joining:
             return f"{voter} would be a voter and is not known here to ask for it"

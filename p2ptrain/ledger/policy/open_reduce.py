@@ -1,11 +1,13 @@
-"""While members train: when to open a reduce, with whom, and when to change membership alone.
+"""While members train: decide when to open a reduce, with whom, and when to change membership
+alone.
 
 - All awaited members are ready: open now.
-- A quorum is ready, contributors are enough, the grace is over: open without the rest, who stay.
-- Somebody asks to join, or a voter says goodbye: a roster of membership only.
+- A quorum is ready, contributors are enough, the grace is over: open without the rest, who stay
+  members.
+- Somebody asks to join, or a voter says goodbye: propose a roster of membership only.
 
-Where step after step is skipped, because nobody can average with anybody, each further one waits
-longer before it opens: else a night without a network would use up the outer steps of a run.
+If step after step is skipped, because nobody can average with anybody, each further one waits
+longer before it opens. Otherwise a night without a network would use up the outer steps of a run.
 """
 
 from __future__ import annotations
@@ -24,12 +26,16 @@ from p2ptrain.ledger.policy import membership
 from p2ptrain.ledger.policy.reports import View
 
 REST_S_MAX = 3600.0
-"""A run of 500 outer steps outlasts three weeks in which nobody can average."""
+"""Longest wait in seconds after skipped steps. With it a run of 500 outer steps outlasts three
+weeks in which nobody can average.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The value to propose, or None and when to look again even if nothing is heard."""
+    """The value to propose, or None. `look_again_at` is when to ask again even if no report
+    arrives.
+    """
 
     value: Value | None
     reason: str
@@ -39,14 +45,14 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Who is ready for the step under way, and whether that could be enough to go on without the
-    rest.
+    """The members that are ready for the step under way, and whether these are `enough` to go on
+    without the rest.
 
-    `awaited` are members that are up, were members before this step began, and are not ready;
-    without founders that were down and have not caught up since (`View.returned`).
-    `punctual` are those of the awaited that took part in most recent attempts (`grace`).
-    `doubted` are those of both that sit out the first attempt for what they are remembered for
-    (`blame`): they may be ready, but are not awaited.
+    - `awaited`: members that are up, were members before this step began, and are not ready.
+      Founders that were down and have not caught up since are not among them (`View.returned`).
+    - `punctual`: those of the awaited that took part in most recent attempts (`grace`).
+    - `doubted`: contributors and otherwise awaited members that sit out the first attempt because
+      of past failures (`blame`). They may be ready, but are not awaited.
     """
 
     ready: frozenset[PeerId]
@@ -58,7 +64,9 @@ class Gathered:
 
 
 def gathered(rules: Rules, state: LedgerState, view: View) -> Gathered:
-    """Looks at every member: worked out once for each state and each change of the view."""
+    """Sort the members into ready and awaited ones. It looks at every member, so callers compute it
+    once for each state and each change of the view.
+    """
     ready, contributors, awaited = set(), [], []
     for member in state.members:
         if member in view.down:
@@ -81,16 +89,16 @@ def gathered(rules: Rules, state: LedgerState, view: View) -> Gathered:
 
 
 def _doubted(rules: Rules, view: View, here: frozenset[PeerId]) -> frozenset[PeerId]:
-    """Return the peers that sit out the first attempt: at most a third of those who are `here`,
-    but one of two or three, so that one liar cannot spoil each step of a small run.
+    """Return the peers that sit out the first attempt: at most a third of those who are `here`, but
+    one of two or three, so that one liar cannot spoil each step of a small run.
     """
     most = min(max(1, len(here) // 3), len(here) - rules.participants_min)
     return view.blame.sitting_out(here, most)
 
 
 def openers(rules: Rules, have: Gathered) -> tuple[Participant, ...]:
-    """Return those who would open the reduce: the contributors without the doubted, unless too few
-    would be left.
+    """Return the participants of the first attempt: the contributors without the doubted, unless
+    too few would be left.
     """
     chosen = tuple(each for each in have.contributors if each.peer not in have.doubted)
     most = len(have.contributors)
@@ -100,14 +108,14 @@ def openers(rules: Rules, have: Gathered) -> tuple[Participant, ...]:
 
 
 def is_awaited(state: LedgerState, member: PeerId) -> bool:
-    """Nobody waits for who was admitted in mid step: it has not had the time that the others
-    had.
+    """Return whether others wait for `member`. They do not if it was admitted during this step,
+    since it has had less time than the others.
     """
     return state.step == 0 or state.since[member] < state.step
 
 
 def fits_lease(rules: Rules, state: LedgerState, report: Ready) -> bool:
-    """Whether the ready peer has a contribution, and one that its lease covers."""
+    """Return whether the ready peer has a contribution, and one that its lease covers."""
     held = len(state.leases.get(report.peer, ()))
     covered = 0 < report.blocks <= held
     return covered and 0 < report.tokens <= report.blocks * rules.tokens_per_block
@@ -147,13 +155,15 @@ def _grace_s(rules: Rules, view: View, have: Gathered) -> float:
 
 
 def rests_until(rules: Rules, view: View) -> float:
-    """Until when no reduce is opened. The first skip may be an accident: it is followed at once."""
+    """Return the time until which this node opens no reduce. The first skip may be an accident: the
+    next step opens at once.
+    """
     return _after_rest(rules, view, 1.0)
 
 
 def rested_at_least_until(rules: Rules, view: View) -> float:
-    """Until when no voter lets another open one: half of that, since each saw a quorum ready at a
-    time of its own, and none need be late for it.
+    """Return the time until which a voter refuses a roster that opens a reduce. It is half of the
+    proposer's wait, since each node saw a quorum ready at a different time.
     """
     return _after_rest(rules, view, 0.5)
 
@@ -161,7 +171,7 @@ def rested_at_least_until(rules: Rules, view: View) -> float:
 def _after_rest(rules: Rules, view: View, part: float) -> float:
     if view.skips < 2 or view.enough_since is None:
         return -math.inf
-    doubled = min(view.skips - 2, 32)  # 2.0**1024 is no float.
+    doubled = min(view.skips - 2, 32)  # 2.0**1024 overflows.
     return view.enough_since + part * min(REST_S_MAX, rules.grace_s * 2.0**doubled)
 
 
@@ -180,10 +190,12 @@ def opening(
 
 
 def _membership_only(state: LedgerState, view: View) -> Wish | None:
-    """A roster for who asks to join, and for who says goodbye.
+    """Return a roster for peers that ask to join, and for members that say goodbye; None if there
+    are none.
 
-    A voter's goodbye is agreed while it can still vote; a learner's, so that it can come back: as
-    long as it is a member and known to leave, nobody counts with it, and it need not ask to join.
+    A voter's goodbye is agreed while it can still vote. A learner's goodbye is agreed so that it
+    can come back: as long as it is a member and known to leave, nobody counts on it, and it need
+    not ask to join.
     """
     leavers = [peer for peer in state.members if not view.stays(peer)]
     if not leavers and not view.joining:
@@ -203,12 +215,12 @@ def _membership_only(state: LedgerState, view: View) -> Wish | None:
 def next_members(
     state: LedgerState, view: View, gone: Set[PeerId]
 ) -> tuple[tuple[PeerId, ...], tuple[PeerId, ...]] | None:
-    """Voters and learners of the next roster; None if no voter would stay. `gone` are members that
-    have been down for long, and lose their places.
+    """Return voters and learners of the next roster; None if no voter would stay. `gone` are
+    members that have been down for long, and lose their places.
 
-    A learner who took part in a committed update becomes a voter, but never more of them than there
-    are voters that stay, and none while one of those is down: newcomers who vanish must not cost
-    the others their quorum. In an open run founders alone vote: see `membership`.
+    A learner who took part in a committed update becomes a voter. There are never more new voters
+    than voters that stay, and none while one of those is down: newcomers who vanish must not cost
+    the others their quorum. In an open run only founders vote: see `membership`.
     """
     if view.founders is not None:
         return membership.next_members(view.founders, state, view, gone)

@@ -1,8 +1,8 @@
-"""What one height's consensus asks about the meaning of values: what to propose, what to accept,
-who has the bytes, who is down.
+"""The policy of one height's consensus: what to propose, what to accept, which peers have the
+bytes, which are down.
 
-A counsel holds until something is heard that its tally does not absorb, or until its wish wants to
-look again. What it answers is worked out anew each time from what was heard by then.
+A Counsel holds until an event that its tally does not absorb, or until the time at which its wish
+wants to be reconsidered. Each judgement uses all reports received by then.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Counsel:
         return self.view.down
 
     def absorbs(self, event: Event) -> bool:
-        """Whether the wish is the same after `event`, which is taken in."""
+        """Take `event` in. Return whether the wish is certain to stay the same."""
         return self.tally is not None and self.tally.absorbs(event)
 
     def holds(self, now: float) -> bool:
@@ -51,12 +51,14 @@ class Counsel:
         return look_at is None or now < look_at
 
     def complete(self, value: Value) -> Value:
-        """What to propose, for this wish. Ask only when it is proposed: it may take long."""
+        """Return the value to propose for this wish. Call it only when proposing, since it may take
+        long.
+        """
         return amended(arranged(value, self.arrange), self.state.terms, self.view.terms)
 
     def causes(self, value: Value) -> tuple[Evidence, ...]:
-        """The evidence for which `value` takes votes from founders. Nobody votes for such a roster
-        without it (SPEC.md F3), and an announcement may have been lost.
+        """Return the evidence that justifies taking votes from founders by `value`. Nobody votes
+        for such a roster without it (SPEC.md F3), and an announcement may have been lost.
         """
         if self.view.founders is None or not isinstance(value, Roster):
             return ()

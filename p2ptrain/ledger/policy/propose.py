@@ -1,8 +1,8 @@
-"""What this node would have agreed next: a pure function of rules, state, what it heard, and time.
+"""Decide what this node proposes next: a pure function of rules, state, reports, and time.
 
-The answer always has its reason in words, and names whom it waits for; people read it in the
-status. Grace and patience are measured from the times that the view noted (`View.enough_since` and
-the like), so that nothing here has a clock or a memory.
+The answer always has its reason in words, and names the peers it waits for; people read it in the
+status. Grace and patience count from times noted in the view (`View.enough_since` and the like), so
+this module needs no clock and no memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from p2ptrain.ledger.policy.reports import View
 
 
 def what_to_propose(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
-    """The next value that this node would propose now, or what it waits for."""
+    """Return the value that this node would propose now, or what it waits for."""
     if state.phase is Phase.HEALED:
         return Wish(None, "this branch has healed; looking for the chain to follow")
     if view.outranked_by is not None and state.past:
@@ -45,8 +45,8 @@ def what_to_propose(rules: Rules, state: LedgerState, view: View, now: float) ->
 def reconsider(
     rules: Rules, state: LedgerState, view: View, now: float
 ) -> tuple[Wish, Tally | None]:
-    """The same, after noting in `view` since when there is enough, a failure, a result: waiting
-    counts from there. With it comes what tells whether a report can change it.
+    """Note in `view` when there was first enough, a failure, or a result, since waiting counts from
+    there. Return what to propose, and a tally that recognises reports that cannot change it.
     """
     if view.outranked_by is not None:
         return what_to_propose(rules, state, view, now), None
@@ -81,8 +81,8 @@ def _note_enough(rules: Rules, state: LedgerState, view: View, have: Gathered, n
 
 
 def _note_results(rules: Rules, state: LedgerState, view: View, now: float) -> float:
-    """Returns when the reduce has failed though nobody says so: all of its participants may be
-    liars who are up and silent, and then no honest one gives it up.
+    """Note results and failures. Return when the reduce counts as failed even if nobody reports it:
+    all of its participants may be liars who are up and silent, and then no honest one abandons it.
     """
     if view.reducing_since is None:
         view.reducing_since = now

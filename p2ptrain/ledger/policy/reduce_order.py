@@ -1,8 +1,8 @@
-"""In which order the participants of a reduce stand, and by which schedule they average.
+"""The order of the participants of a reduce, and the schedule by which they average.
 
-Both are the proposer's to choose: any permutation and any schedule will do, since all of them run
-what the agreed roster says. A good choice needs to know rates, delays and who can be dialled, of
-which the ledger knows nothing: so it is made by a function from outside, when the proposal is made.
+The proposer chooses both. Any permutation and any schedule is valid, since all participants run
+what the agreed roster says. A good choice depends on rates, delays and on which peers can be
+dialled. The ledger knows none of these, so the caller supplies the function that chooses.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Roster, Schedule, Value
 
 Arrange = Callable[[Sequence[PeerId]], tuple[Schedule, Sequence[PeerId]]]
-"""arrange(peers): the schedule, and the same peers in the order in which they are to average."""
+"""arrange(peers) returns the schedule, and the same peers in the order in which they average."""
 
 
 def as_they_come(peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
-    """The order of the ranks, or of the attempt before."""
+    """Keep the given order, and use a ring."""
     return "ring", peers
 
 
 def arranged(value: Value, arrange: Arrange) -> Value:
-    """A roster that opens a reduce, in the order and by the schedule chosen; all else as it is."""
+    """Arrange a roster that opens a reduce by the chosen order and schedule; return any other value
+    unchanged.
+    """
     if not isinstance(value, Roster) or not value.participants:
         return value
     schedule, order = arrange(value.peers)

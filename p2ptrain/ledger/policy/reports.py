@@ -1,8 +1,9 @@
-"""What this node has heard, for deciding what to propose and when. None of it is agreed or durable.
+"""The reports that this node has heard, for deciding what to propose and when. None of it is agreed
+or durable.
 
-Only the newest report of a peer counts, so repeated and late ones change nothing, and the size is
-bounded by the number of peers, whatever is gossiped (`room`). Knows no rules: `propose` and
-`accept` judge.
+Only the newest report of a peer counts, so repeated and late ones change nothing. The size is
+bounded by the number of peers, whatever is gossiped (`chain/bounded_table.py`). This module knows
+no rules: `propose` and `accept` judge.
 """
 
 from __future__ import annotations
@@ -39,41 +40,52 @@ from p2ptrain.ledger.policy.blame import Memory
 from p2ptrain.ledger.policy.grace import LAGS_KEPT, MISSED_MAX, Credit
 
 HELD_MAX = 256
-"""Only updates of the reduce under way are asked about; so many are more than a run of attempts."""
+"""Updates remembered as held. Only those of the reduce under way matter, and no reduce has so many.
+"""
 
 SNAPSHOTS_MAX = 8
-"""Of one peer: who is slow to write is long heard about what others have left behind."""
+"""Snapshots remembered of one peer. A node that is slow to write still needs the reports about
+steps that others have left behind.
+"""
 
 SETTLE_S = 3.0
-"""A proposer does not drop a flapping member that fell so recently. Other voters hear of the fall
-up to one heartbeat later, or of the return, and a voter for which the member is up does not vote
-for the roster, which costs everybody a round."""
+"""Seconds during which a proposer does not drop a flapping member that went down. Other voters hear
+of the fall, or of the return, up to one heartbeat later. A voter for which the member is up does
+not vote for the roster, which costs everybody a round.
+"""
 
 FLAPS_S = 120.0
-"""A member that falls twice within this time flaps. One that crashes, and crashes again after its
-restart, is rare enough to be dropped a moment later."""
+"""A member that goes down twice within this many seconds is flapping. A member that crashes, and
+crashes again after its restart, is rare enough to be dropped a moment later.
+"""
 
 Report = TypeVar("Report", Ready, ReduceDone, ReduceFailed)
 
 
 @dataclass(slots=True)
 class View:
-    """`falls`: when each member went down, the time before the last one and the last one.
-    `gathering_since`: when this node first looked at the outer step under way.
-    `enough_since`: when a quorum and enough contributors were first seen ready for this step.
-    `failed_since`, `done_since`: when the first failure, the first result of the reduce under way
-    became known. `quorum_at`: an outer step, and when a quorum was first ready for it; `lags`: how
-    long after that further members were, in this step and past ones; `grace_s`: what follows from
-    them for this step. `accused`: the voters against whom there is evidence, for ever.
-    `outranked_by`: the first entry that a verified chain, which outranks ours, has otherwise.
-    `skips`: how many outer steps before this one were skipped in a row since this process began.
-    `terms`: the amendments on this node's disk. `snapshots`: by outer step, what each peer wrote.
-    `position`: the outer step and attempt under way; reports about earlier ones cannot matter any
-    more. `members`: whose reports are kept whoever else reports. `blame`: what attempts of past
-    steps and of this one say of their participants. `reducing_since`: when this node first looked
-    at the reduce under way. `founders`: of a run in which they alone vote. `returned`: those of
-    them that were down and have not been ready since. A founder keeps its place while it is down;
-    nobody waits for it while it fetches what it missed.
+    """The reports of all peers, and the times derived from them.
+
+    - `position`: the outer step and attempt under way. Reports about earlier ones no longer matter.
+    - `falls`: when each member went down, the last two times.
+    - `accused`: the voters against whom there is evidence, for ever.
+    - `snapshots`: for each peer, the snapshots that it wrote, by outer step.
+    - `gathering_since`: when this node first looked at the outer step under way.
+    - `enough_since`: since when a quorum and enough contributors are ready for this step.
+    - `quorum_at`: an outer step, and when a quorum was first ready for it.
+    - `lags`: how many seconds after that further members were ready, in this step and past ones.
+    - `grace_s`: the grace computed from `lags` for this step.
+    - `reducing_since`: when this node first looked at the reduce under way.
+    - `failed_since`, `done_since`: when this node learned of the first failure, and of a result, of
+      the reduce under way.
+    - `skips`: how many outer steps before this one were skipped in a row since this process began.
+    - `blame`: the record of failed attempts and absences.
+    - `outranked_by`: the first entry that differs from ours in a verified chain that outranks ours.
+    - `terms`: the amendments on this node's disk.
+    - `members`: the members, for whose reports there is always room.
+    - `founders`: the founders in a run in which only they vote, else None.
+    - `returned`: founders that were down and have not been ready since. A founder keeps its place
+      while it is down; nobody waits for it while it fetches what it missed.
     """
 
     me: PeerId
@@ -108,7 +120,7 @@ class View:
 
     @classmethod
     def of(cls, rules: Rules, me: PeerId) -> View:
-        """The view of a node that has heard nothing yet."""
+        """Return the view of a node that has heard nothing yet."""
         return cls(me, founders=founders_of(rules))
 
     @property
@@ -116,9 +128,7 @@ class View:
         return self.snapshots.get(self.me, {})
 
     def know(self, members: frozenset[PeerId]) -> frozenset[PeerId]:
-        """Keep room for the members of the roster, which are returned, and for founders that are
-        away.
-        """
+        """Keep room for `members` and for founders that are away. Return `members`."""
         self.members = members if self.founders is None else members | self.founders.names
         self.falls = {peer: times for peer, times in self.falls.items() if peer in self.members}
         return members
@@ -127,11 +137,13 @@ class View:
         return self.allowed is None or peer in self.allowed
 
     def stays(self, peer: PeerId) -> bool:
-        """Whether nothing but a fault would make `peer` leave."""
+        """Return whether `peer` may stay a member: it is allowed, not leaving and not accused."""
         return peer not in self.leaving and peer not in self.accused and self.allows(peer)
 
     def is_punctual(self, peer: PeerId) -> bool:
-        """Whether `peer` took part in most recent attempts, so that it is worth waiting for."""
+        """Return whether `peer` took part in most recent attempts, so that it is worth waiting
+        for.
+        """
         return self.blame.missed.get(peer, 0.0) < MISSED_MAX
 
     def note_down(self, event: PeerDown, now: float) -> None:
@@ -140,7 +152,7 @@ class View:
             self.falls[event.peer] = (self.falls.get(event.peer, (-math.inf, -math.inf))[1], now)
 
     def long_down(self, now: float) -> set[PeerId]:
-        """Return the peers that are down, without flapping ones that fell a moment ago."""
+        """Return the peers that are down, without flapping ones that went down a moment ago."""
         return {peer for peer in self.down if not self._has_just_flapped(peer, now)}
 
     def _has_just_flapped(self, peer: PeerId, now: float) -> bool:
@@ -148,7 +160,7 @@ class View:
         return last - earlier < FLAPS_S and now < last + SETTLE_S
 
     def note(self, event: Event) -> bool:
-        """Take a report in. False if it told nothing new."""
+        """Take a report in. Return False if it contained nothing new."""
         match event:
             case Ready():
                 return event.step >= self.position[0] and self._note_ready(event)
@@ -180,7 +192,7 @@ class View:
                 self.note_down(event, now)
 
     def note_lag(self, report: Ready, now: float) -> None:
-        """A member's first report for a step: if a quorum was ready before, it came so much later.
+        """Note how long after the quorum a member was ready, at its first report for a step.
 
         Members that were missing lately do not count: one that is never ready in time would
         lengthen the grace for everybody. Call before `note`.
@@ -192,12 +204,16 @@ class View:
             self.lags.append(max(0.0, now - self.quorum_at[1]))
 
     def forget_reports(self, peer: PeerId) -> None:
-        """What `peer` said is about another chain than the one that it is on now."""
+        """Forget the reports of `peer`, which are about another chain than the one that it is on
+        now.
+        """
         for reports in (self.ready, self.done, self.failed, self.snapshots):
             reports.pop(peer, None)
 
     def _is_newest(self, reports: dict[PeerId, Report], report: Report) -> bool:
-        """Whether it says more than what is known of its peer; then it is known."""
+        """Store `report` if it is newer than what is known of its peer. Return whether it was
+        stored.
+        """
         known = reports.get(report.peer)
         if known is None:
             news = make_room(reports, report.peer, self.members)
@@ -213,7 +229,9 @@ class View:
         return news
 
     def _note_failure(self, report: ReduceFailed) -> bool:
-        """Who names itself takes back that it is ready; it may say later that it is again."""
+        """Note a failure. A peer that lists itself as a suspect withdraws its Ready. It may send
+        Ready again later.
+        """
         news = self._is_newest(self.failed, report)
         if news and report.peer in report.suspects:
             self.ready.pop(report.peer, None)
@@ -250,17 +268,19 @@ class View:
         return True
 
     def _note_joining(self, peer: PeerId) -> None:
-        """Where too many ask, the first of them has to ask again; but no founder has to."""
+        """Note that `peer` asks to join. If too many ask, the first of them has to ask again; a
+        founder never has to.
+        """
         self.joining[peer] = None
         if len(self.joining) > PEERS_MAX:
             del self.joining[next(each for each in self.joining if each not in self.members)]
 
     def entered(self, before: LedgerState, state: LedgerState) -> None:
-        """A new entry holds: forget what was about earlier steps, attempts and memberships."""
+        """A new entry holds: forget reports about earlier steps, attempts and memberships."""
         if (before.step, before.phase) != (state.step, state.phase):
             self.enough_since = self.gathering_since = None
         if (before.step, before.attempt) != (state.step, state.attempt):
-            self.held = {}  # Of another reduce. Its updates are held to other bounds.
+            self.held = {}  # They belong to another reduce, with other bounds.
         if before.step != state.step:
             self.skips = 0 if state.tokens > before.tokens else self.skips + 1
         self.failed_since = self.done_since = self.reducing_since = None
@@ -273,7 +293,7 @@ class View:
         self.leaving = {peer for peer in self.leaving if state.is_member(peer)}
 
     def remember_attempt(self, before: LedgerState, state: LedgerState) -> None:
-        """An attempt has ended, or one has begun. Call before `entered` forgets its reports."""
+        """Record that an attempt has ended or begun. Call before `entered` forgets its reports."""
         if before.roster is not None and state.roster != before.roster:
             peers = before.roster.peers
             if state.tokens > before.tokens:
@@ -288,7 +308,9 @@ class View:
             self.blame.opened(state.roster.peers, state.members, here)
 
     def accusations(self, roster: Roster) -> dict[PeerId, tuple[PeerId, ...]]:
-        """Whom those that gave up the attempt of `roster` accuse, by reporter."""
+        """Return the accusations of the participants that abandoned the attempt of `roster`, by
+        reporter.
+        """
         attempt = (roster.step, roster.attempt)
         failed = (self.failed.get(peer) for peer in roster.peers)
         return {it.peer: it.suspects for it in failed if it and _position(it) == attempt}

@@ -1,11 +1,14 @@
-"""Which snapshot a Commit may name: one that a quorum of the voters says it wrote (SPEC.md S8).
+"""Decide which snapshot a Commit may name: one that a quorum of the voters says it wrote (SPEC.md
+S8).
 
-Equal entries make equal states, so who wrote another one errs, or lies; a single word does not tell
-who it is. So the first to have written is not believed before enough others have written the same.
-That costs a commit nothing: it names no snapshot then, and a later one does.
+Equal entries make equal states, so if two nodes wrote different snapshots, one of them errs or
+lies, and two reports alone do not show which. So the first node to have written a snapshot is not
+believed before enough others have written the same. That does not delay a commit: it names no
+snapshot then, and a later one does.
 
-A proposer counts only those who are up: they accept at once what they wrote. A voter counts all, so
-it need not have written what it accepts: who was busy, or away, or has just begun to vote.
+A proposer counts only voters that are up, since they accept at once what they wrote. A voter counts
+all voters. So it can accept a snapshot that it did not write itself because it was busy, away, or
+new.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from p2ptrain.ledger.policy.reports import View
 
 
 def snapshot_to_name(rules: Rules, state: LedgerState, view: View) -> SnapshotRef | None:
-    """The newest that is vouched for and not certified yet. What this node itself wrote otherwise
-    it does not name, nor does it accept it.
+    """Return the newest snapshot that a quorum wrote and that is not certified yet. This node does
+    not name a snapshot that differs from its own.
     """
     newest = -1 if state.snapshot is None else state.snapshot.step
     own = view.own_snapshots
@@ -36,7 +39,7 @@ def snapshot_to_name(rules: Rules, state: LedgerState, view: View) -> SnapshotRe
 
 
 def is_vouched_for(rules: Rules, state: LedgerState, view: View, snapshot: SnapshotRef) -> bool:
-    """Whether this node wrote this very snapshot, or heard that a quorum did."""
+    """Return whether this node wrote this very snapshot, or heard that a quorum did."""
     named = (snapshot.step, snapshot.digest)
     return named in view.own_snapshots.items() or named in _vouched(rules, state, view)
 
@@ -44,8 +47,8 @@ def is_vouched_for(rules: Rules, state: LedgerState, view: View, snapshot: Snaps
 def _vouched(
     rules: Rules, state: LedgerState, view: View, apart: AbstractSet[PeerId] = frozenset()
 ) -> list[tuple[int, Digest]]:
-    """What a quorum says it wrote, without those `apart`. Of one step never two, since a voter says
-    one of each.
+    """Return the snapshots that a quorum of voters says it wrote, not counting those in `apart`.
+    There are never two of one step, since a voter reports one of each step.
     """
     voters = state.voters
     said = {voter: view.snapshots.get(voter, {}).items() for voter in voters if voter not in apart}

@@ -1,7 +1,7 @@
-"""Who gave the reduce under way up, and who says nothing of it though others did.
+"""Collect which participants abandoned the reduce under way, and which ones are accused but silent.
 
-Counted report by report, in a time that depends on what a report names and not on how many members
-there are. What follows from accusations for the next attempt is in `blame`.
+Counting a report takes time that depends on the report and not on the number of members. `blame`
+decides what accusations mean for the next attempt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from p2ptrain.ids import PeerId
 
 @dataclass(slots=True)
 class Suspicion:
-    """`accused` are the peers that others accuse; `confessed` are those that accuse themselves."""
+    """The accusations of one attempt. `reporters` are the peers that abandoned it, `accused` those
+    that others accuse, and `confessed` those that accuse themselves.
+    """
 
     reporters: set[PeerId] = field(default_factory=set)
     accused: set[PeerId] = field(default_factory=set)
@@ -31,9 +33,9 @@ class Suspicion:
         return bool(named)
 
     def fallen(self, participants: int) -> set[PeerId]:
-        """Return the peers that somebody accuses and that have said nothing, once more than half of
-        the other `participants` gave up: an honest peer that is well reports, too, though perhaps
-        later than a liar does.
+        """Return the accused peers that have reported nothing, once more than half of the other
+        `participants` abandoned the attempt. An honest peer that is well reports, too, though
+        perhaps later than a liar does.
         """
         others_gave_up = 2 * len(self.reporters) > participants - 1
         return self.accused - self.reporters if others_gave_up else set()
