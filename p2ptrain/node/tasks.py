@@ -1,7 +1,7 @@
-"""A node at work: all its tasks in one nursery, each started when it has what it needs.
+"""Run all tasks of a node in one nursery; each task starts once it has what it needs.
 
-A task that fails ends the node: an error of the user's machine (a full disk, a trainer that keeps
-dying) is told as such, and a bug is not survived by accident.
+A task that fails ends the node. A fault of the user's machine (a full disk, a trainer that keeps
+dying) is reported as such, and a bug is not survived by accident.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from p2ptrain.suggested_command import to_paste
 
 
 async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> Rejoin:
-    """Run until cancelled, or until this node's branch is left: returns what to go over to.
-    `trainers` makes what trains; a seed does not ask for it.
+    """Run until cancelled, or until this node leaves its branch. Return the chain to adopt then.
+    `trainers` starts the trainers; a seed does not call it.
 
     Raises:
-        P2PTrainError: something that this node cannot go on without has failed.
+        P2PTrainError: something that this node needs has failed.
     """
     parts, left = made.parts, list[Rejoin]()
 

@@ -18,6 +18,6 @@ from the system directly, so they seldom wait for each other."""
 
 
 def bound_malloc_arenas() -> bool:
-    """Return whether it worked: only glibc has the call."""
+    """Limit glibc to `ARENAS_MAX` arenas. Return whether it worked: only glibc has the call."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(M_ARENA_MAX, ARENAS_MAX))
