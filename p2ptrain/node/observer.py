@@ -78,7 +78,12 @@ def fetch(config: NodeConfig, wanted: str, *, updates: bool, pin: bool, say: Say
 
 
 def repair_store(config: NodeConfig, damaged: Sequence[Digest], say: Say) -> list[Digest]:
-    """Set these chunks aside and fetch them from peers. Return those that were fetched."""
+    """Set these chunks aside and fetch them from peers. Return those that were fetched.
+
+    Raises:
+        HomeInUse: a node runs here, and repairs its store by itself.
+        P2PTrainError: no peer can be reached, or this store cannot be written to.
+    """
 
     async def work(parts: Parts) -> list[Digest]:
         for digest in damaged:
