@@ -77,9 +77,9 @@ async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) 
     Raises:
         NetworkUnreachable, ConfigError: nobody can be reached or believed, or the addresses are
             wrong; the evidence has a line for each.
-            RunMismatch, VersionMismatch: all peers serve another run than the one asked for, or
-            runs of another version. These errors stop a service for good, so one address that does
-            not answer makes it NetworkUnreachable: it may serve the right run.
+        RunMismatch, VersionMismatch: all peers serve another run than the one asked for, or runs
+            of another version. These errors stop a service for good, so one address that does not
+            answer makes it NetworkUnreachable: it may serve the right run.
     """
     if not addresses:
         raise ConfigError(
@@ -160,8 +160,8 @@ async def return_to(
 
     Raises:
         ConfigError: the addresses are wrong.
-            RunMismatch: all given addresses are of another run. While one of them may be of this
-                run, the node goes on, since a service does not restart after this error.
+        RunMismatch: all given addresses are of another run. While one of them may be of this
+            run, the node goes on, since a service does not restart after this error.
     """
     left, others = list(addresses), dict[str, str]()
     while left:
@@ -263,7 +263,7 @@ async def be_admitted(
     connected peer may show it, since this node may not know any member yet.
 
     Raises:
-            NotAuthorised: this node is not admitted, and was told not to wait.
+        NotAuthorised: this node is not admitted, and was told not to wait.
     """
     asked = False
     while not admission.admits(identity.peer):
