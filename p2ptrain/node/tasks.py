@@ -151,8 +151,8 @@ async def narrate(parts: Parts, say: Say) -> None:
 
 
 def _news(state: State) -> str:
-    """What must have changed for a state to be told again: never mere numbers, but for a download's
-    tenths, which are worth minutes or hours.
+    """Return a text that changes when the state is worth printing again. Mere numbers do not count,
+    except each tenth of a download, which takes minutes or hours.
     """
     match state:
         case StandingBy():

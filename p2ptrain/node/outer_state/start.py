@@ -22,8 +22,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What is here already: snapshots, and the outer steps whose update is here or that have none.
-    """
+    """The held snapshots, and the outer steps whose update is held or that have none."""
 
     snapshots: Collection[Digest] = frozenset()
     steps: Collection[int] = frozenset()
