@@ -4,6 +4,7 @@ There is one attempt at a time, and each is tried once. The outer lock is held m
 not change under the ring. An attempt is given up at once when it has become useless: the ledger has
 moved on, or a participant is down. So no node waits for a deadline that no longer matters.
 """
+
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable

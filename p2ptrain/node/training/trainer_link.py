@@ -1,5 +1,4 @@
-"""Give one trainer the orders of `next_orders`, and turn its answers into this node's reports.
-"""
+"""Give one trainer the orders of `next_orders`, and turn its answers into this node's reports."""
 
 from __future__ import annotations
 
