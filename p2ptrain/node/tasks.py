@@ -82,7 +82,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> R
 
 
 async def _learn_data(parts: Parts) -> None:
-    """The index of the run's data blocks, and its tokenizer."""
+    """Fetch the tokenizer and the index of the run's data blocks, and set `parts.data`."""
     manifest = parts.manifest
     for digest in (manifest.data.index, manifest.tokenizer):
         await fetch.fetch(parts, digest)
@@ -96,7 +96,7 @@ async def _learn_data(parts: Parts) -> None:
 
 
 async def serve_only(parts: Parts) -> None:
-    """A seed has nothing to train: it is ready for every outer step, with no tokens."""
+    """Serve as a seed, which trains nothing: it is ready for every outer step with no tokens."""
     parts.enter(Serving())
     told_step = -1
     while True:
@@ -109,7 +109,7 @@ async def serve_only(parts: Parts) -> None:
 
 
 async def notice_the_end(parts: Parts) -> None:
-    """When the last outer step is behind us, say so, and go on serving what was made."""
+    """Wait for the end of the run and report it. The node then goes on serving the weights."""
     while not (parts.ledger.state.phase is Phase.ENDED and parts.at_head()):
         await parts.changes.wait()
     parts.journal.write("run-ended", step=parts.outer.step, tokens=parts.ledger.state.tokens)
@@ -126,7 +126,7 @@ async def notice_the_end(parts: Parts) -> None:
 
 
 async def narrate(parts: Parts, say: Say) -> None:
-    """Tell a person what the node does: each change of state, each outer step."""
+    """Print each change of state, warning, request to join, and outer step, until cancelled."""
     told, step, trainer, warned, asked = "", None, "", set[Caution](), set[PeerId]()
     while True:
         state, standing = parts.standing.shown, parts.standing

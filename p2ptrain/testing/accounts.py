@@ -78,7 +78,7 @@ def update_fault(
     for theirs in credits.values():
         due += len(theirs) * sum(trace(data(block), len(found)) for block in theirs)
     due /= sum(len(theirs) for theirs in credits.values())
-    # Each hop rounds to 1/254 of a block's largest sum. The bound is about twice that.
+    # Each hop rounds to 1/254 of a block's largest sum. The bound is more than twice that.
     tolerance = (len(credits) + 1) * np.abs(due).max() / 100
     off = np.abs(found - due).max()
     return "" if off <= tolerance else f"it is off by {off:.3g}, where {tolerance:.3g} is rounding"

@@ -103,7 +103,7 @@ async def notice_pruned(parts: Parts) -> None:
     """Warn the user if no peer keeps the entries that this node lacks.
 
     Only claims of peers that are ahead say that these entries exist. So the claims lead to a
-    warning, and end nothing while other peers stand where this node stands, or while the claiming
+    warning. They do not end the node while other peers stand where it stands, or while the claiming
     peers could not have gone on without the others.
 
     Raises:

@@ -1,7 +1,7 @@
 """Handle notices of an allowlist that is too long for gossip: ask the announcing peer for the list.
 
 A notice is an unproven claim, and a question may take long. So each question runs in a task of its
-own, beside the lists that gossip does carry: a peer cannot delay its own removal by announcing
+own and does not delay lists that come by gossip. A peer cannot delay its own removal by announcing
 lists that it does not have. A peer that did not show its list is not asked again for a while.
 """
 

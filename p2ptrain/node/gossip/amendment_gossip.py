@@ -1,9 +1,9 @@
 """Spread amendments: gossip for new ones, a hello for a peer that lacks an agreed one.
 
-If the members have agreed on an amendment that this node lacks, the node asks for it until it has
-it (a quorum has it, as the ledger's SPEC.md says in S10). Until then nothing of the outer steps
-that the amendment is about is trained, averaged or applied, so only admitted peers are asked,
-voters first. The answer is the organiser's word: only the signature proves an amendment.
+If this node lacks an agreed amendment, it asks until a peer sends it. A quorum has it (the ledger's
+SPEC.md, S10). Until then nothing of the outer steps that the amendment is about is trained,
+averaged or applied, so only admitted peers are asked, voters first. The answer is the organiser's
+word: only the signature proves an amendment.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ peers have been asked, of which members come first."""
 
 
 VOTER, MEMBER, ADMITTED, STRANGER = range(4)
-"""Ranks, by how much a peer has to lose: the run has agreed on voters and members, the organiser
-has let in whoever is admitted, and anybody can be a stranger."""
+"""Ranks, by how much a peer has to lose. The run has agreed on voters and members, the organiser
+has admitted the third kind, and anybody can be a stranger."""
 
 
 def rank_of(parts: Parts, peer: PeerId) -> int:

@@ -74,7 +74,7 @@ Take = Callable[[Parts, PeerId, bytes], Awaitable[None]]
 
 
 async def speak(parts: Parts) -> None:
-    """Send a heartbeat every two seconds, and at once when something changed, until cancelled."""
+    """Send a heartbeat every `interval_s`, and at once when something changed, until cancelled."""
     for serial in itertools.count():
         parts.heartbeat_due = trio.Event()
         lacks, incarnation = parts.peers.take_lacking(), parts.identities.incarnation

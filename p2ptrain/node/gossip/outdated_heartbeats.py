@@ -1,9 +1,9 @@
 """Drop heartbeats that are older than what is known of their authors.
 
 Anybody who heard a heartbeat can send it again with its signature. A heartbeat is outdated if its
-author has started again since. For a node that never heard of that start, it is also outdated if
-the author has signed a later entry of the chain than the heartbeat knows of. Outdated heartbeats
-are not processed and not passed on, and the peer that sent them is reported (`replays`).
+author has started again since. It is also outdated if the author has signed a later entry of the
+chain than the heartbeat knows of; that helps a node that never heard of the new start. Outdated
+heartbeats are not processed and not passed on, and the peer that sent them is reported (`replays`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def is_outdated(parts: Parts, author: PeerId, beat: Beat) -> bool:
 def is_older_than_chain(
     state: LedgerState, entries: list[Certified], author: PeerId, heartbeat: Heartbeat
 ) -> bool:
-    """Whether `author` signed an entry for which it had to know more than this heartbeat does.
+    """Return whether `author` has signed an entry later than the chain of this heartbeat.
 
     A voter signs the entry at height h once it has all entries before, durably. If its disk was
     lost since, it is not heard until it has fetched them again, which takes seconds or minutes.
@@ -70,7 +70,7 @@ def is_older_than_chain(
 
 
 def _is_ours(parts: Parts, forwarder: PeerId, beat: Beat) -> bool:
-    """A heartbeat in our own name that somebody brings us: an old one, or a duplicate's."""
+    """Judge a heartbeat with our own identity: an old one of ours, or one of a duplicate."""
     incarnation, _ = counts_of(beat)
     if incarnation < parts.identities.incarnation:
         _complain(parts, forwarder, parts.me, Span(parts.identities.since_s, parts.now()), beat)

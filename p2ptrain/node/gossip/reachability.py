@@ -61,8 +61,8 @@ def may_be_at(parts: Parts, endpoint: Endpoint) -> bool:
     """Return whether we dial `endpoint` on its peer's word.
 
     An endpoint on a loopback address is one of our own machine. It is dialled only if our
-    connection with that peer stays on this machine too: otherwise a member could have us open
-    connections to services that listen here for local programs alone.
+    connection with that peer stays on this machine too. Otherwise a member could make us connect to
+    services that listen here for local programs alone.
     """
     site = parts.network.site_of(endpoint.peer)
     return not is_this_machine(endpoint.host) or (bool(site) and is_this_machine(site))

@@ -145,7 +145,7 @@ def _bases(parts: Parts) -> Handler:
 class Maker:
     """Makes one base at a time, in a thread of its own.
 
-    Other work shares its threads with nothing that a newcomer can make slow.
+    Replays take none of the threads that the node's other work shares.
     """
 
     def __init__(self, parts: Parts) -> None:

@@ -191,7 +191,7 @@ async def _other_run(
     try:
         served = await _run_of(network, peer, config, address)
     except NetworkUnreachable:
-        return None  # It may have just started and ask us. Nothing that it says is believed later.
+        return None  # Perhaps it has just started and asks us. Its answers are verified anyway.
     except VersionMismatch as exc:
         return exc.what
     return None if served.id == run.id else _in_words(served)

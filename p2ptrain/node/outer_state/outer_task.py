@@ -1,9 +1,9 @@
 """Keep θ and m at the ledger's head: load a snapshot once, then apply one committed update at a
 time.
 
-A newcomer, a node that was away for an hour and a node that missed a single ring all do the same:
-fetch the next update by its digest from any peer that has it, and apply its bytes. Nothing here
-trusts the sending peer; the ledger named the bytes.
+A newcomer, a node that was away for an hour and a node that missed a single ring all do the same.
+They fetch the next update by its digest from any peer that has it, and apply its bytes. Nothing
+here trusts the sending peer; the ledger named the bytes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Decide what this node keeps for the run, and remove everything else.
 
-A node keeps the newest certified snapshots and every update since the oldest of them: a newcomer
-needs a snapshot and the updates after it, and a peer that was away needs those it missed. A
-certified snapshot need not be here, and the peers that wrote it may be gone. So the newest snapshot
-that is here is kept too, with the updates since, until a newer one has come. Of the data, the
-blocks needed soonest are kept, up to a size. A seed exists so that nothing is lost: it keeps all
-data and, while its disk allows it, the genesis snapshot and every update (`full_history`).
+A node keeps the newest certified snapshots and every update since the oldest of them. A newcomer
+needs a snapshot and the updates after it, and a peer that was away needs the updates that it
+missed. A certified snapshot need not be here, and the peers that wrote it may be gone. So the
+newest snapshot that is here is kept too, with the updates since, until a newer one has come. Of the
+data, the blocks needed soonest are kept, up to a size. A seed exists so that nothing is lost: it
+keeps all data and, while its disk allows it, the genesis snapshot and every update
+(`full_history`).
 
 The choice is a pure function of the ledger, the options and that snapshot. The store guarantees
 that a crash or a race loses nothing else.

@@ -115,7 +115,7 @@ class Standing:
     """Why no quorum can be reached at present; empty if it can. Written by `isolation_warning`."""
     dialled: bool = False
     dialable: bool = True
-    """Both are sent in our heartbeats. Written by `gossip`."""
+    """Whether peers have dialled our data plane, and whether they can. Written by `gossip`."""
     arranged: Arrangement | None = None
     """The newest ring order that this node proposed. Written by `ring_order`."""
     work: Work | None = None
@@ -136,7 +136,8 @@ class Standing:
     """The members whose inner optimizers ours started from, in words. Written by `recipient`."""
     theta_in_use: bool = False
     """The trainer was told to read θ and has not reported that it did. The fields from `work` to
-    here are written by `training/` unless another module is named."""
+    here are written by `training/` unless another module is named; `reduce_task` and
+    `state_mismatch` also clear `work`."""
     reduce: ReduceReport | None = None
     ring: Reduce | None = None
     averaging: int | None = None
@@ -233,7 +234,7 @@ class Parts:
     pending: dict[PeerId, Asking] = field(default_factory=dict)
     """Peers that wait for admission; the oldest request comes first."""
     offered: dict[Digest, float] = field(default_factory=dict)
-    """Until when each blob's chunks are kept for joiners. Written by `donor`."""
+    """Until when each blob's chunks are kept for joiners. Written by `donor` and `recipient`."""
     fetching: set[Digest] = field(default_factory=set)
     holding: set[Digest] = field(default_factory=set)
     changes: Changes = field(default_factory=Changes)

@@ -1,7 +1,7 @@
 """Bound how much memory the C library keeps for threads that have ended.
 
 glibc gives threads up to eight arenas for each core, and an arena keeps what was freed in it. A
-node has dozens of short-lived threads, one for each handshake, so strangers that connect again and
+node has dozens of short-lived threads, one for each handshake. Strangers that connect again and
 again would fill all arenas: 20 MB on two cores, 320 MB on 32.
 """
 

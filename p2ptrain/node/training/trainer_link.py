@@ -173,7 +173,7 @@ class Conversation:
         return any(each.peer == parts.me for each in parts.history.participants(desk.step))
 
     def _may_read_theta(self) -> bool:
-        """Whether θ stands at the ledger's head and nothing is about to change it."""
+        """Return whether θ is at the ledger's head and nothing is about to change it."""
         parts = self._parts
         return (
             self._up
@@ -199,8 +199,8 @@ class Conversation:
         return orders if orders and self._may_give(orders[0]) else []
 
     def _may_give(self, order: Order) -> bool:
-        """Return whether `order` may be given now. Training ahead needs no θ; a merge waits for its
-        end."""
+        """Return whether `order` may be given now. Training ahead needs no θ. A merge waits until
+        all blocks are trained."""
         if isinstance(order, AheadOrder):
             return not self._rests_on_wrong_theta
         waits = isinstance(order, MergeOrder) and self._to_train > 0

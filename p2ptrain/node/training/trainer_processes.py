@@ -51,7 +51,8 @@ class RunningTrainer(Protocol):
         """Return the frames that `data` completes. Raises TrainerExited for b"", TrainerError."""
 
     def check(self) -> None:
-        """Raises TrainerExited or TrainerStalled; blocks then until all its processes are gone."""
+        """Raise TrainerExited or TrainerStalled if that is so. If the trainer has ended, block
+        until its processes are gone."""
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
         """Stop the trainer, by force after the deadline, and return its exit status. Blocks. Ranks
