@@ -22,7 +22,7 @@ from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL
 
 QUEUE_MESSAGES = 64
-"""Sixteen rounds of one height's four messages."""
+"""Enough for sixteen rounds of one height, with four messages each."""
 
 SEND_S = 5.0
 PEERS_MAX = 2048

@@ -49,7 +49,7 @@ async def _bind(path: Path) -> trio.SocketListener:
             os.close(folder)
         path.chmod(0o600)
         sock.listen(16)
-    except BaseException:  # A start that fails at once cancels this, too.
+    except BaseException:  # A start that fails at once also cancels this task.
         sock.close()
         raise
     return trio.SocketListener(sock)

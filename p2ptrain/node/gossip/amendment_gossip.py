@@ -1,9 +1,8 @@
 """Spread amendments: gossip for new ones, a hello for a peer that lacks an agreed one.
 
 If this node lacks an agreed amendment, it asks until a peer sends it. A quorum has it (the ledger's
-SPEC.md, S10). Until then nothing of the outer steps that the amendment is about is trained,
-averaged or applied, so only admitted peers are asked, voters first. The answer is the organiser's
-word: only the signature proves an amendment.
+SPEC.md, S10). Until then no outer step under that amendment is trained, averaged or applied, so
+only admitted peers are asked, voters first. Only the organiser's signature proves an amendment.
 """
 
 from __future__ import annotations

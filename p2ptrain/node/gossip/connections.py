@@ -31,11 +31,11 @@ FORGET_S = 600.0
 
 
 async def stay_connected(parts: Parts) -> None:
-    """Dial the admitted peers that we know and are not connected to, for ever.
+    """Dial the admitted peers that we know and are not connected to, until cancelled.
 
-    The first peer that comes back after all were lost is a reason to dial the others at once,
-    however long they were silent. Only peers that are vouched for count: a stranger that stays
-    connected does not hide that all were lost.
+    When all peers were lost and the first one is connected again, the others are dialled at once,
+    however long they were silent. Only peers that are vouched for count: a connected stranger must
+    not hide that all were lost.
     """
     due_at: dict[PeerId, float] = {}
     waits_s: dict[PeerId, float] = {}
@@ -91,12 +91,12 @@ async def bootstrap_again(parts: Parts) -> None:
 
 
 def _ways_back(parts: Parts) -> list[str]:
-    """Return the addresses to dial now: none while the run is in reach.
+    """Return the bootstrap addresses to dial now; none while the run is in reach.
 
-    It is in reach if a member is connected and a quorum is heard. Only members count: a connected
-    stranger, and in an open run any peer with a key, could keep this node away from its run. One
-    lying member cannot do it either, since it is no quorum. Connected peers are left out, since
-    one of them would be the first to answer.
+    The run is in reach if a member is connected and a quorum is heard. Connected strangers do not
+    count: in an open run any peer with a key could otherwise keep this node away from its run. One
+    lying member cannot do that either, since it is not a quorum. Addresses of connected peers are
+    left out, since those peers would answer first.
     """
     connected, state = parts.network.connected(), parts.ledger.state
     if any(map(state.is_member, connected)) and not parts.standing.isolated:

@@ -54,7 +54,7 @@ def is_outdated(parts: Parts, author: PeerId, beat: Beat) -> bool:
 def is_older_than_chain(
     state: LedgerState, entries: list[Certified], author: PeerId, heartbeat: Heartbeat
 ) -> bool:
-    """Return whether `author` has signed an entry later than the chain of this heartbeat.
+    """Return whether `author` has signed an entry more than one above this heartbeat's height.
 
     A voter signs the entry at height h once it has all entries before, durably. If its disk was
     lost since, it is not heard until it has fetched them again, which takes seconds or minutes.

@@ -94,8 +94,8 @@ def _hello(parts: Parts, run: Run) -> Handler:
 
 def _note_request(parts: Parts, teller: PeerId, signed: bytes) -> bool:
     """Remember a request to join for the organiser. Return whether `teller` passed it on for
-    another peer. Only admitted peers may do that, and only to the organiser; any other foreign request is
-    ignored.
+    another peer. Only admitted peers may do that, and only to the organiser; any other foreign
+    request is ignored.
 
     Raises RemoteProtocolError: the request is malformed or wrongly signed.
     """

@@ -45,7 +45,7 @@ warning."""
 WAITS_FOR_A_SOURCE = "this node asks again and again, waiting for somebody who has them"
 
 RETRY_S = 2.0
-"""A heartbeat: by then a peer that has the bytes may have been heard of."""
+"""One heartbeat: by then this node may have heard of a peer that has the bytes."""
 
 BLAMED_S = 60.0
 """How long a peer that sent a wrong chunk is left out: a wrong chunk costs 4 MiB, and a try comes

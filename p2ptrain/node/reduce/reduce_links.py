@@ -29,7 +29,7 @@ from p2ptrain.node.state.threads import in_thread
 from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 
 EDGE_S = 10.0
-"""Longer than a heartbeat and a gossip hop: by then a live neighbour has heard of the roster."""
+"""Longer than a heartbeat and a gossip hop: by then a live neighbour has received the roster."""
 
 DIAL_S = 5.0
 """Limit for one dial: several times what a busy machine on the other side of the world needs."""

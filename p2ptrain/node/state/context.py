@@ -110,7 +110,7 @@ class Standing:
     fetching: FetchingSnapshot | None = None
     """Progress of the snapshot being fetched, if any. Written by `outer_state/fetch.py`."""
     leaving: bool = False
-    """Written by `leaving`."""
+    """True once this node says goodbye. Written by `leaving`."""
     isolated: str = ""
     """Why no quorum can be reached at present; empty if it can. Written by `isolation_warning`."""
     dialled: bool = False
