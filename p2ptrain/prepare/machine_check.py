@@ -5,9 +5,9 @@ only a warning. So faults are judged by the total memory and disk, and only doub
 now. Before a newcomer knows its run, only devices and ports can be judged; the rest is checked
 later.
 
-Three things are not judged here. `cli.machine` raises the limit on open files first. The control
+Three things are not judged here. `cli.process_limits` raises the limit on open files first. The control
 plane's port is bound at once. Only the trainer knows what a GPU can hold, and it adapts
-(`trainer.fitting`).
+(`trainer.host.micro_batch`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compute what a run costs its participants: memory, disk, bytes per outer step, and time.
 
 For planning a run. Pure arithmetic on its sizes: the reader must know what a machine or a line
-really achieves. `trainer.cost` has the trainer's share.
+really achieves. `trainer.host.cost` has the trainer's share.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Anybody who heard a heartbeat can send it again with its signature. A heartbeat is outdated if its
 author has started again since. It is also outdated if the author has signed a later entry of the
 chain than the heartbeat knows of; that helps a node that never heard of the new start. Outdated
-heartbeats are not processed and not passed on, and the peer that sent them is reported (`replays`).
+heartbeats are not processed and not passed on, and the peer that sent them is reported
+(`replayed_heartbeats`).
 """
 
 from __future__ import annotations

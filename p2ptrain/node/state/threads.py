@@ -3,7 +3,7 @@
 | work | limiter | threads |
 |---|---|---|
 | durable writes: votes, decided entries, evidence, the head | `durably`, here | 4 |
-| dials and accepts of a ring's edges | `edges.THREADS_MAX` | see there |
+| dials and accepts of a ring's edges | `reduce_links.THREADS_MAX` | see there |
 | DNS lookups of dials | `net/names`: for our user, members, others | 4, 8, 2 |
 | everything else: reading, hashing, kernels, snapshots, trainers | trio's own | 40 |
 

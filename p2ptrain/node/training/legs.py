@@ -1,6 +1,6 @@
 """The run's terms that a trainer needs for an outer step: how many blocks, and at which rates.
 
-This is the only module of `training` that knows amendments. Call it only after `Parts.until_known`.
+Call these functions only after `Parts.until_known`.
 """
 
 from __future__ import annotations
