@@ -5,8 +5,8 @@ only a warning. So faults are judged by the total memory and disk, and only doub
 now. Before a newcomer knows its run, only devices and ports can be judged; the rest is checked
 later.
 
-Three things are not judged here. `cli.process_limits` raises the limit on open files first. The control
-plane's port is bound at once. Only the trainer knows what a GPU can hold, and it adapts
+Three things are not judged here. `cli.process_limits` raises the limit on open files first. The
+control plane's port is bound at once. Only the trainer knows what a GPU can hold, and it adapts
 (`trainer.host.micro_batch`).
 """
 
