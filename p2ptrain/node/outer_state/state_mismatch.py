@@ -36,8 +36,7 @@ class Contradiction:
 
 
 def contradiction(parts: Parts) -> Contradiction | None:
-    """Return the difference between our newest certified step and our own snapshot of it, if
-    any."""
+    """Return a difference between the newest certified snapshot and ours of that step, if any."""
     certified = parts.ledger.state.snapshot
     if certified is None or certified == parts.outer.disowned:
         return None
